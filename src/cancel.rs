@@ -1,0 +1,37 @@
+//! A flag that stops a conversion from another thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{AnamnesisError, Result};
+
+/// Stops a running conversion. Clones share the flag; once set it stays set.
+///
+/// Workers look at it before every job, so a conversion ends within a few milliseconds, with
+/// [`AnamnesisError::Cancelled`] and without an output file.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that is not set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks every conversion that holds this token to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`cancel`](Self::cancel) was called.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// `Err(Cancelled)` once the token is set.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_cancelled() { Err(AnamnesisError::Cancelled) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,234 @@
+//! What lies beside a model and describes its quantization: `config.json` and its kin.
+//!
+//! The tensors decide how they are decoded; the config decides what tensors cannot tell (zero-point
+//! convention, block size of ragged blocks) and is checked against them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::{AnamnesisError, Result};
+
+/// Largest config file that is read. Real ones have a few KiB, with per-layer tables some MiB.
+const MAX_CONFIG_BYTES: u64 = 64 << 20;
+
+/// Where a quantization config can be: file, then the path of keys inside it (empty: the file itself).
+/// In order of authority.
+const PLACES: &[(&str, &[&str])] = &[
+    ("config.json", &["quantization_config"]),
+    ("config.json", &["text_config", "quantization_config"]),
+    ("config.json", &["quantization"]),
+    ("hf_quant_config.json", &["quantization"]),
+    ("quantize_config.json", &[]),
+    ("quant_config.json", &[]),
+];
+
+/// Lists of modules that stay unquantized, under the names that producers give them.
+const SKIP_KEYS: &[&str] =
+    &["modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules", "exclude"];
+
+/// One quantization config and the place it was found in.
+#[derive(Debug, Clone)]
+struct Place {
+    name: String,
+    values: Map<String, Value>,
+}
+
+/// A model's quantization config, from whichever places hold one; empty if none does.
+#[derive(Debug, Clone, Default)]
+pub struct QuantConfig {
+    places: Vec<Place>,
+}
+
+impl QuantConfig {
+    /// Reads the configs in the directory of `model`.
+    pub(crate) fn beside(model: &Path) -> Result<Self> {
+        let dir = model.parent().unwrap_or(Path::new(""));
+        let mut files: HashMap<&str, Option<Value>> = HashMap::new();
+        let mut places = Vec::new();
+        for &(file, keys) in PLACES {
+            if !files.contains_key(file) {
+                files.insert(file, read_json(&dir.join(file))?);
+            }
+            let root = files.get(file).and_then(Option::as_ref);
+            let found = root.and_then(|root| keys.iter().try_fold(root, |v, key| v.get(key)));
+            if let Some(Value::Object(values)) = found {
+                let name = if keys.is_empty() { file.to_owned() } else { format!("{file}: {}", keys.join(".")) };
+                places.push(Place { name, values: values.clone() });
+            }
+        }
+        Ok(Self { places })
+    }
+
+    /// Adds what AutoGPTQ writes into a safetensors file's own metadata (`gptq_bits`, …).
+    pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
+        let text = |(key, value): (&String, &String)| {
+            Some((key.strip_prefix("gptq_")?.to_owned(), Value::String(value.clone())))
+        };
+        let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
+        if values.contains_key("bits") || values.contains_key("group_size") {
+            values.insert("quant_method".to_owned(), "gptq".into());
+            self.places.push(Place { name: "__metadata__".to_owned(), values });
+        }
+    }
+
+    /// Whether anything says that the model is quantized.
+    #[must_use]
+    pub fn is_quantized(&self) -> bool {
+        !self.places.is_empty()
+    }
+
+    /// Two places that contradict each other are an error that names both.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut facts: Vec<(&str, &Place, String)> = Vec::new();
+        for place in &self.places {
+            let found = [
+                ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
+                ("group size", place.int(&["group_size", "q_group_size"]).map(|v| v.to_string())),
+                ("method", place.text(&["quant_method", "method"]).map(str::to_lowercase)),
+            ];
+            for (what, value) in found {
+                let Some(value) = value else { continue };
+                if let Some((_, other, theirs)) = facts.iter().find(|(w, _, v)| *w == what && *v != value) {
+                    return Err(AnamnesisError::parse(format!(
+                        "contradicting {what}: {theirs} in {}, {value} in {}",
+                        other.name, place.name
+                    )));
+                }
+                facts.push((what, place, value));
+            }
+        }
+        Ok(())
+    }
+
+    fn first<'a, T>(&'a self, f: impl Fn(&'a Place) -> Option<T>) -> Option<(T, &'a str)> {
+        self.places.iter().find_map(|place| Some((f(place)?, place.name.as_str())))
+    }
+
+    /// `quant_method`, in lower case (`gptq`, `fp8`, `compressed-tensors`, …).
+    #[must_use]
+    pub fn method(&self) -> Option<String> {
+        let explicit = self.first(|p| p.text(&["quant_method", "method"]).map(str::to_lowercase));
+        // AutoGPTQ and AutoAWQ keep files of their own, which need no method.
+        let implied = || self.first(|p| Some(if p.values.contains_key("w_bit") { "awq" } else { return None }.to_owned()));
+        explicit.or_else(implied).map(|(method, _)| method)
+    }
+
+    /// An integer under the first of `keys` that is there, with the place's name.
+    pub(crate) fn int(&self, keys: &[&str]) -> Option<(i64, &str)> {
+        self.first(|p| p.int(keys))
+    }
+
+    /// A string under the first of `keys` that is there, with the place's name.
+    pub(crate) fn text(&self, keys: &[&str]) -> Option<(&str, &str)> {
+        self.first(|p| p.text(keys))
+    }
+
+    /// A boolean under `key`.
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        self.first(|p| p.get(key)?.as_bool()).map(|(flag, _)| flag)
+    }
+
+    /// Whether `key` holds anything but null, false or an empty list or object.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.first(|p| match p.get(key)? {
+            Value::Object(map) => (!map.is_empty()).then_some(()),
+            Value::Array(list) => (!list.is_empty()).then_some(()),
+            Value::Null | Value::Bool(false) => None,
+            _ => Some(()),
+        })
+        .is_some()
+    }
+
+    /// `[rows, columns]` of the blocks that share a scale.
+    pub(crate) fn weight_block_size(&self) -> Option<([usize; 2], &str)> {
+        self.first(|p| match p.get("weight_block_size")?.as_array()?.as_slice() {
+            [rows, cols] => {
+                let size = |v: &Value| usize::try_from(v.as_u64()?).ok().filter(|&n| n > 0);
+                Some([size(rows)?, size(cols)?])
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether a list of unquantized modules covers `module`: by name, by a trailing or inner part of
+    /// its path, by a `*` pattern, or by a regular expression after `re:`.
+    #[must_use]
+    pub fn skips(&self, module: &str) -> bool {
+        let lists = self.places.iter().flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
+        lists.flatten().filter_map(Value::as_str).any(|pattern| matches(pattern, module))
+    }
+}
+
+impl Place {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    fn int(&self, keys: &[&str]) -> Option<i64> {
+        let value = keys.iter().find_map(|key| self.get(key))?;
+        value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
+    }
+
+    fn text(&self, keys: &[&str]) -> Option<&str> {
+        keys.iter().find_map(|key| self.get(key)?.as_str())
+    }
+}
+
+fn matches(pattern: &str, module: &str) -> bool {
+    if let Some(expression) = pattern.strip_prefix("re:") {
+        // Python's `re.match` anchors at the start only.
+        return regex_lite::Regex::new(&format!("^(?:{expression})")).is_ok_and(|re| re.is_match(module));
+    }
+    if pattern.contains('*') {
+        let expression: Vec<String> = pattern.split('*').map(regex_lite::escape).collect();
+        return regex_lite::Regex::new(&format!("^{}", expression.join(".*"))).is_ok_and(|re| re.is_match(module));
+    }
+    let (module, pattern) = (format!(".{module}."), format!(".{}.", pattern.trim_matches('.')));
+    module.contains(&pattern)
+}
+
+/// The JSON in `path`; `None` if there is no such file.
+fn read_json(path: &Path) -> Result<Option<Value>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(e) => return Err(AnamnesisError::io_at(path, &e)),
+    };
+    let mut json = Vec::new();
+    file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut json).map_err(|e| AnamnesisError::io_at(path, &e))?;
+    if json.len() as u64 > MAX_CONFIG_BYTES {
+        let message = format!("{} is larger than {MAX_CONFIG_BYTES} bytes", path.display());
+        return Err(AnamnesisError::LimitExceeded { limit: "MAX_CONFIG_BYTES", message });
+    }
+    let value = serde_json::from_slice(&json);
+    value.map(Some).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skip_patterns() {
+        assert!(matches("lm_head", "lm_head"));
+        assert!(matches("lm_head", "model.lm_head"));
+        assert!(matches("mlp.gate", "model.layers.0.mlp.gate"));
+        assert!(!matches("mlp.gate", "model.layers.0.mlp.gate_proj"));
+        assert!(matches("re:.*lm_head", "model.lm_head"));
+        assert!(matches("model.layers.0*", "model.layers.0.mlp"));
+        assert!(!matches("model.layers.1*", "model.layers.0.mlp"));
+    }
+
+    #[test]
+    fn metadata_of_autogptq() {
+        let mut config = QuantConfig::default();
+        config.add_metadata(&HashMap::from([("gptq_bits".into(), "8".into()), ("gptq_group_size".into(), "-1".into())]));
+        assert_eq!(config.int(&["bits"]), Some((8, "__metadata__")));
+        assert_eq!(config.int(&["group_size"]), Some((-1, "__metadata__")));
+        assert_eq!(config.method().as_deref(), Some("gptq"));
+    }
+}

@@ -1,0 +1,133 @@
+//! The workers: each takes the next job from one cursor, reads, decodes, and writes at the planned place.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::options::{Progress, RememberOptions};
+use super::plan::{Body, Output, Plan, SLAB_VALUES};
+use crate::element::Out;
+use crate::scheme::{Buffers, Tile};
+use crate::simd::Level;
+use crate::write::Sink;
+use crate::{AnamnesisError, Result};
+
+/// Runs every job of `plan`. The result does not depend on the number of threads: jobs are independent,
+/// and of several errors the one of the lowest job counts.
+pub(super) fn run(plan: &Plan<'_>, sink: &dyn Sink, options: &RememberOptions) -> Result<()> {
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or_else(cores).clamp(1, plan.jobs().max(1));
+    let shared = Shared {
+        plan,
+        sink,
+        options,
+        next: AtomicUsize::new(0),
+        failed: Mutex::new(None),
+        stop_at: AtomicUsize::new(usize::MAX),
+        done: AtomicU64::new(0),
+    };
+    thread::scope(|scope| -> Result<()> {
+        for _ in 1..threads {
+            thread::Builder::new().name("anamnesis".to_owned()).spawn_scoped(scope, || shared.work())?;
+        }
+        shared.work();
+        Ok(())
+    })?;
+    let failed = shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+struct Shared<'a> {
+    plan: &'a Plan<'a>,
+    sink: &'a dyn Sink,
+    options: &'a RememberOptions,
+    next: AtomicUsize,
+    /// The lowest job that failed.
+    failed: Mutex<Option<(usize, AnamnesisError)>>,
+    /// Its number; no job above it is begun. All below it have been, so the lowest failure is always found.
+    stop_at: AtomicUsize,
+    done: AtomicU64,
+}
+
+/// What a worker keeps from job to job.
+#[derive(Default)]
+struct Worker {
+    input: Buffers,
+    output: Vec<u32>,
+}
+
+impl Shared<'_> {
+    fn work(&self) {
+        let mut worker = Worker::default();
+        let jobs = self.plan.jobs();
+        loop {
+            let job = self.next.fetch_add(1, Ordering::Relaxed);
+            if job >= jobs || job >= self.stop_at.load(Ordering::Acquire) {
+                return;
+            }
+            let (output, tile) = self.plan.job(job);
+            let result = self.options.cancel.check().and_then(|()| self.one(output, &tile, &mut worker));
+            match result {
+                Ok(written) => self.advance(written),
+                Err(error) => self.fail(job, error),
+            }
+        }
+    }
+
+    fn fail(&self, job: usize, error: AnamnesisError) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.as_ref().is_none_or(|(other, _)| job < *other) {
+            *failed = Some((job, error));
+        }
+        self.stop_at.fetch_min(job, Ordering::AcqRel);
+    }
+
+    fn advance(&self, written: u64) {
+        let done_bytes = self.done.fetch_add(written, Ordering::Relaxed) + written;
+        if let Some(progress) = &self.options.progress {
+            let total_bytes = self.plan.file_len - self.plan.header.len() as u64;
+            progress(Progress { done_bytes, total_bytes });
+        }
+    }
+
+    /// Makes one tile of `output`; the number of bytes written.
+    fn one(&self, output: &Output<'_>, tile: &Tile, worker: &mut Worker) -> Result<u64> {
+        match &output.body {
+            Body::Copy(part) => {
+                let bytes = &mut worker.input.bytes;
+                bytes.resize(tile.cols.len(), 0);
+                part.read_at(tile.cols.start as u64, bytes)?;
+                self.sink.write_at(output.offset + tile.cols.start as u64, bytes)?;
+                Ok(bytes.len() as u64)
+            }
+            Body::Decode(decoder) => {
+                decoder.load(tile, &mut worker.input)?;
+                let height = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
+                let size = self.plan.target.byte_size();
+                for first in tile.rows.clone().step_by(height) {
+                    let rows = first..(first + height).min(tile.rows.end);
+                    let values = rows.len() * tile.cols.len();
+                    worker.output.resize((values * size).div_ceil(4), 0);
+                    let out = Out::new(self.plan.target, &mut worker.output).first(values);
+                    decoder.decode(tile, rows.clone(), &worker.input, Level::detect(), out);
+                    let bytes = &bytemuck::cast_slice(&worker.output)[..values * size];
+                    self.write(output, tile, rows, bytes)?;
+                }
+                Ok((tile.values() * size) as u64)
+            }
+        }
+    }
+
+    /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
+    fn write(&self, output: &Output<'_>, tile: &Tile, rows: std::ops::Range<usize>, bytes: &[u8]) -> Result<()> {
+        let size = self.plan.target.byte_size();
+        let at = |row: usize| output.offset + ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
+        if tile.cols.len() == output.cut.cols || rows.len() == 1 {
+            return self.sink.write_at(at(rows.start), bytes);
+        }
+        for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * size)) {
+            self.sink.write_at(at(row), bytes)?;
+        }
+        Ok(())
+    }
+}

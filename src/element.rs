@@ -1,0 +1,141 @@
+//! Output elements: exact, branch-free rounding from f32, written so that LLVM vectorises it.
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+use crate::TargetDtype;
+
+/// A type that weights are decoded to.
+pub(crate) trait Element: Pod + Send + Sync {
+    /// `x` rounded once, to nearest even. NaN stays NaN.
+    fn from_f32(x: f32) -> Self;
+
+    /// Rounds a tile of values; the loop is what gets vectorised.
+    #[inline(always)]
+    fn store(values: &[f32], out: &mut [Self]) {
+        for (o, &x) in out.iter_mut().zip(values) {
+            *o = Self::from_f32(x);
+        }
+    }
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        x
+    }
+}
+
+impl Element for bf16 {
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+        // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet.
+        let nan = (bits >> 16) | 0x40;
+        let out = if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded };
+        bf16::from_bits(out as u16)
+    }
+}
+
+impl Element for f16 {
+    /// After F. Giesen, `float_to_half_fast3_rtne`
+    /// (<https://gist.github.com/rygorous/2156668>), with selects for the branches.
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        const SUBNORMAL_MAGIC: u32 = 126 << 23; // 0.5: its last place is the smallest f16
+        let bits = x.to_bits();
+        let sign = bits & 0x8000_0000;
+        let abs = bits ^ sign;
+        // Below 2^-14 one float addition aligns and rounds the mantissa.
+        let small = (f32::from_bits(abs) + f32::from_bits(SUBNORMAL_MAGIC)).to_bits().wrapping_sub(SUBNORMAL_MAGIC);
+        // Rebias 127 to 15 and round to nearest even; may carry into infinity, as it should.
+        let normal = abs.wrapping_sub(112 << 23).wrapping_add(0xfff + ((abs >> 13) & 1)) >> 13;
+        let special = if abs > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
+        let out = if abs < 113 << 23 { small } else { normal };
+        let out = if abs >= 143 << 23 { special } else { out };
+        f16::from_bits((out | (sign >> 16)) as u16)
+    }
+}
+
+/// Exact widening of an IEEE half. Branch-free, unlike the library's software path.
+#[inline(always)]
+pub(crate) fn f32_from_f16(bits: u16) -> f32 {
+    const SUBNORMAL_MAGIC: u32 = 113 << 23;
+    let h = u32::from(bits);
+    let shifted = (h & 0x7fff) << 13;
+    let exponent = shifted & (0x7c00 << 13);
+    let normal = shifted + (112 << 23);
+    let special = shifted + (224 << 23);
+    let subnormal = (f32::from_bits(normal + (1 << 23)) - f32::from_bits(SUBNORMAL_MAGIC)).to_bits();
+    let out = if exponent == 0x7c00 << 13 { special } else { normal };
+    let out = if exponent == 0 { subnormal } else { out };
+    f32::from_bits(out | (h & 0x8000) << 16)
+}
+
+/// Exact widening of a bfloat16.
+#[inline(always)]
+pub(crate) fn f32_from_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// A typed destination: the one place where the output type is a run-time value.
+#[derive(Debug)]
+pub(crate) enum Out<'a> {
+    /// Single precision.
+    F32(&'a mut [f32]),
+    /// Half precision.
+    F16(&'a mut [f16]),
+    /// bfloat16.
+    Bf16(&'a mut [bf16]),
+}
+
+impl<'a> Out<'a> {
+    /// Views `words` as elements of `target`; each u32 holds one or two of them.
+    pub(crate) fn new(target: TargetDtype, words: &'a mut [u32]) -> Self {
+        match target {
+            TargetDtype::F32 => Self::F32(bytemuck::cast_slice_mut(words)),
+            TargetDtype::F16 => Self::F16(bytemuck::cast_slice_mut(words)),
+            TargetDtype::BF16 => Self::Bf16(bytemuck::cast_slice_mut(words)),
+        }
+    }
+
+    /// The first `n` elements.
+    pub(crate) fn first(self, n: usize) -> Self {
+        match self {
+            Self::F32(out) => Self::F32(&mut out[..n]),
+            Self::F16(out) => Self::F16(&mut out[..n]),
+            Self::Bf16(out) => Self::Bf16(&mut out[..n]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every f32 whose low half is one of the values that decide a rounding, against `half`.
+    #[test]
+    fn rounding_equals_half_everywhere() {
+        for high in 0..=u16::MAX {
+            for low in [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let x = f32::from_bits(u32::from(high) << 16 | low);
+                let (b, h) = (<bf16 as Element>::from_f32(x), <f16 as Element>::from_f32(x));
+                if x.is_nan() {
+                    assert!(b.is_nan() && h.is_nan(), "{:08x}", x.to_bits());
+                    continue;
+                }
+                assert_eq!(b.to_bits(), bf16::from_f32(x).to_bits(), "{:08x}", x.to_bits());
+                assert_eq!(h.to_bits(), f16::from_f32_const(x).to_bits(), "{:08x}", x.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn widening_equals_half_everywhere() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (f32_from_f16(bits), f16::from_bits(bits).to_f32_const());
+            assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{bits:04x}");
+        }
+    }
+}

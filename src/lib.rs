@@ -1,0 +1,49 @@
+//! Parses any tensor format and recovers any precision.
+//!
+//! A model file is [parsed](parse()) into one [`ParsedModel`]: a flat list of named tensors with the
+//! quantization config found beside it. Every quantized tensor is recognised on its own, whatever else is
+//! in the file, and [`remember`](ParsedModel::remember) decodes it bit-exactly to BF16, F16 or F32, in
+//! constant memory and on every core.
+//!
+//! ```
+//! # fn main() -> anamnesis::Result<()> {
+//! let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+//! println!("{}", model.inspect());
+//! let bytes = model.remember_to_bytes(anamnesis::TargetDtype::F32)?;
+//! # assert!(safetensors::SafeTensors::deserialize(&bytes).is_ok());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A model that cannot be recovered faithfully is an [error](AnamnesisError) that names the tensor and the
+//! reason; codes never pass for weights.
+
+#[cfg(target_endian = "big")]
+compile_error!("tensor data is little-endian, and so must the host be");
+
+mod cancel;
+#[cfg(feature = "cli")]
+pub mod cli;
+mod config;
+mod convert;
+mod dtype;
+mod element;
+pub mod error;
+pub mod inspect;
+mod model;
+mod parse;
+mod remember;
+mod scheme;
+mod simd;
+mod source;
+mod write;
+
+pub use cancel::CancelToken;
+pub use config::QuantConfig;
+pub use convert::{Progress, RememberOptions, Report, SchemeCount};
+pub use dtype::{Dtype, TargetDtype};
+pub use error::{AnamnesisError, Result};
+pub use inspect::{InspectInfo, format_bytes};
+pub use model::{ParsedModel, Tensor};
+pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
+pub use scheme::{Fp8Format, QuantScheme, TensorRole};

@@ -1,0 +1,57 @@
+//! Containers: one reader each, all into one [`ParsedModel`].
+
+mod detect;
+mod header;
+mod safetensors;
+
+use std::path::Path;
+
+pub use self::header::{SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader};
+use crate::config::QuantConfig;
+use crate::source::Source;
+use crate::{ParsedModel, Result};
+
+/// Parses a model file: its header, and the quantization config beside it. No tensor data is read.
+///
+/// Tensor views map the file: truncating it while they are in use raises SIGBUS. Conversions read
+/// positionally and do not; for a file that others may change under you use [`parse_bytes`].
+///
+/// # Errors
+/// `Io` if the file cannot be read, `Parse` if it is malformed, `Unsupported` if the container (or the
+/// feature for it) is not in this build.
+pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
+    let path = path.as_ref();
+    let source = Source::open(path)?;
+    let config = QuantConfig::beside(path)?;
+    read(source, config, Some(path))
+}
+
+/// Parses a whole container held in memory.
+///
+/// # Errors
+/// As [`parse`], without the I/O.
+pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
+    read(Source::Bytes(bytes), QuantConfig::default(), None)
+}
+
+fn read(source: Source, mut config: QuantConfig, path: Option<&Path>) -> Result<ParsedModel> {
+    let format = detect::detect(&source)?;
+    let contents = (format.read)(&source)?;
+    config.add_metadata(&contents.metadata);
+    config.check()?;
+    Ok(contents.into_model(source, config, path))
+}
+
+/// What a container's reader returns.
+pub(crate) struct Contents {
+    pub tensors: Vec<crate::model::TensorInfo>,
+    pub metadata: std::collections::HashMap<String, String>,
+    pub header_size: usize,
+}
+
+impl Contents {
+    fn into_model(self, source: Source, config: QuantConfig, path: Option<&Path>) -> ParsedModel {
+        let Self { tensors, metadata, header_size } = self;
+        ParsedModel { source, path: path.map(Path::to_path_buf), tensors, metadata, header_size, config }
+    }
+}

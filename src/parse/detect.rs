@@ -1,0 +1,49 @@
+//! Which container a file is: one row a format, decided by content and never by the file's name.
+
+use super::{Contents, safetensors};
+use crate::source::Source;
+use crate::{AnamnesisError, Result};
+
+/// A container format.
+pub(super) struct Format {
+    /// Whether a file that begins like this is of the format. Eight bytes, or all that there are.
+    matches: fn(&[u8]) -> bool,
+    /// Reads the header.
+    pub read: fn(&Source) -> Result<Contents>,
+}
+
+/// Every container that is recognised, in order of preference.
+const FORMATS: &[Format] = &[
+    Format { matches: |head| head.starts_with(b"GGUF"), read: |_| unreadable("GGUF", "gguf", cfg!(feature = "gguf")) },
+    Format {
+        matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"),
+        read: |_| unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth", cfg!(all(feature = "npz", feature = "pth"))),
+    },
+    Format {
+        matches: |head| head.starts_with(b"\x93NUMPY"),
+        read: |_| unreadable("NumPy array (.npy)", "npz", cfg!(feature = "npz")),
+    },
+    Format {
+        matches: |head| matches!(head, [0x80, 2..=5, ..]),
+        read: |_| unreadable("Python pickle", "pth", cfg!(feature = "pth")),
+    },
+    Format { matches: |_| true, read: safetensors::read },
+];
+
+/// The format of `source`.
+pub(super) fn detect(source: &Source) -> Result<&'static Format> {
+    let mut head = [0; 8];
+    let n = source.len().unwrap_or(0).min(8) as usize;
+    source.read_at(0, &mut head[..n])?;
+    let found = FORMATS.iter().find(|f| (f.matches)(&head[..n]));
+    found.ok_or_else(|| AnamnesisError::parse("not a model file"))
+}
+
+fn unreadable(name: &str, feature: &str, built: bool) -> Result<Contents> {
+    let detail = if built {
+        "recognised, but this version reads safetensors only".to_owned()
+    } else {
+        format!("needs the feature `{feature}`, which this build leaves out")
+    };
+    Err(AnamnesisError::unsupported(name, detail))
+}

@@ -1,0 +1,127 @@
+//! safetensors: `u64 n | n bytes of JSON | data`, all little-endian. The `safetensors` crate validates
+//! the JSON (contiguous offsets, no holes, sizes that fit the shapes); here are the file's length,
+//! the order and the duplicates, which it cannot see.
+//!
+//! Format: <https://huggingface.co/docs/safetensors/index#format>
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Read;
+
+use safetensors::tensor::Metadata;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::Contents;
+use crate::model::TensorInfo;
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// Largest JSON header that the format allows.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// Reads the header of a complete file.
+pub(super) fn read(source: &Source) -> Result<Contents> {
+    let len = source.len().unwrap_or(0);
+    let mut prefix = [0; 8];
+    if len < 8 {
+        return Err(AnamnesisError::parse(format!("{len} bytes are too few for a safetensors file")));
+    }
+    source.read_at(0, &mut prefix)?;
+    let n = u64::from_le_bytes(prefix);
+    if n > len - 8 {
+        return Err(AnamnesisError::parse(format!(
+            "not a safetensors file: it declares a header of {n} bytes, and the file has {len}"
+        )));
+    }
+    let mut json = vec![0; checked_header_size(n)?];
+    source.read_at(8, &mut json)?;
+    let (contents, data_len) = parse_json(&json)?;
+    let expected = 8 + n + data_len;
+    if expected != len {
+        return Err(AnamnesisError::parse(format!(
+            "safetensors file of {len} bytes where its header describes {expected}: {}",
+            if len < expected { "it is truncated" } else { "there is data that no tensor owns" },
+        )));
+    }
+    Ok(contents)
+}
+
+/// Reads the header from a stream: the eight bytes of its length and then exactly that many.
+pub(super) fn read_from<R: Read>(mut reader: R) -> Result<Contents> {
+    let mut prefix = [0; 8];
+    reader.read_exact(&mut prefix)?;
+    let n = checked_header_size(u64::from_le_bytes(prefix))?;
+    let mut json = Vec::new();
+    // Grows with what arrives: a lie about the length costs nothing.
+    reader.take(n as u64).read_to_end(&mut json)?;
+    if json.len() != n {
+        return Err(AnamnesisError::parse(format!("safetensors header ends after {} of {n} bytes", json.len())));
+    }
+    Ok(parse_json(&json)?.0)
+}
+
+fn checked_header_size(n: u64) -> Result<usize> {
+    if n > MAX_HEADER_BYTES {
+        return Err(AnamnesisError::LimitExceeded {
+            limit: "MAX_SAFETENSORS_HEADER_BYTES",
+            message: format!("a header of {n} bytes, the format allows {MAX_HEADER_BYTES}"),
+        });
+    }
+    Ok(n as usize)
+}
+
+/// The tensors in order of their data (ties, which only empty tensors make, as the header has them),
+/// and the length of the data section.
+fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
+    let bad = |e: serde_json::Error| AnamnesisError::parse(format!("safetensors header: {e}"));
+    let names: Names = serde_json::from_slice(json).map_err(bad)?;
+    let header: Metadata = serde_json::from_slice(json).map_err(bad)?;
+    let base = 8 + json.len() as u64;
+    let mut tensors = Vec::with_capacity(names.0.len());
+    for name in names.0 {
+        let info = header.info(&name).ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}` got lost")))?;
+        let (start, end) = info.data_offsets;
+        tensors.push(TensorInfo {
+            dtype: Dtype::try_from(info.dtype)?,
+            shape: info.shape.clone(),
+            offset: base + start as u64,
+            len: (end - start) as u64,
+            name,
+        });
+    }
+    tensors.sort_by_key(|t| (t.offset, t.len));
+    let metadata = header.metadata().clone().unwrap_or_default();
+    Ok((Contents { tensors, metadata, header_size: json.len() }, header.data_len() as u64))
+}
+
+/// The tensors' names as the JSON has them. A second entry of a name is an error: which one is meant?
+struct Names(Vec<String>);
+
+impl<'de> serde::Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map from names to tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Names, A::Error> {
+                let mut seen = HashMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    map.next_value::<IgnoredAny>()?;
+                    let position = seen.len();
+                    if seen.insert(name.clone(), position).is_some() {
+                        return Err(serde::de::Error::custom(format!("`{name}` is listed twice")));
+                    }
+                }
+                seen.remove("__metadata__");
+                let mut names: Vec<(usize, String)> = seen.into_iter().map(|(name, at)| (at, name)).collect();
+                names.sort_unstable();
+                Ok(Names(names.into_iter().map(|(_, name)| name).collect()))
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
+}

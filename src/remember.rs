@@ -1,0 +1,18 @@
+//! Decode arithmetic, one file a scheme. Kernels take slices and know no tensor names.
+//!
+//! Every value is computed in f32 by the canonical library's formula, in its order, without FMA, and is
+//! then rounded once to the output type.
+
+#[cfg(feature = "awq")]
+pub(crate) mod awq;
+#[cfg(feature = "bnb")]
+pub(crate) mod bnb;
+#[cfg(any(feature = "bnb", feature = "nvfp4"))]
+pub(crate) mod codebook;
+pub(crate) mod fp8;
+#[cfg(feature = "gptq")]
+pub(crate) mod gptq;
+#[cfg(feature = "nvfp4")]
+pub(crate) mod nvfp4;
+#[cfg(any(feature = "gptq", feature = "awq"))]
+pub(crate) mod packed;

@@ -1,0 +1,203 @@
+//! FP8: `w = T(f32(code) * scale)`, one scale for each block of a matrix; a row, a column or the whole
+//! tensor is a block too.
+//!
+//! Formula: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`.
+//! Formats: OCP 8-bit floating point, <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>;
+//! FNUZ variants: <https://arxiv.org/abs/2206.02915>.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::element::Element;
+use crate::simd::Kernel;
+
+/// An 8-bit float.
+pub(crate) trait Code: Sync {
+    /// The exact value.
+    fn widen(code: u8) -> f32;
+}
+
+pub(crate) struct E4M3;
+pub(crate) struct E5M2;
+pub(crate) struct E4M3Fnuz;
+pub(crate) struct E5M2Fnuz;
+
+impl Code for E4M3 {
+    #[inline(always)]
+    fn widen(code: u8) -> f32 {
+        if code & 0x7f == 0x7f { f32::NAN } else { finite::<3, 7>(code) }
+    }
+}
+
+impl Code for E5M2 {
+    #[inline(always)]
+    fn widen(code: u8) -> f32 {
+        let special = f32::from_bits(u32::from(code & 0x80) << 24 | 0x7f80_0000 | u32::from(code & 3) << 21);
+        if code & 0x7f >= 0x7c { special } else { finite::<2, 15>(code) }
+    }
+}
+
+impl Code for E4M3Fnuz {
+    #[inline(always)]
+    fn widen(code: u8) -> f32 {
+        if code == 0x80 { f32::NAN } else { finite::<3, 8>(code) }
+    }
+}
+
+impl Code for E5M2Fnuz {
+    #[inline(always)]
+    fn widen(code: u8) -> f32 {
+        if code == 0x80 { f32::NAN } else { finite::<2, 16>(code) }
+    }
+}
+
+/// Sign, exponent, `MANTISSA` bits, all exponents finite. No step touches an f32 subnormal, which some
+/// CPUs handle in microcode.
+#[inline(always)]
+fn finite<const MANTISSA: u32, const BIAS: u32>(code: u8) -> f32 {
+    let magnitude = u32::from(code & 0x7f);
+    let aligned = magnitude << (23 - MANTISSA);
+    let normal = aligned + ((127 - BIAS) << 23);
+    let smallest = (128 - BIAS) << 23; // the smallest normal; one place up, a subnormal is its excess
+    let subnormal = (f32::from_bits(aligned + smallest) - f32::from_bits(smallest)).to_bits();
+    let magnitude = if magnitude < 1 << MANTISSA { subnormal } else { normal };
+    f32::from_bits(magnitude | u32::from(code & 0x80) << 24)
+}
+
+/// The power of two that an E8M0 byte stands for: 2^(b - 127), NaN for 255
+/// (OCP microscaling formats; torch `float8_e8m0fnu`).
+#[inline(always)]
+pub(crate) fn f32_from_e8m0(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(1 << 22), // 2^-127 is subnormal
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
+/// The power of two of a plain exponent byte: 2^(b - 127), infinity for 255
+/// (transformers, modelopt: `exp2(b - 127)`).
+#[inline(always)]
+pub(crate) fn f32_from_exponent(code: u8) -> f32 {
+    if code == 255 { f32::INFINITY } else { f32_from_e8m0(code) }
+}
+
+/// Which scale belongs to which value of a stack of matrices of `matrix_rows` rows each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScaleGrid {
+    pub matrix_rows: usize,
+    /// Rows and columns that share a scale. Blocks start anew in each matrix; edge blocks are smaller.
+    pub block_rows: usize,
+    pub block_cols: usize,
+    /// Rows of scales of one matrix; 0 if all matrices share one matrix of scales.
+    pub rows_per_matrix: usize,
+    /// Scales in a row of scales.
+    pub cols: usize,
+}
+
+impl ScaleGrid {
+    /// The row of scales that row `r` of the stack uses.
+    pub(crate) fn row(&self, r: usize) -> usize {
+        r / self.matrix_rows * self.rows_per_matrix + r % self.matrix_rows / self.block_rows
+    }
+
+    /// The rows of scales that `rows` use.
+    pub(crate) fn rows(&self, rows: &Range<usize>) -> Range<usize> {
+        if rows.is_empty() {
+            return 0..0;
+        }
+        let matrix = |r: usize| r / self.matrix_rows;
+        if self.rows_per_matrix == 0 && matrix(rows.start) != matrix(rows.end - 1) {
+            return 0..self.matrix_rows.div_ceil(self.block_rows);
+        }
+        self.row(rows.start)..self.row(rows.end - 1) + 1
+    }
+}
+
+/// Rows of codes with their scales.
+pub(crate) struct Scaled<'a, C> {
+    pub codes: &'a [u8],
+    /// Rows and columns of the stack that `codes` are.
+    pub rows: Range<usize>,
+    pub cols: Range<usize>,
+    pub grid: ScaleGrid,
+    /// Scales of `scale_rows` × `scale_cols` of the grid.
+    pub scales: &'a [f32],
+    pub scale_rows: Range<usize>,
+    pub scale_cols: Range<usize>,
+    pub format: PhantomData<C>,
+}
+
+impl<C: Code> Kernel for Scaled<'_, C> {
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        let width = self.cols.len().max(1);
+        let rows = self.codes.chunks_exact(width).zip(out.chunks_exact_mut(width));
+        for (r, (codes, out)) in self.rows.clone().zip(rows) {
+            let first = (self.grid.row(r) - self.scale_rows.start) * self.scale_cols.len();
+            let scales = &self.scales[first..first + self.scale_cols.len()];
+            if self.grid.block_cols == 1 {
+                for ((o, &code), &scale) in out.iter_mut().zip(codes).zip(scales) {
+                    *o = E::from_f32(C::widen(code) * scale);
+                }
+            } else {
+                self.blocks(codes, scales, out);
+            }
+        }
+    }
+}
+
+impl<C: Code> Scaled<'_, C> {
+    /// One row, block by block.
+    #[inline(always)]
+    fn blocks<E: Element>(&self, mut codes: &[u8], scales: &[f32], mut out: &mut [E]) {
+        let mut left = self.grid.block_cols - self.cols.start % self.grid.block_cols;
+        for &scale in scales {
+            let n = left.min(codes.len());
+            let (block, rest) = codes.split_at(n);
+            let (target, tail) = out.split_at_mut(n);
+            for (o, &code) in target.iter_mut().zip(block) {
+                *o = E::from_f32(C::widen(code) * scale);
+            }
+            (codes, out, left) = (rest, tail, self.grid.block_cols);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    /// E5M2 is the upper byte of an IEEE half.
+    #[test]
+    fn e5m2_is_half_a_half() {
+        for code in 0..=255u8 {
+            let expected = f16::from_bits(u16::from(code) << 8).to_f32_const();
+            let ours = E5M2::widen(code);
+            assert!(ours.to_bits() == expected.to_bits() || ours.is_nan() && expected.is_nan(), "{code:02x}");
+        }
+    }
+
+    /// The definition of each format, term by term.
+    #[test]
+    fn formats_equal_their_definition() {
+        let by_definition = |code: u8, mantissa: i32, bias: i32| {
+            let (e, m) = (i32::from(code & 0x7f) >> mantissa, f64::from(code & ((1 << mantissa) - 1)));
+            let m = m / f64::from(1 << mantissa);
+            let value = if e == 0 { m * 2f64.powi(1 - bias) } else { (1.0 + m) * 2f64.powi(e - bias) };
+            if code & 0x80 == 0 { value } else { -value }
+        };
+        for code in (0..=255u8).filter(|code| code & 0x7f != 0x7f) {
+            assert_eq!(f64::from(E4M3::widen(code)).to_bits(), by_definition(code, 3, 7).to_bits(), "{code:02x}");
+        }
+        for code in (0..=255u8).filter(|&code| code != 0x80) {
+            assert_eq!(f64::from(E4M3Fnuz::widen(code)).to_bits(), by_definition(code, 3, 8).to_bits(), "{code:02x}");
+            assert_eq!(f64::from(E5M2Fnuz::widen(code)).to_bits(), by_definition(code, 2, 16).to_bits(), "{code:02x}");
+        }
+        assert!(E4M3::widen(0x7f).is_nan() && E4M3::widen(0xff).is_nan());
+        assert!(E4M3Fnuz::widen(0x80).is_nan() && E5M2Fnuz::widen(0x80).is_nan());
+        assert_eq!(f32_from_e8m0(0), 2f32.powi(-127));
+        assert_eq!(f32_from_e8m0(254), 2f32.powi(127));
+    }
+}

@@ -1,0 +1,100 @@
+//! GPTQ: `w = (q - z) * s`, codes packed down the input dimension.
+//!
+//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. Exact in f32 up to the product's one
+//! rounding. Zero points of version 1 are stored one too low; see [`restore_zeros`].
+
+use crate::element::Element;
+use crate::remember::packed::{CHUNK, Groups, chunk, unpack};
+use crate::simd::Kernel;
+
+/// Which group a column belongs to.
+#[derive(Clone, Copy)]
+pub(crate) enum Columns<'a> {
+    /// Column k is in group k / size.
+    Even { size: usize, start: usize },
+    /// By index, from the first loaded group (act-order).
+    Indexed(&'a [u32]),
+}
+
+/// Rows of packed codes with their scales and zero points.
+pub(crate) struct Rows<'a, const BITS: usize> {
+    /// Words of each row, `words_per_row` apart.
+    pub words: &'a [u32],
+    pub words_per_row: usize,
+    pub cols: usize,
+    /// Scales and zero points of each row, `groups` apart.
+    pub scales: &'a [f32],
+    pub zeros: &'a [f32],
+    pub groups: usize,
+    pub columns: Columns<'a>,
+}
+
+impl<const BITS: usize> Kernel for Rows<'_, BITS> {
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
+            let words = &self.words[r * self.words_per_row..(r + 1) * self.words_per_row];
+            let groups = r * self.groups..(r + 1) * self.groups;
+            let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
+            match self.columns {
+                Columns::Even { size, start } if size % CHUNK == 0 && start % CHUNK == 0 => {
+                    even::<BITS, E>(words, Groups { scales, zeros, size, start }, out);
+                }
+                Columns::Even { size, start } => {
+                    each::<BITS, E>(words, scales, zeros, |k| (start + k) / size - start / size, out);
+                }
+                Columns::Indexed(index) => each::<BITS, E>(words, scales, zeros, |k| index[k] as usize, out),
+            }
+        }
+    }
+}
+
+/// A row whose groups are runs of whole chunks.
+#[inline(always)]
+fn even<const BITS: usize, E: Element>(words: &[u32], groups: Groups<'_>, out: &mut [E]) {
+    let groups = Groups { start: groups.start % groups.size, ..groups };
+    groups.runs(out.len(), |cols, scale, zero| {
+        let first = cols.start / CHUNK;
+        for (i, out) in out[cols].chunks_mut(CHUNK).enumerate() {
+            let codes = unpack::<BITS>(&chunk(words, (first + i) * BITS));
+            let values = codes.map(|q| (q as f32 - zero) * scale);
+            E::store(&values, out);
+        }
+    });
+}
+
+/// A row with a group of its own for each column.
+#[inline(always)]
+fn each<const BITS: usize, E: Element>(
+    words: &[u32],
+    scales: &[f32],
+    zeros: &[f32],
+    group: impl Fn(usize) -> usize,
+    out: &mut [E],
+) {
+    for (i, out) in out.chunks_mut(CHUNK).enumerate() {
+        let codes = unpack::<BITS>(&chunk(words, i * BITS));
+        let mut values = [0.0; CHUNK];
+        for (k, value) in values.iter_mut().enumerate().take(out.len()) {
+            let g = group(i * CHUNK + k);
+            *value = (codes[k] as f32 - zeros[g]) * scales[g];
+        }
+        E::store(&values, out);
+    }
+}
+
+/// Undoes version 1's "stored minus one" on packed zero points, as gptqmodel
+/// `convert_gptq_v1_to_v2_format` does: 2, 4 and 8 bits by adding one to every field of a word at once,
+/// with carry between the fields. 3 bits straddle words and are corrected after unpacking, each by
+/// itself.
+pub(crate) fn restore_zeros(words: &mut [u32], bits: usize) {
+    let ones = match bits {
+        2 => 0x5555_5555,
+        4 => 0x1111_1111,
+        8 => 0x0101_0101,
+        _ => return,
+    };
+    for word in words {
+        *word = word.wrapping_add(ones);
+    }
+}

@@ -1,0 +1,86 @@
+//! Integers packed into 32-bit words: a continuous bit stream, least significant bit first.
+
+/// Codes in a chunk. 32 codes of `BITS` bits fill `BITS` words exactly, whatever `BITS` is.
+pub(crate) const CHUNK: usize = 32;
+
+/// Unpacks the 32 codes of one chunk.
+#[inline(always)]
+pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
+    let mut codes = [0; CHUNK];
+    for (i, code) in codes.iter_mut().enumerate() {
+        let (word, shift) = (i * BITS / 32, i * BITS % 32);
+        let mut value = words[word] >> shift;
+        if shift + BITS > 32 {
+            value |= words[word + 1] << (32 - shift);
+        }
+        *code = value & ((1 << BITS) - 1);
+    }
+    codes
+}
+
+/// A chunk of `words` from word `at` on, zeros where they end.
+#[inline(always)]
+pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
+    let rest = &words[at.min(words.len())..];
+    match rest.first_chunk::<BITS>() {
+        Some(whole) => *whole,
+        None => std::array::from_fn(|i| rest.get(i).copied().unwrap_or(0)),
+    }
+}
+
+/// Scale and zero point of each group, for one output row.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups<'a> {
+    pub scales: &'a [f32],
+    pub zeros: &'a [f32],
+    pub size: usize,
+    /// The first column of the row, from the start of group 0 of `scales`.
+    pub start: usize,
+}
+
+impl Groups<'_> {
+    /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
+    #[inline(always)]
+    pub(crate) fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {
+        let mut at = 0;
+        let mut left = self.size - self.start % self.size;
+        let first = self.start / self.size;
+        for (&scale, &zero) in self.scales[first..].iter().zip(&self.zeros[first..]) {
+            if at == n {
+                break;
+            }
+            let end = (at + left).min(n);
+            f(at..end, scale, zero);
+            (at, left) = (end, self.size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn twin(words: &[u32], bits: usize, i: usize) -> u32 {
+        (0..bits).map(|b| (words[(i * bits + b) / 32] >> ((i * bits + b) % 32) & 1) << b).sum()
+    }
+
+    fn check<const BITS: usize>() {
+        let words: [u32; BITS] = std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
+        let codes = unpack(&words);
+        for (i, &code) in codes.iter().enumerate() {
+            assert_eq!(code, twin(&words, BITS, i), "{BITS} bits, code {i}");
+        }
+    }
+
+    #[test]
+    fn unpacking_equals_reading_bit_by_bit() {
+        check::<1>();
+        check::<2>();
+        check::<3>();
+        check::<4>();
+        check::<5>();
+        check::<6>();
+        check::<7>();
+        check::<8>();
+    }
+}

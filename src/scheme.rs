@@ -1,0 +1,143 @@
+//! Schemes: which stored tensors belong together as one logical tensor, and how to decode them.
+//! Files here know names, shapes and configs; the arithmetic is in `remember/`.
+
+#[cfg(feature = "awq")]
+mod awq;
+#[cfg(feature = "bnb")]
+mod bnb;
+mod decode;
+mod foreign;
+mod fp8;
+#[cfg(feature = "gptq")]
+mod gptq;
+mod kind;
+mod load;
+#[cfg(feature = "nvfp4")]
+mod nvfp4;
+#[cfg(any(feature = "gptq", feature = "awq"))]
+mod packed;
+mod resolve;
+mod roles;
+
+use std::collections::HashMap;
+
+pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
+pub use self::kind::{Fp8Format, QuantScheme};
+pub(crate) use self::load::{Floats, read};
+pub(crate) use self::resolve::{Item, Resolution};
+pub(crate) use self::roles::role_of_dropped;
+use crate::config::QuantConfig;
+use crate::model::Tensor;
+use crate::{AnamnesisError, ParsedModel, Result};
+
+/// What a stored tensor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[non_exhaustive]
+pub enum TensorRole {
+    /// Codes of a quantized weight.
+    Quantized,
+    /// Scales, of any level.
+    Scale,
+    /// Not quantized; copied as it is.
+    Passthrough,
+    /// Zero points.
+    ZeroPoint,
+    /// Column-to-group map.
+    GroupIndex,
+    /// Codebook of the codes or of the scales.
+    QuantMap,
+    /// Scale of double-quantized scales.
+    NestedScale,
+    /// Description of the quantization, and markers.
+    QuantState,
+    /// Scale of activations or of the KV cache; no part of any weight.
+    Activation,
+}
+
+/// One logical tensor: its scheme, the stored tensors that make it up, and its decoder.
+pub(crate) struct Group<'m> {
+    /// Name in the output.
+    pub name: String,
+    /// Logical shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    pub scheme: QuantScheme,
+    /// Stored tensors, by role; the weight's codes come first.
+    pub parts: Vec<(TensorRole, Tensor<'m>)>,
+    pub decoder: Box<dyn Decode + 'm>,
+}
+
+/// How a group of stored tensors becomes one logical tensor.
+pub(crate) trait Scheme: Sync {
+    /// What `t` is reported as when claiming it failed.
+    fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme;
+
+    /// Claims `t` with its companions, or leaves it. Errors name the tensor and what is missing.
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>>;
+}
+
+/// Every scheme. The first that claims or refuses a tensor settles it.
+const SCHEMES: &[&dyn Scheme] = &[
+    #[cfg(feature = "nvfp4")]
+    &nvfp4::Nvfp4,
+    &foreign::Foreign,
+    #[cfg(feature = "gptq")]
+    &gptq::Gptq,
+    #[cfg(feature = "awq")]
+    &awq::Awq,
+    #[cfg(feature = "bnb")]
+    &bnb::Bnb4,
+    #[cfg(feature = "bnb")]
+    &bnb::BnbInt8,
+    &foreign::Disabled,
+    &fp8::Fp8,
+];
+
+/// A model's tensors by name, with its config.
+pub(crate) struct Index<'m> {
+    by_name: HashMap<&'m str, Tensor<'m>>,
+    pub config: &'m QuantConfig,
+    /// Whether some tensor of the file is a scale of an FP8 weight, or a marker that there are such.
+    pub has_fp8_scales: bool,
+}
+
+impl<'m> Index<'m> {
+    fn new(model: &'m ParsedModel) -> Self {
+        let by_name: HashMap<_, _> = model.tensors().map(|t| (t.name(), t)).collect();
+        let scaled = |t: &Tensor<'m>| {
+            let fp8 = Fp8Format::of(t.dtype()).is_some();
+            fp8::is_scale_name(t.name()) || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
+        };
+        let has_fp8_scales = model.tensors().any(|t| scaled(&t));
+        Self { by_name, config: &model.config, has_fp8_scales }
+    }
+
+    /// The tensor called `name`.
+    pub(crate) fn get(&self, name: &str) -> Option<Tensor<'m>> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The tensor called `base` + `suffix`.
+    pub(crate) fn at(&self, base: &str, suffix: &str) -> Option<Tensor<'m>> {
+        self.get(&format!("{base}{suffix}"))
+    }
+
+    /// [`at`](Self::at), or an error that says what `t` lacks.
+    pub(crate) fn need(&self, t: &Tensor<'_>, base: &str, suffix: &str) -> Result<Tensor<'m>> {
+        self.at(base, suffix).ok_or_else(|| wrong(t, format!("its `{base}{suffix}` is missing")))
+    }
+}
+
+/// A `Parse` error about `t`, with its dtype and shape.
+pub(crate) fn wrong(t: &Tensor<'_>, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::parse(format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
+}
+
+/// An `Unsupported` error about `t`.
+pub(crate) fn refused(t: &Tensor<'_>, scheme: &str, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::unsupported(scheme, format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
+}
+
+/// The module that a weight belongs to: its name without the last part.
+pub(crate) fn module_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(module, _)| module)
+}

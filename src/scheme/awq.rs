@@ -1,0 +1,117 @@
+//! AWQ, GEMM layout: `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales`
+//! `[groups, out]`, four bits. The weight is `X.weight` `[out, in]`.
+//!
+//! Layout: AutoAWQ `modules/linear/gemm.py`.
+
+use std::ops::Range;
+
+use super::packed::{Layout, Packed, for_each_zeros, load_scales};
+use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{load, refused, wrong};
+use crate::Result;
+use crate::element::Out;
+use crate::model::{Part, Tensor};
+use crate::remember::awq::{PER_WORD, POSITION, Rows};
+use crate::simd::{Level, dispatch};
+
+pub(super) struct Awq;
+
+impl Scheme for Awq {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Awq
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
+        if packed.layout() != Layout::AwqGemm {
+            return Ok(None);
+        }
+        if all.config.method().as_deref() == Some("gptq") {
+            return Err(wrong(t, "the config says GPTQ, and the shapes say AWQ"));
+        }
+        if let Some((bits, place)) = all.config.int(&["bits", "w_bit"]).filter(|(bits, _)| *bits != 4) {
+            return Err(wrong(t, format!("{place} says {bits} bits, and the shapes say 4")));
+        }
+        if let Some((version, place)) = all.config.text(&["version"]).filter(|(v, _)| !v.eq_ignore_ascii_case("gemm")) {
+            return Err(refused(t, "AWQ", format!("{place} says version `{version}`; the GEMM layout is decoded")));
+        }
+        let k = packed.words[0];
+        let group_size = packed.group_size(k, all)?;
+        let qzeros = match &packed.qzeros {
+            Some(zeros) if zeros.shape() != [packed.groups, packed.words[1]] => {
+                return Err(wrong(zeros, format!("scales {:?} want [{}, {}]", packed.scales.shape(), packed.groups, packed.words[1])));
+            }
+            Some(zeros) => Some(zeros.part()),
+            None if all.config.flag("zero_point") == Some(false) => None,
+            None => return Err(wrong(t, format!("its `{}qzeros` is missing, and no config says `zero_point: false`", packed.base))),
+        };
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
+        parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
+        let scales = Floats::ieee(&packed.scales)?;
+        let decoder = Box::new(Weight { qweight: t.part(), scales, qzeros, k, n: packed.n, group_size });
+        let name = format!("{}weight", packed.base);
+        Ok(Some(Group { name, shape: vec![packed.n, k], scheme: QuantScheme::Awq, parts, decoder }))
+    }
+}
+
+/// The zero point of a layer that stores none: the middle of the range.
+const MIDDLE: f32 = 8.0;
+
+/// One packed linear layer.
+struct Weight<'m> {
+    qweight: Part<'m>,
+    scales: Floats<'m>,
+    qzeros: Option<Part<'m>>,
+    k: usize,
+    n: usize,
+    group_size: usize,
+}
+
+impl Weight<'_> {
+    /// Words that hold output rows `rows`.
+    fn words(rows: &Range<usize>) -> Range<usize> {
+        rows.start / PER_WORD..rows.end.div_ceil(PER_WORD)
+    }
+}
+
+impl Decode for Weight<'_> {
+    fn grid(&self) -> Grid {
+        let load_bits = 4 + 64usize.div_ceil(self.group_size);
+        Grid { rows: self.n, cols: self.k, row_align: PER_WORD, col_align: 1, load_bits, transposed: true }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let (stride, cols) = (self.n / PER_WORD, Self::words(&tile.rows));
+        let Buffers { staging, words, row, scales, zeros, zero_words, .. } = buffers;
+        load::read_transposed(&self.qweight, stride, tile.cols.clone(), cols.clone(), staging, words)?;
+        let groups = tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size);
+        load_scales(&self.scales, self.n, groups.clone(), tile.rows.clone(), staging, row, scales)?;
+        let count = groups.len();
+        zeros.clear();
+        zeros.resize(count * tile.rows.len(), MIDDLE);
+        let Some(qzeros) = &self.qzeros else { return Ok(()) };
+        for_each_zeros(qzeros, stride, groups, cols, staging, zero_words, |g, words| {
+            for (rows, &word) in zeros.chunks_mut(PER_WORD * count).zip(words.iter()) {
+                for (row, position) in rows.chunks_exact_mut(count).zip(POSITION) {
+                    row[g] = (word >> (position * 4) & 15) as f32;
+                }
+            }
+        })
+    }
+
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        let (cols, first) = (tile.cols.len(), rows.start - tile.rows.start);
+        let groups = buffers.scales.len() / tile.rows.len();
+        let kernel = Rows {
+            words: &buffers.words,
+            first,
+            cols,
+            scales: &buffers.scales[first * groups..(first + rows.len()) * groups],
+            zeros: &buffers.zeros[first * groups..(first + rows.len()) * groups],
+            groups,
+            group_size: self.group_size,
+            start: tile.cols.start % self.group_size,
+        };
+        dispatch(level, &kernel, out);
+    }
+}

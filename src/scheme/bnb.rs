@@ -1,0 +1,236 @@
+//! BitsAndBytes. 4-bit: `X` (packed bytes, of any dtype), `X.absmax`, `X.quant_map` F32 `[16]`,
+//! `X.quant_state.bitsandbytes__nf4|fp4` (JSON as U8) and, double-quantized, `X.nested_absmax` and
+//! `X.nested_quant_map` F32 `[256]`. INT8: `P.weight` I8 `[out, in]`, `P.SCB` F32 `[out]`, `P.weight_format`.
+//!
+//! Layout: bitsandbytes `functional.QuantState.as_dict`, `nn.Linear8bitLt._save_to_state_dict`.
+
+use std::ops::Range;
+
+use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{read, refused, wrong};
+use crate::element::Out;
+use crate::model::{Part, Tensor};
+use crate::remember::bnb::{Blocks, Int8Rows, nested_absmax};
+use crate::remember::codebook::Pairs;
+use crate::simd::{Level, dispatch};
+use crate::{Dtype, Result};
+
+/// Largest `quant_state` that is read. Real ones have some hundred bytes.
+const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
+
+pub(super) struct Bnb4;
+
+impl Scheme for Bnb4 {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Bnb4
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let name = t.name();
+        let state_of = |kind: &str| all.at(name, &format!(".quant_state.bitsandbytes__{kind}"));
+        let fp4 = state_of("fp4");
+        let state = fp4.or_else(|| state_of("nf4"));
+        let (absmax, map) = match (all.at(name, ".absmax"), all.at(name, ".quant_map")) {
+            (None, None) if state.is_none() => return Ok(None),
+            _ => (all.need(t, name, ".absmax")?, all.need(t, name, ".quant_map")?),
+        };
+        let Some(state_tensor) = state else {
+            return Err(wrong(t, format!("its `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is missing, which has its shape")));
+        };
+        if map.dtype() != Dtype::F32 || map.elements() != 16 {
+            return Err(wrong(&map, "a 4-bit codebook is F32 [16]"));
+        }
+        let bytes = t.info().len as usize;
+        let state = if state_tensor.part().is_readable() { State::read(&state_tensor)? } else { State::unread(bytes) };
+        let total = state.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        let Some(total) = total.filter(|n| n.div_ceil(2) == bytes) else {
+            return Err(wrong(t, format!("its quant_state says shape {:?}, which does not take {bytes} bytes", state.shape)));
+        };
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, absmax), (TensorRole::QuantMap, map)];
+        let absmax = absmax_of(t, &absmax, &state, total, all, &mut parts)?;
+        parts.push((TensorRole::QuantState, state_tensor));
+        let decoder = Box::new(FourBit { codes: t.part(), map: map.part(), absmax, total, block: state.block, fp4: fp4.is_some() });
+        Ok(Some(Group { name: name.to_owned(), shape: state.shape, scheme: QuantScheme::Bnb4, parts, decoder }))
+    }
+}
+
+/// What a `quant_state` says.
+#[derive(serde::Deserialize)]
+struct State {
+    #[serde(rename = "blocksize")]
+    block: usize,
+    shape: Vec<usize>,
+    nested_blocksize: Option<usize>,
+    nested_offset: Option<f64>,
+}
+
+impl State {
+    fn read(t: &Tensor<'_>) -> Result<Self> {
+        let json = t.part().read_small(MAX_QUANT_STATE_BYTES)?;
+        let state: Self = serde_json::from_slice(&json).map_err(|e| wrong(t, e))?;
+        // Blocks of an odd size would begin inside a byte; bitsandbytes has powers of two from 32 on.
+        if state.block == 0 || state.block % 2 == 1 || state.nested_blocksize == Some(0) {
+            return Err(wrong(t, format!("blocks of {} values", state.block)));
+        }
+        Ok(state)
+    }
+
+    /// As much as the packed length tells, where only the header is known.
+    fn unread(bytes: usize) -> Self {
+        Self { block: 64, shape: vec![bytes.saturating_mul(2)], nested_blocksize: Some(256), nested_offset: Some(0.0) }
+    }
+}
+
+/// The scales of the blocks.
+enum Absmax<'m> {
+    Plain(Floats<'m>),
+    Nested { codes: Part<'m>, map: Part<'m>, scales: Floats<'m>, block: usize, offset: f32 },
+}
+
+fn absmax_of<'m>(
+    t: &Tensor<'m>,
+    absmax: &Tensor<'m>,
+    state: &State,
+    total: usize,
+    all: &Index<'m>,
+    parts: &mut Vec<(TensorRole, Tensor<'m>)>,
+) -> Result<Absmax<'m>> {
+    let blocks = total.div_ceil(state.block);
+    let readable = absmax.part().is_readable();
+    if absmax.elements() != blocks && readable {
+        return Err(wrong(absmax, format!("{total} values in blocks of {} want {blocks} scales", state.block)));
+    }
+    if absmax.dtype() != Dtype::U8 {
+        return Ok(Absmax::Plain(Floats::ieee(absmax)?));
+    }
+    let (map, scales) = (all.need(t, t.name(), ".nested_quant_map")?, all.need(t, t.name(), ".nested_absmax")?);
+    parts.extend([(TensorRole::NestedScale, scales), (TensorRole::QuantMap, map)]);
+    let (Some(block), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
+        return Err(wrong(t, "its scales are quantized, and its quant_state has no nested_blocksize and nested_offset"));
+    };
+    if map.dtype() != Dtype::F32 || map.elements() != 256 {
+        return Err(wrong(&map, "a codebook of scales is F32 [256]"));
+    }
+    if scales.elements() != blocks.div_ceil(block) && readable {
+        return Err(wrong(&scales, format!("{blocks} scales in blocks of {block} want {} scales", blocks.div_ceil(block))));
+    }
+    Ok(Absmax::Nested { codes: absmax.part(), map: map.part(), scales: Floats::ieee(&scales)?, block, offset: offset as f32 })
+}
+
+/// A flattened 4-bit tensor.
+struct FourBit<'m> {
+    codes: Part<'m>,
+    map: Part<'m>,
+    absmax: Absmax<'m>,
+    total: usize,
+    block: usize,
+    fp4: bool,
+}
+
+impl FourBit<'_> {
+    /// The codebook as the library uses it: its FP4 kernel has -0 for code 8, where the stored map has 0.
+    fn codebook(&self, map: &[f32]) -> [f32; 16] {
+        std::array::from_fn(|i| if self.fp4 && i == 8 && map[i] == 0.0 { -0.0 } else { map[i] })
+    }
+
+    fn blocks(&self, tile: &Tile) -> Range<usize> {
+        tile.cols.start / self.block..tile.cols.end.div_ceil(self.block)
+    }
+}
+
+fn read_floats(part: &Part<'_>) -> Result<Vec<f32>> {
+    let bytes = part.read_small(1024)?;
+    Ok(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+}
+
+impl Decode for FourBit<'_> {
+    fn grid(&self) -> Grid {
+        let load_bits = 4 + 72usize.div_ceil(self.block);
+        Grid { rows: 1, cols: self.total, row_align: 1, col_align: 2, load_bits, transposed: false }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let Buffers { bytes, scales, staging, row, .. } = buffers;
+        read(&self.codes, self.total.div_ceil(2), 0..1, tile.cols.start / 2..tile.cols.end.div_ceil(2), bytes)?;
+        let blocks = self.blocks(tile);
+        scales.clear();
+        match &self.absmax {
+            Absmax::Plain(absmax) => absmax.extend(self.total.div_ceil(self.block), 0..1, blocks, staging, scales)?,
+            Absmax::Nested { codes, map, scales: outer, block, offset } => {
+                row.clear();
+                let range = blocks.start / block..blocks.end.div_ceil(*block);
+                outer.extend(usize::MAX, 0..1, range, staging, row)?;
+                read(codes, usize::MAX, 0..1, blocks.clone(), staging)?;
+                nested_absmax(staging, blocks, &read_floats(map)?, row, *block, *offset, scales);
+            }
+        }
+        row.clear();
+        row.extend(read_floats(&self.map)?);
+        Ok(())
+    }
+
+    fn decode(&self, tile: &Tile, _rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        let codebook = self.codebook(&buffers.row);
+        let kernel = Blocks {
+            pairs: &Pairs::new(&codebook, true),
+            bytes: &buffers.bytes,
+            elements: tile.cols.clone(),
+            block: self.block,
+            absmax: &buffers.scales,
+        };
+        dispatch(level, &kernel, out);
+    }
+}
+
+pub(super) struct BnbInt8;
+
+impl Scheme for BnbInt8 {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::BnbInt8
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(base) = t.name().strip_suffix("weight").filter(|_| t.dtype() == Dtype::I8) else { return Ok(None) };
+        let Some(scb) = all.at(base, "SCB") else { return Ok(None) };
+        let &[n, k] = t.shape() else { return Err(wrong(t, "an LLM.int8() weight has two dimensions")) };
+        if scb.dtype() != Dtype::F32 || scb.elements() != n {
+            return Err(wrong(&scb, format!("the scales of `{}` are F32 [{n}]", t.name())));
+        }
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scb)];
+        if let Some(format) = all.at(base, "weight_format") {
+            if format.part().is_readable() && format.part().read_small(8)?.iter().any(|&b| b != 0) {
+                return Err(refused(t, "BitsAndBytes INT8", "its weight_format is a tiling for GPUs; only row-major (0) is decoded"));
+            }
+            parts.push((TensorRole::QuantState, format));
+        }
+        let decoder = Box::new(Int8 { codes: t.part(), scb: Floats::ieee(&scb)?, n, k });
+        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+        Ok(Some(Group { name, shape, scheme: QuantScheme::BnbInt8, parts, decoder }))
+    }
+}
+
+/// An LLM.int8() weight.
+struct Int8<'m> {
+    codes: Part<'m>,
+    scb: Floats<'m>,
+    n: usize,
+    k: usize,
+}
+
+impl Decode for Int8<'_> {
+    fn grid(&self) -> Grid {
+        Grid { rows: self.n, cols: self.k, row_align: 1, col_align: 1, load_bits: 8 + 64usize.div_ceil(self.k.max(1)), transposed: false }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        read(&self.codes, self.k, tile.rows.clone(), tile.cols.clone(), &mut buffers.bytes)?;
+        buffers.scales.clear();
+        self.scb.extend(self.n, 0..1, tile.rows.clone(), &mut buffers.staging, &mut buffers.scales)
+    }
+
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        let (cols, first, count) = (tile.cols.len(), rows.start - tile.rows.start, rows.len());
+        let codes = &buffers.bytes[first * cols..(first + count) * cols];
+        dispatch(level, &Int8Rows { codes, cols, scb: &buffers.scales[first..first + count] }, out);
+    }
+}

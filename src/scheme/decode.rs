@@ -1,0 +1,69 @@
+//! The seam between schemes and the pipeline: any tile of a logical tensor decodes on any thread.
+
+use std::ops::Range;
+
+use crate::Result;
+use crate::element::Out;
+use crate::simd::Level;
+
+/// How the pipeline may cut a logical tensor. Values lie row-major: value (r, c) of the grid is element
+/// `r * cols + c` of the tensor, whatever its rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grid {
+    pub rows: usize,
+    pub cols: usize,
+    /// Tiles start at multiples of these, or end the grid.
+    pub row_align: usize,
+    pub col_align: usize,
+    /// Upper bound on the bytes that loading takes per value, in 1/8 byte.
+    pub load_bits: usize,
+    /// Input runs across rows, so that tall tiles read longer pieces.
+    pub transposed: bool,
+}
+
+/// A rectangle of a grid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tile {
+    pub rows: Range<usize>,
+    pub cols: Range<usize>,
+}
+
+impl Tile {
+    /// Number of values.
+    pub(crate) fn values(&self) -> usize {
+        self.rows.len() * self.cols.len()
+    }
+}
+
+/// A worker's input, reused from tile to tile. What each field holds is the decoder's business.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// Codes as bytes.
+    pub bytes: Vec<u8>,
+    /// Codes as packed words.
+    pub words: Vec<u32>,
+    /// Scales.
+    pub scales: Vec<f32>,
+    /// Zero points.
+    pub zeros: Vec<f32>,
+    /// Packed zero points of one group.
+    pub zero_words: Vec<u32>,
+    /// Group of each column.
+    pub index: Vec<u32>,
+    /// Raw bytes, and one row of scales, on their way into another field.
+    pub staging: Vec<u8>,
+    pub row: Vec<f32>,
+}
+
+/// Decodes one logical tensor. [`load`](Self::load) does all the reading and checking, and
+/// [`decode`](Self::decode) all the arithmetic.
+pub(crate) trait Decode: Send + Sync {
+    /// How the tensor may be cut.
+    fn grid(&self) -> Grid;
+
+    /// Reads the input of `tile`.
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()>;
+
+    /// Decodes rows `rows` of the loaded `tile`, row-major, into `out`, which holds exactly their values.
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>);
+}

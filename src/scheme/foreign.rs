@@ -1,0 +1,121 @@
+//! Schemes that are recognised and not decoded: codes must never pass for weights.
+
+use super::{Group, Index, QuantScheme, Scheme, refused};
+use crate::model::Tensor;
+use crate::{Dtype, Result};
+
+/// How a scheme is recognised.
+struct Sign {
+    scheme: &'static str,
+    /// Name of the tensor of codes ends like this…
+    suffix: &'static str,
+    /// … has one of these dtypes, if any are named …
+    dtypes: &'static [Dtype],
+    /// … and these stand beside it, under the name without the suffix.
+    beside: &'static [&'static str],
+    /// What would decode it.
+    remedy: &'static str,
+}
+
+const NOT_YET: &str = "recognised, not decoded by this version";
+
+const fn sign(scheme: &'static str, suffix: &'static str, dtypes: &'static [Dtype], beside: &'static [&'static str]) -> Sign {
+    Sign { scheme, suffix, dtypes, beside, remedy: NOT_YET }
+}
+
+const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
+const BYTES: &[Dtype] = &[Dtype::U8];
+const INT8: &[Dtype] = &[Dtype::I8];
+
+/// Layouts as in the schemes' own libraries. The first match names the scheme.
+const SIGNS: &[Sign] = &[
+    #[cfg(not(feature = "nvfp4"))]
+    Sign { remedy: "needs the feature `nvfp4`, which this build leaves out", ..sign("NVFP4", ".weight", BYTES, &[".weight_scale_2"]) },
+    #[cfg(not(feature = "nvfp4"))]
+    Sign { remedy: "needs the feature `nvfp4`, which this build leaves out", ..sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]) },
+    sign("ComfyUI quantization", ".comfy_quant", BYTES, &[]),
+    sign("activation-aware scaling (pre_quant_scale)", ".pre_quant_scale", &[], &[]),
+    sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
+    sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
+    sign("compressed-tensors pack-quantized", ".weight_packed", WORDS, &[".weight_scale"]),
+    sign("compressed-tensors marlin-24", ".weight_packed", WORDS, &[".scale_packed"]),
+    sign("compressed-tensors MXFP4", ".weight_packed", BYTES, &[".weight_scale"]),
+    sign("compressed-tensors sparse-bitmask", ".compressed", &[], &[".bitmask"]),
+    sign("gpt-oss MXFP4", "_blocks", BYTES, &["_scales"]),
+    sign("DeepSeek FP4 experts", ".weight", INT8, &[".scale"]),
+    sign("int8 with weight_scale (compressed-tensors, ModelOpt)", ".weight", INT8, &[".weight_scale"]),
+    sign("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
+    sign("packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)", ".weight", BYTES, &[".weight_scale"]),
+    sign("MLX", ".weight", &[Dtype::U32], &[".scales"]),
+    sign("HQQ", ".W_q", &[], &[".scale"]),
+    sign("HQQ", ".W_q", &[], &[]),
+    sign("AQLM", ".codes", &[], &[".codebooks"]),
+    sign("EXL2", ".q_weight", &[], &[".q_scale"]),
+    sign("EXL3", ".trellis", &[], &[]),
+    sign("GPTQ Marlin", ".B", WORDS, &[".s"]),
+    sign("QuIP#", ".Qidxs", &[], &[]),
+    sign("VPTQ", ".indices", &[], &[".centroids"]),
+    sign("optimum-quanto", ".weight._data", &[], &[]),
+    sign("optimum-quanto", ".weight._data._data", &[], &[]),
+    sign("torchao", "._weight_qdata", &[], &[]),
+];
+
+/// Schemes of features that this build leaves out; whoever comes here, no scheme of the build has claimed.
+const DISABLED: &[Sign] = &[
+    #[cfg(not(feature = "gptq"))]
+    Sign { remedy: "needs the feature `gptq`, which this build leaves out", ..sign("GPTQ", ".qweight", &[], &[".g_idx"]) },
+    #[cfg(all(feature = "gptq", not(feature = "awq")))]
+    Sign { remedy: "needs the feature `awq`, which this build leaves out", ..sign("AWQ", ".qweight", &[], &[]) },
+    #[cfg(all(feature = "awq", not(feature = "gptq")))]
+    Sign { remedy: "needs the feature `gptq`, which this build leaves out", ..sign("GPTQ", ".qweight", &[], &[]) },
+    #[cfg(not(any(feature = "gptq", feature = "awq")))]
+    Sign { remedy: "needs the features `gptq` or `awq`, which this build leaves out", ..sign("GPTQ or AWQ", ".qweight", &[], &[]) },
+    #[cfg(not(feature = "bnb"))]
+    Sign { remedy: "needs the feature `bnb`, which this build leaves out", ..sign("BitsAndBytes 4-bit", ".weight", &[], &[".weight.absmax"]) },
+    #[cfg(not(feature = "bnb"))]
+    Sign { remedy: "needs the feature `bnb`, which this build leaves out", ..sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]) },
+];
+
+impl Sign {
+    fn fits(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+        let base = t.name().strip_suffix(self.suffix);
+        base.is_some_and(|base| {
+            (self.dtypes.is_empty() || self.dtypes.contains(&t.dtype()))
+                && self.beside.iter().all(|suffix| all.at(base, suffix).is_some())
+        })
+    }
+}
+
+/// Claims nothing: what it recognises is refused.
+pub(super) struct Foreign;
+
+/// As [`Foreign`], for schemes of features that are off.
+pub(super) struct Disabled;
+
+fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+    signs.iter().find(|s| s.fits(t, all)).map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
+}
+
+fn refuse<'m>(signs: &[Sign], t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+    signs.iter().find(|s| s.fits(t, all)).map_or(Ok(None), |s| Err(refused(t, s.scheme, s.remedy)))
+}
+
+impl Scheme for Foreign {
+    fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+        kind(SIGNS, t, all)
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        refuse(SIGNS, t, all)
+    }
+}
+
+impl Scheme for Disabled {
+    fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+        kind(DISABLED, t, all)
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        refuse(DISABLED, t, all)
+    }
+}

@@ -1,0 +1,237 @@
+//! FP8 weights: `X.weight` (F8_E4M3, F8_E5M2 or FNUZ) with a multiplier under one of several names, per
+//! tensor, row, column or block. Stacked experts `X` have `X_scale_inv` or `X_scale` beside them.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::{Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{module_of, read, wrong};
+use crate::element::Out;
+use crate::model::{Part, Tensor};
+use crate::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
+use crate::simd::{Level, dispatch};
+use crate::Result;
+
+pub(super) struct Fp8;
+
+/// Names of the scale of `X.weight`, after `X.`.
+const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
+
+/// Names of the scale of any tensor, after its own name.
+const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale"];
+
+/// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
+pub(super) fn is_scale_name(name: &str) -> bool {
+    ["weight_scale", "_scale_inv", "scale_weight", "scaled_fp8"].iter().any(|end| name.ends_with(end))
+}
+
+/// The scales of weight `t`; more than one is left to the caller to refuse.
+pub(super) fn scales_of<'m>(t: &Tensor<'m>, get: impl Fn(&str) -> Option<Tensor<'m>>) -> Vec<Tensor<'m>> {
+    let own = SCALE_OF_TENSOR.iter().map(|end| format!("{}{end}", t.name()));
+    let base = t.name().strip_suffix("weight").filter(|base| base.is_empty() || base.ends_with('.'));
+    let module = base.into_iter().flat_map(|base| SCALE_OF_MODULE.iter().map(move |end| format!("{base}{end}")));
+    own.chain(module).filter_map(|name| get(&name)).collect()
+}
+
+impl Scheme for Fp8 {
+    fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::CastFp8 { format: Fp8Format::of(t.dtype()).unwrap_or(Fp8Format::E4M3) }
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(format) = Fp8Format::of(t.dtype()) else { return Ok(None) };
+        let scales_another = t.name().strip_suffix("_scale").is_some_and(|base| all.get(base).is_some());
+        if scales_another || is_scale_name(t.name()) {
+            return Ok(None);
+        }
+        let scales = scales_of(t, |name| all.get(name));
+        let (scheme, grid, scale) = match scales.as_slice() {
+            [] => {
+                let configured = all.config.is_quantized() && !all.config.skips(module_of(t.name()));
+                if all.has_fp8_scales || configured {
+                    let says = if configured { "the config" } else { "the rest of the file" };
+                    let name = t.name();
+                    return Err(wrong(t, format!("{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing")));
+                }
+                (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
+            }
+            [scale] => {
+                let (scheme, grid) = fit(t, scale, format, all)?;
+                (scheme, grid, Some(Floats::new(scale)?))
+            }
+            [a, b, ..] => return Err(wrong(t, format!("it has two scales, `{}` and `{}`", a.name(), b.name()))),
+        };
+        let mut parts = vec![(TensorRole::Quantized, *t)];
+        parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
+        let (rows, cols) = rows_and_cols(t.shape());
+        let decoder = Box::new(Weight { codes: t.part(), scale, format, rows, cols, grid });
+        Ok(Some(Group { name: t.name().to_owned(), shape: t.shape().to_vec(), scheme, parts, decoder }))
+    }
+}
+
+/// A shape as one matrix: all but the last dimension are rows.
+fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
+    match shape {
+        [] => (1, 1),
+        [rows @ .., cols] => (rows.iter().product(), *cols),
+    }
+}
+
+/// One scale for everything.
+fn per_tensor(shape: &[usize]) -> ScaleGrid {
+    let (rows, cols) = rows_and_cols(shape);
+    ScaleGrid { matrix_rows: rows.max(1), block_rows: rows.max(1), block_cols: cols.max(1), rows_per_matrix: 0, cols: 1 }
+}
+
+/// How the scales lie over the weight, proved from both shapes and checked against the config.
+fn fit(t: &Tensor<'_>, scale: &Tensor<'_>, format: Fp8Format, all: &Index<'_>) -> Result<(QuantScheme, ScaleGrid)> {
+    let misfit = |what: String| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
+    let block = all.config.weight_block_size().filter(|_| !all.config.skips(module_of(t.name())));
+    let grid = whole_rows(t.shape(), scale).or_else(|| blocks(t.shape(), scale.shape(), block.map(|(size, _)| size)));
+    let grid = grid.ok_or_else(|| {
+        misfit("it is neither one scale, nor one a row, nor a grid of blocks; the config's `weight_block_size` might tell".into())
+    })?;
+    let (_, cols) = rows_and_cols(t.shape());
+    if let Some((size, place)) = block {
+        // Sizes that both cover the dimension mean the same.
+        let same = |dim: usize, ours: usize, theirs: usize| ours == theirs || ours.min(theirs) >= dim;
+        let rows = t.shape().iter().nth_back(1).copied().unwrap_or(1);
+        if !(same(rows, grid.block_rows, size[0]) && same(cols, grid.block_cols, size[1])) {
+            return Err(misfit(format!("{place} says blocks of {size:?}")));
+        }
+    }
+    let scheme = match (grid.block_rows, grid.block_cols) {
+        _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
+        (1, width) if width >= cols => QuantScheme::PerChannelFp8 { format },
+        (height, width) if height >= grid.matrix_rows && width >= cols => QuantScheme::PerTensorFp8 { format },
+        (rows, cols) => QuantScheme::FineGrainedFp8 { format, rows, cols },
+    };
+    Ok((scheme, grid))
+}
+
+/// One scale for everything, or for each index of the leading dimensions: rows of a matrix, experts of a
+/// stack, rows of each expert.
+fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
+    let s = scale.shape();
+    let whole = per_tensor(w);
+    if scale.elements() == 1 {
+        return Some(whole);
+    }
+    let leading = s.first() == w.first() && s.iter().skip(1).all(|&d| d == 1) && (s.len() == 1 || s.len() == w.len());
+    let each_row = w.len() == 3 && s == w.get(..2)?;
+    if scale.elements() == 0 || !(w.len() >= 2 && (leading || each_row)) {
+        return None;
+    }
+    let block_rows = (whole.matrix_rows / scale.elements()).max(1);
+    Some(ScaleGrid { matrix_rows: block_rows, block_rows, rows_per_matrix: 1, ..whole })
+}
+
+/// A grid of blocks over each matrix of a stack: of the configured size where that fits, else of the size
+/// that the shapes imply. Matrices may share one grid.
+fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
+    let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else { return None };
+    let shared = s_stack.iter().all(|&d| d == 1) && w_stack.iter().any(|&d| d != 1);
+    if !shared && w_stack != s_stack {
+        return None;
+    }
+    let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
+    let [block_rows, block_cols] = match configured.filter(fits) {
+        Some(size) => size,
+        None => [side(*n, *rows)?, side(*k, *cols)?],
+    };
+    Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: if shared { 0 } else { *rows }, cols: *cols })
+}
+
+/// The block size that cuts `dim` into `n` pieces, the last of which may be smaller: all or one at the
+/// ends, else the power of two that does, else an exact divisor.
+fn side(dim: usize, n: usize) -> Option<usize> {
+    if n == 0 || n > dim {
+        return None;
+    }
+    if n == 1 {
+        return Some(dim);
+    }
+    let power = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p <= dim).find(|p| dim.div_ceil(*p) == n);
+    power.or_else(|| dim.is_multiple_of(n).then(|| dim / n))
+}
+
+/// An FP8 weight with its scales.
+struct Weight<'m> {
+    codes: Part<'m>,
+    scale: Option<Floats<'m>>,
+    format: Fp8Format,
+    rows: usize,
+    cols: usize,
+    grid: ScaleGrid,
+}
+
+impl Weight<'_> {
+    /// The scales that `tile` uses, as rows and columns of the grid.
+    fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
+        let cols = tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
+        (self.grid.rows(&tile.rows), cols)
+    }
+
+    fn run<C: Code>(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        let width = tile.cols.len();
+        let (scale_rows, scale_cols) = self.scale_range(tile);
+        let first = (rows.start - tile.rows.start) * width;
+        let kernel = Scaled::<C> {
+            codes: &buffers.bytes[first..first + rows.len() * width],
+            rows,
+            cols: tile.cols.clone(),
+            grid: self.grid,
+            scales: &buffers.scales,
+            scale_rows,
+            scale_cols,
+            format: PhantomData,
+        };
+        dispatch(level, &kernel, out);
+    }
+}
+
+impl Decode for Weight<'_> {
+    fn grid(&self) -> Grid {
+        let load_bits = 8 + 64usize.div_ceil(self.grid.block_cols);
+        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: 1, load_bits, transposed: false }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        read(&self.codes, self.cols, tile.rows.clone(), tile.cols.clone(), &mut buffers.bytes)?;
+        buffers.scales.clear();
+        let (rows, cols) = self.scale_range(tile);
+        match &self.scale {
+            Some(scale) => scale.extend(self.grid.cols, rows, cols, &mut buffers.staging, &mut buffers.scales),
+            None => {
+                buffers.scales.push(1.0);
+                Ok(())
+            }
+        }
+    }
+
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        match self.format {
+            Fp8Format::E4M3 => self.run::<E4M3>(tile, rows, buffers, level, out),
+            Fp8Format::E5M2 => self.run::<E5M2>(tile, rows, buffers, level, out),
+            Fp8Format::E4M3Fnuz => self.run::<E4M3Fnuz>(tile, rows, buffers, level, out),
+            Fp8Format::E5M2Fnuz => self.run::<E5M2Fnuz>(tile, rows, buffers, level, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::side;
+
+    #[test]
+    fn block_sizes_from_ragged_edges() {
+        assert_eq!(side(576, 5), Some(128));
+        assert_eq!(side(300, 3), Some(128));
+        assert_eq!(side(8, 2), Some(4));
+        assert_eq!(side(960, 10), Some(96));
+        assert_eq!(side(64, 64), Some(1));
+        assert_eq!(side(64, 1), Some(64));
+        assert_eq!(side(100, 37), None);
+        assert_eq!(side(4, 5), None);
+    }
+}

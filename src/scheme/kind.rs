@@ -1,0 +1,152 @@
+//! Names of schemes, as people read them.
+
+use std::fmt;
+
+use crate::Dtype;
+
+/// How the eight bits of an FP8 weight are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[non_exhaustive]
+pub enum Fp8Format {
+    /// OCP E4M3: no infinity, NaN at 0x7F and 0xFF.
+    E4M3,
+    /// OCP E5M2: as IEEE half, cut to a byte.
+    E5M2,
+    /// E4M3 with bias 8 and NaN at 0x80.
+    E4M3Fnuz,
+    /// E5M2 with bias 16 and NaN at 0x80.
+    E5M2Fnuz,
+}
+
+impl Fp8Format {
+    /// The format of a dtype, if it is one.
+    #[must_use]
+    pub fn of(dtype: Dtype) -> Option<Self> {
+        match dtype {
+            Dtype::F8E4M3 => Some(Self::E4M3),
+            Dtype::F8E5M2 => Some(Self::E5M2),
+            Dtype::F8E4M3Fnuz => Some(Self::E4M3Fnuz),
+            Dtype::F8E5M2Fnuz => Some(Self::E5M2Fnuz),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Fp8Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::E4M3 => "E4M3",
+            Self::E5M2 => "E5M2",
+            Self::E4M3Fnuz => "E4M3FNUZ",
+            Self::E5M2Fnuz => "E5M2FNUZ",
+        })
+    }
+}
+
+/// How a weight is quantized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum QuantScheme {
+    /// Not quantized.
+    Unquantized,
+    /// FP8 with a scale for each block of `rows` × `cols` values.
+    FineGrainedFp8 {
+        /// Layout of the codes.
+        format: Fp8Format,
+        /// Rows of a block.
+        rows: usize,
+        /// Columns of a block.
+        cols: usize,
+    },
+    /// FP8 with a scale for each row.
+    PerChannelFp8 {
+        /// Layout of the codes.
+        format: Fp8Format,
+    },
+    /// FP8 with one scale.
+    PerTensorFp8 {
+        /// Layout of the codes.
+        format: Fp8Format,
+    },
+    /// FP8 whose values are the weights: a plain cast, no scale.
+    CastFp8 {
+        /// Layout of the codes.
+        format: Fp8Format,
+    },
+    /// GPTQ: packed integers, scales and zero points by group of input columns.
+    Gptq,
+    /// AWQ, GEMM layout.
+    Awq,
+    /// BitsAndBytes NF4 or FP4.
+    Bnb4,
+    /// BitsAndBytes LLM.int8().
+    BnbInt8,
+    /// NVIDIA FP4: E2M1 in blocks of 16 with an E4M3 scale each, and a global scale.
+    Nvfp4 {
+        /// Written by compressed-tensors (its global scale divides) rather than ModelOpt (it multiplies).
+        divides: bool,
+    },
+    /// Recognised, but not decodable by this build.
+    Other(&'static str),
+}
+
+impl QuantScheme {
+    /// Short name of the family: `FP8`, `GPTQ`, `BnB NF4/FP4`, ….
+    #[must_use]
+    pub fn family(&self) -> &'static str {
+        match self {
+            Self::Unquantized => "unquantized",
+            Self::FineGrainedFp8 { .. } | Self::PerChannelFp8 { .. } | Self::PerTensorFp8 { .. } | Self::CastFp8 { .. } => "FP8",
+            Self::Gptq => "GPTQ",
+            Self::Awq => "AWQ",
+            Self::Bnb4 => "BnB NF4/FP4",
+            Self::BnbInt8 => "BnB INT8",
+            Self::Nvfp4 { .. } => "NVFP4",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// The scheme as one column of a listing: `FP8 E4M3, per-tensor scale`.
+    #[must_use]
+    pub fn column(&self) -> String {
+        match self {
+            Self::FineGrainedFp8 { format, rows, cols } => format!("FP8 {format}, scale per {rows}x{cols} block"),
+            Self::PerChannelFp8 { format } => format!("FP8 {format}, per-channel scale"),
+            Self::PerTensorFp8 { format } => format!("FP8 {format}, per-tensor scale"),
+            Self::CastFp8 { format } => format!("FP8 {format}, no scale"),
+            _ => self.to_string(),
+        }
+    }
+
+    /// The scheme inside a sentence: `per-tensor FP8 (E4M3)`.
+    #[must_use]
+    pub fn phrase(&self) -> String {
+        let text = self.to_string();
+        match self {
+            Self::FineGrainedFp8 { .. } | Self::PerChannelFp8 { .. } | Self::PerTensorFp8 { .. } | Self::Unquantized => {
+                text[..1].to_lowercase() + &text[1..]
+            }
+            _ => text,
+        }
+    }
+}
+
+impl fmt::Display for QuantScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unquantized => f.write_str("Unquantized"),
+            Self::FineGrainedFp8 { format, rows, cols } => write!(f, "Fine-grained FP8 ({format}), {rows}x{cols} blocks"),
+            Self::PerChannelFp8 { format } => write!(f, "Per-channel FP8 ({format}), one scale per row"),
+            Self::PerTensorFp8 { format } => write!(f, "Per-tensor FP8 ({format})"),
+            Self::CastFp8 { format } => write!(f, "FP8 ({format}), plain cast without scales"),
+            Self::Gptq => f.write_str("GPTQ"),
+            Self::Awq => f.write_str("AWQ"),
+            Self::Bnb4 => f.write_str("BitsAndBytes NF4/FP4 (4-bit, per-block absmax)"),
+            Self::BnbInt8 => f.write_str("BitsAndBytes INT8 (LLM.int8(), per-row absmax)"),
+            Self::Nvfp4 { divides: false } => f.write_str("NVIDIA NVFP4 (ModelOpt), 16-value blocks"),
+            Self::Nvfp4 { divides: true } => f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Positional reads of rectangles, and their widening to what kernels take.
+
+use std::ops::Range;
+
+use crate::element::{f32_from_bf16, f32_from_f16};
+use crate::model::{Part, Tensor};
+use crate::remember::fp8::{f32_from_e8m0, f32_from_exponent};
+use crate::scheme::wrong;
+use crate::{Dtype, Result};
+
+/// Makes `out` rows `rows`, columns `cols` (in bytes) of a matrix of `stride` bytes a row. One read if the
+/// rows are whole, else one a row.
+pub(crate) fn read(part: &Part<'_>, stride: usize, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+    // Not cleared first: what is there will be overwritten, and zeroing it would cost as much as a copy.
+    out.resize(rows.len() * cols.len(), 0);
+    if out.is_empty() {
+        return Ok(());
+    }
+    let at = |row: usize| row as u64 * stride as u64 + cols.start as u64;
+    if cols.len() == stride || rows.len() == 1 {
+        return part.read_at(at(rows.start), out);
+    }
+    for (row, out) in rows.zip(out.chunks_exact_mut(cols.len())) {
+        part.read_at(at(row), out)?;
+    }
+    Ok(())
+}
+
+/// A tensor of scales that widens to f32 exactly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floats<'m> {
+    pub part: Part<'m>,
+    dtype: Dtype,
+}
+
+impl<'m> Floats<'m> {
+    /// Accepts F32, F16, BF16, F8_E8M0 and U8; the last two are exponents of two.
+    pub(crate) fn new(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => {
+                Ok(Self { part: t.part(), dtype: t.dtype() })
+            }
+            _ => Err(wrong(t, "scales are F32, F16, BF16, F8_E8M0 or U8 exponents")),
+        }
+    }
+
+    /// [`new`](Self::new) for scales that are ordinary floats.
+    pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self { part: t.part(), dtype: t.dtype() }),
+            _ => Err(wrong(t, "scales are F32, F16 or BF16")),
+        }
+    }
+
+    /// Appends a rectangle of a matrix of `stride` scales a row to `out`.
+    pub(crate) fn extend(
+        &self,
+        stride: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let size = self.dtype.bits() / 8;
+        read(&self.part, stride * size, rows, cols.start * size..cols.end * size, staging)?;
+        match self.dtype {
+            Dtype::F32 => out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
+            Dtype::F16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_f16(u16::from_le_bytes(b)))),
+            Dtype::BF16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_bf16(u16::from_le_bytes(b)))),
+            Dtype::F8E8M0 => out.extend(staging.iter().map(|&b| f32_from_e8m0(b))),
+            _ => out.extend(staging.iter().map(|&b| f32_from_exponent(b))),
+        }
+        Ok(())
+    }
+}
+
+/// Rows that are read at once when a matrix of words is transposed: one cache line of the result.
+const STRIP: usize = 16;
+
+/// Reads rows `rows`, columns `cols` (in words) of a matrix of `stride` words a row, transposed:
+/// `out[c * rows.len() + r]`.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+pub(crate) fn read_transposed(
+    part: &Part<'_>,
+    stride: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    staging: &mut Vec<u8>,
+    out: &mut Vec<u32>,
+) -> Result<()> {
+    let (height, width) = (rows.len(), cols.len());
+    // Rows a power of two apart share cache sets; the extra line spreads them.
+    let pitch = width * 4 + 64;
+    staging.resize(pitch * STRIP, 0);
+    out.resize(height * width, 0);
+    for first in (0..height).step_by(STRIP) {
+        let strip = STRIP.min(height - first);
+        for (row, line) in (rows.start + first..).zip(staging.chunks_exact_mut(pitch)).take(strip) {
+            part.read_at((row as u64 * stride as u64 + cols.start as u64) * 4, &mut line[..width * 4])?;
+        }
+        for (c, column) in out.chunks_exact_mut(height).enumerate() {
+            for (r, word) in column[first..first + strip].iter_mut().enumerate() {
+                let at = r * pitch + c * 4;
+                *word = u32::from_le_bytes([staging[at], staging[at + 1], staging[at + 2], staging[at + 3]]);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Sorts a model's tensors into groups, copies, and what is dropped; collects what is wrong.
+
+use super::{Group, Index, QuantScheme, SCHEMES, TensorRole, module_of, roles, wrong};
+use crate::model::Tensor;
+use crate::{AnamnesisError, ParsedModel, Result};
+
+/// One tensor of the output.
+pub(crate) enum Item<'m> {
+    /// Decoded from its parts.
+    Group(Group<'m>),
+    /// Copied as it is.
+    Plain(Tensor<'m>),
+}
+
+/// A tensor that cannot be part of an output, and why.
+pub(crate) struct Problem<'m> {
+    pub tensor: Tensor<'m>,
+    pub role: TensorRole,
+    pub scheme: QuantScheme,
+    pub error: AnamnesisError,
+}
+
+/// What becomes of every tensor of a model.
+#[derive(Default)]
+pub(crate) struct Resolution<'m> {
+    /// In the order of the source; a group stands where its codes are.
+    pub items: Vec<Item<'m>>,
+    /// Activation scales and markers: in no output, and said in the report.
+    pub dropped: Vec<Tensor<'m>>,
+    /// The gravest first: failed claims, then tensors left over; each in the order of the source.
+    pub problems: Vec<Problem<'m>>,
+}
+
+impl<'m> Resolution<'m> {
+    /// Resolves every tensor. Problems are collected, so that a listing can show them all.
+    pub(crate) fn new(model: &'m ParsedModel) -> Self {
+        let all = Index::new(model);
+        let mut out = Self::default();
+        let mut owner: Vec<Option<Tensor<'m>>> = vec![None; model.tensors.len()];
+        let mut groups: Vec<Option<Group<'m>>> = Vec::new();
+        groups.resize_with(model.tensors.len(), || None);
+        for t in model.tensors() {
+            match claim(&t, &all) {
+                Ok(Some(group)) => {
+                    if let Err(error) = own(&group, &mut owner) {
+                        out.problems.push(Problem { tensor: t, role: TensorRole::Quantized, scheme: group.scheme, error });
+                    } else {
+                        groups[t.index] = Some(group);
+                    }
+                }
+                Ok(None) => {}
+                Err((scheme, error)) => {
+                    owner[t.index] = Some(t);
+                    out.problems.push(Problem { tensor: t, role: TensorRole::Quantized, scheme, error });
+                }
+            }
+        }
+        // A failed claim leaves its companions behind; they are not to be blamed as well.
+        let blame = out.problems.is_empty();
+        let quantized = all.config.is_quantized() || !blame || groups.iter().any(Option::is_some);
+        for t in model.tensors() {
+            if let Some(group) = groups[t.index].take() {
+                out.items.push(Item::Group(group));
+            } else if owner[t.index].is_none() {
+                out.leftover(t, &all, quantized, blame);
+            }
+        }
+        out
+    }
+
+    /// A tensor that no scheme claimed.
+    fn leftover(&mut self, t: Tensor<'m>, all: &Index<'m>, quantized: bool, blame: bool) {
+        if quantized && roles::is_activation(t.name()) || roles::is_marker(t.name()) {
+            self.dropped.push(t);
+            return;
+        }
+        match check_plain(&t, all) {
+            Ok(()) => self.items.push(Item::Plain(t)),
+            Err((role, error)) if blame || role == TensorRole::Quantized => {
+                self.problems.push(Problem { tensor: t, role, scheme: QuantScheme::Unquantized, error });
+            }
+            Err(_) => self.dropped.push(t),
+        }
+    }
+
+    /// The first problem, as an error.
+    pub(crate) fn into_result(mut self) -> Result<Self> {
+        if self.problems.is_empty() { Ok(self) } else { Err(self.problems.swap_remove(0).error) }
+    }
+}
+
+fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {
+    for scheme in SCHEMES {
+        match scheme.claim(t, all) {
+            Ok(None) => {}
+            Ok(group) => return Ok(group),
+            Err(error) => return Err((scheme.kind(t, all), error)),
+        }
+    }
+    Ok(None)
+}
+
+/// Enters `group` as the owner of its parts. A tensor has one owner.
+fn own<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result<()> {
+    let weight = group.parts[0].1;
+    for (_, part) in &group.parts {
+        if let Some(other) = owner[part.index].filter(|other| other.index != weight.index) {
+            return Err(wrong(&weight, format!("its `{}` belongs to `{}` as well", part.name(), other.name())));
+        }
+        owner[part.index] = Some(weight);
+    }
+    Ok(())
+}
+
+/// Whether an unclaimed tensor can be a plain one: neither a scale without its weight, nor an integer
+/// weight that the config says is quantized.
+fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
+    if let Some(role) = roles::companion(t.name()) {
+        let what = "it belongs to a quantized weight, and none goes with it";
+        return Err((role, wrong(t, what)));
+    }
+    let is_weight = t.name() == "weight" || t.name().ends_with(".weight");
+    let configured = all.config.is_quantized() && !all.config.skips(module_of(t.name()));
+    if is_weight && t.dtype().is_integer() && configured {
+        let method = all.config.method().unwrap_or_else(|| "quantized".to_owned());
+        let what = format!("the config says that it is quantized ({method}), and the tensors that would say how are missing");
+        return Err((TensorRole::Quantized, wrong(t, what)));
+    }
+    Ok(())
+}

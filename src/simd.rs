@@ -1,0 +1,76 @@
+//! CPU levels, detected once. Kernels are plain Rust that LLVM vectorises; entering one through
+//! [`dispatch`] compiles its body once more for each level and output type, and picks at run time.
+
+use std::sync::OnceLock;
+
+use crate::element::{Element, Out};
+
+/// An instruction set that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// What every CPU of the target architecture has (SSE2, NEON).
+    Baseline,
+    /// AVX2 with BMI2 on x86-64.
+    Avx2,
+}
+
+impl Level {
+    /// The best level of this CPU.
+    pub(crate) fn detect() -> Self {
+        static BEST: OnceLock<Level> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+                return Self::Avx2;
+            }
+            Self::Baseline
+        })
+    }
+
+    /// Every level that this CPU can run, lowest first.
+    pub(crate) fn available() -> Vec<Self> {
+        [Self::Baseline, Self::Avx2].into_iter().filter(|&level| level <= Self::detect()).collect()
+    }
+}
+
+/// A decoder's inner loop over one slab of output.
+///
+/// `run` and everything it calls must be `#[inline(always)]`, so that the body is compiled with the
+/// instruction set of its caller.
+pub(crate) trait Kernel {
+    /// Decodes into `out`, whose length the kernel's own fields imply.
+    fn run<E: Element>(&self, out: &mut [E]);
+}
+
+/// Runs `kernel` at `level` into a typed destination.
+pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
+    match out {
+        Out::F32(out) => enter(level, kernel, out),
+        Out::F16(out) => enter(level, kernel, out),
+        Out::Bf16(out) => enter(level, kernel, out),
+    }
+}
+
+fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
+    match level.min(Level::detect()) {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::enter(kernel, out),
+        _ => kernel.run(out),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{Element, Kernel};
+
+    #[target_feature(enable = "avx2,bmi2")]
+    fn run<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
+        kernel.run(out);
+    }
+
+    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
+    pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
+        // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
+        unsafe { run(kernel, out) }
+    }
+}

@@ -1,0 +1,117 @@
+//! Where a model's bytes lie: a file, or memory. The only place that maps files.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use memmap2::Mmap;
+
+use crate::{AnamnesisError, Result};
+
+/// The bytes behind a [`ParsedModel`](crate::ParsedModel).
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A file, read positionally; mapped when a view is asked for.
+    File { file: File, len: u64, map: OnceLock<Mmap> },
+    /// The whole container in memory.
+    Bytes(Vec<u8>),
+    /// Only the header was read; tensor data is out of reach.
+    HeaderOnly,
+}
+
+impl Source {
+    /// Opens a regular file. Anything else (a directory, a device, a pipe) is an error.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+        let meta = file.metadata().map_err(|e| AnamnesisError::io_at(path, &e))?;
+        if !meta.is_file() {
+            let what = if meta.is_dir() { "is a directory" } else { "not a regular file" };
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+            return Err(AnamnesisError::io_at(path, &error));
+        }
+        Ok(Self::File { file, len: meta.len(), map: OnceLock::new() })
+    }
+
+    /// A file that is open already.
+    pub(crate) fn from_file(file: &File) -> Result<Self> {
+        let (file, len) = (file.try_clone()?, file.metadata()?.len());
+        Ok(Self::File { file, len, map: OnceLock::new() })
+    }
+
+    /// Length in bytes, if the data is within reach.
+    pub(crate) fn len(&self) -> Option<u64> {
+        match self {
+            Self::File { len, .. } => Some(*len),
+            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::HeaderOnly => None,
+        }
+    }
+
+    /// Fills `out` from `offset` on, without touching any mapping.
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match self {
+            Self::File { file, .. } => read_exact_at(file, offset, out).map_err(Into::into),
+            Self::Bytes(bytes) => {
+                let start = usize::try_from(offset).ok();
+                let range = start.and_then(|s| Some(s..s.checked_add(out.len())?));
+                let found = range.and_then(|r| bytes.get(r));
+                out.copy_from_slice(found.ok_or_else(|| AnamnesisError::parse("tensor data past the end"))?);
+                Ok(())
+            }
+            Self::HeaderOnly => Err(header_only()),
+        }
+    }
+
+    /// A view of `range`, without a copy.
+    pub(crate) fn view(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
+        let bytes: &[u8] = match self {
+            Self::File { file, map, .. } => match map.get() {
+                Some(map) => map,
+                None => {
+                    let new = map_file(file)?;
+                    map.get_or_init(|| new)
+                }
+            },
+            Self::Bytes(bytes) => bytes,
+            Self::HeaderOnly => return Err(header_only()),
+        };
+        let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+        let found = range.and_then(|(start, end)| bytes.get(start..end));
+        found.map(Cow::Borrowed).ok_or_else(|| AnamnesisError::parse("tensor data past the end of the file"))
+    }
+}
+
+fn header_only() -> AnamnesisError {
+    AnamnesisError::unsupported("header-only model", "only the header was read; open the file to reach tensor data")
+}
+
+#[expect(unsafe_code, reason = "mapping a file")]
+fn map_file(file: &File) -> Result<Mmap> {
+    // SAFETY: the map is read-only and private to this process. A file that another process shortens
+    // while it is mapped raises SIGBUS on access, which `parse` documents; conversions never get here,
+    // and callers who do not trust the file's other writers use `parse_bytes`.
+    Ok(unsafe { Mmap::map(file)? })
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> std::io::Result<()> {
+    while !out.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, out, offset) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                out = &mut out[n..];
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! An output file that exists whole or not at all: a temporary file in the same directory, synced and then
+//! renamed. Everything that can be wrong with the place is found before the work.
+
+use std::fs::{File, Metadata};
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::Sink;
+use crate::{AnamnesisError, Result};
+
+/// A file under a temporary name. Dropped before [`commit`](Self::commit), it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    temporary: NamedTempFile,
+    directory: PathBuf,
+    path: PathBuf,
+    force: bool,
+}
+
+impl OutputFile {
+    /// Checks the place for `path` and creates a temporary file of `len` bytes there.
+    ///
+    /// Refused: a directory or device, an existing file without `force`, `input` itself under any of its
+    /// names, a directory that is missing or not writable, a file system without `len` bytes of space.
+    pub(crate) fn create(path: &Path, len: u64, force: bool, input: Option<&Path>) -> Result<Self> {
+        let refuse = |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
+        if input.is_some_and(|input| same_file::is_same_file(input, path).unwrap_or(false)) {
+            return refuse(ErrorKind::InvalidInput, "the output is the input");
+        }
+        match path.metadata().or_else(|_| path.symlink_metadata()) {
+            Ok(there) if there.is_dir() => return refuse(ErrorKind::IsADirectory, "the output is a directory"),
+            Ok(there) if !is_replaceable(&there) => return refuse(ErrorKind::InvalidInput, "the output is not a regular file"),
+            Ok(_) if !force => return refuse(ErrorKind::AlreadyExists, "the output exists; --force (`force`) replaces it"),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(AnamnesisError::io_at(path, &e)),
+        }
+        if path.file_name().is_none() {
+            return refuse(ErrorKind::InvalidInput, "the output has no file name");
+        }
+        let directory = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        match directory.metadata() {
+            Ok(there) if there.is_dir() => {}
+            Ok(_) => return refuse(ErrorKind::NotADirectory, "the output's directory is not a directory"),
+            Err(e) => return Err(AnamnesisError::io_at(&directory, &e)),
+        }
+        let free = fs4::available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+        if free < len {
+            let what = format!("the output takes {len} bytes, and {free} are free");
+            return refuse(ErrorKind::StorageFull, &what);
+        }
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".anamnesis-").suffix(".tmp");
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
+        let temporary = builder.tempfile_in(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+        temporary.as_file().set_len(len).map_err(|e| AnamnesisError::io_at(path, &e))?;
+        Ok(Self { temporary, directory, path: path.to_path_buf(), force })
+    }
+
+    /// The file, to be read back.
+    pub(crate) fn file(&self) -> &File {
+        self.temporary.as_file()
+    }
+
+    /// Gives the file its name, durably.
+    pub(crate) fn commit(self) -> Result<()> {
+        let Self { temporary, directory, path, force } = self;
+        temporary.as_file().sync_all().map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        let named = if force { temporary.persist(&path) } else { temporary.persist_noclobber(&path) };
+        named.map_err(|e| AnamnesisError::io_at(&path, &e.error))?;
+        // Some file systems cannot sync a directory; the file is there and whole all the same.
+        #[cfg(unix)]
+        let _ = File::open(&directory).and_then(|directory| directory.sync_all());
+        #[cfg(not(unix))]
+        let _ = directory;
+        Ok(())
+    }
+}
+
+/// A regular file, or a link that leads nowhere: what a rename may replace.
+fn is_replaceable(there: &Metadata) -> bool {
+    there.is_file() || there.is_symlink()
+}
+
+impl Sink for OutputFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        write_all_at(self.file(), offset, bytes).map_err(|e| AnamnesisError::io_at(&self.path, &e))
+    }
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What several test binaries need: safetensors files made in memory, and tensors compared.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anamnesis::{Dtype, TargetDtype};
+use safetensors::SafeTensors;
+
+/// The three output types with the names that golden files use.
+pub const TARGETS: [(TargetDtype, &str); 3] =
+    [(TargetDtype::F32, "f32"), (TargetDtype::BF16, "bf16"), (TargetDtype::F16, "f16")];
+
+/// The directory of test data.
+pub fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// One tensor of a file to be made.
+#[derive(Clone)]
+pub struct Raw {
+    pub name: String,
+    pub dtype: &'static str,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+pub fn raw(name: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Raw {
+    Raw { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes }
+}
+
+pub fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// A safetensors file with the tensors in this order, byte for byte, valid or not.
+pub fn file(tensors: &[Raw], metadata: &[(&str, &str)]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    if !metadata.is_empty() {
+        let metadata: HashMap<&str, &str> = metadata.iter().copied().collect();
+        header.insert("__metadata__".into(), serde_json::json!(metadata));
+    }
+    let mut data = Vec::new();
+    for t in tensors {
+        let start = data.len();
+        data.extend_from_slice(&t.bytes);
+        let record = serde_json::json!({"dtype": t.dtype, "shape": t.shape, "data_offsets": [start, data.len()]});
+        header.insert(t.name.clone(), record);
+    }
+    let json = serde_json::to_vec(&header).unwrap();
+    let mut out = (json.len() as u64).to_le_bytes().to_vec();
+    out.extend_from_slice(&json);
+    out.extend_from_slice(&data);
+    out
+}
+
+/// Fails unless `actual` holds exactly the tensors of `expected`, bit for bit; NaN equals NaN.
+pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
+    let (expected, actual) = (SafeTensors::deserialize(expected).unwrap(), SafeTensors::deserialize(actual).unwrap());
+    let names = |s: &SafeTensors<'_>| {
+        let mut names: Vec<String> = s.names().iter().map(|n| n.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&expected), names(&actual), "{context}: names");
+    for (name, want) in expected.tensors() {
+        let got = actual.tensor(&name).unwrap();
+        assert_eq!((want.dtype(), want.shape()), (got.dtype(), got.shape()), "{context}: {name}");
+        let dtype = Dtype::try_from(want.dtype()).unwrap();
+        if let Some(i) = first_difference(dtype, want.data(), got.data()) {
+            let size = dtype.bits() / 8;
+            let at = i * size..(i + 1) * size;
+            panic!("{context}: {name}[{i}]: expected {:02x?}, got {:02x?}", &want.data()[at.clone()], &got.data()[at]);
+        }
+    }
+}
+
+/// The first element that differs, where NaN equals NaN.
+pub fn first_difference(dtype: Dtype, want: &[u8], got: &[u8]) -> Option<usize> {
+    let size = (dtype.bits() / 8).max(1);
+    let is_nan = |bytes: &[u8]| match (dtype, bytes) {
+        (Dtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).is_nan(),
+        (Dtype::BF16, &[a, b]) => half::bf16::from_le_bytes([a, b]).is_nan(),
+        (Dtype::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).is_nan(),
+        _ => false,
+    };
+    assert_eq!(want.len(), got.len());
+    let mut pairs = want.chunks(size).zip(got.chunks(size));
+    pairs.position(|(w, g)| w != g && !(is_nan(w) && is_nan(g)))
+}
+
+/// A small pseudo-random sequence, the same on every machine.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| (self.next() >> 32) as u8).collect()
+    }
+
+    /// Floats around ±0.01, of both signs.
+    pub fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| ((self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.04).collect()
+    }
+}
