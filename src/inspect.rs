@@ -37,6 +37,8 @@ pub struct InspectInfo {
     pub quant_maps: usize,
     /// Scales of scales.
     pub nested_scales: usize,
+    /// Scales of activations and of the KV cache, which no recovery keeps.
+    pub activations: usize,
     /// Bytes of the stored tensors.
     pub current_size: u64,
     /// Bytes of the tensors after recovery.
@@ -80,6 +82,7 @@ impl ParsedModel {
             group_indices: count(TensorRole::GroupIndex),
             quant_maps: count(TensorRole::QuantMap),
             nested_scales: count(TensorRole::NestedScale),
+            activations: count(TensorRole::Activation),
             current_size: self.tensor_bytes(),
             dequantized_size: dequantized_size(&resolution, output_dtype),
             output_dtype,

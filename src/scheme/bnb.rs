@@ -152,15 +152,15 @@ impl Decode for FourBit<'_> {
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { bytes, scales, staging, row, .. } = buffers;
         read(&self.codes, self.total.div_ceil(2), 0..1, tile.cols.start / 2..tile.cols.end.div_ceil(2), bytes)?;
-        let blocks = self.blocks(tile);
+        let (blocks, count) = (self.blocks(tile), self.total.div_ceil(self.block));
         scales.clear();
         match &self.absmax {
-            Absmax::Plain(absmax) => absmax.extend(self.total.div_ceil(self.block), 0..1, blocks, staging, scales)?,
+            Absmax::Plain(absmax) => absmax.extend(count, 0..1, blocks, staging, scales)?,
             Absmax::Nested { codes, map, scales: outer, block, offset } => {
                 row.clear();
                 let range = blocks.start / block..blocks.end.div_ceil(*block);
-                outer.extend(usize::MAX, 0..1, range, staging, row)?;
-                read(codes, usize::MAX, 0..1, blocks.clone(), staging)?;
+                outer.extend(count.div_ceil(*block), 0..1, range, staging, row)?;
+                read(codes, count, 0..1, blocks.clone(), staging)?;
                 nested_absmax(staging, blocks, &read_floats(map)?, row, *block, *offset, scales);
             }
         }

@@ -18,7 +18,7 @@ pub(super) struct Fp8;
 const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 
 /// Names of the scale of any tensor, after its own name.
-const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale"];
+const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_weight_scale_inv"];
 
 /// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
 pub(super) fn is_scale_name(name: &str) -> bool {

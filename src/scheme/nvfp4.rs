@@ -26,16 +26,18 @@ impl Scheme for Nvfp4 {
         if t.dtype() != Dtype::U8 {
             return Ok(None);
         }
-        // The name tells the producer, and the producer what the global scale does.
-        let (name, global, divides) = match t.name().strip_suffix("_packed") {
-            Some(name) => (name, "_global_scale", true),
-            None => (t.name(), "_scale_2", false),
+        // The name tells the producer, and the producer what the global scale does. Fused experts have no
+        // `weight` in their own name, but in their scales'.
+        let (name, suffixes, divides) = match t.name().strip_suffix("_packed") {
+            Some(name) => (name, ["_scale", "_global_scale"], true),
+            None if all.at(t.name(), "_weight_scale_2").is_some() => (t.name(), ["_weight_scale", "_weight_scale_2"], false),
+            None => (t.name(), ["_scale", "_scale_2"], false),
         };
-        let block_scales = all.at(name, "_scale").filter(|s| s.dtype() == Dtype::F8E4M3);
-        let (scales, global) = match (block_scales, all.at(name, global)) {
+        let block_scales = all.at(name, suffixes[0]).filter(|s| s.dtype() == Dtype::F8E4M3);
+        let (scales, global) = match (block_scales, all.at(name, suffixes[1])) {
             (None, None) => return Ok(None),
             (Some(scales), Some(global)) => (scales, global),
-            _ => return Err(wrong(t, format!("NVFP4 wants both `{name}_scale` (F8_E4M3) and `{name}{global}`"))),
+            _ => return Err(wrong(t, format!("NVFP4 wants both `{name}{}` (F8_E4M3) and `{name}{}`", suffixes[0], suffixes[1]))),
         };
         let (scheme, shape) = (QuantScheme::Nvfp4 { divides }, logical_shape(t, &scales)?);
         let (&k, rows) = shape.split_last().unwrap_or((&0, &[]));

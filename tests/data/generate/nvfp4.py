@@ -18,7 +18,6 @@ from compressed_tensors.quantization import QuantizationConfig, preset_name_to_s
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
-from modelopt.torch.export.quant_utils import maybe_transpose_expert_weight_dimensions
 from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 from safetensors.torch import load_file
 
@@ -109,21 +108,6 @@ def modelopt_cases():
             w, 16, NVFP4QTensor.get_weights_scaling_factor(w, 16, scale_2.view(-1, 1, 1))[0], scale_2.view(-1, 1, 1)
         )
         modelopt_add(c, name, name + "_", tensor._quantized_data, scale, scale_2)
-    c.norm(32)
-    c.write()
-
-    # Llama-4 / gpt-oss experts: modelopt packs [E, N, K] and stores it transposed, so pairs lie along dim 1.
-    c = Case("nvfp4", "modelopt_experts_transposed")
-    name = L + "feed_forward.experts.gate_up_proj"
-    w = c.randn(2, 32, 20, scale=0.05).to(BF16)  # [E, K, N], as Llama-4 stores it
-    tensor, scale, scale_2 = NVFP4QTensor.quantize(maybe_transpose_expert_weight_dimensions(w)[0], 16)
-    packed = tensor._quantized_data
-    stored, stored_scale = maybe_transpose_expert_weight_dimensions(packed, scale)
-    c.add({name: stored, name + "_weight_scale": stored_scale, name + "_weight_scale_2": scale_2})
-    c.add({name + "_input_scale": torch.tensor(0.00231)})
-    decode = lambda d: maybe_transpose_expert_weight_dimensions(modelopt_decode(packed, scale, scale_2, d))[0].contiguous()
-    c.expect(name, decode(F32))
-    c.direct(name, decode, "modelopt NVFP4QTensor.dequantize, transposed")
     c.norm(32)
     c.write()
 

@@ -1,0 +1,88 @@
+"""Writes a synthetic quantized model for whole-program timings: N tensors of 4096 x 4096.
+
+python3 benches/make_model.py SCHEME OUT [N]      SCHEME: fp8-block fp8-tensor gptq4 gptq4-act awq nf4 nf4-dq int8 nvfp4
+
+Codes are random, scales are random and small. Needs nothing but Python.
+"""
+import json, os, random, struct, sys
+
+D = 4096
+
+
+def scales(n, fmt, size):
+    rng = random.Random(n)
+    few = b"".join(struct.pack(fmt, rng.uniform(1e-4, 1e-2)) for _ in range(1024))
+    return (few * (n // 1024 + 1))[: n * size]
+
+
+def tensors(scheme, i):
+    p = f"model.layers.{i}.mlp.up_proj."
+    if scheme == "fp8-block":
+        yield p + "weight", "F8_E4M3", [D, D], fp8_codes()
+        yield p + "weight_scale_inv", "F32", [D // 128, D // 128], scales(D * D // 16384, "<f", 4)
+    elif scheme == "fp8-tensor":
+        yield p + "weight", "F8_E4M3", [D, D], fp8_codes()
+        yield p + "weight_scale", "F32", [], scales(1, "<f", 4)
+    elif scheme in ("gptq4", "gptq4-act"):
+        yield p + "qweight", "I32", [D // 8, D], os.urandom(D * D // 2)
+        yield p + "qzeros", "I32", [D // 128, D // 8], b"\x77" * (D // 128 * D // 2)
+        yield p + "scales", "F16", [D // 128, D], scales(D * D // 128, "<e", 2)
+        order = list(range(D))
+        if scheme == "gptq4-act":
+            random.Random(i).shuffle(order)
+        yield p + "g_idx", "I32", [D], struct.pack(f"<{D}i", *(k // 128 for k in order))
+    elif scheme == "awq":
+        yield p + "qweight", "I32", [D, D // 8], os.urandom(D * D // 2)
+        yield p + "qzeros", "I32", [D // 128, D // 8], os.urandom(D // 128 * D // 2)
+        yield p + "scales", "F16", [D // 128, D], scales(D * D // 128, "<e", 2)
+    elif scheme in ("nf4", "nf4-dq"):
+        codebook = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+                    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+                    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [D, D]}
+        blocks = D * D // 64
+        yield p + "weight", "U8", [D * D // 2, 1], os.urandom(D * D // 2)
+        if scheme == "nf4":
+            yield p + "weight.absmax", "F32", [blocks], scales(blocks, "<f", 4)
+        else:
+            state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.01}
+            yield p + "weight.absmax", "U8", [blocks], os.urandom(blocks)
+            yield p + "weight.nested_absmax", "F32", [blocks // 256], scales(blocks // 256, "<f", 4)
+            yield p + "weight.nested_quant_map", "F32", [256], struct.pack("<256f", *(v / 128 - 1 for v in range(256)))
+        yield p + "weight.quant_map", "F32", [16], struct.pack("<16f", *codebook)
+        text = json.dumps(state).encode()
+        yield p + "weight.quant_state.bitsandbytes__nf4", "U8", [len(text)], text
+    elif scheme == "int8":
+        yield p + "weight", "I8", [D, D], os.urandom(D * D)
+        yield p + "SCB", "F32", [D], scales(D, "<f", 4)
+    elif scheme == "nvfp4":
+        yield p + "weight", "U8", [D, D // 2], os.urandom(D * D // 2)
+        yield p + "weight_scale", "F8_E4M3", [D, D // 16], fp8_codes()[: D * D // 16]
+        yield p + "weight_scale_2", "F32", [], scales(1, "<f", 4)
+    else:
+        sys.exit(__doc__)
+
+
+def fp8_codes():
+    return os.urandom(D * D).replace(b"\x7f", b"\x7e").replace(b"\xff", b"\xfe")
+
+
+def main():
+    scheme, out = sys.argv[1:3]
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 24
+    header, at = {}, 0
+    with open(out + ".data", "wb") as data:
+        for i in range(count):
+            for name, dtype, shape, content in tensors(scheme, i):
+                header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(content)]}
+                at += data.write(content)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(out, "wb") as file, open(out + ".data", "rb") as data:
+        file.write(struct.pack("<Q", len(text)) + text)
+        while chunk := data.read(1 << 24):
+            file.write(chunk)
+    os.remove(out + ".data")
+
+
+main()

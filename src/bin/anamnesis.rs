@@ -1,0 +1,5 @@
+//! `anamnesis`: the same program as `amn`.
+
+fn main() -> std::process::ExitCode {
+    anamnesis::cli::run()
+}

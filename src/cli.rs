@@ -1,0 +1,48 @@
+//! The command line: arguments, listings, progress, and exit codes.
+
+mod args;
+mod inspect;
+mod progress;
+mod remember;
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::args::{Args, Command};
+use crate::AnamnesisError;
+
+/// Runs the program on this process's arguments. Data goes to stdout; progress and errors to stderr.
+///
+/// Exit codes: 0 done, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
+/// 130 interrupted.
+pub fn run() -> ExitCode {
+    let args = Args::parse();
+    let mut out = std::io::stdout().lock();
+    let result = match args.command {
+        Command::Parse(args) => inspect::parse(&args, &mut out),
+        Command::Inspect(args) => inspect::inspect(&args, &mut out),
+        Command::Remember(args) => remember::remember(&args, &mut out),
+    };
+    match result.and_then(|()| Ok(out.flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has read enough.
+        Err(AnamnesisError::Io(e)) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {error}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn exit_code(error: &AnamnesisError) -> u8 {
+    match error {
+        AnamnesisError::Parse { .. } => 3,
+        AnamnesisError::LimitExceeded { .. } => 4,
+        AnamnesisError::DisallowedGlobal { .. } => 5,
+        AnamnesisError::Unsupported { .. } => 6,
+        AnamnesisError::Io(_) => 7,
+        AnamnesisError::Cancelled => 130,
+    }
+}

@@ -1,0 +1,173 @@
+//! Slices of real models decoded by the canonical libraries (tests/data/slices/README.md): each is put into
+//! a file as its model has it, and must come out bit for bit.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use anamnesis::{Dtype, TargetDtype};
+use common::{Raw, assert_same, data, file, first_difference, raw};
+use safetensors::SafeTensors;
+
+/// A slice file: little-endian u32 fields, then blobs.
+struct Slice {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Slice {
+    fn open(name: &str, magic: &[u8; 4]) -> Self {
+        let bytes = std::fs::read(data().join("slices").join(name)).unwrap();
+        assert_eq!(&bytes[..4], magic, "{name}");
+        let mut slice = Self { bytes, at: 4 };
+        assert_eq!(slice.field(), 2, "{name}: version");
+        slice
+    }
+
+    fn field(&mut self) -> usize {
+        self.blob(4).try_into().map(u32::from_le_bytes).unwrap() as usize
+    }
+
+    fn fields<const N: usize>(&mut self) -> [usize; N] {
+        std::array::from_fn(|_| self.field())
+    }
+
+    fn blob(&mut self, len: usize) -> Vec<u8> {
+        self.at += len;
+        self.bytes[self.at - len..self.at].to_vec()
+    }
+}
+
+/// Recovers the file made of `tensors` and compares `X.weight`.
+fn check(name: &str, tensors: &[Raw], metadata: &[(&str, &str)], shape: &[usize], bf16: &[u8], f32: &[u8]) {
+    let model = anamnesis::parse_bytes(file(tensors, metadata)).unwrap();
+    for (target, dtype, golden) in [(TargetDtype::BF16, Dtype::BF16, bf16), (TargetDtype::F32, Dtype::F32, f32)] {
+        let bytes = model.remember_to_bytes(target).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let read = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(read.names(), ["X.weight"], "{name}");
+        let weight = read.tensor("X.weight").unwrap();
+        assert_eq!(weight.shape(), shape, "{name}");
+        assert_eq!(first_difference(dtype, golden, weight.data()), None, "{name} {target}");
+    }
+}
+
+const FLOATS: [&str; 3] = ["F32", "BF16", "F16"];
+
+/// `[k, n]` as `[n, k]`.
+fn transposed(bytes: &[u8], k: usize, n: usize, size: usize) -> Vec<u8> {
+    (0..n).flat_map(|c| (0..k).flat_map(move |r| bytes[(r * n + c) * size..][..size].to_vec())).collect()
+}
+
+#[test]
+fn fp8() {
+    for name in ["exaone_fine_grained", "llama_dynamic_per_channel", "ministral_per_tensor"] {
+        let mut s = Slice::open(&format!("fp8/{name}.bin"), b"AMNF");
+        let [scheme, dtype, rows, cols, weight, scale, bf16, f32] = s.fields();
+        let (weight, scale) = (s.blob(weight), s.blob(scale));
+        let (scale_name, scale_shape) = match scheme {
+            0 => ("X.weight_scale_inv", vec![rows.div_ceil(128), cols.div_ceil(128)]),
+            1 => ("X.weight_scale", vec![]),
+            _ => ("X.weight_scale", vec![rows, 1]),
+        };
+        let tensors = [raw("X.weight", "F8_E4M3", &[rows, cols], weight), raw(scale_name, FLOATS[dtype], &scale_shape, scale)];
+        check(name, &tensors, &[], &[rows, cols], &s.blob(bf16), &s.blob(f32));
+    }
+}
+
+#[cfg(feature = "gptq")]
+#[test]
+fn gptq() {
+    for name in ["falcon3_1b_int4", "llama_3_2_1b_gptqmodel_int8"] {
+        let mut s = Slice::open(&format!("gptq/{name}.bin"), b"AMNQ");
+        let [bits, group_size, k, n, dtype, has_g_idx, qweight, scales, qzeros, g_idx, bf16, f32] = s.fields();
+        let groups = k / group_size;
+        let mut tensors = vec![
+            raw("X.qweight", "I32", &[k * bits / 32, n], s.blob(qweight)),
+            raw("X.scales", FLOATS[dtype], &[groups, n], s.blob(scales)),
+            raw("X.qzeros", "I32", &[groups, n * bits / 32], s.blob(qzeros)),
+        ];
+        let g_idx = s.blob(g_idx);
+        if has_g_idx == 1 {
+            tensors.push(raw("X.g_idx", "I32", &[k], g_idx));
+        }
+        let (bf16, f32) = (transposed(&s.blob(bf16), k, n, 2), transposed(&s.blob(f32), k, n, 4));
+        let (bits, group_size) = (bits.to_string(), group_size.to_string());
+        let metadata = [("gptq_bits", bits.as_str()), ("gptq_group_size", &group_size), ("gptq_checkpoint_format", "gptq")];
+        check(name, &tensors, &metadata, &[n, k], &bf16, &f32);
+    }
+}
+
+#[cfg(feature = "awq")]
+#[test]
+fn awq() {
+    let name = "llama_3_2_1b_awq";
+    let mut s = Slice::open(&format!("awq/{name}.bin"), b"AMNA");
+    let [bits, group_size, k, n, dtype, qweight, scales, qzeros, bf16, f32] = s.fields();
+    assert_eq!(bits, 4);
+    let tensors = [
+        raw("X.qweight", "I32", &[k, n / 8], s.blob(qweight)),
+        raw("X.scales", FLOATS[dtype], &[k / group_size, n], s.blob(scales)),
+        raw("X.qzeros", "I32", &[k / group_size, n / 8], s.blob(qzeros)),
+    ];
+    let (bf16, f32) = (transposed(&s.blob(bf16), k, n, 2), transposed(&s.blob(f32), k, n, 4));
+    check(name, &tensors, &[], &[n, k], &bf16, &f32);
+}
+
+#[cfg(feature = "bnb")]
+#[test]
+fn bnb_4bit() {
+    for (name, kind) in [("llama_1b_fp4", "fp4"), ("llama_1b_nf4_double_quant", "nf4")] {
+        let mut s = Slice::open(&format!("bnb/{name}.bin"), b"AMNB");
+        let [format, total, block, weight, absmax, map, nested, nested_map, bf16, f32] = s.fields();
+        let offset = f32::from_le_bytes(s.blob(4).try_into().unwrap());
+        let mut state = serde_json::json!({"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": [total]});
+        let mut tensors = vec![
+            raw("X.weight", "U8", &[weight, 1], s.blob(weight)),
+            raw("X.weight.absmax", if format == 2 { "U8" } else { "F32" }, &[total / block], s.blob(absmax)),
+            raw("X.weight.quant_map", "F32", &[16], s.blob(map)),
+        ];
+        let (nested, nested_map) = (s.blob(nested), s.blob(nested_map));
+        if format == 2 {
+            let count = nested.len() / 4;
+            state["nested_blocksize"] = (total / block).div_ceil(count).into();
+            state["nested_offset"] = offset.into();
+            tensors.push(raw("X.weight.nested_absmax", "F32", &[count], nested));
+            tensors.push(raw("X.weight.nested_quant_map", "F32", &[256], nested_map));
+        }
+        let state = state.to_string().into_bytes();
+        tensors.push(raw(&format!("X.weight.quant_state.bitsandbytes__{kind}"), "U8", &[state.len()], state));
+        check(name, &tensors, &[], &[total], &s.blob(bf16), &s.blob(f32));
+    }
+}
+
+#[cfg(feature = "bnb")]
+#[test]
+fn bnb_int8() {
+    let mut s = Slice::open("bnb/llama_1b_int8.bin", b"AMNB");
+    let [format, n, k, weight, scb, bf16, f32] = s.fields();
+    assert_eq!(format, 1);
+    let tensors = [raw("X.weight", "I8", &[n, k], s.blob(weight)), raw("X.SCB", "F32", &[n], s.blob(scb))];
+    check("int8", &tensors, &[], &[n, k], &s.blob(bf16), &s.blob(f32));
+}
+
+/// The tiny files whose header `expected.json` describes: the same header must be read, and they decode.
+#[test]
+fn tiny_files() {
+    for name in ["fp8", "gptq"] {
+        let path = data().join(format!("slices/safetensors/{name}.safetensors"));
+        let expected = std::fs::read(path.with_extension("expected.json")).unwrap();
+        let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+        let header = anamnesis::parse_safetensors_header_from_reader(std::fs::File::open(&path).unwrap()).unwrap();
+        assert_eq!(header.header_size as u64, expected["header_size"]);
+        for want in expected["tensors"].as_array().unwrap() {
+            let got = header.tensors.iter().find(|t| want["name"] == t.name.as_str()).unwrap();
+            assert_eq!(want["dtype"], got.dtype.name());
+            assert_eq!(want["shape"], serde_json::json!(got.shape));
+            assert_eq!(want["data_offsets"], serde_json::json!(got.data_offsets));
+        }
+        if cfg!(feature = "gptq") || name == "fp8" {
+            let bytes = anamnesis::parse(&path).unwrap().remember_to_bytes(TargetDtype::F32).unwrap();
+            assert!(SafeTensors::deserialize(&bytes).unwrap().tensor("model.layers.0.weight").is_ok());
+            assert_same(&bytes, &bytes, name);
+        }
+    }
+}
