@@ -21,8 +21,8 @@ use plan::Plan;
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file; the rest is copied as it is.
     ///
-    /// The file appears under its name only when it is whole and synced. Memory stays within a few MiB a
-    /// thread, whatever the model's size.
+    /// The file appears under its name only when it is whole and synced. Memory stays within 4 MiB a thread
+    /// and the header, whatever the model's size.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -39,15 +39,7 @@ impl ParsedModel {
     /// The first problem of the model, before anything is written; whatever is wrong with the output's
     /// place; I/O; cancellation. No output is left behind.
     pub fn remember(&self, output: impl AsRef<Path>, options: impl Into<RememberOptions>) -> Result<Report> {
-        let options = options.into();
-        let plan = Plan::new(self, options.to)?;
-        let file = OutputFile::create(output.as_ref(), plan.file_len, options.force, self.path())?;
-        file.write_at(0, &plan.header)?;
-        run::run(&plan, &file, &options)?;
-        verify(&plan, &file)?;
-        options.cancel.check()?;
-        file.commit()?;
-        Ok(plan.report)
+        self.recovery(options)?.write(output)
     }
 
     /// As [`remember`](Self::remember), into memory: the bytes of a safetensors file.
@@ -55,32 +47,69 @@ impl ParsedModel {
     /// # Errors
     /// As [`remember`](Self::remember), without the I/O of an output.
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
+        self.recovery(options)?.to_bytes()
+    }
+
+    /// Plans a recovery: everything that can be known before the work.
+    ///
+    /// # Errors
+    /// The first problem of the model.
+    pub fn recovery(&self, options: impl Into<RememberOptions>) -> Result<Recovery<'_>> {
         let options = options.into();
-        let plan = Plan::new(self, options.to)?;
+        Ok(Recovery { plan: Plan::new(self, options.to)?, input: self.path(), options })
+    }
+
+    pub(crate) fn resolve(&self) -> Resolution<'_> {
+        Resolution::new(self)
+    }
+}
+
+/// A planned recovery: what [`ParsedModel::remember`] does, in two steps.
+pub struct Recovery<'m> {
+    plan: Plan<'m>,
+    input: Option<&'m Path>,
+    options: RememberOptions,
+}
+
+impl Recovery<'_> {
+    /// What will be done.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.plan.report
+    }
+
+    /// Does it, into a file; see [`ParsedModel::remember`].
+    ///
+    /// # Errors
+    /// Whatever is wrong with the output's place; I/O; cancellation.
+    pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
+        let Self { plan, input, options } = self;
+        let file = OutputFile::create(output.as_ref(), plan.file_len, options.force, *input)?;
+        file.write_at(0, &plan.header)?;
+        run::run(plan, &file, options)?;
+        verify(plan, &file)?;
+        options.cancel.check()?;
+        file.commit()?;
+        Ok(plan.report.clone())
+    }
+
+    /// Does it, into memory.
+    ///
+    /// # Errors
+    /// If there is no room; I/O of the input; cancellation.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let plan = &self.plan;
         let len = usize::try_from(plan.file_len).ok();
         let mut out = Vec::new();
-        let reserved = len.is_some_and(|len| out.try_reserve_exact(len).is_ok());
-        let Some(len) = len.filter(|_| reserved) else {
+        let Some(len) = len.filter(|&len| out.try_reserve_exact(len).is_ok()) else {
             let message = format!("no room for an output of {} bytes", plan.file_len);
             return Err(AnamnesisError::LimitExceeded { limit: "available_memory", message });
         };
         out.extend_from_slice(&plan.header);
         out.resize(len, 0);
         let sink = Mutex::new(out);
-        run::run(&plan, &sink, &options)?;
+        run::run(plan, &sink, &self.options)?;
         Ok(sink.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
-    }
-
-    /// What [`remember`](Self::remember) would do and how much it would write, without doing it.
-    ///
-    /// # Errors
-    /// The first problem of the model.
-    pub fn plan(&self, options: impl Into<RememberOptions>) -> Result<Report> {
-        Ok(Plan::new(self, options.into().to)?.report)
-    }
-
-    pub(crate) fn resolve(&self) -> Resolution<'_> {
-        Resolution::new(self)
     }
 }
 

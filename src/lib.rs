@@ -40,7 +40,7 @@ mod write;
 
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
-pub use convert::{Progress, RememberOptions, Report, SchemeCount};
+pub use convert::{Progress, Recovery, RememberOptions, Report, SchemeCount};
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
 pub use inspect::{InspectInfo, format_bytes};

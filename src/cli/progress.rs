@@ -4,14 +4,19 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar over `bytes`; hidden where stderr is not a terminal.
-pub(super) fn bar(tensors: usize, bytes: u64) -> ProgressBar {
-    let bar = ProgressBar::new(bytes);
-    let style = ProgressStyle::with_template("{msg} [{bar:20}] {percent}% {binary_bytes_per_sec} ETA {eta}");
-    if let Ok(style) = style {
+/// A bar that is not drawn yet.
+pub(super) fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:20}] {percent}% {binary_bytes_per_sec} ETA {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
+    bar
+}
+
+/// Draws `bar` over `bytes`; nothing appears where stderr is not a terminal.
+pub(super) fn start(bar: &ProgressBar, tensors: usize, bytes: u64) {
+    bar.set_length(bytes);
+    bar.reset();
     bar.set_message(format!("Recalling... {tensors} tensors"));
     bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }

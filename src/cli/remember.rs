@@ -17,18 +17,17 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
     let on_signal = cancel.clone();
     ctrlc::set_handler(move || on_signal.cancel()).map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
 
-    let planned = model.plan(args.to)?;
-    say(out, format_args!("Parsing...   {} tensors, {}", model.tensors().len(), schemes(&planned)));
-    let bar = progress::bar(planned.recovered(), planned.output_bytes);
-    let (moving, started) = (bar.clone(), Instant::now());
-    let mut options = RememberOptions::new(args.to)
-        .with_force(args.force)
-        .with_cancel(cancel)
-        .with_progress(move |p| moving.set_position(p.done_bytes));
+    let mut options = RememberOptions::new(args.to).with_force(args.force).with_cancel(cancel);
     if let Some(threads) = args.threads {
         options = options.with_threads(threads as usize);
     }
-    let result = model.remember(&output, options);
+    let bar = progress::bar();
+    let (moving, started) = (bar.clone(), Instant::now());
+    let recovery = model.recovery(options.with_progress(move |p| moving.set_position(p.done_bytes)))?;
+    let report = recovery.report();
+    say(out, format_args!("Parsing...   {} tensors, {}", model.tensors().len(), schemes(report)));
+    progress::start(&bar, report.recovered(), report.output_bytes);
+    let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
     let seconds = started.elapsed().as_secs_f64();

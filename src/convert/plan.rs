@@ -13,7 +13,10 @@ pub(super) const SLAB_VALUES: usize = 128 << 10;
 
 /// Bytes that a tile loads at most. Transposed input is read in strips of a tile's height, so those tiles
 /// are as tall as this allows.
-const LOAD_BYTES: usize = 2 << 20;
+const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
+
+/// Rows of a tile at most, which bounds what transposing them takes.
+const TILE_ROWS: usize = 4096;
 
 /// Bytes of a tensor that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
@@ -103,11 +106,11 @@ impl Cut {
 
     /// Tiles that load at most `LOAD_BYTES` and whose rows fit a slab.
     fn of_grid(grid: &Grid) -> Self {
-        let loadable = LOAD_BYTES * 8 / grid.load_bits.max(1);
+        let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
         let values = if grid.transposed { loadable } else { loadable.min(2 * SLAB_VALUES) };
         let widest = (values / grid.row_align).min(SLAB_VALUES).max(1);
         let tile_cols = if grid.cols <= widest { grid.cols } else { round_down(widest, grid.col_align) };
-        let tile_rows = round_down(values / tile_cols.max(1), grid.row_align).min(grid.rows);
+        let tile_rows = round_down((values / tile_cols.max(1)).min(TILE_ROWS), grid.row_align).min(grid.rows);
         Self { rows: grid.rows, cols: grid.cols, tile_rows: tile_rows.max(1), tile_cols: tile_cols.max(1) }
     }
 

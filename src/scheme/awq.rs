@@ -76,7 +76,7 @@ impl Weight<'_> {
 
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
-        let load_bits = 4 + 64usize.div_ceil(self.group_size);
+        let load_bits = 4.0 + 64.0 / self.group_size as f64;
         Grid { rows: self.n, cols: self.k, row_align: PER_WORD, col_align: 1, load_bits, transposed: true }
     }
 

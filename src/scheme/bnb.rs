@@ -145,7 +145,7 @@ fn read_floats(part: &Part<'_>) -> Result<Vec<f32>> {
 
 impl Decode for FourBit<'_> {
     fn grid(&self) -> Grid {
-        let load_bits = 4 + 72usize.div_ceil(self.block);
+        let load_bits = 4.0 + 72.0 / self.block as f64;
         Grid { rows: 1, cols: self.total, row_align: 1, col_align: 2, load_bits, transposed: false }
     }
 
@@ -219,7 +219,8 @@ struct Int8<'m> {
 
 impl Decode for Int8<'_> {
     fn grid(&self) -> Grid {
-        Grid { rows: self.n, cols: self.k, row_align: 1, col_align: 1, load_bits: 8 + 64usize.div_ceil(self.k.max(1)), transposed: false }
+        let load_bits = 8.0 + 64.0 / self.k.max(1) as f64;
+        Grid { rows: self.n, cols: self.k, row_align: 1, col_align: 1, load_bits, transposed: false }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {

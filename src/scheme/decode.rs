@@ -15,8 +15,8 @@ pub(crate) struct Grid {
     /// Tiles start at multiples of these, or end the grid.
     pub row_align: usize,
     pub col_align: usize,
-    /// Upper bound on the bytes that loading takes per value, in 1/8 byte.
-    pub load_bits: usize,
+    /// Bits that a loaded value takes in the buffers, scales included.
+    pub load_bits: f64,
     /// Input runs across rows, so that tall tiles read longer pieces.
     pub transposed: bool,
 }

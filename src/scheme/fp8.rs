@@ -192,7 +192,7 @@ impl Weight<'_> {
 
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
-        let load_bits = 8 + 64usize.div_ceil(self.grid.block_cols);
+        let load_bits = 8.0 + 64.0 / self.grid.block_cols as f64;
         Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: 1, load_bits, transposed: false }
     }
 

@@ -256,7 +256,7 @@ fn unpack_any(words: &[u32], i: usize, bits: usize) -> [u32; CHUNK] {
 
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
-        let load_bits = self.bits + 64usize.div_ceil(self.group_size) + 2;
+        let load_bits = self.bits as f64 + 64.0 / self.group_size as f64;
         Grid { rows: self.n, cols: self.k, row_align: CHUNK, col_align: CHUNK, load_bits, transposed: true }
     }
 

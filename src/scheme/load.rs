@@ -74,8 +74,17 @@ impl<'m> Floats<'m> {
     }
 }
 
-/// Rows that are read at once when a matrix of words is transposed: one cache line of the result.
+/// Rows that are transposed together: one cache line of the result.
+#[cfg(any(feature = "gptq", feature = "awq"))]
 const STRIP: usize = 16;
+
+/// Unwanted bytes between two pieces that are read along with them: a read of their own costs more.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const GAP: usize = 4096;
+
+/// Longest read of a strip with its gaps.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const SPAN: usize = 256 << 10;
 
 /// Reads rows `rows`, columns `cols` (in words) of a matrix of `stride` words a row, transposed:
 /// `out[c * rows.len() + r]`.
@@ -88,20 +97,31 @@ pub(crate) fn read_transposed(
     staging: &mut Vec<u8>,
     out: &mut Vec<u32>,
 ) -> Result<()> {
-    let (height, width) = (rows.len(), cols.len());
+    let (height, width) = (rows.len(), cols.len() * 4);
     // Rows a power of two apart share cache sets; the extra line spreads them.
-    let pitch = width * 4 + 64;
-    staging.resize(pitch * STRIP, 0);
-    out.resize(height * width, 0);
+    let pitch = width + 64;
+    let span = stride * 4 * STRIP;
+    let joined = stride * 4 - width <= GAP && span <= SPAN;
+    staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
+    let (lines, joint) = staging.split_at_mut(pitch * STRIP);
+    out.resize(height * cols.len(), 0);
     for first in (0..height).step_by(STRIP) {
         let strip = STRIP.min(height - first);
-        for (row, line) in (rows.start + first..).zip(staging.chunks_exact_mut(pitch)).take(strip) {
-            part.read_at((row as u64 * stride as u64 + cols.start as u64) * 4, &mut line[..width * 4])?;
+        let at = |r: usize| ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * 4;
+        let targets = lines.chunks_exact_mut(pitch).take(strip).map(|line| &mut line[..width]);
+        if joined {
+            let joint = &mut joint[..(strip - 1) * stride * 4 + width];
+            part.read_at(at(0), joint)?;
+            targets.zip(joint.chunks(stride * 4)).for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
+        } else {
+            for (r, line) in targets.enumerate() {
+                part.read_at(at(r), line)?;
+            }
         }
         for (c, column) in out.chunks_exact_mut(height).enumerate() {
             for (r, word) in column[first..first + strip].iter_mut().enumerate() {
                 let at = r * pitch + c * 4;
-                *word = u32::from_le_bytes([staging[at], staging[at + 1], staging[at + 2], staging[at + 3]]);
+                *word = u32::from_le_bytes([lines[at], lines[at + 1], lines[at + 2], lines[at + 3]]);
             }
         }
     }

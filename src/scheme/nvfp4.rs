@@ -92,7 +92,7 @@ struct Weight<'m> {
 
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.k, row_align: 1, col_align: BLOCK, load_bits: 7, transposed: false }
+        Grid { rows: self.rows, cols: self.k, row_align: 1, col_align: BLOCK, load_bits: 6.5, transposed: false }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
