@@ -113,7 +113,8 @@ impl QuantConfig {
     pub fn method(&self) -> Option<String> {
         let explicit = self.first(|p| p.text(&["quant_method", "method"]).map(str::to_lowercase));
         // AutoGPTQ and AutoAWQ keep files of their own, which need no method.
-        let implied = || self.first(|p| Some(if p.values.contains_key("w_bit") { "awq" } else { return None }.to_owned()));
+        let implied =
+            || self.first(|p| Some(if p.values.contains_key("w_bit") { "awq" } else { return None }.to_owned()));
         explicit.or_else(implied).map(|(method, _)| method)
     }
 
@@ -195,7 +196,9 @@ fn matches(pattern: &str, module: &str) -> bool {
 fn read_json(path: &Path) -> Result<Option<Value>> {
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(e) => return Err(AnamnesisError::io_at(path, &e)),
     };
     let mut json = Vec::new();
@@ -226,7 +229,8 @@ mod tests {
     #[test]
     fn metadata_of_autogptq() {
         let mut config = QuantConfig::default();
-        config.add_metadata(&HashMap::from([("gptq_bits".into(), "8".into()), ("gptq_group_size".into(), "-1".into())]));
+        config
+            .add_metadata(&HashMap::from([("gptq_bits".into(), "8".into()), ("gptq_group_size".into(), "-1".into())]));
         assert_eq!(config.int(&["bits"]), Some((8, "__metadata__")));
         assert_eq!(config.int(&["group_size"]), Some((-1, "__metadata__")));
         assert_eq!(config.method().as_deref(), Some("gptq"));

@@ -138,7 +138,13 @@ impl fmt::Display for InspectInfo {
             [] | [_] => writeln!(f, "Format:      {}", self.format)?,
             several => {
                 for (i, s) in several.iter().enumerate() {
-                    writeln!(f, "{}{} ({} tensors)", if i == 0 { "Format:      " } else { "             " }, s.scheme, s.tensors)?;
+                    writeln!(
+                        f,
+                        "{}{} ({} tensors)",
+                        if i == 0 { "Format:      " } else { "             " },
+                        s.scheme,
+                        s.tensors
+                    )?;
                 }
             }
         }

@@ -68,7 +68,8 @@ fn fp8() {
             1 => ("X.weight_scale", vec![]),
             _ => ("X.weight_scale", vec![rows, 1]),
         };
-        let tensors = [raw("X.weight", "F8_E4M3", &[rows, cols], weight), raw(scale_name, FLOATS[dtype], &scale_shape, scale)];
+        let tensors =
+            [raw("X.weight", "F8_E4M3", &[rows, cols], weight), raw(scale_name, FLOATS[dtype], &scale_shape, scale)];
         check(name, &tensors, &[], &[rows, cols], &s.blob(bf16), &s.blob(f32));
     }
 }
@@ -91,7 +92,8 @@ fn gptq() {
         }
         let (bf16, f32) = (transposed(&s.blob(bf16), k, n, 2), transposed(&s.blob(f32), k, n, 4));
         let (bits, group_size) = (bits.to_string(), group_size.to_string());
-        let metadata = [("gptq_bits", bits.as_str()), ("gptq_group_size", &group_size), ("gptq_checkpoint_format", "gptq")];
+        let metadata =
+            [("gptq_bits", bits.as_str()), ("gptq_group_size", &group_size), ("gptq_checkpoint_format", "gptq")];
         check(name, &tensors, &metadata, &[n, k], &bf16, &f32);
     }
 }
@@ -119,7 +121,8 @@ fn bnb_4bit() {
         let mut s = Slice::open(&format!("bnb/{name}.bin"), b"AMNB");
         let [format, total, block, weight, absmax, map, nested, nested_map, bf16, f32] = s.fields();
         let offset = f32::from_le_bytes(s.blob(4).try_into().unwrap());
-        let mut state = serde_json::json!({"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": [total]});
+        let mut state =
+            serde_json::json!({"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": [total]});
         let mut tensors = vec![
             raw("X.weight", "U8", &[weight, 1], s.blob(weight)),
             raw("X.weight.absmax", if format == 2 { "U8" } else { "F32" }, &[total / block], s.blob(absmax)),

@@ -7,7 +7,9 @@ use std::time::Instant;
 use super::args::RememberArgs;
 use super::progress;
 use crate::error::printable;
-use crate::{AnamnesisError, CancelToken, QuantScheme, RememberOptions, Report, Result, TargetDtype, format_bytes, parse};
+use crate::{
+    AnamnesisError, CancelToken, QuantScheme, RememberOptions, Report, Result, TargetDtype, format_bytes, parse,
+};
 
 /// Decodes a file and says what was done.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
@@ -60,8 +62,22 @@ fn schemes(report: &Report) -> String {
 
 /// Endings of file names that name a quantization, which a recovered file is not.
 const QUANT_SUFFIXES: &[&str] = &[
-    "gptq-int4", "gptq-int8", "gptq4", "gptq8", "gptq", "awq", "bnb-4bit", "bnb-int8", "bnb", "4bit", "int4", "int8", "fp8",
-    "nf4", "nvfp4", "fp4",
+    "gptq-int4",
+    "gptq-int8",
+    "gptq4",
+    "gptq8",
+    "gptq",
+    "awq",
+    "bnb-4bit",
+    "bnb-int8",
+    "bnb",
+    "4bit",
+    "int4",
+    "int8",
+    "fp8",
+    "nf4",
+    "nvfp4",
+    "fp4",
 ];
 
 /// `dir/model-fp8.safetensors` as `dir/model-bf16.safetensors`.

@@ -108,7 +108,7 @@ impl Cut {
     fn of_grid(grid: &Grid) -> Self {
         let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
         let values = if grid.transposed { loadable } else { loadable.min(2 * SLAB_VALUES) };
-        let widest = (values / grid.row_align).min(SLAB_VALUES).max(1);
+        let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
         let tile_cols = if grid.cols <= widest { grid.cols } else { round_down(widest, grid.col_align) };
         let tile_rows = round_down((values / tile_cols.max(1)).min(TILE_ROWS), grid.row_align).min(grid.rows);
         Self { rows: grid.rows, cols: grid.cols, tile_rows: tile_rows.max(1), tile_cols: tile_cols.max(1) }
@@ -174,7 +174,9 @@ fn report(resolution: &Resolution<'_>, to: TargetDtype, output_bytes: u64) -> Re
         }
     }
     if cast > 0 {
-        report.notes.push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
+        report
+            .notes
+            .push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
     }
     if !report.dropped.is_empty() {
         let n = report.dropped.len();

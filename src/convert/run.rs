@@ -121,7 +121,8 @@ impl Shared<'_> {
     /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
     fn write(&self, output: &Output<'_>, tile: &Tile, rows: std::ops::Range<usize>, bytes: &[u8]) -> Result<()> {
         let size = self.plan.target.byte_size();
-        let at = |row: usize| output.offset + ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
+        let at =
+            |row: usize| output.offset + ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
         if tile.cols.len() == output.cut.cols || rows.len() == 1 {
             return self.sink.write_at(at(rows.start), bytes);
         }

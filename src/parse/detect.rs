@@ -17,7 +17,9 @@ const FORMATS: &[Format] = &[
     Format { matches: |head| head.starts_with(b"GGUF"), read: |_| unreadable("GGUF", "gguf", cfg!(feature = "gguf")) },
     Format {
         matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"),
-        read: |_| unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth", cfg!(all(feature = "npz", feature = "pth"))),
+        read: |_| {
+            unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth", cfg!(all(feature = "npz", feature = "pth")))
+        },
     },
     Format {
         matches: |head| head.starts_with(b"\x93NUMPY"),

@@ -46,11 +46,13 @@ pub(crate) fn nested_absmax(
     out: &mut Vec<f32>,
 ) {
     let first = blocks.start / nested_block;
-    out.extend(codes.iter().zip(blocks).map(|(&q, b)| codebook[usize::from(q)] * scales[b / nested_block - first] + offset));
+    out.extend(
+        codes.iter().zip(blocks).map(|(&q, b)| codebook[usize::from(q)] * scales[b / nested_block - first] + offset),
+    );
 }
 
 /// 1/127 as bitsandbytes has it, rounded to f32.
-const INT8_SCALE: f32 = 0.007_874_015_718_698_502;
+const INT8_SCALE: f32 = 0.007_874_015_718_698_502_f64 as f32;
 
 /// Rows of int8: `(q * scb) * (1 / 127)`, in that order.
 pub(crate) struct Int8Rows<'a> {

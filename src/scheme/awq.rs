@@ -39,11 +39,19 @@ impl Scheme for Awq {
         let group_size = packed.group_size(k, all)?;
         let qzeros = match &packed.qzeros {
             Some(zeros) if zeros.shape() != [packed.groups, packed.words[1]] => {
-                return Err(wrong(zeros, format!("scales {:?} want [{}, {}]", packed.scales.shape(), packed.groups, packed.words[1])));
+                return Err(wrong(
+                    zeros,
+                    format!("scales {:?} want [{}, {}]", packed.scales.shape(), packed.groups, packed.words[1]),
+                ));
             }
             Some(zeros) => Some(zeros.part()),
             None if all.config.flag("zero_point") == Some(false) => None,
-            None => return Err(wrong(t, format!("its `{}qzeros` is missing, and no config says `zero_point: false`", packed.base))),
+            None => {
+                return Err(wrong(
+                    t,
+                    format!("its `{}qzeros` is missing, and no config says `zero_point: false`", packed.base),
+                ));
+            }
         };
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));

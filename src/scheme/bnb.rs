@@ -35,7 +35,10 @@ impl Scheme for Bnb4 {
             _ => (all.need(t, name, ".absmax")?, all.need(t, name, ".quant_map")?),
         };
         let Some(state_tensor) = state else {
-            return Err(wrong(t, format!("its `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is missing, which has its shape")));
+            return Err(wrong(
+                t,
+                format!("its `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is missing, which has its shape"),
+            ));
         };
         if map.dtype() != Dtype::F32 || map.elements() != 16 {
             return Err(wrong(&map, "a 4-bit codebook is F32 [16]"));
@@ -44,12 +47,22 @@ impl Scheme for Bnb4 {
         let state = if state_tensor.part().is_readable() { State::read(&state_tensor)? } else { State::unread(bytes) };
         let total = state.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         let Some(total) = total.filter(|n| n.div_ceil(2) == bytes) else {
-            return Err(wrong(t, format!("its quant_state says shape {:?}, which does not take {bytes} bytes", state.shape)));
+            return Err(wrong(
+                t,
+                format!("its quant_state says shape {:?}, which does not take {bytes} bytes", state.shape),
+            ));
         };
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, absmax), (TensorRole::QuantMap, map)];
         let absmax = absmax_of(t, &absmax, &state, total, all, &mut parts)?;
         parts.push((TensorRole::QuantState, state_tensor));
-        let decoder = Box::new(FourBit { codes: t.part(), map: map.part(), absmax, total, block: state.block, fp4: fp4.is_some() });
+        let decoder = Box::new(FourBit {
+            codes: t.part(),
+            map: map.part(),
+            absmax,
+            total,
+            block: state.block,
+            fp4: fp4.is_some(),
+        });
         Ok(Some(Group { name: name.to_owned(), shape: state.shape, scheme: QuantScheme::Bnb4, parts, decoder }))
     }
 }
@@ -106,15 +119,27 @@ fn absmax_of<'m>(
     let (map, scales) = (all.need(t, t.name(), ".nested_quant_map")?, all.need(t, t.name(), ".nested_absmax")?);
     parts.extend([(TensorRole::NestedScale, scales), (TensorRole::QuantMap, map)]);
     let (Some(block), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
-        return Err(wrong(t, "its scales are quantized, and its quant_state has no nested_blocksize and nested_offset"));
+        return Err(wrong(
+            t,
+            "its scales are quantized, and its quant_state has no nested_blocksize and nested_offset",
+        ));
     };
     if map.dtype() != Dtype::F32 || map.elements() != 256 {
         return Err(wrong(&map, "a codebook of scales is F32 [256]"));
     }
     if scales.elements() != blocks.div_ceil(block) && readable {
-        return Err(wrong(&scales, format!("{blocks} scales in blocks of {block} want {} scales", blocks.div_ceil(block))));
+        return Err(wrong(
+            &scales,
+            format!("{blocks} scales in blocks of {block} want {} scales", blocks.div_ceil(block)),
+        ));
     }
-    Ok(Absmax::Nested { codes: absmax.part(), map: map.part(), scales: Floats::ieee(&scales)?, block, offset: offset as f32 })
+    Ok(Absmax::Nested {
+        codes: absmax.part(),
+        map: map.part(),
+        scales: Floats::ieee(&scales)?,
+        block,
+        offset: offset as f32,
+    })
 }
 
 /// A flattened 4-bit tensor.
@@ -199,7 +224,11 @@ impl Scheme for BnbInt8 {
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scb)];
         if let Some(format) = all.at(base, "weight_format") {
             if format.part().is_readable() && format.part().read_small(8)?.iter().any(|&b| b != 0) {
-                return Err(refused(t, "BitsAndBytes INT8", "its weight_format is a tiling for GPUs; only row-major (0) is decoded"));
+                return Err(refused(
+                    t,
+                    "BitsAndBytes INT8",
+                    "its weight_format is a tiling for GPUs; only row-major (0) is decoded",
+                ));
             }
             parts.push((TensorRole::QuantState, format));
         }

@@ -19,7 +19,12 @@ struct Sign {
 
 const NOT_YET: &str = "recognised, not decoded by this version";
 
-const fn sign(scheme: &'static str, suffix: &'static str, dtypes: &'static [Dtype], beside: &'static [&'static str]) -> Sign {
+const fn sign(
+    scheme: &'static str,
+    suffix: &'static str,
+    dtypes: &'static [Dtype],
+    beside: &'static [&'static str],
+) -> Sign {
     Sign { scheme, suffix, dtypes, beside, remedy: NOT_YET }
 }
 
@@ -30,9 +35,15 @@ const INT8: &[Dtype] = &[Dtype::I8];
 /// Layouts as in the schemes' own libraries. The first match names the scheme.
 const SIGNS: &[Sign] = &[
     #[cfg(not(feature = "nvfp4"))]
-    Sign { remedy: "needs the feature `nvfp4`, which this build leaves out", ..sign("NVFP4", ".weight", BYTES, &[".weight_scale_2"]) },
+    Sign {
+        remedy: "needs the feature `nvfp4`, which this build leaves out",
+        ..sign("NVFP4", ".weight", BYTES, &[".weight_scale_2"])
+    },
     #[cfg(not(feature = "nvfp4"))]
-    Sign { remedy: "needs the feature `nvfp4`, which this build leaves out", ..sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]) },
+    Sign {
+        remedy: "needs the feature `nvfp4`, which this build leaves out",
+        ..sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"])
+    },
     sign("ComfyUI quantization", ".comfy_quant", BYTES, &[]),
     sign("activation-aware scaling (pre_quant_scale)", ".pre_quant_scale", &[], &[]),
     sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
@@ -63,17 +74,29 @@ const SIGNS: &[Sign] = &[
 /// Schemes of features that this build leaves out; whoever comes here, no scheme of the build has claimed.
 const DISABLED: &[Sign] = &[
     #[cfg(not(feature = "gptq"))]
-    Sign { remedy: "needs the feature `gptq`, which this build leaves out", ..sign("GPTQ", ".qweight", &[], &[".g_idx"]) },
+    Sign {
+        remedy: "needs the feature `gptq`, which this build leaves out",
+        ..sign("GPTQ", ".qweight", &[], &[".g_idx"])
+    },
     #[cfg(all(feature = "gptq", not(feature = "awq")))]
     Sign { remedy: "needs the feature `awq`, which this build leaves out", ..sign("AWQ", ".qweight", &[], &[]) },
     #[cfg(all(feature = "awq", not(feature = "gptq")))]
     Sign { remedy: "needs the feature `gptq`, which this build leaves out", ..sign("GPTQ", ".qweight", &[], &[]) },
     #[cfg(not(any(feature = "gptq", feature = "awq")))]
-    Sign { remedy: "needs the features `gptq` or `awq`, which this build leaves out", ..sign("GPTQ or AWQ", ".qweight", &[], &[]) },
+    Sign {
+        remedy: "needs the features `gptq` or `awq`, which this build leaves out",
+        ..sign("GPTQ or AWQ", ".qweight", &[], &[])
+    },
     #[cfg(not(feature = "bnb"))]
-    Sign { remedy: "needs the feature `bnb`, which this build leaves out", ..sign("BitsAndBytes 4-bit", ".weight", &[], &[".weight.absmax"]) },
+    Sign {
+        remedy: "needs the feature `bnb`, which this build leaves out",
+        ..sign("BitsAndBytes 4-bit", ".weight", &[], &[".weight.absmax"])
+    },
     #[cfg(not(feature = "bnb"))]
-    Sign { remedy: "needs the feature `bnb`, which this build leaves out", ..sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]) },
+    Sign {
+        remedy: "needs the feature `bnb`, which this build leaves out",
+        ..sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"])
+    },
 ];
 
 impl Sign {

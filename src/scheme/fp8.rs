@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use super::{Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{module_of, read, wrong};
+use crate::Result;
 use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
 use crate::simd::{Level, dispatch};
-use crate::Result;
 
 pub(super) struct Fp8;
 
@@ -51,7 +51,10 @@ impl Scheme for Fp8 {
                 if all.has_fp8_scales || configured {
                     let says = if configured { "the config" } else { "the rest of the file" };
                     let name = t.name();
-                    return Err(wrong(t, format!("{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing")));
+                    return Err(wrong(
+                        t,
+                        format!("{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing"),
+                    ));
                 }
                 (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
             }
@@ -80,16 +83,26 @@ fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
 /// One scale for everything.
 fn per_tensor(shape: &[usize]) -> ScaleGrid {
     let (rows, cols) = rows_and_cols(shape);
-    ScaleGrid { matrix_rows: rows.max(1), block_rows: rows.max(1), block_cols: cols.max(1), rows_per_matrix: 0, cols: 1 }
+    ScaleGrid {
+        matrix_rows: rows.max(1),
+        block_rows: rows.max(1),
+        block_cols: cols.max(1),
+        rows_per_matrix: 0,
+        cols: 1,
+    }
 }
 
 /// How the scales lie over the weight, proved from both shapes and checked against the config.
 fn fit(t: &Tensor<'_>, scale: &Tensor<'_>, format: Fp8Format, all: &Index<'_>) -> Result<(QuantScheme, ScaleGrid)> {
-    let misfit = |what: String| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
+    let misfit =
+        |what: String| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
     let block = all.config.weight_block_size().filter(|_| !all.config.skips(module_of(t.name())));
     let grid = whole_rows(t.shape(), scale).or_else(|| blocks(t.shape(), scale.shape(), block.map(|(size, _)| size)));
     let grid = grid.ok_or_else(|| {
-        misfit("it is neither one scale, nor one a row, nor a grid of blocks; the config's `weight_block_size` might tell".into())
+        misfit(
+            "it is neither one scale, nor one a row, nor a grid of blocks; the config's `weight_block_size` might tell"
+                .into(),
+        )
     })?;
     let (_, cols) = rows_and_cols(t.shape());
     if let Some((size, place)) = block {
@@ -139,7 +152,13 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
         Some(size) => size,
         None => [side(*n, *rows)?, side(*k, *cols)?],
     };
-    Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: if shared { 0 } else { *rows }, cols: *cols })
+    Some(ScaleGrid {
+        matrix_rows: *n,
+        block_rows,
+        block_cols,
+        rows_per_matrix: if shared { 0 } else { *rows },
+        cols: *cols,
+    })
 }
 
 /// The block size that cuts `dim` into `n` pieces, the last of which may be smaller: all or one at the

@@ -207,7 +207,10 @@ impl Weight<'_> {
         zeros.clear();
         zeros.resize(count * tile.rows.len(), middle);
         let Zeros::Packed { part, version_1 } = self.zeros else { return Ok(()) };
-        let (stride, cols) = ((self.n * self.bits).div_ceil(32), tile.rows.start * self.bits / 32..(tile.rows.end * self.bits).div_ceil(32));
+        let (stride, cols) = (
+            (self.n * self.bits).div_ceil(32),
+            tile.rows.start * self.bits / 32..(tile.rows.end * self.bits).div_ceil(32),
+        );
         let three = version_1 && self.bits == 3;
         for_each_zeros(&part, stride, groups, cols, staging, zero_words, |g, words| {
             if version_1 {
@@ -262,7 +265,14 @@ impl Decode for Weight<'_> {
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let words = tile.cols.start * self.bits / 32..(tile.cols.end * self.bits).div_ceil(32);
-        load::read_transposed(&self.qweight, self.n, words, tile.rows.clone(), &mut buffers.staging, &mut buffers.words)?;
+        load::read_transposed(
+            &self.qweight,
+            self.n,
+            words,
+            tile.rows.clone(),
+            &mut buffers.staging,
+            &mut buffers.words,
+        )?;
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;
         let Buffers { staging, row, scales, .. } = buffers;
         load_scales(&self.scales, self.n, groups.clone(), tile.rows.clone(), staging, row, scales)?;

@@ -97,7 +97,10 @@ impl QuantScheme {
     pub fn family(&self) -> &'static str {
         match self {
             Self::Unquantized => "unquantized",
-            Self::FineGrainedFp8 { .. } | Self::PerChannelFp8 { .. } | Self::PerTensorFp8 { .. } | Self::CastFp8 { .. } => "FP8",
+            Self::FineGrainedFp8 { .. }
+            | Self::PerChannelFp8 { .. }
+            | Self::PerTensorFp8 { .. }
+            | Self::CastFp8 { .. } => "FP8",
             Self::Gptq => "GPTQ",
             Self::Awq => "AWQ",
             Self::Bnb4 => "BnB NF4/FP4",
@@ -124,9 +127,10 @@ impl QuantScheme {
     pub fn phrase(&self) -> String {
         let text = self.to_string();
         match self {
-            Self::FineGrainedFp8 { .. } | Self::PerChannelFp8 { .. } | Self::PerTensorFp8 { .. } | Self::Unquantized => {
-                text[..1].to_lowercase() + &text[1..]
-            }
+            Self::FineGrainedFp8 { .. }
+            | Self::PerChannelFp8 { .. }
+            | Self::PerTensorFp8 { .. }
+            | Self::Unquantized => text[..1].to_lowercase() + &text[1..],
             _ => text,
         }
     }
@@ -136,7 +140,9 @@ impl fmt::Display for QuantScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unquantized => f.write_str("Unquantized"),
-            Self::FineGrainedFp8 { format, rows, cols } => write!(f, "Fine-grained FP8 ({format}), {rows}x{cols} blocks"),
+            Self::FineGrainedFp8 { format, rows, cols } => {
+                write!(f, "Fine-grained FP8 ({format}), {rows}x{cols} blocks")
+            }
             Self::PerChannelFp8 { format } => write!(f, "Per-channel FP8 ({format}), one scale per row"),
             Self::PerTensorFp8 { format } => write!(f, "Per-tensor FP8 ({format})"),
             Self::CastFp8 { format } => write!(f, "FP8 ({format}), plain cast without scales"),

@@ -10,7 +10,13 @@ use crate::{Dtype, Result};
 
 /// Makes `out` rows `rows`, columns `cols` (in bytes) of a matrix of `stride` bytes a row. One read if the
 /// rows are whole, else one a row.
-pub(crate) fn read(part: &Part<'_>, stride: usize, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn read(
+    part: &Part<'_>,
+    stride: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     // Not cleared first: what is there will be overwritten, and zeroing it would cost as much as a copy.
     out.resize(rows.len() * cols.len(), 0);
     if out.is_empty() {

@@ -30,14 +30,21 @@ impl Scheme for Nvfp4 {
         // `weight` in their own name, but in their scales'.
         let (name, suffixes, divides) = match t.name().strip_suffix("_packed") {
             Some(name) => (name, ["_scale", "_global_scale"], true),
-            None if all.at(t.name(), "_weight_scale_2").is_some() => (t.name(), ["_weight_scale", "_weight_scale_2"], false),
+            None if all.at(t.name(), "_weight_scale_2").is_some() => {
+                (t.name(), ["_weight_scale", "_weight_scale_2"], false)
+            }
             None => (t.name(), ["_scale", "_scale_2"], false),
         };
         let block_scales = all.at(name, suffixes[0]).filter(|s| s.dtype() == Dtype::F8E4M3);
         let (scales, global) = match (block_scales, all.at(name, suffixes[1])) {
             (None, None) => return Ok(None),
             (Some(scales), Some(global)) => (scales, global),
-            _ => return Err(wrong(t, format!("NVFP4 wants both `{name}{}` (F8_E4M3) and `{name}{}`", suffixes[0], suffixes[1]))),
+            _ => {
+                return Err(wrong(
+                    t,
+                    format!("NVFP4 wants both `{name}{}` (F8_E4M3) and `{name}{}`", suffixes[0], suffixes[1]),
+                ));
+            }
         };
         let (scheme, shape) = (QuantScheme::Nvfp4 { divides }, logical_shape(t, &scales)?);
         let (&k, rows) = shape.split_last().unwrap_or((&0, &[]));
@@ -73,7 +80,10 @@ fn logical_shape(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<Vec<usize>> {
         _ => false,
     };
     if !fits {
-        return Err(wrong(t, format!("its scales `{}` {:?} are not one for 16 values of a row", scales.name(), scales.shape())));
+        return Err(wrong(
+            t,
+            format!("its scales `{}` {:?} are not one for 16 values of a row", scales.name(), scales.shape()),
+        ));
     }
     Ok(shape)
 }

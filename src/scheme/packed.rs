@@ -79,7 +79,9 @@ impl<'m> Packed<'m> {
         }
         let power = [16, 32, 64, 128, 256, 512, 1024].into_iter().find(|&p| k.div_ceil(p) == groups);
         let exact = k.is_multiple_of(groups).then(|| k / groups);
-        exact.or(power).ok_or_else(|| wrong(t, format!("{groups} groups do not divide {k} inputs, and no config tells how")))
+        exact
+            .or(power)
+            .ok_or_else(|| wrong(t, format!("{groups} groups do not divide {k} inputs, and no config tells how")))
     }
 }
 

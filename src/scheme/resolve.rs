@@ -43,7 +43,12 @@ impl<'m> Resolution<'m> {
             match claim(&t, &all) {
                 Ok(Some(group)) => {
                     if let Err(error) = own(&group, &mut owner) {
-                        out.problems.push(Problem { tensor: t, role: TensorRole::Quantized, scheme: group.scheme, error });
+                        out.problems.push(Problem {
+                            tensor: t,
+                            role: TensorRole::Quantized,
+                            scheme: group.scheme,
+                            error,
+                        });
                     } else {
                         groups[t.index] = Some(group);
                     }
@@ -123,7 +128,8 @@ fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (Tens
     let configured = all.config.is_quantized() && !all.config.skips(module_of(t.name()));
     if is_weight && t.dtype().is_integer() && configured {
         let method = all.config.method().unwrap_or_else(|| "quantized".to_owned());
-        let what = format!("the config says that it is quantized ({method}), and the tensors that would say how are missing");
+        let what =
+            format!("the config says that it is quantized ({method}), and the tensors that would say how are missing");
         return Err((TensorRole::Quantized, wrong(t, what)));
     }
     Ok(())

@@ -31,8 +31,12 @@ impl OutputFile {
         }
         match path.metadata().or_else(|_| path.symlink_metadata()) {
             Ok(there) if there.is_dir() => return refuse(ErrorKind::IsADirectory, "the output is a directory"),
-            Ok(there) if !is_replaceable(&there) => return refuse(ErrorKind::InvalidInput, "the output is not a regular file"),
-            Ok(_) if !force => return refuse(ErrorKind::AlreadyExists, "the output exists; --force (`force`) replaces it"),
+            Ok(there) if !is_replaceable(&there) => {
+                return refuse(ErrorKind::InvalidInput, "the output is not a regular file");
+            }
+            Ok(_) if !force => {
+                return refuse(ErrorKind::AlreadyExists, "the output exists; --force (`force`) replaces it");
+            }
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => return Err(AnamnesisError::io_at(path, &e)),

@@ -81,7 +81,10 @@ impl Serialize for Header<'_> {
         // Sorted, so that the same input gives the same bytes.
         map.serialize_entry("__metadata__", &self.metadata.iter().collect::<BTreeMap<_, _>>())?;
         for ((e, &start), &len) in self.entries.iter().zip(self.offsets).zip(self.lens) {
-            map.serialize_entry(e.name, &Record { dtype: e.dtype, shape: e.shape, data_offsets: [start, start + len] })?;
+            map.serialize_entry(
+                e.name,
+                &Record { dtype: e.dtype, shape: e.shape, data_offsets: [start, start + len] },
+            )?;
         }
         map.end()
     }
