@@ -113,6 +113,22 @@ impl Recovery<'_> {
     }
 }
 
+#[cfg(feature = "benchmarks")]
+impl Recovery<'_> {
+    /// Decodes everything on one thread at `level`, and writes nothing.
+    pub(crate) fn decode_only(&self, level: crate::simd::Level) -> Result<()> {
+        struct Nowhere;
+        impl Sink for Nowhere {
+            fn write_at(&self, _offset: u64, bytes: &[u8]) -> Result<()> {
+                std::hint::black_box(bytes);
+                Ok(())
+            }
+        }
+        let options = RememberOptions { level, threads: Some(1), ..self.options.clone() };
+        run::run(&self.plan, &Nowhere, &options)
+    }
+}
+
 /// Reads the header back: what was written must be what was planned.
 fn verify(plan: &Plan<'_>, file: &OutputFile) -> Result<()> {
     let mut header = vec![0; plan.header.len()];

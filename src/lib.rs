@@ -21,6 +21,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
 
+#[cfg(feature = "benchmarks")]
+pub mod benchable_apis;
 mod cancel;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -16,3 +16,5 @@ pub(crate) mod gptq;
 pub(crate) mod nvfp4;
 #[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) mod packed;
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use crate::element::{Element, Out};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub enum Level {
     /// What every CPU of the target architecture has (SSE2, NEON).
     Baseline,
     /// AVX2 with BMI2 on x86-64.
@@ -16,7 +16,8 @@ pub(crate) enum Level {
 
 impl Level {
     /// The best level of this CPU.
-    pub(crate) fn detect() -> Self {
+    #[must_use]
+    pub fn detect() -> Self {
         static BEST: OnceLock<Level> = OnceLock::new();
         *BEST.get_or_init(|| {
             #[cfg(target_arch = "x86_64")]
@@ -28,8 +29,16 @@ impl Level {
     }
 
     /// Every level that this CPU can run, lowest first.
-    pub(crate) fn available() -> Vec<Self> {
+    #[cfg(any(test, feature = "benchmarks"))]
+    #[must_use]
+    pub fn available() -> Vec<Self> {
         [Self::Baseline, Self::Avx2].into_iter().filter(|&level| level <= Self::detect()).collect()
+    }
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Self::detect()
     }
 }
 

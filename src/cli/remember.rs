@@ -48,14 +48,14 @@ fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = out.flush();
 }
 
-/// The schemes of a plan in one line, with counts if there are several.
+/// The schemes of a plan: one in the same line, several one a line with their counts.
 fn schemes(report: &Report) -> String {
     match report.schemes.as_slice() {
         [] => QuantScheme::Unquantized.phrase(),
         [only] => only.scheme.phrase(),
         several => {
-            let each = several.iter().map(|s| format!("{} {}", s.tensors, s.scheme.phrase()));
-            each.collect::<Vec<_>>().join("; ")
+            let each = several.iter().map(|s| format!("\n{:>15} {}", s.tensors, s.scheme.phrase()));
+            format!("{} schemes{}", several.len(), each.collect::<String>())
         }
     }
 }

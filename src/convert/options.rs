@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::simd::Level;
 use crate::{CancelToken, TargetDtype};
 
 /// How far a conversion is.
@@ -30,6 +31,8 @@ pub struct RememberOptions {
     /// Stops the conversion from outside.
     pub cancel: CancelToken,
     pub(crate) progress: Option<Callback>,
+    /// Instruction set of the kernels; the output does not depend on it.
+    pub(crate) level: Level,
 }
 
 impl RememberOptions {
@@ -82,13 +85,14 @@ impl From<&RememberOptions> for RememberOptions {
 
 impl fmt::Debug for RememberOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { to, threads, force, cancel, progress } = self;
+        let Self { to, threads, force, cancel, progress, level } = self;
         f.debug_struct("RememberOptions")
             .field("to", to)
             .field("threads", threads)
             .field("force", force)
             .field("cancel", cancel)
             .field("progress", &progress.is_some())
+            .field("level", level)
             .finish()
     }
 }

@@ -15,7 +15,7 @@ pub(super) const SLAB_VALUES: usize = 128 << 10;
 /// are as tall as this allows.
 const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 
-/// Rows of a tile at most, which bounds what transposing them takes.
+/// Rows of a transposed tile at most, which bounds what transposing takes.
 const TILE_ROWS: usize = 4096;
 
 /// Bytes of a tensor that are copied at once.
@@ -110,7 +110,8 @@ impl Cut {
         let values = if grid.transposed { loadable } else { loadable.min(2 * SLAB_VALUES) };
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
         let tile_cols = if grid.cols <= widest { grid.cols } else { round_down(widest, grid.col_align) };
-        let tile_rows = round_down((values / tile_cols.max(1)).min(TILE_ROWS), grid.row_align).min(grid.rows);
+        let tallest = if grid.transposed { TILE_ROWS } else { usize::MAX };
+        let tile_rows = round_down((values / tile_cols.max(1)).min(tallest), grid.row_align).min(grid.rows);
         Self { rows: grid.rows, cols: grid.cols, tile_rows: tile_rows.max(1), tile_cols: tile_cols.max(1) }
     }
 

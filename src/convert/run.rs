@@ -8,7 +8,6 @@ use super::options::{Progress, RememberOptions};
 use super::plan::{Body, Output, Plan, SLAB_VALUES};
 use crate::element::Out;
 use crate::scheme::{Buffers, Tile};
-use crate::simd::Level;
 use crate::write::Sink;
 use crate::{AnamnesisError, Result};
 
@@ -109,7 +108,7 @@ impl Shared<'_> {
                     let values = rows.len() * tile.cols.len();
                     worker.output.resize((values * size).div_ceil(4), 0);
                     let out = Out::new(self.plan.target, &mut worker.output).first(values);
-                    decoder.decode(tile, rows.clone(), &worker.input, Level::detect(), out);
+                    decoder.decode(tile, rows.clone(), &worker.input, self.options.level, out);
                     let bytes = &bytemuck::cast_slice(&worker.output)[..values * size];
                     self.write(output, tile, rows, bytes)?;
                 }

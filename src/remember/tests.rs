@@ -1,0 +1,184 @@
+//! Every kernel at every CPU level and output type, against a twin that computes one value at a time.
+
+use half::{bf16, f16};
+
+use super::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
+use crate::element::Out;
+use crate::simd::{Kernel, Level, dispatch};
+
+/// Scales that go wrong first.
+const HOSTILE: [f32; 10] = [1e-3, -0.37, 0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 3e38, 6e-8];
+
+fn scales(n: usize) -> Vec<f32> {
+    (0..n).map(|i| HOSTILE[i % HOSTILE.len()]).collect()
+}
+
+fn bytes(n: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+fn words(n: usize) -> Vec<u32> {
+    bytes(n * 4).as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect()
+}
+
+/// Runs `kernel` over `n` values at every level and type; value `i` must be `twin(i)`, rounded once.
+fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32) {
+    for level in Level::available() {
+        let (mut single, mut half, mut brain) = (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
+        dispatch(level, kernel, Out::F32(&mut single));
+        dispatch(level, kernel, Out::F16(&mut half));
+        dispatch(level, kernel, Out::Bf16(&mut brain));
+        for i in 0..n {
+            let want = twin(i);
+            if want.is_nan() {
+                assert!(single[i].is_nan() && half[i].is_nan() && brain[i].is_nan(), "{name} {level:?} [{i}]");
+                continue;
+            }
+            assert_eq!(single[i].to_bits(), want.to_bits(), "{name} F32 {level:?} [{i}]");
+            assert_eq!(half[i].to_bits(), f16::from_f32_const(want).to_bits(), "{name} F16 {level:?} [{i}]: {want:e}");
+            assert_eq!(brain[i].to_bits(), bf16::from_f32(want).to_bits(), "{name} BF16 {level:?} [{i}]: {want:e}");
+        }
+    }
+}
+
+fn fp8<C: Code>(name: &str) {
+    // A stack of two matrices of 5 × 77, whose scales lie in every way that they can.
+    for (block_rows, block_cols, shared) in
+        [(2usize, 16usize, false), (5, 77, false), (1, 77, false), (5, 1, true), (3, 100, true)]
+    {
+        let (matrix_rows, cols) = (5usize, 77usize);
+        let (grid_rows, grid_cols) = (matrix_rows.div_ceil(block_rows), cols.div_ceil(block_cols));
+        let rows_per_matrix = if shared { 0 } else { grid_rows };
+        let grid = ScaleGrid { matrix_rows, block_rows, block_cols, rows_per_matrix, cols: grid_cols };
+        let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
+        for (rows, part) in [(0..10, 0..cols), (3..8, 0..cols), (4..5, 32..77), (2..3, 5..6)] {
+            let scale_rows = grid.rows(&rows);
+            let scale_cols = part.start / block_cols..part.end.div_ceil(block_cols);
+            let pick = |rows: &std::ops::Range<usize>, cols: &std::ops::Range<usize>| {
+                rows.clone().flat_map(|r| cols.clone().map(move |c| (r, c))).collect::<Vec<_>>()
+            };
+            let (tile, loaded) = (pick(&rows, &part), pick(&scale_rows, &scale_cols));
+            let kernel = Scaled::<C> {
+                codes: &tile.iter().map(|(r, c)| codes[r * cols + c]).collect::<Vec<_>>(),
+                rows: rows.clone(),
+                cols: part.clone(),
+                grid,
+                scales: &loaded.iter().map(|(r, c)| scales[r * grid_cols + c]).collect::<Vec<_>>(),
+                scale_rows,
+                scale_cols,
+                format: std::marker::PhantomData,
+            };
+            check(name, &kernel, tile.len(), |i| {
+                let (r, c) = tile[i];
+                let matrix = if shared { 0 } else { r / matrix_rows };
+                let scale = scales[(matrix * grid_rows + r % matrix_rows / block_rows) * grid_cols + c / block_cols];
+                C::widen(codes[r * cols + c]) * scale
+            });
+        }
+    }
+}
+
+#[test]
+fn fp8_kernels() {
+    fp8::<E4M3>("E4M3");
+    fp8::<E5M2>("E5M2");
+    fp8::<E4M3Fnuz>("E4M3FNUZ");
+    fp8::<E5M2Fnuz>("E5M2FNUZ");
+}
+
+#[cfg(feature = "gptq")]
+fn gptq<const BITS: usize>() {
+    use super::gptq::{Columns, Rows};
+    for (cols, size, start) in [(96usize, 32usize, 0), (100, 64, 32), (77, 128, 0), (50, 7, 0), (70, 24, 8)] {
+        let (rows, groups) = (3, (start + cols).div_ceil(size));
+        let words_per_row = (cols * BITS).div_ceil(32);
+        let (words, scales) = (words(rows * words_per_row), scales(rows * groups));
+        let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % (1 << BITS)) as f32).collect();
+        let index: Vec<u32> = (0..cols).map(|k| (k * 31 % groups) as u32).collect();
+        let code = |r: usize, k: usize| {
+            let bit = |b: usize| words[r * words_per_row + (k * BITS + b) / 32] >> ((k * BITS + b) % 32) & 1;
+            (0..BITS).map(|b| bit(b) << b).sum::<u32>() as f32
+        };
+        for columns in [Columns::Even { size, start }, Columns::Indexed(&index)] {
+            let kernel =
+                Rows::<BITS> { words: &words, words_per_row, cols, scales: &scales, zeros: &zeros, groups, columns };
+            check(&format!("GPTQ {BITS}"), &kernel, rows * cols, |i| {
+                let (r, k) = (i / cols, i % cols);
+                let g = match columns {
+                    Columns::Even { .. } => (start + k) / size,
+                    Columns::Indexed(index) => index[k] as usize,
+                };
+                (code(r, k) - zeros[r * groups + g]) * scales[r * groups + g]
+            });
+        }
+    }
+}
+
+#[cfg(feature = "gptq")]
+#[test]
+fn gptq_kernels() {
+    gptq::<2>();
+    gptq::<3>();
+    gptq::<4>();
+    gptq::<8>();
+}
+
+#[cfg(feature = "awq")]
+#[test]
+fn awq_kernel() {
+    use super::awq::{POSITION, Rows};
+    for (cols, group_size, start, first, rows) in
+        [(64usize, 32usize, 0usize, 0usize, 16usize), (77, 20, 13, 3, 10), (5, 128, 100, 8, 1)]
+    {
+        let groups = (start + cols).div_ceil(group_size);
+        let (words, scales) = (words((first + rows).div_ceil(8) * cols), scales(rows * groups));
+        let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % 16) as f32).collect();
+        let kernel = Rows { words: &words, first, cols, scales: &scales, zeros: &zeros, groups, group_size, start };
+        check("AWQ", &kernel, rows * cols, |i| {
+            let (r, k) = (i / cols, i % cols);
+            let code = words[(first + r) / 8 * cols + k] >> (POSITION[(first + r) % 8] * 4) & 15;
+            let g = r * groups + (start + k) / group_size;
+            (code as f32 - zeros[g]) * scales[g]
+        });
+    }
+}
+
+#[cfg(feature = "bnb")]
+#[test]
+fn bnb_kernels() {
+    use super::bnb::{Blocks, Int8Rows};
+    use super::codebook::Pairs;
+    let codebook: [f32; 16] = std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
+    let pairs = Pairs::new(&codebook, true);
+    for (elements, block) in [(0..256usize, 64usize), (0..77, 64), (10..301, 32), (64..65, 64), (6..9, 128)] {
+        let (n, first) = (elements.len(), elements.start / block);
+        let (bytes, absmax) = (bytes(n.div_ceil(2)), scales(elements.end.div_ceil(block) - first));
+        let kernel = Blocks { pairs: &pairs, bytes: &bytes, elements: elements.clone(), block, absmax: &absmax };
+        check("NF4", &kernel, n, |i| {
+            let code = if i % 2 == 0 { bytes[i / 2] >> 4 } else { bytes[i / 2] & 15 };
+            codebook[usize::from(code)] * absmax[(elements.start + i) / block - first]
+        });
+    }
+    let (codes, scb) = (bytes(10 * 37), scales(10));
+    check("INT8", &Int8Rows { codes: &codes, cols: 37, scb: &scb }, 370, |i| {
+        f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3
+    });
+}
+
+#[cfg(feature = "nvfp4")]
+#[test]
+fn nvfp4_kernel() {
+    use super::codebook::Pairs;
+    use super::nvfp4::{Blocks, e2m1};
+    let (bytes, scales) = (bytes(8 * 25), scales(25));
+    let kernel = Blocks { pairs: &Pairs::new(&e2m1(true), false), bytes: &bytes, scales: &scales };
+    check("NVFP4", &kernel, 400, |i| {
+        let code = bytes[i / 2] >> (i % 2 * 4) & 15;
+        e2m1(true)[usize::from(code)] * scales[i / 16]
+    });
+}

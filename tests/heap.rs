@@ -1,0 +1,87 @@
+//! Heap during a conversion: at most 4 MiB a thread and the header, for a model ten times that bound.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use anamnesis::{RememberOptions, TargetDtype, parse};
+use common::{Random, Raw, f32s, file, raw};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+const THREADS: usize = 2;
+const BOUND: usize = THREADS * (4 << 20);
+
+/// Some tensors of `scheme`, 12 Mi values each.
+fn tensors(scheme: &str) -> Vec<Raw> {
+    let mut random = Random(7);
+    let (k, n) = (4096usize, 3072usize);
+    (0..2)
+        .flat_map(|i| {
+            let name = |part: &str| format!("{i}.{part}");
+            match scheme {
+                "fp8" => vec![
+                    raw(&name("weight"), "F8_E4M3", &[n, k], random.bytes(n * k)),
+                    raw(&name("weight_scale_inv"), "F32", &[n / 128, k / 128], f32s(&random.floats(n * k / 16384))),
+                ],
+                "gptq" => vec![
+                    raw(&name("qweight"), "I32", &[k / 8, n], random.bytes(k * n / 2)),
+                    raw(&name("qzeros"), "I32", &[k / 32, n / 8], random.bytes(k * n / 64)),
+                    raw(&name("scales"), "F32", &[k / 32, n], f32s(&random.floats(k * n / 32))),
+                    raw(
+                        &name("g_idx"),
+                        "I32",
+                        &[k],
+                        (0..k).flat_map(|i| ((i * 7 % (k / 32)) as u32).to_le_bytes()).collect(),
+                    ),
+                ],
+                "awq" => vec![
+                    raw(&name("qweight"), "I32", &[k, n / 8], random.bytes(k * n / 2)),
+                    raw(&name("qzeros"), "I32", &[k / 128, n / 8], random.bytes(k * n / 256)),
+                    raw(&name("scales"), "F32", &[k / 128, n], f32s(&random.floats(k * n / 128))),
+                ],
+                "nf4" => {
+                    let state = format!(r#"{{"blocksize":64,"shape":[{n},{k}]}}"#).into_bytes();
+                    vec![
+                        raw(&name("weight"), "U8", &[n * k / 2, 1], random.bytes(n * k / 2)),
+                        raw(&name("weight.absmax"), "F32", &[n * k / 64], f32s(&random.floats(n * k / 64))),
+                        raw(&name("weight.quant_map"), "F32", &[16], f32s(&random.floats(16))),
+                        raw(&name("weight.quant_state.bitsandbytes__nf4"), "U8", &[state.len()], state),
+                    ]
+                }
+                // One value a row: the worst that a grid can be for scales, and a plain tensor.
+                _ => vec![
+                    raw(&name("weight"), "F8_E5M2", &[n * k, 1], random.bytes(n * k)),
+                    raw(&name("weight_scale"), "F32", &[n * k, 1], vec![0x3c; n * k * 4]),
+                    raw(&name("embedding"), "F32", &[n, k], random.bytes(n * k * 4)),
+                ],
+            }
+        })
+        .collect()
+}
+
+/// One test function, because dhat has one profiler a process.
+#[test]
+fn heap_is_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = directory.path().join("in");
+    for scheme in ["fp8", "gptq", "awq", "nf4", "odd"] {
+        if matches!(scheme, "gptq" | "awq") && !cfg!(all(feature = "gptq", feature = "awq"))
+            || scheme == "nf4" && !cfg!(feature = "bnb")
+        {
+            continue;
+        }
+        std::fs::write(&input, file(&tensors(scheme), &[])).unwrap();
+        for target in [TargetDtype::BF16, TargetDtype::F32] {
+            let profiler = dhat::Profiler::builder().testing().build();
+            let options = RememberOptions::new(target).with_threads(THREADS).with_force(true);
+            let report = parse(&input).unwrap().remember(directory.path().join("out"), options).unwrap();
+            let peak = dhat::HeapStats::get().max_bytes;
+            drop(profiler);
+            if target == TargetDtype::F32 {
+                assert!(report.output_bytes as usize >= 10 * BOUND, "{scheme}: too small a model to prove anything");
+            }
+            assert!(peak <= BOUND, "{scheme} {target}: {peak} bytes of heap, {BOUND} allowed");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The pipeline as a whole: any tiling and thread count, the output file's life, and other readers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anamnesis::{AnamnesisError, CancelToken, RememberOptions, TargetDtype, parse, parse_bytes};
+use common::{Random, Raw, TARGETS, assert_same, data, f32s, file, raw};
+use safetensors::SafeTensors;
+
+fn demo() -> std::path::PathBuf {
+    data().join("demo/model-fp8.safetensors")
+}
+
+/// Codes of FP8 without NaN.
+fn codes(random: &mut Random, n: usize) -> Vec<u8> {
+    random.bytes(n).iter().map(|b| b & 0xf7).collect()
+}
+
+/// Several schemes in one file, each larger than a tile in one direction or the other.
+fn mixed() -> Vec<Raw> {
+    let mut random = Random(42);
+    let mut tensors = vec![
+        raw("tall.weight", "F8_E4M3", &[5000, 130], codes(&mut random, 5000 * 130)),
+        raw("tall.weight_scale_inv", "F32", &[40, 2], f32s(&random.floats(80))),
+        raw("wide.weight", "F8_E4M3", &[3, 300_001], codes(&mut random, 900_003)),
+        raw("wide.weight_scale", "F32", &[3, 1], f32s(&random.floats(3))),
+        raw("norm.weight", "BF16", &[7], random.bytes(14)),
+        raw("ids", "I64", &[100_000], random.bytes(800_000)),
+        raw("empty", "F16", &[0, 4], vec![]),
+    ];
+    if cfg!(feature = "gptq") {
+        for (name, k, n, groups) in [("deep", 150_000, 40, 3000), ("square", 768, 800, 12)] {
+            tensors.extend([
+                raw(&format!("{name}.qweight"), "I32", &[k / 8, n], random.bytes(k * n / 2)),
+                raw(&format!("{name}.qzeros"), "I32", &[groups, n / 8], random.bytes(groups * n / 2)),
+                raw(&format!("{name}.scales"), "F32", &[groups, n], f32s(&random.floats(groups * n))),
+            ]);
+        }
+    }
+    if cfg!(feature = "awq") {
+        let (k, n) = (140_000, 16);
+        tensors.extend([
+            raw("awq.qweight", "I32", &[k, n / 8], random.bytes(k * n / 2)),
+            raw("awq.qzeros", "I32", &[k / 80, n / 8], random.bytes(k / 80 * n / 2)),
+            raw("awq.scales", "F32", &[k / 80, n], f32s(&random.floats(k / 80 * n))),
+        ]);
+    }
+    if cfg!(feature = "nvfp4") {
+        tensors.extend([
+            raw("fp4.weight", "U8", &[3, 150_000], random.bytes(450_000)),
+            raw("fp4.weight_scale", "F8_E4M3", &[3, 18_750], codes(&mut random, 56_250)),
+            raw("fp4.weight_scale_2", "F32", &[], f32s(&[0.25])),
+        ]);
+    }
+    if cfg!(feature = "bnb") {
+        let state = br#"{"quant_type":"nf4","blocksize":64,"dtype":"float32","shape":[701,1003]}"#.to_vec();
+        let (total, blocks) = (701 * 1003usize, (701 * 1003usize).div_ceil(64));
+        tensors.extend([
+            raw("nf4.weight", "U8", &[total.div_ceil(2), 1], random.bytes(total.div_ceil(2))),
+            raw("nf4.weight.absmax", "F32", &[blocks], f32s(&random.floats(blocks))),
+            raw("nf4.weight.quant_map", "F32", &[16], f32s(&random.floats(16))),
+            raw("nf4.weight.quant_state.bitsandbytes__nf4", "U8", &[state.len()], state),
+        ]);
+    }
+    tensors
+}
+
+#[test]
+fn thread_count_does_not_matter() {
+    let model = parse_bytes(file(&mixed(), &[("a", "b")])).unwrap();
+    for (target, name) in TARGETS {
+        let one = model.remember_to_bytes(RememberOptions::new(target).with_threads(1)).unwrap();
+        for threads in [2, 3, 16] {
+            let many = model.remember_to_bytes(RememberOptions::new(target).with_threads(threads)).unwrap();
+            assert!(one == many, "{name} with {threads} threads");
+        }
+    }
+}
+
+/// Tiles that cut rows must put every value where a twin, which knows no tiles, has it.
+#[test]
+fn wide_rows_land_where_they_belong() {
+    let tensors = mixed();
+    let by_name = |name: &str| tensors.iter().find(|t| t.name == name).unwrap();
+    let floats =
+        |name: &str| -> Vec<f32> { by_name(name).bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect() };
+    let bytes = parse_bytes(file(&tensors, &[])).unwrap().remember_to_bytes(TargetDtype::F32).unwrap();
+    let read = SafeTensors::deserialize(&bytes).unwrap();
+    let value = |t: &safetensors::tensor::TensorView<'_>, i: usize| {
+        f32::from_le_bytes(t.data()[i * 4..][..4].try_into().unwrap())
+    };
+
+    let (wide, scale) = (read.tensor("wide.weight").unwrap(), floats("wide.weight_scale"));
+    for (i, &code) in by_name("wide.weight").bytes.iter().enumerate() {
+        let (e, m) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+        let magnitude = if e == 0 { m * 2f32.powi(-6) } else { (1.0 + m) * 2f32.powi(e - 7) };
+        let expected = if code < 128 { magnitude } else { -magnitude } * scale[i / 300_001];
+        assert_eq!(value(&wide, i), expected, "wide[{i}]");
+    }
+    if cfg!(feature = "gptq") {
+        let (deep, scale) = (read.tensor("deep.weight").unwrap(), floats("deep.scales"));
+        let nibble = |name: &str, word: usize, shift: usize| {
+            u32::from_le_bytes(by_name(name).bytes[word * 4..][..4].try_into().unwrap()) >> (shift * 4) & 15
+        };
+        let zeros: Vec<u32> =
+            by_name("deep.qzeros").bytes.as_chunks().0.iter().map(|&w| u32::from_le_bytes(w)).collect();
+        assert_eq!(deep.shape(), [40, 150_000]);
+        for i in (0..40 * 150_000).step_by(997) {
+            let (n, k) = (i / 150_000, i % 150_000);
+            let q = nibble("deep.qweight", k / 8 * 40 + n, k % 8) as f32;
+            let z = (zeros[k / 50 * 5 + n / 8].wrapping_add(0x1111_1111) >> (n % 8 * 4) & 15) as f32;
+            assert_eq!(value(&deep, i), (q - z) * scale[k / 50 * 40 + n], "deep[{n},{k}]");
+        }
+    }
+}
+
+#[cfg(feature = "gptq")]
+#[test]
+fn the_first_error_wins_at_any_thread_count() {
+    let mut tensors = Vec::new();
+    for i in 0..20 {
+        let group = if i == 7 || i == 12 { 99i32 } else { 1 };
+        tensors.extend([
+            raw(&format!("{i:02}.qweight"), "I32", &[64, 64], vec![3; 64 * 64 * 4]),
+            raw(&format!("{i:02}.qzeros"), "I32", &[8, 8], vec![0x77; 256]),
+            raw(&format!("{i:02}.scales"), "F32", &[8, 64], f32s(&[0.5; 512])),
+            raw(&format!("{i:02}.g_idx"), "I32", &[512], group.to_le_bytes().repeat(512)),
+        ]);
+    }
+    let model = parse_bytes(file(&tensors, &[])).unwrap();
+    for threads in [1, 2, 8] {
+        let error = model.remember_to_bytes(RememberOptions::new(TargetDtype::BF16).with_threads(threads)).unwrap_err();
+        assert_eq!(error.to_string(), "parse error: tensor `07.g_idx`: group 99 of 8", "{threads} threads");
+    }
+}
+
+fn left_behind(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_cancelled_conversion_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let cancel = CancelToken::new();
+    let (token, seen) = (cancel.clone(), Arc::new(AtomicU64::new(0)));
+    let count = seen.clone();
+    let options = RememberOptions::new(TargetDtype::F32).with_cancel(cancel).with_threads(2).with_progress(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        token.cancel();
+    });
+    let model = parse_bytes(file(&mixed(), &[])).unwrap();
+    let error = model.remember(directory.path().join("out"), options).unwrap_err();
+    assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
+    assert!(seen.load(Ordering::Relaxed) <= 2, "work went on");
+    assert!(left_behind(directory.path()).is_empty());
+}
+
+#[test]
+fn progress_ends_at_the_total() {
+    let most = Arc::new(AtomicU64::new(0));
+    let seen = most.clone();
+    let options = RememberOptions::new(TargetDtype::BF16).with_progress(move |p| {
+        assert!(p.done_bytes <= p.total_bytes);
+        seen.fetch_max(p.done_bytes, Ordering::Relaxed);
+    });
+    let bytes = parse_bytes(file(&mixed(), &[])).unwrap().remember_to_bytes(options).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert_eq!(most.load(Ordering::Relaxed), bytes.len() as u64 - header);
+}
+
+fn refused(output: &Path, force: bool) -> String {
+    let model = parse(demo()).unwrap();
+    let error = model.remember(output, RememberOptions::new(TargetDtype::BF16).with_force(force)).unwrap_err();
+    assert!(matches!(error, AnamnesisError::Io(_)), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn bad_places_are_refused_before_the_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("there"), b"precious").unwrap();
+    assert!(refused(&at("there"), false).contains("exists"));
+    assert_eq!(std::fs::read(at("there")).unwrap(), b"precious");
+    assert!(refused(directory.path(), true).contains("is a directory"));
+    assert!(refused(&at("missing/out"), true).contains("missing"));
+    assert!(refused(&at("there/out"), true).contains("there"));
+    #[cfg(unix)]
+    assert!(refused(Path::new("/dev/null"), true).contains("not a regular file"));
+    assert_eq!(left_behind(directory.path()), ["there"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_input_is_never_the_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::copy(demo(), at("model")).unwrap();
+    std::os::unix::fs::symlink(at("model"), at("soft")).unwrap();
+    std::fs::hard_link(at("model"), at("hard")).unwrap();
+    let model = parse(at("model")).unwrap();
+    for name in ["model", "soft", "hard"] {
+        let options = RememberOptions::new(TargetDtype::BF16).with_force(true);
+        let error = model.remember(at(name), options).unwrap_err();
+        assert!(error.to_string().contains("the output is the input"), "{name}: {error}");
+    }
+    assert_eq!(std::fs::read(at("model")).unwrap(), std::fs::read(demo()).unwrap());
+}
+
+#[test]
+fn force_replaces_and_repeats() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out");
+    std::fs::write(&output, b"old").unwrap();
+    let model = parse(demo()).unwrap();
+    let report = model.remember(&output, RememberOptions::new(TargetDtype::BF16).with_force(true)).unwrap();
+    assert_eq!(std::fs::metadata(&output).unwrap().len(), report.output_bytes);
+    assert_same(
+        &std::fs::read(data().join("demo/expected-bf16.safetensors")).unwrap(),
+        &std::fs::read(&output).unwrap(),
+        "demo",
+    );
+    assert_eq!(left_behind(directory.path()), ["out"]);
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&output).unwrap().permissions());
+        assert_eq!(mode & 0o600, 0o600);
+        assert_eq!(mode & 0o111, 0);
+    }
+}
+
+#[test]
+fn metadata_and_order_are_kept() {
+    let tensors = [
+        raw("z.weight", "F8_E4M3", &[4, 4], vec![0x38; 16]),
+        raw("z.weight_scale", "F32", &[], f32s(&[2.0])),
+        raw("a", "BF16", &[2], vec![0, 1, 2, 3]),
+        raw("z.input_scale", "F32", &[], f32s(&[1.0])),
+        raw("m", "F32", &[1], f32s(&[5.0])),
+    ];
+    let model = parse_bytes(file(&tensors, &[("modelspec.title", "é\u{1b}"), ("format", "np")])).unwrap();
+    let recovery = model.recovery(TargetDtype::BF16).unwrap();
+    assert_eq!(recovery.report().dropped, ["z.input_scale"]);
+    let bytes = recovery.to_bytes().unwrap();
+    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+    assert_eq!(header.offset_keys(), ["z.weight", "a", "m"]);
+    let metadata = header.metadata().clone().unwrap();
+    assert_eq!(metadata.get("modelspec.title").map(String::as_str), Some("é\u{1b}"));
+    assert_eq!(metadata.get("format").map(String::as_str), Some("np"));
+    let weight = SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(weight.tensor("z.weight").unwrap().data(), 0x4000u16.to_le_bytes().repeat(16));
+
+    let plain = parse_bytes(file(&tensors[2..3], &[])).unwrap().remember_to_bytes(TargetDtype::BF16).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&plain).unwrap();
+    assert_eq!(header.metadata().clone().unwrap().get("format").map(String::as_str), Some("pt"));
+}
+
+#[test]
+fn every_dtype_passes_through() {
+    const ALL: [(&str, usize); 18] = [
+        ("BOOL", 8),
+        ("F4", 4),
+        ("F6_E2M3", 6),
+        ("F6_E3M2", 6),
+        ("U8", 8),
+        ("I8", 8),
+        ("F8_E8M0", 8),
+        ("I16", 16),
+        ("U16", 16),
+        ("F16", 16),
+        ("BF16", 16),
+        ("I32", 32),
+        ("U32", 32),
+        ("F32", 32),
+        ("C64", 64),
+        ("F64", 64),
+        ("I64", 64),
+        ("U64", 64),
+    ];
+    let tensors: Vec<Raw> = ALL
+        .iter()
+        .enumerate()
+        .map(|(i, (dtype, bits))| raw(&format!("{i:02}"), dtype, &[2, 4], Random(i as u64 + 1).bytes(*bits)))
+        .collect();
+    let source = file(&tensors, &[]);
+    let model = parse_bytes(source.clone()).unwrap();
+    assert!(model.inspect().problems.is_empty());
+    let out = model.remember_to_bytes(TargetDtype::F32).unwrap();
+    assert_same(&source, &out, "dtypes");
+    for (tensor, want) in model.tensors().zip(&tensors) {
+        assert_eq!((tensor.name(), tensor.dtype().name()), (want.name.as_str(), want.dtype));
+        assert_eq!(tensor.bytes().unwrap(), want.bytes);
+    }
+}
+
+#[test]
+fn candle_loads_what_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let cases = ["fp8/block_128", "bnb/nf4_partial", "gptq/b3_v1_act_order", "awq/g32_config_bias", "nvfp4/modelopt"];
+    for case in cases.into_iter().filter(|c| {
+        c.starts_with("fp8") || cfg!(all(feature = "bnb", feature = "gptq", feature = "awq", feature = "nvfp4"))
+    }) {
+        let model = parse(data().join(case).join("model.safetensors")).unwrap();
+        for (target, name) in TARGETS {
+            let output = directory.path().join(format!("{}-{name}", case.replace('/', "-")));
+            model.remember(&output, target).unwrap();
+            let loaded = candle_core::safetensors::load(&output, &candle_core::Device::Cpu).unwrap();
+            let bytes = std::fs::read(&output).unwrap();
+            let read = SafeTensors::deserialize(&bytes).unwrap();
+            assert_eq!(loaded.len(), read.len(), "{case}");
+            for (name, tensor) in loaded {
+                assert_eq!(tensor.dims(), read.tensor(&name).unwrap().shape(), "{case} {name}");
+            }
+        }
+    }
+}
+
+/// A reader that counts what is asked of it.
+struct Counting<'a> {
+    bytes: &'a [u8],
+    read: usize,
+}
+
+impl std::io::Read for Counting<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = out.len().min(self.bytes.len() - self.read);
+        out[..n].copy_from_slice(&self.bytes[self.read..][..n]);
+        self.read += n;
+        Ok(n)
+    }
+}
+
+#[test]
+fn a_header_is_read_to_its_end_and_no_further() {
+    let source = file(&mixed(), &[]);
+    let mut reader = Counting { bytes: &source, read: 0 };
+    let header = anamnesis::parse_safetensors_header_from_reader(&mut reader).unwrap();
+    assert_eq!(reader.read, 8 + header.header_size);
+    let info = anamnesis::InspectInfo::from(&header);
+    assert_eq!(info.tensor_count, mixed().len());
+    let cut = anamnesis::parse_safetensors_header_from_reader(&source[..header.header_size]).unwrap_err();
+    assert!(matches!(cut, AnamnesisError::Parse { .. }), "{cut}");
+}
