@@ -81,14 +81,21 @@ impl QuantConfig {
         !self.places.is_empty()
     }
 
-    /// Two places that contradict each other are an error that names both.
+    /// Two places that contradict each other are an error that names both. Of methods only GPTQ and AWQ
+    /// exclude each other; producers name the rest as they like.
     pub(crate) fn check(&self) -> Result<()> {
         let mut facts: Vec<(&str, &Place, String)> = Vec::new();
         for place in &self.places {
             let found = [
                 ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
                 ("group size", place.int(&["group_size", "q_group_size"]).map(|v| v.to_string())),
-                ("method", place.text(&["quant_method", "method"]).map(str::to_lowercase)),
+                (
+                    "method",
+                    place
+                        .text(&["quant_method", "method"])
+                        .map(str::to_lowercase)
+                        .filter(|m| m == "gptq" || m == "awq"),
+                ),
             ];
             for (what, value) in found {
                 let Some(value) = value else { continue };

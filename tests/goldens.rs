@@ -1,4 +1,5 @@
-//! Whole files decoded by the canonical libraries (tests/data/README.md), against ours.
+//! Whole files decoded by the canonical libraries (tests/data/README.md), against ours; candle and the
+//! `safetensors` crate must load every output.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -6,6 +7,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{TARGETS, assert_same, data};
+use safetensors::SafeTensors;
 
 /// Every directory below tests/data with a `model.safetensors` and what it decodes to.
 fn cases(family: &str) -> Vec<PathBuf> {
@@ -39,7 +41,11 @@ fn check_case(case: &std::path::Path) {
         assert_same(&expected, &bytes, &context);
         let output = directory.path().join(name);
         model.remember(&output, target).unwrap_or_else(|e| panic!("{context}: {e}"));
-        assert!(std::fs::read(output).unwrap() == bytes, "{context}: file and memory differ");
+        assert!(std::fs::read(&output).unwrap() == bytes, "{context}: file and memory differ");
+        let loaded = candle_core::safetensors::load(&output, &candle_core::Device::Cpu).unwrap();
+        for (name, tensor) in SafeTensors::deserialize(&expected).unwrap().tensors() {
+            assert_eq!(loaded[&name].dims(), tensor.shape(), "{context}: {name} in candle");
+        }
     }
     assert!(model.inspect().problems.is_empty(), "{}", case.display());
 }

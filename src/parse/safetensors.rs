@@ -8,11 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::Read;
 
-use safetensors::tensor::Metadata;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::Contents;
-use crate::model::TensorInfo;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -73,55 +72,60 @@ fn checked_header_size(n: u64) -> Result<usize> {
 /// The tensors in order of their data (ties, which only empty tensors make, as the header has them),
 /// and the length of the data section.
 fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
-    let bad = |e: serde_json::Error| AnamnesisError::parse(format!("safetensors header: {e}"));
-    let names: Names = serde_json::from_slice(json).map_err(bad)?;
-    let header: Metadata = serde_json::from_slice(json).map_err(bad)?;
+    let header: Header =
+        serde_json::from_slice(json).map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
+    let Header { mut entries, metadata } = header;
+    entries.sort_by_key(|(_, info)| info.data_offsets);
     let base = 8 + json.len() as u64;
-    let mut tensors = Vec::with_capacity(names.0.len());
-    for name in names.0 {
-        let info = header.info(&name).ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}` got lost")))?;
+    let tensor = |(name, info): &(String, TensorInfo)| {
         let (start, end) = info.data_offsets;
-        tensors.push(TensorInfo {
+        Ok(crate::model::TensorInfo {
+            name: name.clone(),
             dtype: Dtype::try_from(info.dtype)?,
             shape: info.shape.clone(),
-            offset: base + start as u64,
-            len: (end - start) as u64,
-            name,
-        });
-    }
-    tensors.sort_by_key(|t| (t.offset, t.len));
-    let metadata = header.metadata().clone().unwrap_or_default();
-    Ok((Contents { tensors, metadata, header_size: json.len() }, header.data_len() as u64))
+            offset: base.saturating_add(start as u64),
+            len: end.saturating_sub(start) as u64,
+        })
+    };
+    let tensors = entries.iter().map(tensor).collect::<Result<Vec<_>>>()?;
+    let validated = Metadata::new(None, entries)?;
+    Ok((Contents { tensors, metadata, header_size: json.len() }, validated.data_len() as u64))
 }
 
-/// The tensors' names as the JSON has them. A second entry of a name is an error: which one is meant?
-struct Names(Vec<String>);
+/// The JSON as it is written: in order, and with a second entry of a name an error, for which is meant?
+struct Header {
+    entries: Vec<(String, TensorInfo)>,
+    metadata: HashMap<String, String>,
+}
 
-impl<'de> serde::Deserialize<'de> for Names {
+impl<'de> serde::Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Names;
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Header;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map from names to tensors")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Names, A::Error> {
-                let mut seen = HashMap::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Header, A::Error> {
+                let (mut entries, mut metadata) = (Vec::new(), None);
                 while let Some(name) = map.next_key::<String>()? {
-                    map.next_value::<IgnoredAny>()?;
-                    let position = seen.len();
-                    if seen.insert(name.clone(), position).is_some() {
-                        return Err(serde::de::Error::custom(format!("`{name}` is listed twice")));
+                    if name != "__metadata__" {
+                        entries.push((name, map.next_value()?));
+                    } else if metadata.replace(map.next_value()?).is_some() {
+                        return Err(A::Error::custom("`__metadata__` is listed twice"));
                     }
                 }
-                seen.remove("__metadata__");
-                let mut names: Vec<(usize, String)> = seen.into_iter().map(|(name, at)| (at, name)).collect();
+                let mut names: Vec<&str> =
+                    entries.iter().map(|(name, _): &(String, TensorInfo)| name.as_str()).collect();
                 names.sort_unstable();
-                Ok(Names(names.into_iter().map(|(_, name)| name).collect()))
+                match names.windows(2).find(|pair| pair[0] == pair[1]) {
+                    Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
+                    None => Ok(Header { entries, metadata: metadata.unwrap_or_default() }),
+                }
             }
         }
-        deserializer.deserialize_map(Keys)
+        deserializer.deserialize_map(Entries)
     }
 }
