@@ -1,4 +1,5 @@
-//! BitsAndBytes: 4-bit codebooks in blocks of a flattened tensor, and LLM.int8() rows.
+//! BitsAndBytes: double-quantized scales and LLM.int8() rows. The 4-bit codes themselves are
+//! [`codebook`](super::codebook) blocks of the flattened tensor, `code[q] * absmax`, high nibble first.
 //!
 //! Formulas: bitsandbytes `functional.dequantize_4bit`, `functional.dequantize_blockwise` (nested
 //! absmax) and `functional.int8_vectorwise_dequant`.
@@ -6,34 +7,7 @@
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::remember::codebook::Pairs;
 use crate::simd::Kernel;
-
-/// Elements of a flattened 4-bit tensor: `code[q] * absmax[i / block]`, high nibble first.
-pub(crate) struct Blocks<'a> {
-    pub pairs: &'a Pairs,
-    pub bytes: &'a [u8],
-    /// Elements of the tensor that `bytes` hold, from an even one on.
-    pub elements: Range<usize>,
-    pub block: usize,
-    /// Scales, from the block of the first element on.
-    pub absmax: &'a [f32],
-}
-
-impl Kernel for Blocks<'_> {
-    #[inline(always)]
-    fn run<E: Element>(&self, mut out: &mut [E]) {
-        let mut bytes = self.bytes;
-        let mut left = self.block - self.elements.start % self.block;
-        for &absmax in self.absmax {
-            let n = left.min(out.len());
-            let (head, tail) = out.split_at_mut(n);
-            let (now, later) = bytes.split_at(n.div_ceil(2).min(bytes.len()));
-            self.pairs.scaled(now, absmax, head);
-            (out, bytes, left) = (tail, later, self.block);
-        }
-    }
-}
 
 /// `f32(code2[q] * absmax2) + offset` for each double-quantized absmax of blocks `blocks`.
 pub(crate) fn nested_absmax(

@@ -1,6 +1,7 @@
-//! Two 4-bit codes to a byte, looked up in a table of 16 values.
+//! Two 4-bit codes to a byte, looked up in a table of 16 values, in blocks that share a scale.
 
 use crate::element::Element;
+use crate::simd::Kernel;
 
 /// For each byte, the values of its two codes in the order of the output.
 pub(crate) struct Pairs(Box<[[f32; 2]; 256]>);
@@ -15,19 +16,55 @@ impl Pairs {
         }
         Self(pairs)
     }
+}
 
-    /// Looks up the codes in `bytes`, multiplies by `scale`, rounds into `out`. An odd `out` ends in the
-    /// first code of a byte.
+/// Values that are looked up before any is scaled: far more than a store buffer holds, for a vector load of
+/// what several narrow stores have just written has to wait for them.
+const TILE: usize = 512;
+
+/// Values that are scaled together; blocks are mostly multiples of it.
+const UNIT: usize = 16;
+
+/// A run of a flattened tensor: `codebook[code] * scale`.
+pub(crate) struct Blocks<'a> {
+    pub pairs: &'a Pairs,
+    pub bytes: &'a [u8],
+    /// Place of the first value in its block; even.
+    pub start: usize,
+    /// Values in a block.
+    pub block: usize,
+    /// Scales, from the block of the first value on.
+    pub scales: &'a [f32],
+}
+
+impl Kernel for Blocks<'_> {
     #[inline(always)]
-    pub(crate) fn scaled<E: Element>(&self, bytes: &[u8], scale: f32, out: &mut [E]) {
-        const TILE: usize = 32;
-        for (bytes, out) in bytes.chunks(TILE / 2).zip(out.chunks_mut(TILE)) {
-            let mut values = [0.0; TILE];
+    fn run<E: Element>(&self, out: &mut [E]) {
+        let mut scales = self.scales.iter().copied();
+        let mut scale = scales.next().unwrap_or(0.0);
+        let mut left = self.block - self.start;
+        let whole = self.block.is_multiple_of(UNIT) && self.start.is_multiple_of(UNIT);
+        let mut values = [0.0; TILE];
+        for (bytes, out) in self.bytes.chunks(TILE / 2).zip(out.chunks_mut(TILE)) {
             for (pair, &byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-                *pair = self.0[usize::from(byte)];
+                *pair = self.pairs.0[usize::from(byte)];
             }
-            for value in &mut values {
-                *value *= scale;
+            let mut advance = |n: usize| {
+                let now = scale;
+                left -= n;
+                if left == 0 {
+                    (scale, left) = (scales.next().unwrap_or(0.0), self.block);
+                }
+                now
+            };
+            if whole {
+                let units = out.len().div_ceil(UNIT);
+                for unit in &mut values.as_chunks_mut::<UNIT>().0[..units] {
+                    let scale = advance(UNIT);
+                    unit.iter_mut().for_each(|value| *value *= scale);
+                }
+            } else {
+                values[..out.len()].iter_mut().for_each(|value| *value *= advance(1));
             }
             E::store(&values, out);
         }

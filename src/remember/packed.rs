@@ -7,6 +7,13 @@ pub(crate) const CHUNK: usize = 32;
 #[inline(always)]
 pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
+    if BITS == 8 {
+        // The same as below, in a form that LLVM turns into one widening move.
+        for (codes, word) in codes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *codes = word.to_le_bytes().map(u32::from);
+        }
+        return codes;
+    }
     for (i, code) in codes.iter_mut().enumerate() {
         let (word, shift) = (i * BITS / 32, i * BITS % 32);
         let mut value = words[word] >> shift;

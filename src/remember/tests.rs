@@ -148,37 +148,39 @@ fn awq_kernel() {
     }
 }
 
+#[cfg(any(feature = "bnb", feature = "nvfp4"))]
+#[test]
+fn codebook_kernel() {
+    use super::codebook::{Blocks, Pairs};
+    let codebook: [f32; 16] = std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
+    for high_first in [true, false] {
+        let pairs = Pairs::new(&codebook, high_first);
+        for (start, n, block) in [
+            (0usize, 256usize, 64usize),
+            (0, 77, 64),
+            (10, 1291, 32),
+            (48, 4001, 64),
+            (6, 3, 128),
+            (0, 1600, 16),
+            (2, 50, 6),
+        ] {
+            let (bytes, scales) = (bytes(usize::div_ceil(n, 2)), scales((start + n).div_ceil(block)));
+            let kernel = Blocks { pairs: &pairs, bytes: &bytes, start, block, scales: &scales };
+            check("codebook", &kernel, n, |i| {
+                let high = (i % 2 == 0) == high_first;
+                let code = if high { bytes[i / 2] >> 4 } else { bytes[i / 2] & 15 };
+                codebook[usize::from(code)] * scales[(start + i) / block]
+            });
+        }
+    }
+}
+
 #[cfg(feature = "bnb")]
 #[test]
-fn bnb_kernels() {
-    use super::bnb::{Blocks, Int8Rows};
-    use super::codebook::Pairs;
-    let codebook: [f32; 16] = std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
-    let pairs = Pairs::new(&codebook, true);
-    for (elements, block) in [(0..256usize, 64usize), (0..77, 64), (10..301, 32), (64..65, 64), (6..9, 128)] {
-        let (n, first) = (elements.len(), elements.start / block);
-        let (bytes, absmax) = (bytes(n.div_ceil(2)), scales(elements.end.div_ceil(block) - first));
-        let kernel = Blocks { pairs: &pairs, bytes: &bytes, elements: elements.clone(), block, absmax: &absmax };
-        check("NF4", &kernel, n, |i| {
-            let code = if i % 2 == 0 { bytes[i / 2] >> 4 } else { bytes[i / 2] & 15 };
-            codebook[usize::from(code)] * absmax[(elements.start + i) / block - first]
-        });
-    }
+fn int8_kernel() {
+    use super::bnb::Int8Rows;
     let (codes, scb) = (bytes(10 * 37), scales(10));
     check("INT8", &Int8Rows { codes: &codes, cols: 37, scb: &scb }, 370, |i| {
         f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3
-    });
-}
-
-#[cfg(feature = "nvfp4")]
-#[test]
-fn nvfp4_kernel() {
-    use super::codebook::Pairs;
-    use super::nvfp4::{Blocks, e2m1};
-    let (bytes, scales) = (bytes(8 * 25), scales(25));
-    let kernel = Blocks { pairs: &Pairs::new(&e2m1(true), false), bytes: &bytes, scales: &scales };
-    check("NVFP4", &kernel, 400, |i| {
-        let code = bytes[i / 2] >> (i % 2 * 4) & 15;
-        e2m1(true)[usize::from(code)] * scales[i / 16]
     });
 }

@@ -10,8 +10,8 @@ use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, Te
 use super::{read, refused, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
-use crate::remember::bnb::{Blocks, Int8Rows, nested_absmax};
-use crate::remember::codebook::Pairs;
+use crate::remember::bnb::{Int8Rows, nested_absmax};
+use crate::remember::codebook::{Blocks, Pairs};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -199,9 +199,9 @@ impl Decode for FourBit<'_> {
         let kernel = Blocks {
             pairs: &Pairs::new(&codebook, true),
             bytes: &buffers.bytes,
-            elements: tile.cols.clone(),
+            start: tile.cols.start % self.block,
             block: self.block,
-            absmax: &buffers.scales,
+            scales: &buffers.scales,
         };
         dispatch(level, &kernel, out);
     }

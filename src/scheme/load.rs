@@ -105,7 +105,7 @@ pub(crate) fn read_transposed(
 ) -> Result<()> {
     let (height, width) = (rows.len(), cols.len() * 4);
     // Rows a power of two apart share cache sets; the extra line spreads them.
-    let pitch = width + 64;
+    let pitch = width.next_multiple_of(SQUARE * 4) + 64;
     let span = stride * 4 * STRIP;
     let joined = stride * 4 - width <= GAP && span <= SPAN;
     staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
@@ -124,12 +124,28 @@ pub(crate) fn read_transposed(
                 part.read_at(at(r), line)?;
             }
         }
-        for (c, column) in out.chunks_exact_mut(height).enumerate() {
-            for (r, word) in column[first..first + strip].iter_mut().enumerate() {
-                let at = r * pitch + c * 4;
-                *word = u32::from_le_bytes([lines[at], lines[at + 1], lines[at + 2], lines[at + 3]]);
-            }
-        }
+        transpose(lines, pitch, out, height, first..first + strip);
     }
     Ok(())
+}
+
+/// Columns that are transposed together.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const SQUARE: usize = 8;
+
+/// Moves `STRIP` lines of words, `pitch` bytes apart, into rows `rows` of each column of `out`.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+fn transpose(lines: &[u8], pitch: usize, out: &mut [u32], height: usize, rows: Range<usize>) {
+    for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
+        let mut block = [[0u32; STRIP]; SQUARE];
+        for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
+            let words = line[c * SQUARE * 4..].as_chunks::<4>().0;
+            for (column, word) in block.iter_mut().zip(words) {
+                column[r] = u32::from_le_bytes(*word);
+            }
+        }
+        for (column, block) in columns.chunks_exact_mut(height).zip(&block) {
+            column[rows.clone()].copy_from_slice(&block[..rows.len()]);
+        }
+    }
 }

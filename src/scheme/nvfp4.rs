@@ -10,8 +10,8 @@ use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, Te
 use super::{read, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
-use crate::remember::codebook::Pairs;
-use crate::remember::nvfp4::{BLOCK, Blocks, block_scale, e2m1};
+use crate::remember::codebook::{Blocks, Pairs};
+use crate::remember::nvfp4::{BLOCK, block_scale, e2m1};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -127,6 +127,8 @@ impl Decode for Weight<'_> {
         let kernel = Blocks {
             pairs: &Pairs::new(&e2m1(self.divides), false),
             bytes: &buffers.bytes[values.start / 2..values.end / 2],
+            start: 0,
+            block: BLOCK,
             scales: &buffers.scales[values.start / BLOCK..values.end / BLOCK],
         };
         dispatch(level, &kernel, out);
