@@ -86,8 +86,11 @@ impl QuantConfig {
     pub(crate) fn check(&self) -> Result<()> {
         let mut facts: Vec<(&str, &Place, String)> = Vec::new();
         for place in &self.places {
+            let flag = |key: &str| place.get(key).and_then(Value::as_bool);
             let found = [
                 ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
+                ("symmetry", flag("sym").map(|v| v.to_string())),
+                ("checkpoint format", place.text(&["checkpoint_format"]).map(str::to_owned)),
                 ("group size", place.int(&["group_size", "q_group_size"]).map(|v| v.to_string())),
                 (
                     "method",
@@ -151,14 +154,17 @@ impl QuantConfig {
         .is_some()
     }
 
-    /// `[rows, columns]` of the blocks that share a scale.
+    /// `[rows, columns]` of the blocks that share a scale: `weight_block_size`, or the `block_structure` that
+    /// all config groups of compressed-tensors have.
     pub(crate) fn weight_block_size(&self) -> Option<([usize; 2], &str)> {
-        self.first(|p| match p.get("weight_block_size")?.as_array()?.as_slice() {
-            [rows, cols] => {
-                let size = |v: &Value| usize::try_from(v.as_u64()?).ok().filter(|&n| n > 0);
-                Some([size(rows)?, size(cols)?])
-            }
-            _ => None,
+        self.first(|p| {
+            let group = |g: &Value| pair(g.get("weights")?.get("block_structure")?);
+            let groups = || {
+                let sizes: Option<Vec<_>> = p.get("config_groups")?.as_object()?.values().map(group).collect();
+                let sizes = sizes?;
+                sizes.first().copied().filter(|first| sizes.iter().all(|size| size == first))
+            };
+            p.get("weight_block_size").and_then(pair).or_else(groups)
         })
     }
 
@@ -186,6 +192,15 @@ impl Place {
     }
 }
 
+/// Two positive sizes.
+fn pair(value: &Value) -> Option<[usize; 2]> {
+    let size = |v: &Value| usize::try_from(v.as_u64()?).ok().filter(|&n| n > 0);
+    match value.as_array()?.as_slice() {
+        [rows, cols] => Some([size(rows)?, size(cols)?]),
+        _ => None,
+    }
+}
+
 fn matches(pattern: &str, module: &str) -> bool {
     if let Some(expression) = pattern.strip_prefix("re:") {
         // Python's `re.match` anchors at the start only.
@@ -197,6 +212,24 @@ fn matches(pattern: &str, module: &str) -> bool {
     }
     let (module, pattern) = (format!(".{module}."), format!(".{}.", pattern.trim_matches('.')));
     module.contains(&pattern)
+}
+
+/// `json` with Python's NaN, Infinity and -Infinity, which no JSON has and many a config.json, as null.
+fn without_python_floats(json: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest, mut in_string) = (Vec::with_capacity(json.len()), json, false);
+    while let [first, tail @ ..] = rest {
+        let float = [&b"NaN"[..], b"Infinity", b"-Infinity"].into_iter().find(|f| !in_string && rest.starts_with(f));
+        if let Some(float) = float {
+            out.extend_from_slice(b"null");
+            rest = &rest[float.len()..];
+            continue;
+        }
+        let n = if in_string && *first == b'\\' { rest.len().min(2) } else { 1 };
+        in_string ^= *first == b'"';
+        out.extend_from_slice(&rest[..n]);
+        rest = if n == 1 { tail } else { &rest[n..] };
+    }
+    out
 }
 
 /// The JSON in `path`; `None` if there is no such file.
@@ -214,7 +247,8 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
         let message = format!("{} is larger than {MAX_CONFIG_BYTES} bytes", path.display());
         return Err(AnamnesisError::LimitExceeded { limit: "MAX_CONFIG_BYTES", message });
     }
-    let value = serde_json::from_slice(&json);
+    let value =
+        serde_json::from_slice(&json).or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
     value.map(Some).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
 }
 

@@ -18,6 +18,9 @@
 //! A model that cannot be recovered faithfully is an [error](AnamnesisError) that names the tensor and the
 //! reason; codes never pass for weights.
 
+// Without its schemes, what they share has no callers.
+#![cfg_attr(not(all(feature = "gptq", feature = "awq", feature = "bnb", feature = "nvfp4")), allow(dead_code))]
+
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
 

@@ -77,6 +77,7 @@ pub(crate) trait Scheme: Sync {
 
 /// Every scheme. The first that claims or refuses a tensor settles it.
 const SCHEMES: &[&dyn Scheme] = &[
+    &foreign::ComfyUi,
     #[cfg(feature = "nvfp4")]
     &nvfp4::Nvfp4,
     &foreign::Foreign,
@@ -96,6 +97,8 @@ const SCHEMES: &[&dyn Scheme] = &[
 pub(crate) struct Index<'m> {
     by_name: HashMap<&'m str, Tensor<'m>>,
     pub config: &'m QuantConfig,
+    /// Whether the file says that ComfyUI's own layouts are in it.
+    pub is_comfyui: bool,
     /// Whether some tensor of the file is a scale of an FP8 weight, or a marker that there are such.
     pub has_fp8_scales: bool,
 }
@@ -108,7 +111,8 @@ impl<'m> Index<'m> {
             fp8::is_scale_name(t.name()) || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
         };
         let has_fp8_scales = model.tensors().any(|t| scaled(&t));
-        Self { by_name, config: &model.config, has_fp8_scales }
+        let is_comfyui = model.metadata.contains_key("_quantization_metadata");
+        Self { by_name, config: &model.config, is_comfyui, has_fp8_scales }
     }
 
     /// The tensor called `name`.

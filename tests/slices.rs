@@ -53,6 +53,7 @@ fn check(name: &str, tensors: &[Raw], metadata: &[(&str, &str)], shape: &[usize]
 const FLOATS: [&str; 3] = ["F32", "BF16", "F16"];
 
 /// `[k, n]` as `[n, k]`.
+#[cfg(any(feature = "gptq", feature = "awq"))]
 fn transposed(bytes: &[u8], k: usize, n: usize, size: usize) -> Vec<u8> {
     (0..n).flat_map(|c| (0..k).flat_map(move |r| bytes[(r * n + c) * size..][..size].to_vec())).collect()
 }

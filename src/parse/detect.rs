@@ -6,14 +6,19 @@ use crate::{AnamnesisError, Result};
 
 /// A container format.
 pub(super) struct Format {
-    /// Whether a file that begins like this is of the format. Eight bytes, or all that there are.
+    /// Whether a file that begins like this is of the format. [`HEAD`] bytes, or all that there are.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
     pub read: fn(&Source) -> Result<Contents>,
 }
 
-/// Every container that is recognised, in order of preference.
+/// Bytes that tell the format.
+const HEAD: usize = 9;
+
+/// Every container that is recognised, in order of preference. A safetensors file begins with a length,
+/// which can look like any of the others, and then with JSON, which cannot.
 const FORMATS: &[Format] = &[
+    Format { matches: |head| matches!(head, [.., 0, 0, 0, 0, b'{']), read: safetensors::read },
     Format { matches: |head| head.starts_with(b"GGUF"), read: |_| unreadable("GGUF", "gguf", cfg!(feature = "gguf")) },
     Format {
         matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"),
@@ -34,8 +39,8 @@ const FORMATS: &[Format] = &[
 
 /// The format of `source`.
 pub(super) fn detect(source: &Source) -> Result<&'static Format> {
-    let mut head = [0; 8];
-    let n = source.len().unwrap_or(0).min(8) as usize;
+    let mut head = [0; HEAD];
+    let n = source.len().unwrap_or(0).min(HEAD as u64) as usize;
     source.read_at(0, &mut head[..n])?;
     let found = FORMATS.iter().find(|f| (f.matches)(&head[..n]));
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))

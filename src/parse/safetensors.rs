@@ -35,7 +35,7 @@ pub(super) fn read(source: &Source) -> Result<Contents> {
     let mut json = vec![0; checked_header_size(n)?];
     source.read_at(8, &mut json)?;
     let (contents, data_len) = parse_json(&json)?;
-    let expected = 8 + n + data_len;
+    let expected = (8 + n).saturating_add(data_len);
     if expected != len {
         return Err(AnamnesisError::parse(format!(
             "safetensors file of {len} bytes where its header describes {expected}: {}",
@@ -88,8 +88,24 @@ fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
         })
     };
     let tensors = entries.iter().map(tensor).collect::<Result<Vec<_>>>()?;
-    let validated = Metadata::new(None, entries)?;
+    let culprit = culprit(&tensors, base);
+    let validated = Metadata::new(None, entries).map_err(|e| match (AnamnesisError::from(e), culprit) {
+        (AnamnesisError::Parse { reason }, Some(t)) => {
+            AnamnesisError::parse(format!("{reason}: tensor `{}` ({} {:?})", t.name, t.dtype, t.shape))
+        }
+        (error, _) => error,
+    })?;
     Ok((Contents { tensors, metadata, header_size: json.len() }, validated.data_len() as u64))
+}
+
+/// The tensor that a failed validation was about, which the library does not always name.
+fn culprit(tensors: &[crate::model::TensorInfo], base: u64) -> Option<&crate::model::TensorInfo> {
+    let mut end = base;
+    tensors.iter().find(|t| {
+        let fits = t.offset == end && t.dtype.byte_len(&t.shape) == Some(t.len as usize);
+        end = t.offset.saturating_add(t.len);
+        !fits
+    })
 }
 
 /// The JSON as it is written: in order, and with a second entry of a name an error, for which is meant?

@@ -36,7 +36,7 @@ impl Scheme for Awq {
             return Err(refused(t, "AWQ", format!("{place} says version `{version}`; the GEMM layout is decoded")));
         }
         let k = packed.words[0];
-        let group_size = packed.group_size(k, all)?;
+        let group_size = packed.group_size(k, false, all)?;
         let qzeros = match &packed.qzeros {
             Some(zeros) if zeros.shape() != [packed.groups, packed.words[1]] => {
                 return Err(wrong(

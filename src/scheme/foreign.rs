@@ -51,6 +51,7 @@ const SIGNS: &[Sign] = &[
     sign("compressed-tensors pack-quantized", ".weight_packed", WORDS, &[".weight_scale"]),
     sign("compressed-tensors marlin-24", ".weight_packed", WORDS, &[".scale_packed"]),
     sign("compressed-tensors MXFP4", ".weight_packed", BYTES, &[".weight_scale"]),
+    sign("packed weights", ".weight_packed", &[], &[]),
     sign("compressed-tensors sparse-bitmask", ".compressed", &[], &[".bitmask"]),
     sign("gpt-oss MXFP4", "_blocks", BYTES, &["_scales"]),
     sign("DeepSeek FP4 experts", ".weight", INT8, &[".scale"]),
@@ -66,6 +67,7 @@ const SIGNS: &[Sign] = &[
     sign("GPTQ Marlin", ".B", WORDS, &[".s"]),
     sign("QuIP#", ".Qidxs", &[], &[]),
     sign("VPTQ", ".indices", &[], &[".centroids"]),
+    sign("VPTQ", ".indices", &[], &[".centroids.weight"]),
     sign("optimum-quanto", ".weight._data", &[], &[]),
     sign("optimum-quanto", ".weight._data._data", &[], &[]),
     sign("torchao", "._weight_qdata", &[], &[]),
@@ -90,7 +92,7 @@ const DISABLED: &[Sign] = &[
     #[cfg(not(feature = "bnb"))]
     Sign {
         remedy: "needs the feature `bnb`, which this build leaves out",
-        ..sign("BitsAndBytes 4-bit", ".weight", &[], &[".weight.absmax"])
+        ..sign("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"])
     },
     #[cfg(not(feature = "bnb"))]
     Sign {
@@ -121,6 +123,20 @@ fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
 
 fn refuse<'m>(signs: &[Sign], t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
     signs.iter().find(|s| s.fits(t, all)).map_or(Ok(None), |s| Err(refused(t, s.scheme, s.remedy)))
+}
+
+/// Refuses what ComfyUI's metadata describes: its nibbles and scales lie otherwise than their names say.
+pub(super) struct ComfyUi;
+
+impl Scheme for ComfyUi {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other("ComfyUI quantization")
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let scaled = all.is_comfyui && all.at(t.name(), "_scale").is_some();
+        if scaled { Err(refused(t, "ComfyUI quantization", NOT_YET)) } else { Ok(None) }
+    }
 }
 
 impl Scheme for Foreign {

@@ -144,13 +144,13 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
     let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else { return None };
     let shared = s_stack.iter().all(|&d| d == 1) && w_stack.iter().any(|&d| d != 1);
-    if !shared && w_stack != s_stack {
+    if s.len() != w.len() || !shared && w_stack != s_stack {
         return None;
     }
     let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
     let [block_rows, block_cols] = match configured.filter(fits) {
         Some(size) => size,
-        None => [side(*n, *rows)?, side(*k, *cols)?],
+        None => infer([*n, *k], [*rows, *cols])?,
     };
     Some(ScaleGrid {
         matrix_rows: *n,
@@ -161,17 +161,39 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     })
 }
 
-/// The block size that cuts `dim` into `n` pieces, the last of which may be smaller: all or one at the
-/// ends, else the power of two that does, else an exact divisor.
-fn side(dim: usize, n: usize) -> Option<usize> {
-    if n == 0 || n > dim {
-        return None;
+/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. Where
+/// a side fits two sizes, it is the one that the other side has.
+fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
+    let [rows, cols] = [sizes(dims[0], counts[0]), sizes(dims[1], counts[1])];
+    match (rows.as_slice(), cols.as_slice()) {
+        (&[rows], &[cols]) => Some([rows, cols]),
+        (&[a, b], &[cols]) if a == cols || b == cols => Some([cols, cols]),
+        (&[rows], &[a, b]) if a == rows || b == rows => Some([rows, rows]),
+        (&[a, _], &[c, _]) if a == c => Some([a, a]),
+        _ => None,
     }
-    if n == 1 {
-        return Some(dim);
+}
+
+/// The sizes that cut `dim` into `n` pieces and that anyone would choose: all or one at the ends, else the
+/// power of two that does, and an exact divisor that is a multiple of 16.
+fn sizes(dim: usize, n: usize) -> Vec<usize> {
+    match n {
+        0 => vec![],
+        1 => vec![dim],
+        _ if n >= dim => {
+            if n == dim {
+                vec![1]
+            } else {
+                vec![]
+            }
+        }
+        _ => {
+            let powers = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p < dim);
+            let power = powers.into_iter().find(|p| dim.div_ceil(*p) == n);
+            let exact = dim.is_multiple_of(n).then(|| dim / n).filter(|&exact| exact % 16 == 0 && Some(exact) != power);
+            power.into_iter().chain(exact).collect()
+        }
     }
-    let power = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p <= dim).find(|p| dim.div_ceil(*p) == n);
-    power.or_else(|| dim.is_multiple_of(n).then(|| dim / n))
 }
 
 /// An FP8 weight with its scales.
@@ -240,17 +262,18 @@ impl Decode for Weight<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::side;
+    use super::infer;
 
     #[test]
     fn block_sizes_from_ragged_edges() {
-        assert_eq!(side(576, 5), Some(128));
-        assert_eq!(side(300, 3), Some(128));
-        assert_eq!(side(8, 2), Some(4));
-        assert_eq!(side(960, 10), Some(96));
-        assert_eq!(side(64, 64), Some(1));
-        assert_eq!(side(64, 1), Some(64));
-        assert_eq!(side(100, 37), None);
-        assert_eq!(side(4, 5), None);
+        assert_eq!(infer([576, 7168], [5, 56]), Some([128, 128]));
+        assert_eq!(infer([300, 260], [3, 3]), Some([128, 128]));
+        assert_eq!(infer([192, 256], [2, 2]), Some([128, 128]));
+        assert_eq!(infer([8, 8], [2, 2]), Some([4, 4]));
+        assert_eq!(infer([960, 960], [10, 10]), Some([96, 96]));
+        assert_eq!(infer([64, 64], [64, 2]), Some([1, 32]));
+        assert_eq!(infer([192, 8], [2, 1]), None);
+        assert_eq!(infer([100, 64], [37, 1]), None);
+        assert_eq!(infer([4, 4], [5, 1]), None);
     }
 }

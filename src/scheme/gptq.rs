@@ -40,7 +40,10 @@ impl Scheme for Gptq {
         }
         let g_idx = all.at(packed.base, "g_idx").filter(|g| g.elements() > 0);
         let (bits, k) = bits_and_inputs(&packed, g_idx.as_ref(), all)?;
-        let group_size = packed.group_size(k, all)?;
+        let group_size = packed.group_size(k, g_idx.is_some(), all)?;
+        if g_idx.is_none() && packed.groups > 1 && all.config.flag("desc_act") == Some(true) {
+            return Err(wrong(t, format!("the config says desc_act, and its `{}g_idx` is missing", packed.base)));
+        }
         let zeros = zeros(&packed, bits, all)?;
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
@@ -70,12 +73,12 @@ fn bits_and_inputs(packed: &Packed<'_>, g_idx: Option<&Tensor<'_>>, all: &Index<
     let t = &packed.qweight;
     let rows = packed.words[0];
     let inputs = |bits: usize| match g_idx {
-        Some(g) => (g.elements().checked_mul(bits)?.div_ceil(32) == rows).then(|| g.elements()),
-        None => (rows * 32).is_multiple_of(bits).then(|| rows * 32 / bits),
+        Some(g) => (words_of(g.elements(), bits) == Some(rows)).then(|| g.elements()),
+        None => rows.checked_mul(32).filter(|all| all.is_multiple_of(bits)).map(|all| all / bits),
     };
     let zeros_fit = |bits: usize| {
         let shape = packed.qzeros.as_ref().map(Tensor::shape);
-        shape.is_none_or(|shape| shape == [packed.groups, (packed.n * bits).div_ceil(32)])
+        shape.is_none_or(|shape| words_of(packed.n, bits).is_some_and(|words| shape == [packed.groups, words]))
     };
     if let Some(g) = g_idx.filter(|g| g.dtype() != Dtype::I32 || g.shape().len() != 1) {
         return Err(wrong(g, "a g_idx is I32 and has one dimension"));
@@ -84,16 +87,22 @@ fn bits_and_inputs(packed: &Packed<'_>, g_idx: Option<&Tensor<'_>>, all: &Index<
         WIDTHS.iter().filter(|&&b| zeros_fit(b)).filter_map(|&b| Some((b, inputs(b)?))).collect();
     // Per-module overrides outrank the general figure; then only the shapes speak, if they can.
     let overridden = all.config.has("dynamic") || all.config.has("extra_config");
-    let configured = all.config.int(&["bits"]).filter(|_| !(overridden && fitting.len() == 1));
+    let configured = all.config.int(&["bits"]).filter(|_| !overridden);
+    let proved = packed.qzeros.is_some() || g_idx.is_some();
     match (configured, fitting.as_slice()) {
         (Some((bits @ 5..=7, place)), _) => Err(refused(t, "GPTQ", format!("planar packing of {bits} bits ({place})"))),
         (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
             Some(found) => Ok(*found),
             None => Err(wrong(t, format!("{place} says {bits} bits; {}", shapes(packed, g_idx, fitting)))),
         },
-        (None, [only]) if packed.qzeros.is_some() || g_idx.is_some() => Ok(*only),
+        (None, [only]) if proved => Ok(*only),
         (None, fitting) => Err(wrong(t, format!("{}, and no config tells the bits", shapes(packed, g_idx, fitting)))),
     }
+}
+
+/// Words that `codes` codes take.
+fn words_of(codes: usize, bits: usize) -> Option<usize> {
+    Some(codes.checked_mul(bits)?.div_ceil(32))
 }
 
 /// What the shapes say of the width, for an error.

@@ -50,7 +50,7 @@ impl Scheme for Nvfp4 {
         let (&k, rows) = shape.split_last().unwrap_or((&0, &[]));
         let stack = rows.split_last().map_or(1, |(_, stack)| stack.iter().product());
         let globals = global.elements();
-        if globals != 1 && globals != stack {
+        if globals == 0 || globals != 1 && globals != stack {
             return Err(wrong(&global, format!("`{}` has {stack} matrices", t.name())));
         }
         let rows: usize = rows.iter().product();

@@ -40,6 +40,9 @@ impl<'m> Packed<'m> {
         let scales = all.need(t, base, "scales")?;
         let &[rows, cols] = t.shape() else { return Err(wrong(t, "a qweight has two dimensions")) };
         let &[groups, n] = scales.shape() else { return Err(wrong(&scales, "scales have two dimensions")) };
+        if t.elements() == 0 || scales.elements() == 0 {
+            return Err(wrong(t, "there is nothing in it"));
+        }
         let qzeros = all.at(base, "qzeros");
         for words in [Some(*t), qzeros].into_iter().flatten() {
             if !matches!(words.dtype(), Dtype::I32 | Dtype::U32) {
@@ -61,13 +64,10 @@ impl<'m> Packed<'m> {
         }
     }
 
-    /// The group size: configured, or implied by the number of groups of `k` input features.
-    pub(super) fn group_size(&self, k: usize, all: &Index<'m>) -> Result<usize> {
-        let t = &self.qweight;
-        let groups = self.groups;
-        if groups == 0 || k == 0 || self.n == 0 {
-            return Err(wrong(t, "there is nothing in it"));
-        }
+    /// The group size: configured, or implied by the number of groups of `k` input features. Where an index
+    /// has the group of each input, several sizes may fit.
+    pub(super) fn group_size(&self, k: usize, indexed: bool, all: &Index<'m>) -> Result<usize> {
+        let (t, groups) = (&self.qweight, self.groups);
         if let Some((size, place)) = all.config.int(&["group_size", "q_group_size"]) {
             let size = if size == -1 { k } else { usize::try_from(size).unwrap_or(0) };
             if size > 0 && k.div_ceil(size) == groups {
@@ -77,11 +77,13 @@ impl<'m> Packed<'m> {
                 return Err(wrong(t, format!("{place} says groups of {size} inputs, and {groups} groups cover {k}")));
             }
         }
-        let power = [16, 32, 64, 128, 256, 512, 1024].into_iter().find(|&p| k.div_ceil(p) == groups);
         let exact = k.is_multiple_of(groups).then(|| k / groups);
-        exact
-            .or(power)
-            .ok_or_else(|| wrong(t, format!("{groups} groups do not divide {k} inputs, and no config tells how")))
+        let ragged = [16, 32, 64, 128, 256, 512, 1024].into_iter().find(|&p| k.div_ceil(p) == groups);
+        match (exact, ragged) {
+            (Some(size), None) | (None, Some(size)) => Ok(size),
+            (Some(exact), Some(ragged)) if exact == ragged || groups == 1 || indexed => Ok(exact),
+            _ => Err(wrong(t, format!("how {groups} groups divide {k} inputs, no config tells"))),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Group, Index, QuantScheme, SCHEMES, TensorRole, module_of, roles, wrong};
 use crate::model::Tensor;
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// One tensor of the output.
 pub(crate) enum Item<'m> {
@@ -124,9 +124,20 @@ fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (Tens
         let what = "it belongs to a quantized weight, and none goes with it";
         return Err((role, wrong(t, what)));
     }
+    if t.dtype() == Dtype::F8E8M0 && t.name().ends_with(".scale") {
+        return Err((TensorRole::Scale, wrong(t, "it scales a quantized weight, and none goes with it")));
+    }
     let is_weight = t.name() == "weight" || t.name().ends_with(".weight");
     let configured = all.config.is_quantized() && !all.config.skips(module_of(t.name()));
-    if is_weight && t.dtype().is_integer() && configured {
+    if configured && t.name().ends_with(".scales") {
+        return Err((
+            TensorRole::Scale,
+            wrong(t, "the config says that the model is quantized, and no weight goes with it"),
+        ));
+    }
+    // BitsAndBytes can store its bytes under the dtype of the model: one column of them.
+    let bytes = matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
+    if is_weight && (t.dtype().is_integer() || bytes) && configured {
         let method = all.config.method().unwrap_or_else(|| "quantized".to_owned());
         let what =
             format!("the config says that it is quantized ({method}), and the tensors that would say how are missing");
