@@ -37,7 +37,12 @@ const SIGNS: &[Sign] = &[
     #[cfg(not(feature = "nvfp4"))]
     Sign {
         remedy: "needs the feature `nvfp4`, which this build leaves out",
-        ..sign("NVFP4", ".weight", BYTES, &[".weight_scale_2"])
+        ..sign("NVFP4", "", BYTES, &["_weight_scale_2"])
+    },
+    #[cfg(not(feature = "nvfp4"))]
+    Sign {
+        remedy: "needs the feature `nvfp4`, which this build leaves out",
+        ..sign("NVFP4", "", BYTES, &["_scale_2"])
     },
     #[cfg(not(feature = "nvfp4"))]
     Sign {
