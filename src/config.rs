@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
@@ -41,6 +42,8 @@ struct Place {
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
     places: Vec<Place>,
+    /// Modules that stay unquantized, compiled when first asked for.
+    skipped: OnceLock<Vec<Pattern>>,
 }
 
 impl QuantConfig {
@@ -60,7 +63,7 @@ impl QuantConfig {
                 places.push(Place { name, values: values.clone() });
             }
         }
-        Ok(Self { places })
+        Ok(Self { places, ..Self::default() })
     }
 
     /// Adds what AutoGPTQ writes into a safetensors file's own metadata (`gptq_bits`, …).
@@ -172,8 +175,15 @@ impl QuantConfig {
     /// its path, by a `*` pattern, or by a regular expression after `re:`.
     #[must_use]
     pub fn skips(&self, module: &str) -> bool {
-        let lists = self.places.iter().flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
-        lists.flatten().filter_map(Value::as_str).any(|pattern| matches(pattern, module))
+        let skipped = self.skipped.get_or_init(|| {
+            let lists = self.places.iter().flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
+            lists.flatten().filter_map(Value::as_str).filter_map(Pattern::new).collect()
+        });
+        let dotted = format!(".{module}.");
+        skipped.iter().any(|pattern| match pattern {
+            Pattern::Path(path) => dotted.contains(path),
+            Pattern::Expression(expression) => expression.is_match(module),
+        })
     }
 }
 
@@ -201,17 +211,29 @@ fn pair(value: &Value) -> Option<[usize; 2]> {
     }
 }
 
-fn matches(pattern: &str, module: &str) -> bool {
-    if let Some(expression) = pattern.strip_prefix("re:") {
+/// Which modules an entry of a skip list means.
+#[derive(Debug, Clone)]
+enum Pattern {
+    /// Any whose path has this in it, dots on both sides.
+    Path(String),
+    /// Any that this matches.
+    Expression(regex_lite::Regex),
+}
+
+impl Pattern {
+    /// `None` for an expression of a dialect that is not understood: it then skips nothing, and whatever it
+    /// meant is an error rather than a wrong weight.
+    fn new(text: &str) -> Option<Self> {
         // Python's `re.match` anchors at the start only.
-        return regex_lite::Regex::new(&format!("^(?:{expression})")).is_ok_and(|re| re.is_match(module));
+        let expression = match text.strip_prefix("re:") {
+            Some(expression) => format!("^(?:{expression})"),
+            None if text.contains('*') => {
+                format!("^{}", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
+            }
+            None => return Some(Self::Path(format!(".{}.", text.trim_matches('.')))),
+        };
+        regex_lite::Regex::new(&expression).ok().map(Self::Expression)
     }
-    if pattern.contains('*') {
-        let expression: Vec<String> = pattern.split('*').map(regex_lite::escape).collect();
-        return regex_lite::Regex::new(&format!("^{}", expression.join(".*"))).is_ok_and(|re| re.is_match(module));
-    }
-    let (module, pattern) = (format!(".{module}."), format!(".{}.", pattern.trim_matches('.')));
-    module.contains(&pattern)
 }
 
 /// `json` with Python's NaN, Infinity and -Infinity, which no JSON has and many a config.json, as null.
@@ -258,13 +280,19 @@ mod tests {
 
     #[test]
     fn skip_patterns() {
-        assert!(matches("lm_head", "lm_head"));
-        assert!(matches("lm_head", "model.lm_head"));
-        assert!(matches("mlp.gate", "model.layers.0.mlp.gate"));
-        assert!(!matches("mlp.gate", "model.layers.0.mlp.gate_proj"));
-        assert!(matches("re:.*lm_head", "model.lm_head"));
-        assert!(matches("model.layers.0*", "model.layers.0.mlp"));
-        assert!(!matches("model.layers.1*", "model.layers.0.mlp"));
+        let skips = |pattern: &str, module: &str| {
+            let values = serde_json::json!({"ignore": [pattern]}).as_object().unwrap().clone();
+            let place = Place { name: "test".into(), values };
+            QuantConfig { places: vec![place], ..QuantConfig::default() }.skips(module)
+        };
+        assert!(skips("lm_head", "lm_head"));
+        assert!(skips("lm_head", "model.lm_head"));
+        assert!(skips("mlp.gate", "model.layers.0.mlp.gate"));
+        assert!(!skips("mlp.gate", "model.layers.0.mlp.gate_proj"));
+        assert!(skips("re:.*lm_head", "model.lm_head"));
+        assert!(!skips("re:(?=look)ahead", "lookahead"));
+        assert!(skips("model.layers.0*", "model.layers.0.mlp"));
+        assert!(!skips("model.layers.1*", "model.layers.0.mlp"));
     }
 
     #[test]

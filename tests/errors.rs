@@ -370,6 +370,12 @@ fn foreign_schemes() {
         X.weight._data I8 4,8; X.weight._scale F32 4,1 |  | Unsupported: `X.weight._data` & quanto
         X.weight._data._data U8 4,8; X.weight._shift F32 4,1 |  | Unsupported: `X.weight._data._data` & quanto
         X._weight_qdata I8 4,8; X._weight_scale F32 4,1 |  | Unsupported: `X._weight_qdata` & torchao
+        X.weight I8 8,4; X.weight_scales F16 4 |  | Unsupported: `X.weight` & EETQ
+        X.weight U8 4,4; X.scale F16 4,1; X.zero_point F16 4,1 |  | Unsupported: `X.weight` & SDNQ
+        X.B I32 4,8; X.s_channel F32 1,8; X.s_group F16 2,8 |  | Unsupported: `X.B` & QQQ
+        X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
+        X.weight F8_E4M3 4,8; X.weight_scale F32 (); X.svdquant_lora_a BF16 2,8 |  | Unsupported: `X.svdquant_lora_a`
+        X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,
     );
 }
@@ -377,9 +383,15 @@ fn foreign_schemes() {
 /// Codes whose scales are not in the file.
 #[test]
 fn packed_codes_alone() {
-    for text in ["X.weight_packed U8 4,16", "X.weight_packed I32 4,2"] {
-        let said = recover(file(&tensors(text), &[]), "").err().map(|e| e.to_string());
-        assert!(said.as_ref().is_some_and(|s| s.contains("`X.weight_packed`")), "{text}: {said:?}");
+    let mxfp4 = r#"{"quant_method":"mxfp4"}"#;
+    for (text, config, name) in [
+        ("X.weight_packed U8 4,16", "", "`X.weight_packed`"),
+        ("X.weight_packed I32 4,2", "", "`X.weight_packed`"),
+        ("X_blocks U8 2,4,1,16", mxfp4, "`X_blocks`"),
+        ("X.weight F4 4,16", mxfp4, "`X.weight`"),
+    ] {
+        let said = recover(file(&tensors(text), &[]), config).err().map(|e| e.to_string());
+        assert!(said.as_ref().is_some_and(|s| s.contains(name)), "{text}: {said:?}");
     }
 }
 
@@ -418,7 +430,9 @@ fn configs() {
         (r#"{"quant_method":"gptq","bits":4,"group_size":64}"#, r#"{"bits":4,"group_size":128}"#),
         (r#"{"quant_method":"gptq"}"#, r#"{"quant_method":"awq"}"#),
         (r#"{"bits":4,"checkpoint_format":"gptq"}"#, r#"{"bits":4,"checkpoint_format":"gptq_v2"}"#),
+        (r#"{"bits":4,"checkpoint_format":"gptq"}"#, r#"{"bits":4,"format":"gptq_v2"}"#),
         (r#"{"bits":4,"sym":true}"#, r#"{"bits":4,"sym":false}"#),
+        (r#"{"weight_block_size":[128,128]}"#, r#"{"weight_block_size":[64,64]}"#),
     ];
     for (ours, theirs) in pairs {
         let result = parse_beside(&q, &[("config.json", &config(ours)), ("quantize_config.json", theirs)]);
@@ -503,6 +517,13 @@ fn header_limit() {
     std::fs::write(file.path(), 150_000_000u64.to_le_bytes()).unwrap();
     file.as_file().set_len(200_000_000).unwrap();
     assert_eq!(verdict(anamnesis::parse(file.path()), Limit, &["150000000"]), None);
+}
+
+/// No metadata, in the two ways that the format has for it.
+#[test]
+fn null_metadata() {
+    anamnesis::parse_bytes(with_header("{}", 0)).unwrap();
+    anamnesis::parse_bytes(with_header(r#"{"__metadata__":null}"#, 0)).unwrap();
 }
 
 /// The first bytes of a safetensors file are a number, and some numbers look like other formats' marks.

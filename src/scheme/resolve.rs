@@ -128,20 +128,19 @@ fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (Tens
         return Err((TensorRole::Scale, wrong(t, "it scales a quantized weight, and none goes with it")));
     }
     let is_weight = t.name() == "weight" || t.name().ends_with(".weight");
-    let configured = all.config.is_quantized() && !all.config.skips(module_of(t.name()));
-    if configured && t.name().ends_with(".scales") {
-        return Err((
-            TensorRole::Scale,
-            wrong(t, "the config says that the model is quantized, and no weight goes with it"),
-        ));
-    }
     // BitsAndBytes can store its bytes under the dtype of the model: one column of them.
     let bytes = matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
-    if is_weight && (t.dtype().is_integer() || bytes) && configured {
+    let is_codes = is_weight && (t.dtype().is_integer() || bytes);
+    let is_scales = t.name().ends_with(".scales");
+    if !(is_codes || is_scales) || !all.config.is_quantized() || all.config.skips(module_of(t.name())) {
+        return Ok(());
+    }
+    if is_scales {
+        Err((TensorRole::Scale, wrong(t, "the config says that the model is quantized, and no weight goes with it")))
+    } else {
         let method = all.config.method().unwrap_or_else(|| "quantized".to_owned());
         let what =
             format!("the config says that it is quantized ({method}), and the tensors that would say how are missing");
-        return Err((TensorRole::Quantized, wrong(t, what)));
+        Err((TensorRole::Quantized, wrong(t, what)))
     }
-    Ok(())
 }
