@@ -89,11 +89,16 @@ impl QuantConfig {
     pub(crate) fn check(&self) -> Result<()> {
         let mut facts: Vec<(&str, &Place, String)> = Vec::new();
         for place in &self.places {
+            let format = place.text(&["checkpoint_format", "format"]).filter(|f| f.starts_with("gptq"));
             let flag = |key: &str| place.get(key).and_then(Value::as_bool);
             let found = [
                 ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
                 ("symmetry", flag("sym").map(|v| v.to_string())),
-                ("checkpoint format", place.text(&["checkpoint_format"]).map(str::to_owned)),
+                ("checkpoint format", format.map(str::to_owned)),
+                (
+                    "block size",
+                    place.get("weight_block_size").and_then(pair).map(|[rows, cols]| format!("[{rows}, {cols}]")),
+                ),
                 ("group size", place.int(&["group_size", "q_group_size"]).map(|v| v.to_string())),
                 (
                     "method",

@@ -95,6 +95,7 @@ fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
         }
         (error, _) => error,
     })?;
+    let metadata = metadata.unwrap_or_default();
     Ok((Contents { tensors, metadata, header_size: json.len() }, validated.data_len() as u64))
 }
 
@@ -111,7 +112,7 @@ fn culprit(tensors: &[crate::model::TensorInfo], base: u64) -> Option<&crate::mo
 /// The JSON as it is written: in order, and with a second entry of a name an error, for which is meant?
 struct Header {
     entries: Vec<(String, TensorInfo)>,
-    metadata: HashMap<String, String>,
+    metadata: Option<HashMap<String, String>>,
 }
 
 impl<'de> serde::Deserialize<'de> for Header {
@@ -125,7 +126,7 @@ impl<'de> serde::Deserialize<'de> for Header {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Header, A::Error> {
-                let (mut entries, mut metadata) = (Vec::new(), None);
+                let (mut entries, mut metadata) = (Vec::new(), None::<Option<_>>);
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "__metadata__" {
                         entries.push((name, map.next_value()?));
@@ -138,7 +139,7 @@ impl<'de> serde::Deserialize<'de> for Header {
                 names.sort_unstable();
                 match names.windows(2).find(|pair| pair[0] == pair[1]) {
                     Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
-                    None => Ok(Header { entries, metadata: metadata.unwrap_or_default() }),
+                    None => Ok(Header { entries, metadata: metadata.flatten() }),
                 }
             }
         }

@@ -127,10 +127,10 @@ fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (Tens
     if t.dtype() == Dtype::F8E8M0 && t.name().ends_with(".scale") {
         return Err((TensorRole::Scale, wrong(t, "it scales a quantized weight, and none goes with it")));
     }
-    let is_weight = t.name() == "weight" || t.name().ends_with(".weight");
+    let is_weight = t.name() == "weight" || [".weight", "_blocks"].iter().any(|end| t.name().ends_with(end));
     // BitsAndBytes can store its bytes under the dtype of the model: one column of them.
     let bytes = matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
-    let is_codes = is_weight && (t.dtype().is_integer() || bytes);
+    let is_codes = is_weight && (t.dtype().is_integer() || t.dtype().is_quantized() || bytes);
     let is_scales = t.name().ends_with(".scales");
     if !(is_codes || is_scales) || !all.config.is_quantized() || all.config.skips(module_of(t.name())) {
         return Ok(());
