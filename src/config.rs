@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
@@ -42,6 +42,8 @@ struct Place {
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
     places: Vec<Place>,
+    /// Where the model lies, if it is a file.
+    directory: Option<PathBuf>,
     /// Modules that stay unquantized, compiled when first asked for.
     skipped: OnceLock<Vec<Pattern>>,
 }
@@ -63,7 +65,7 @@ impl QuantConfig {
                 places.push(Place { name, values: values.clone() });
             }
         }
-        Ok(Self { places, ..Self::default() })
+        Ok(Self { places, directory: Some(dir.to_path_buf()), ..Self::default() })
     }
 
     /// Adds what AutoGPTQ writes into a safetensors file's own metadata (`gptq_bits`, …).
@@ -78,6 +80,14 @@ impl QuantConfig {
         }
     }
 
+    /// Whether the index of a sharded model, beside this file, lists one of `names`.
+    pub(crate) fn is_indexed(&self, names: &[String]) -> Result<bool> {
+        let Some(directory) = &self.directory else { return Ok(false) };
+        let index = read_json(&directory.join("model.safetensors.index.json"))?;
+        let map = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+        Ok(map.is_some_and(|map| names.iter().any(|name| map.contains_key(name))))
+    }
+
     /// Whether anything says that the model is quantized.
     #[must_use]
     pub fn is_quantized(&self) -> bool {
@@ -89,12 +99,13 @@ impl QuantConfig {
     pub(crate) fn check(&self) -> Result<()> {
         let mut facts: Vec<(&str, &Place, String)> = Vec::new();
         for place in &self.places {
-            let format = place.text(&["checkpoint_format", "format"]).filter(|f| f.starts_with("gptq"));
-            let flag = |key: &str| place.get(key).and_then(Value::as_bool);
+            let format = |key: &str| place.text(&[key]).filter(|f| f.starts_with("gptq")).map(str::to_owned);
             let found = [
                 ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
-                ("symmetry", flag("sym").map(|v| v.to_string())),
-                ("checkpoint format", format.map(str::to_owned)),
+                ("symmetry", place.flag("sym").map(|v| v.to_string())),
+                ("zero points", place.flag("zero_point").map(|v| v.to_string())),
+                ("checkpoint format", format("checkpoint_format")),
+                ("checkpoint format", format("format")),
                 (
                     "block size",
                     place.get("weight_block_size").and_then(pair).map(|[rows, cols]| format!("[{rows}, {cols}]")),
@@ -148,7 +159,7 @@ impl QuantConfig {
 
     /// A boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
-        self.first(|p| p.get(key)?.as_bool()).map(|(flag, _)| flag)
+        self.first(|p| p.flag(key)).map(|(flag, _)| flag)
     }
 
     /// Whether `key` holds anything but null, false or an empty list or object.
@@ -200,6 +211,17 @@ impl Place {
     fn int(&self, keys: &[&str]) -> Option<i64> {
         let value = keys.iter().find_map(|key| self.get(key))?;
         value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
+    }
+
+    /// A boolean, which a safetensors file's metadata has as Python prints it.
+    fn flag(&self, key: &str) -> Option<bool> {
+        match self.get(key)? {
+            Value::Bool(flag) => Some(*flag),
+            Value::String(text) => {
+                [("True", true), ("False", false)].iter().find(|(t, _)| t == text).map(|&(_, flag)| flag)
+            }
+            _ => None,
+        }
     }
 
     fn text(&self, keys: &[&str]) -> Option<&str> {
@@ -261,8 +283,11 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
 
 /// The JSON in `path`; `None` if there is no such file.
 fn read_json(path: &Path) -> Result<Option<Value>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
+    let file = match std::fs::metadata(path)
+        .and_then(|there| if there.is_file() { File::open(path).map(Some) } else { Ok(None) })
+    {
+        Ok(Some(file)) => file,
+        Ok(None) => return Ok(None),
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }

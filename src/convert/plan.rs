@@ -69,7 +69,11 @@ impl<'m> Plan<'m> {
         unique(&entries)?;
         let layout = layout(&entries, &metadata)?;
         drop(entries);
-        let report = report(&resolution, target, layout.file_len);
+        let mut report = report(&resolution, target, layout.file_len);
+        let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
+        if gptq && model.config.text(&["checkpoint_format", "format", "packing_format"]).is_none() {
+            report.notes.push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
+        }
         let mut outputs = Vec::with_capacity(resolution.items.len());
         let mut first_job = vec![0];
         for (item, &offset) in resolution.items.into_iter().zip(&layout.offsets) {

@@ -92,13 +92,13 @@ impl Decode for Weight<'_> {
         let (stride, cols) = (self.n / PER_WORD, Self::words(&tile.rows));
         let Buffers { staging, words, row, scales, zeros, zero_words, .. } = buffers;
         load::read_transposed(&self.qweight, stride, tile.cols.clone(), cols.clone(), staging, words)?;
-        let groups = tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size);
-        load_scales(&self.scales, self.n, groups.clone(), tile.rows.clone(), staging, row, scales)?;
+        let groups: Vec<usize> = (tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size)).collect();
+        load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
         let count = groups.len();
         zeros.clear();
         zeros.resize(count * tile.rows.len(), MIDDLE);
         let Some(qzeros) = &self.qzeros else { return Ok(()) };
-        for_each_zeros(qzeros, stride, groups, cols, staging, zero_words, |g, words| {
+        for_each_zeros(qzeros, stride, &groups, cols, staging, zero_words, |g, words| {
             for (rows, &word) in zeros.chunks_mut(PER_WORD * count).zip(words.iter()) {
                 for (row, position) in rows.chunks_exact_mut(count).zip(POSITION) {
                     row[g] = (word >> (position * 4) & 15) as f32;

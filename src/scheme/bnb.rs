@@ -73,6 +73,7 @@ struct State {
     #[serde(rename = "blocksize")]
     block: usize,
     shape: Vec<usize>,
+    quant_type: Option<String>,
     nested_blocksize: Option<usize>,
     nested_offset: Option<f64>,
 }
@@ -85,12 +86,21 @@ impl State {
         if state.block == 0 || state.block % 2 == 1 || state.nested_blocksize == Some(0) {
             return Err(wrong(t, format!("blocks of {} values", state.block)));
         }
+        if let Some(kind) = state.quant_type.as_ref().filter(|kind| !t.name().ends_with(&format!("__{kind}"))) {
+            return Err(wrong(t, format!("its quant_type is {kind}")));
+        }
         Ok(state)
     }
 
     /// As much as the packed length tells, where only the header is known.
     fn unread(bytes: usize) -> Self {
-        Self { block: 64, shape: vec![bytes.saturating_mul(2)], nested_blocksize: Some(256), nested_offset: Some(0.0) }
+        Self {
+            block: 64,
+            shape: vec![bytes.saturating_mul(2)],
+            quant_type: None,
+            nested_blocksize: Some(256),
+            nested_offset: Some(0.0),
+        }
     }
 }
 

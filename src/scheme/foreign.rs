@@ -68,7 +68,7 @@ const SIGNS: &[Sign] = &[
     sign("Gemma QAT", ".embedding_quantized", &[], &[".embedding_scale"]),
     sign("SVDQuant (ModelOpt)", ".svdquant_lora_a", &[], &[]),
     sign("MLX", ".weight", &[Dtype::U32], &[".scales"]),
-    sign("HQQ", ".W_q", &[], &[".scale"]),
+    sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
     sign("HQQ", ".W_q", &[], &[]),
     sign("AQLM", ".codes", &[], &[".codebooks"]),
     sign("EXL2", ".q_weight", &[], &[".q_scale"]),

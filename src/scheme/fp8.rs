@@ -25,12 +25,17 @@ pub(super) fn is_scale_name(name: &str) -> bool {
     ["weight_scale", "_scale_inv", "scale_weight", "scaled_fp8"].iter().any(|end| name.ends_with(end))
 }
 
+/// Every name that the scale of a weight can have.
+fn scale_names(weight: &str) -> Vec<String> {
+    let own = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
+    let base = weight.strip_suffix("weight").filter(|base| base.is_empty() || base.ends_with('.'));
+    let module = base.into_iter().flat_map(|base| SCALE_OF_MODULE.iter().map(move |end| format!("{base}{end}")));
+    own.chain(module).collect()
+}
+
 /// The scales of weight `t`; more than one is left to the caller to refuse.
 pub(super) fn scales_of<'m>(t: &Tensor<'m>, get: impl Fn(&str) -> Option<Tensor<'m>>) -> Vec<Tensor<'m>> {
-    let own = SCALE_OF_TENSOR.iter().map(|end| format!("{}{end}", t.name()));
-    let base = t.name().strip_suffix("weight").filter(|base| base.is_empty() || base.ends_with('.'));
-    let module = base.into_iter().flat_map(|base| SCALE_OF_MODULE.iter().map(move |end| format!("{base}{end}")));
-    own.chain(module).filter_map(|name| get(&name)).collect()
+    scale_names(t.name()).iter().filter_map(|name| get(name)).collect()
 }
 
 impl Scheme for Fp8 {
@@ -47,14 +52,11 @@ impl Scheme for Fp8 {
         let scales = scales_of(t, |name| all.get(name));
         let (scheme, grid, scale) = match scales.as_slice() {
             [] => {
-                let configured = all.config.is_quantized() && !all.config.skips(module_of(t.name()));
-                if all.has_fp8_scales || configured {
-                    let says = if configured { "the config" } else { "the rest of the file" };
+                if let Some(says) = wants_scale(t, all)? {
                     let name = t.name();
-                    return Err(wrong(
-                        t,
-                        format!("{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing"),
-                    ));
+                    let what =
+                        format!("{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing");
+                    return Err(wrong(t, what));
                 }
                 (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
             }
@@ -70,6 +72,18 @@ impl Scheme for Fp8 {
         let decoder = Box::new(Weight { codes: t.part(), scale, format, rows, cols, grid });
         Ok(Some(Group { name: t.name().to_owned(), shape: t.shape().to_vec(), scheme, parts, decoder }))
     }
+}
+
+/// Who says that `t`, which has no scale in this file, should have one.
+fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
+    if all.config.is_quantized() && !all.config.skips(module_of(t.name())) {
+        return Ok(Some("the config"));
+    }
+    if all.has_fp8_scales {
+        return Ok(Some("the rest of the file"));
+    }
+    let listed = all.config.is_indexed(&scale_names(t.name()))?;
+    Ok(listed.then_some("model.safetensors.index.json"))
 }
 
 /// A shape as one matrix: all but the last dimension are rows.
@@ -169,7 +183,6 @@ fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
         (&[rows], &[cols]) => Some([rows, cols]),
         (&[a, b], &[cols]) if a == cols || b == cols => Some([cols, cols]),
         (&[rows], &[a, b]) if a == rows || b == rows => Some([rows, rows]),
-        (&[a, _], &[c, _]) if a == c => Some([a, a]),
         _ => None,
     }
 }
@@ -269,6 +282,7 @@ mod tests {
         assert_eq!(infer([576, 7168], [5, 56]), Some([128, 128]));
         assert_eq!(infer([300, 260], [3, 3]), Some([128, 128]));
         assert_eq!(infer([192, 256], [2, 2]), Some([128, 128]));
+        assert_eq!(infer([192, 192], [2, 2]), None);
         assert_eq!(infer([8, 8], [2, 2]), Some([4, 4]));
         assert_eq!(infer([960, 960], [10, 10]), Some([96, 96]));
         assert_eq!(infer([64, 64], [64, 2]), Some([1, 32]));

@@ -14,7 +14,7 @@ use crate::model::{Part, Tensor};
 use crate::remember::gptq::{Columns, Rows, restore_zeros};
 use crate::remember::packed::{CHUNK, chunk, unpack};
 use crate::simd::{Level, dispatch};
-use crate::{Dtype, Result};
+use crate::{AnamnesisError, Dtype, Result};
 
 pub(super) struct Gptq;
 
@@ -153,26 +153,22 @@ fn zeros<'m>(packed: &Packed<'m>, bits: usize, all: &Index<'m>) -> Result<Zeros<
     Ok(Zeros::Packed { part, version_1 })
 }
 
-/// Whether every packed zero point is 2^(bits - 1). Stops at the first that is not.
+/// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so that the
+/// beginning tells.
 fn is_middle(qzeros: &Part<'_>, packed: &Packed<'_>, bits: usize) -> Result<bool> {
-    let (stride, pieces) = ((packed.n * bits).div_ceil(32), packed.n.div_ceil(PIECE));
+    let (stride, n) = ((packed.n * bits).div_ceil(32), packed.n.min(1024));
     let (mut staging, mut words, mut middle) = (Vec::new(), Vec::new(), true);
-    for (group, piece) in (0..packed.groups).flat_map(|g| (0..pieces).map(move |p| (g, p))) {
-        let codes = piece * PIECE..((piece + 1) * PIECE).min(packed.n);
-        let cols = codes.start * bits / 32..(codes.end * bits).div_ceil(32);
-        for_each_zeros(qzeros, stride, group..group + 1, cols, &mut staging, &mut words, |_, words| {
-            let stored = (0..codes.len().div_ceil(CHUNK)).flat_map(|i| unpack_any(words, i, bits));
-            middle = stored.take(codes.len()).all(|code| code == 1 << (bits - 1));
+    for group in 0..packed.groups.min(4) {
+        for_each_zeros(qzeros, stride, &[group], 0..(n * bits).div_ceil(32), &mut staging, &mut words, |_, words| {
+            let mut stored = (0..n.div_ceil(CHUNK)).flat_map(|i| unpack_any(words, i, bits)).take(n);
+            middle &= stored.all(|code| code == 1 << (bits - 1));
         })?;
-        if !middle {
-            break;
-        }
     }
     Ok(middle)
 }
 
-/// Zero points that are looked at together.
-const PIECE: usize = 1024;
+/// Columns of an indexed layer that are sure to lie in one tile, with all groups.
+const INDEXED_COLS: usize = 64 << 10;
 
 /// One packed linear layer.
 struct Weight<'m> {
@@ -188,38 +184,39 @@ struct Weight<'m> {
 }
 
 impl Weight<'_> {
-    /// The groups that columns `cols` use, and the group of each if they are not the even ones.
-    fn load_groups(&self, cols: &Range<usize>, index: &mut Vec<u32>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
+    /// The groups that columns `cols` use. Where they are not the even ones, `index` has for each column the
+    /// place of its group among them.
+    fn load_groups(&self, cols: &Range<usize>, index: &mut Vec<u32>, staging: &mut Vec<u8>) -> Result<Vec<usize>> {
         index.clear();
         let even = cols.start / self.group_size..cols.end.div_ceil(self.group_size);
-        let Some(g_idx) = &self.g_idx else { return Ok(even) };
+        let Some(g_idx) = &self.g_idx else { return Ok(even.collect()) };
         read(g_idx, self.k * 4, 0..1, cols.start * 4..cols.end * 4, staging)?;
         index.extend(staging.as_chunks().0.iter().map(|&g| u32::from_le_bytes(g)));
+        if let Some(&group) = index.iter().find(|&&g| g as usize >= self.groups) {
+            let (name, groups) = (g_idx.name, self.groups);
+            return Err(AnamnesisError::parse(format!("tensor `{name}`: group {} of {groups}", group as i32)));
+        }
         if cols.clone().zip(index.iter()).all(|(k, &g)| k / self.group_size == g as usize) {
             index.clear();
-            return Ok(even);
+            return Ok(even.collect());
         }
-        let (low, high) = index.iter().fold((u32::MAX, 0), |(low, high), &g| (low.min(g), high.max(g)));
-        if high as usize >= self.groups {
-            let (name, groups) = (g_idx.name, self.groups);
-            return Err(crate::AnamnesisError::parse(format!("tensor `{name}`: group {} of {groups}", high as i32)));
-        }
+        let mut used: Vec<usize> = index.iter().map(|&g| g as usize).collect();
+        used.sort_unstable();
+        used.dedup();
         for g in index {
-            *g -= low;
+            *g = used.partition_point(|&group| group < *g as usize) as u32;
         }
-        Ok(low as usize..high as usize + 1)
+        Ok(used)
     }
 
-    fn load_zeros(&self, groups: Range<usize>, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+    fn load_zeros(&self, groups: &[usize], tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { zeros, staging, zero_words, .. } = buffers;
         let (count, middle) = (groups.len(), (1u32 << (self.bits - 1)) as f32);
         zeros.clear();
         zeros.resize(count * tile.rows.len(), middle);
         let Zeros::Packed { part, version_1 } = self.zeros else { return Ok(()) };
-        let (stride, cols) = (
-            (self.n * self.bits).div_ceil(32),
-            tile.rows.start * self.bits / 32..(tile.rows.end * self.bits).div_ceil(32),
-        );
+        let stride = (self.n * self.bits).div_ceil(32);
+        let cols = tile.rows.start * self.bits / 32..(tile.rows.end * self.bits).div_ceil(32);
         let three = version_1 && self.bits == 3;
         for_each_zeros(&part, stride, groups, cols, staging, zero_words, |g, words| {
             if version_1 {
@@ -268,7 +265,14 @@ fn unpack_any(words: &[u32], i: usize, bits: usize) -> [u32; CHUNK] {
 
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
-        let load_bits = self.bits as f64 + 64.0 / self.group_size as f64;
+        // A tile of some of the columns can still name any group, so each of its columns may bring one.
+        let groups = if self.g_idx.is_some() {
+            64.0 * self.groups.min(self.k) as f64 / self.k as f64
+        } else {
+            64.0 / self.group_size as f64
+        };
+        let scattered = self.g_idx.is_some() && self.k > INDEXED_COLS;
+        let load_bits = self.bits as f64 + if scattered { 64.0 } else { groups };
         Grid { rows: self.n, cols: self.k, row_align: CHUNK, col_align: CHUNK, load_bits, transposed: true }
     }
 
@@ -284,8 +288,8 @@ impl Decode for Weight<'_> {
         )?;
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;
         let Buffers { staging, row, scales, .. } = buffers;
-        load_scales(&self.scales, self.n, groups.clone(), tile.rows.clone(), staging, row, scales)?;
-        self.load_zeros(groups, tile, buffers)
+        load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
+        self.load_zeros(&groups, tile, buffers)
     }
 
     fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {

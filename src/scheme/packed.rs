@@ -92,7 +92,7 @@ impl<'m> Packed<'m> {
 pub(super) fn load_scales(
     scales: &Floats<'_>,
     stride: usize,
-    groups: Range<usize>,
+    groups: &[usize],
     cols: Range<usize>,
     staging: &mut Vec<u8>,
     row: &mut Vec<f32>,
@@ -100,7 +100,7 @@ pub(super) fn load_scales(
 ) -> Result<()> {
     let count = groups.len();
     out.resize(count * cols.len(), 0.0);
-    for (g, group) in groups.enumerate() {
+    for (g, &group) in groups.iter().enumerate() {
         row.clear();
         scales.extend(stride, group..group + 1, cols.clone(), staging, row)?;
         for (out, &scale) in out.chunks_exact_mut(count).zip(row.iter()) {
@@ -114,13 +114,13 @@ pub(super) fn load_scales(
 pub(super) fn for_each_zeros(
     qzeros: &Part<'_>,
     stride: usize,
-    groups: Range<usize>,
+    groups: &[usize],
     cols: Range<usize>,
     staging: &mut Vec<u8>,
     words: &mut Vec<u32>,
     mut each: impl FnMut(usize, &mut [u32]),
 ) -> Result<()> {
-    for (g, group) in groups.enumerate() {
+    for (g, &group) in groups.iter().enumerate() {
         read(qzeros, stride * 4, group..group + 1, cols.start * 4..cols.end * 4, staging)?;
         words.clear();
         words.extend(staging.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)));

@@ -1,6 +1,6 @@
 //! Sorts a model's tensors into groups, copies, and what is dropped; collects what is wrong.
 
-use super::{Group, Index, QuantScheme, SCHEMES, TensorRole, module_of, roles, wrong};
+use super::{Group, Index, QuantScheme, SCHEMES, TensorRole, module_of, refused, roles, wrong};
 use crate::model::Tensor;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
@@ -70,7 +70,21 @@ impl<'m> Resolution<'m> {
                 out.leftover(t, &all, quantized, blame);
             }
         }
+        out.check_config(model, &all);
         out
+    }
+
+    /// A config that speaks of a scheme which nothing here decodes: whatever its tensors look like, they are
+    /// not to be taken for weights.
+    fn check_config(&mut self, model: &'m ParsedModel, all: &Index<'m>) {
+        let claimed = !self.problems.is_empty() || self.items.iter().any(|item| matches!(item, Item::Group(_)));
+        let method = all.config.method().filter(|method| !claimed && !METHODS.contains(&method.as_str()));
+        let rotated = all.config.has("transform_config").then(|| "compressed-tensors with transform_config".to_owned());
+        let (Some(scheme), Some(tensor)) = (method.or(rotated), model.tensors().next()) else { return };
+        let error =
+            refused(&tensor, &scheme, "the config says that the model is quantized like this, which is not decoded");
+        let scheme = QuantScheme::Other("unknown scheme");
+        self.problems.push(Problem { tensor, role: TensorRole::Passthrough, scheme, error });
     }
 
     /// A tensor that no scheme claimed.
@@ -93,6 +107,22 @@ impl<'m> Resolution<'m> {
         if self.problems.is_empty() { Ok(self) } else { Err(self.problems.swap_remove(0).error) }
     }
 }
+
+/// Values of `quant_method` whose tensors are decoded, or refused one by one. A file of such a model can be
+/// without any quantized tensor.
+const METHODS: &[&str] = &[
+    "fp8",
+    "fbgemm_fp8",
+    "mxfp8",
+    "gptq",
+    "awq",
+    "bitsandbytes",
+    "compressed-tensors",
+    "modelopt",
+    "auto-round",
+    "mxfp4",
+    "quark",
+];
 
 fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {
     for scheme in SCHEMES {

@@ -31,6 +31,7 @@ const COMPANION: &[(&str, TensorRole)] = &[
     ("weight_scale_2", TensorRole::Scale),
     (".weight_global_scale", TensorRole::Scale),
     (".weight_zero_point", TensorRole::ZeroPoint),
+    (".weight_offset", TensorRole::ZeroPoint),
     (".weight_shape", TensorRole::QuantState),
     (".qzeros", TensorRole::ZeroPoint),
     (".g_idx", TensorRole::GroupIndex),
