@@ -1,6 +1,8 @@
 //! What several test binaries need: safetensors files made in memory, and tensors compared.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+pub mod verdict;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

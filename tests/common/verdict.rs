@@ -1,0 +1,88 @@
+//! Errors judged: their kind, and what their message must name.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use anamnesis::{AnamnesisError, ParsedModel, Result, TargetDtype};
+
+use super::{Raw, file, raw};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Parse,
+    Unsupported,
+    Limit,
+}
+pub use Kind::{Limit, Parse, Unsupported};
+
+const DTYPES: &str =
+    "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64";
+
+/// Tensors of zeros, from `name dtype dim,dim; …`, where `()` is a scalar; `name TEXT text` holds that text.
+pub fn tensors(text: &str) -> Vec<Raw> {
+    let one = |t: &str| {
+        let [name, dtype, dims] = t.split_whitespace().collect::<Vec<_>>().try_into().unwrap();
+        if dtype == "TEXT" {
+            return raw(name, "U8", &[dims.len()], dims.into());
+        }
+        let shape: Vec<usize> = dims.split(',').filter(|d| *d != "()").map(|d| d.parse().unwrap()).collect();
+        let dtype = DTYPES.split(' ').find(|d| *d == dtype).unwrap();
+        let digits = dtype.split('_').next().unwrap().trim_start_matches(char::is_alphabetic);
+        let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() };
+        raw(name, dtype, &shape, vec![0; elements * digits.parse().unwrap_or(8) / 8])
+    };
+    text.split(';').filter(|t| !t.trim().is_empty()).map(one).collect()
+}
+
+/// Parses `bytes` with `configs` (file name, content) beside them.
+pub fn parse_beside(bytes: &[u8], configs: &[(&str, &str)]) -> Result<ParsedModel> {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("model.safetensors"), bytes).unwrap();
+    configs.iter().for_each(|(name, text)| std::fs::write(directory.path().join(name), text).unwrap());
+    anamnesis::parse(directory.path().join("model.safetensors"))
+}
+
+/// Recovers `bytes`, with a `quantization_config` beside them unless that is empty.
+pub fn recover(bytes: Vec<u8>, config: &str) -> Result<Vec<u8>> {
+    let model = match config {
+        "" => anamnesis::parse_bytes(bytes)?,
+        _ => parse_beside(&bytes, &[("config.json", &format!(r#"{{"quantization_config":{config}}}"#))])?,
+    };
+    let result = model.remember_to_bytes(TargetDtype::F32);
+    let (info, said) = (model.inspect(), result.as_ref().err().map(ToString::to_string));
+    assert!(info.problems.is_empty() || said == Some(info.problems[0].clone()), "{said:?} {:?}", info.problems);
+    result
+}
+
+/// What is wrong with `result`, if it is not an error of `kind` whose message holds all of `words`.
+pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<String> {
+    let Err(error) = result else { return Some("no error".to_owned()) };
+    let got = match error {
+        AnamnesisError::Parse { .. } => Some(Parse),
+        AnamnesisError::Unsupported { .. } => Some(Unsupported),
+        AnamnesisError::LimitExceeded { .. } => Some(Limit),
+        _ => None,
+    };
+    let text = error.to_string();
+    let lacking: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
+    (got != Some(kind) || !lacking.is_empty()).then(|| format!("wanted {kind:?} with {lacking:?}: {text}"))
+}
+
+/// [`verdict`] on what `result` gives; a panic is wrong too.
+pub fn verdict_of<T>(result: impl FnOnce() -> Result<T>, kind: Kind, words: &[&str]) -> Option<String> {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(result));
+    caught.map_or_else(|_| Some("panic".to_owned()), |result| verdict(result, kind, words))
+}
+
+/// Checks every line of `table`, `tensors | quantization_config | kind: word & word`, and reports all that
+/// fail at once.
+pub fn check(table: &str) {
+    let mut failures = String::new();
+    for line in table.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+        let [list, config, expected] = line.split(" | ").map(str::trim).collect::<Vec<_>>().try_into().unwrap();
+        let (kind, words) = expected.split_once(": ").unwrap();
+        let kind = [Parse, Unsupported].into_iter().find(|k| format!("{k:?}") == kind).unwrap();
+        let bytes = file(&tensors(list), &[]);
+        let wrong = verdict_of(|| recover(bytes, config), kind, &words.split(" & ").collect::<Vec<_>>());
+        failures.extend(wrong.map(|w| format!("\n{list:.300} | {config}\n    {w}")));
+    }
+    assert!(failures.is_empty(), "{failures}");
+}
