@@ -3,7 +3,7 @@
 //! The tensors decide how they are decoded; the config decides what tensors cannot tell (zero-point
 //! convention, block size of ragged blocks) and is checked against them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,8 @@ pub struct QuantConfig {
     places: Vec<Place>,
     /// Where the model lies, if it is a file.
     directory: Option<PathBuf>,
+    /// Names in the index of a sharded model, read when first asked for.
+    indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
     skipped: OnceLock<Vec<Pattern>>,
 }
@@ -83,9 +85,16 @@ impl QuantConfig {
     /// Whether the index of a sharded model, beside this file, lists one of `names`.
     pub(crate) fn is_indexed(&self, names: &[String]) -> Result<bool> {
         let Some(directory) = &self.directory else { return Ok(false) };
-        let index = read_json(&directory.join("model.safetensors.index.json"))?;
-        let map = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
-        Ok(map.is_some_and(|map| names.iter().any(|name| map.contains_key(name))))
+        let indexed = match self.indexed.get() {
+            Some(indexed) => indexed,
+            None => {
+                let index = read_json(&directory.join("model.safetensors.index.json"))?;
+                let map = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+                let names = map.into_iter().flat_map(|map| map.keys().cloned()).collect();
+                self.indexed.get_or_init(|| names)
+            }
+        };
+        Ok(names.iter().any(|name| indexed.contains(name)))
     }
 
     /// Whether anything says that the model is quantized.
@@ -255,7 +264,7 @@ impl Pattern {
         let expression = match text.strip_prefix("re:") {
             Some(expression) => format!("^(?:{expression})"),
             None if text.contains('*') => {
-                format!("^{}", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
+                format!("^{}$", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
             }
             None => return Some(Self::Path(format!(".{}.", text.trim_matches('.')))),
         };
@@ -323,6 +332,7 @@ mod tests {
         assert!(!skips("re:(?=look)ahead", "lookahead"));
         assert!(skips("model.layers.0*", "model.layers.0.mlp"));
         assert!(!skips("model.layers.1*", "model.layers.0.mlp"));
+        assert!(!skips("*.gate", "mlp.gate_proj"));
     }
 
     #[test]

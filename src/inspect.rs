@@ -37,6 +37,8 @@ pub struct InspectInfo {
     pub quant_maps: usize,
     /// Scales of scales.
     pub nested_scales: usize,
+    /// Descriptions of a quantization, and markers.
+    pub quant_states: usize,
     /// Scales of activations and of the KV cache, which no recovery keeps.
     pub activations: usize,
     /// Bytes of the stored tensors.
@@ -82,6 +84,7 @@ impl ParsedModel {
             group_indices: count(TensorRole::GroupIndex),
             quant_maps: count(TensorRole::QuantMap),
             nested_scales: count(TensorRole::NestedScale),
+            quant_states: count(TensorRole::QuantState),
             activations: count(TensorRole::Activation),
             current_size: self.tensor_bytes(),
             dequantized_size: dequantized_size(&resolution, output_dtype),

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::QuantConfig;
+use crate::error::printable;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -160,7 +161,13 @@ impl Part<'_> {
             let (n, name, len) = (out.len(), self.name, self.len);
             return Err(AnamnesisError::parse(format!("tensor `{name}`: {n} bytes at {at} of {len}")));
         }
-        self.source.read_at(self.offset + at, out)
+        self.source.read_at(self.offset + at, out).map_err(|error| match error {
+            AnamnesisError::Io(e) => {
+                let name = printable(self.name);
+                AnamnesisError::Io(std::io::Error::new(e.kind(), format!("reading tensor `{name}`: {e}")))
+            }
+            other => other,
+        })
     }
 
     /// The whole tensor, if it is at most `max` bytes.

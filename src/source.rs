@@ -24,14 +24,15 @@ pub(crate) enum Source {
 impl Source {
     /// Opens a regular file. Anything else (a directory, a device, a pipe) is an error.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        let meta = file.metadata().map_err(|e| AnamnesisError::io_at(path, &e))?;
+        // Looked at first: to open a pipe is to wait for its writer.
+        let meta = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
         if !meta.is_file() {
             let what = if meta.is_dir() { "is a directory" } else { "not a regular file" };
             let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
             return Err(AnamnesisError::io_at(path, &error));
         }
-        Ok(Self::File { file, len: meta.len(), map: OnceLock::new() })
+        let file = File::open(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+        Self::from_file(&file)
     }
 
     /// A file that is open already.

@@ -27,13 +27,14 @@ pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 7] {
+fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
     [
         (info.scales, "scale", names(&info.scale_dtypes)),
         (info.zeropoints, "zero-point", "I32 (packed)".to_owned()),
         (info.group_indices, "g_idx", "I32 (activation-order)".to_owned()),
         (info.quant_maps, "quant-map", "F32 (lookup tables)".to_owned()),
         (info.nested_scales, "nested", "F32 (double-quant absmax)".to_owned()),
+        (info.quant_states, "quant-state", "(descriptions of the quantization)".to_owned()),
         (info.activations, "activation", "(scales of activations, left out when recovered)".to_owned()),
         (info.passthrough, "passthrough", format!("{} (norms, embeddings, lm_head)", names(&info.passthrough_dtypes))),
     ]

@@ -53,7 +53,7 @@ pub struct SafetensorsHeader {
 /// ```
 ///
 /// # Errors
-/// `Io` with the reader's own error; `Parse` if the header is cut short or malformed.
+/// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed.
 pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<SafetensorsHeader> {
     let contents = safetensors::read_from(reader)?;
     let mut config = QuantConfig::default();

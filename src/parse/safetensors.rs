@@ -54,7 +54,8 @@ pub(super) fn read_from<R: Read>(mut reader: R) -> Result<Contents> {
     // Grows with what arrives: a lie about the length costs nothing.
     reader.take(n as u64).read_to_end(&mut json)?;
     if json.len() != n {
-        return Err(AnamnesisError::parse(format!("safetensors header ends after {} of {n} bytes", json.len())));
+        let what = format!("the safetensors header ends after {} of {n} bytes", json.len());
+        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what).into());
     }
     Ok(parse_json(&json)?.0)
 }

@@ -89,7 +89,7 @@ pub(crate) struct ScaleGrid {
     /// Rows and columns that share a scale. Blocks start anew in each matrix; edge blocks are smaller.
     pub block_rows: usize,
     pub block_cols: usize,
-    /// Rows of scales of one matrix; 0 if all matrices share one matrix of scales.
+    /// Rows of scales of one matrix.
     pub rows_per_matrix: usize,
     /// Scales in a row of scales.
     pub cols: usize,
@@ -103,14 +103,7 @@ impl ScaleGrid {
 
     /// The rows of scales that `rows` use.
     pub(crate) fn rows(&self, rows: &Range<usize>) -> Range<usize> {
-        if rows.is_empty() {
-            return 0..0;
-        }
-        let matrix = |r: usize| r / self.matrix_rows;
-        if self.rows_per_matrix == 0 && matrix(rows.start) != matrix(rows.end - 1) {
-            return 0..self.matrix_rows.div_ceil(self.block_rows);
-        }
-        self.row(rows.start)..self.row(rows.end - 1) + 1
+        if rows.is_empty() { 0..0 } else { self.row(rows.start)..self.row(rows.end - 1) + 1 }
     }
 }
 

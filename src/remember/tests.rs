@@ -48,13 +48,10 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
 
 fn fp8<C: Code>(name: &str) {
     // A stack of two matrices of 5 × 77, whose scales lie in every way that they can.
-    for (block_rows, block_cols, shared) in
-        [(2usize, 16usize, false), (5, 77, false), (1, 77, false), (5, 1, true), (3, 100, true)]
-    {
+    for (block_rows, block_cols) in [(2usize, 16usize), (5, 77), (1, 77), (5, 1), (3, 100)] {
         let (matrix_rows, cols) = (5usize, 77usize);
         let (grid_rows, grid_cols) = (matrix_rows.div_ceil(block_rows), cols.div_ceil(block_cols));
-        let rows_per_matrix = if shared { 0 } else { grid_rows };
-        let grid = ScaleGrid { matrix_rows, block_rows, block_cols, rows_per_matrix, cols: grid_cols };
+        let grid = ScaleGrid { matrix_rows, block_rows, block_cols, rows_per_matrix: grid_rows, cols: grid_cols };
         let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
         for (rows, part) in [(0..10, 0..cols), (3..8, 0..cols), (4..5, 32..77), (2..3, 5..6)] {
             let scale_rows = grid.rows(&rows);
@@ -75,8 +72,8 @@ fn fp8<C: Code>(name: &str) {
             };
             check(name, &kernel, tile.len(), |i| {
                 let (r, c) = tile[i];
-                let matrix = if shared { 0 } else { r / matrix_rows };
-                let scale = scales[(matrix * grid_rows + r % matrix_rows / block_rows) * grid_cols + c / block_cols];
+                let scale =
+                    scales[(r / matrix_rows * grid_rows + r % matrix_rows / block_rows) * grid_cols + c / block_cols];
                 C::widen(codes[r * cols + c]) * scale
             });
         }

@@ -55,8 +55,8 @@ pub(crate) struct Buffers {
     pub row: Vec<f32>,
 }
 
-/// Decodes one logical tensor. [`load`](Self::load) does all the reading and checking, and
-/// [`decode`](Self::decode) all the arithmetic.
+/// Decodes one logical tensor. [`load`](Self::load) does all the reading and checking, and brings scales and
+/// zero points into the form that kernels take; [`decode`](Self::decode) does all the work on values.
 pub(crate) trait Decode: Send + Sync {
     /// How the tensor may be cut.
     fn grid(&self) -> Grid;

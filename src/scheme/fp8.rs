@@ -101,7 +101,7 @@ fn per_tensor(shape: &[usize]) -> ScaleGrid {
         matrix_rows: rows.max(1),
         block_rows: rows.max(1),
         block_cols: cols.max(1),
-        rows_per_matrix: 0,
+        rows_per_matrix: 1,
         cols: 1,
     }
 }
@@ -150,15 +150,14 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
         return None;
     }
     let block_rows = (whole.matrix_rows / scale.elements()).max(1);
-    Some(ScaleGrid { matrix_rows: block_rows, block_rows, rows_per_matrix: 1, ..whole })
+    Some(ScaleGrid { matrix_rows: block_rows, block_rows, ..whole })
 }
 
 /// A grid of blocks over each matrix of a stack: of the configured size where that fits, else of the size
-/// that the shapes imply. Matrices may share one grid.
+/// that the shapes imply.
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
     let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else { return None };
-    let shared = s_stack.iter().all(|&d| d == 1) && w_stack.iter().any(|&d| d != 1);
-    if s.len() != w.len() || !shared && w_stack != s_stack {
+    if w_stack != s_stack {
         return None;
     }
     let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
@@ -166,13 +165,7 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
         Some(size) => size,
         None => infer([*n, *k], [*rows, *cols])?,
     };
-    Some(ScaleGrid {
-        matrix_rows: *n,
-        block_rows,
-        block_cols,
-        rows_per_matrix: if shared { 0 } else { *rows },
-        cols: *cols,
-    })
+    Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: *rows, cols: *cols })
 }
 
 /// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. Where

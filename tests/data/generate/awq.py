@@ -1,6 +1,6 @@
 """Golden AWQ GEMM checkpoints: packed by autoawq 0.2.9 or gptqmodel 7.7.0, dequantized by autoawq, on CPU.
 
-Usage: see README-gptq-awq.md. Writes ../awq/<case>/.
+Usage: see ../README.md. Writes ../awq/<case>/.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """Golden bitsandbytes files, made and decoded by bitsandbytes itself (CPU).
 
-Run: `python bnb.py` (see README-fp8-nvfp4-bnb.md). It rewrites `../bnb/*`.
+Run: `python bnb.py` (see ../README.md). It rewrites `../bnb/*`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Golden FP8 files, decoded by transformers, compressed-tensors, modelopt and comfy-kitchen (CPU).
 
-Run: `python fp8.py` (see README-fp8-nvfp4-bnb.md). It rewrites `../fp8/*`. The first half is shared with nvfp4.py and bnb.py.
+Run: `python fp8.py` (see ../README.md). It rewrites `../fp8/*`. The first half is shared with nvfp4.py and bnb.py.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Golden GPTQ checkpoints: packed and dequantized by gptqmodel 7.7.0 and auto_gptq 0.7.1 on CPU.
 
-Usage: see README-gptq-awq.md. Writes ../gptq/<case>/ and prints the zero-point table of `v1_wrap`.
+Usage: see ../README.md. Writes ../gptq/<case>/ and prints the zero-point table of `v1_wrap`.
 """
 
 import importlib.util
@@ -334,7 +334,7 @@ def zeros_of(decoder, qzeros, bits, n):
 
 
 def v1_wrap():
-    """v1 zeros with all-ones fields. No expected files: libraries disagree, see README-gptq-awq.md."""
+    """v1 zeros with all-ones fields. No expected files: libraries disagree, see ../README.md."""
     out, rng = fresh("gptq", "v1_wrap"), rng_for("v1_wrap")
     n, k, group = 32, 128, 32
     names = {4: "q_proj", 2: "k_proj", 8: "v_proj", 3: "o_proj"}
@@ -388,7 +388,7 @@ def v1_wrap():
 
 
 def v1_mislabelled_sym():
-    """gptqmodel's hf_pack_layer stores v2 zeros under the v1 label. No expected files, see README-gptq-awq.md."""
+    """gptqmodel's hf_pack_layer stores v2 zeros under the v1 label. No expected files, see ../README.md."""
     out, rng = fresh("gptq", "v1_mislabelled_sym"), rng_for("v1_mislabelled_sym")
     bits, k, n, group = 4, 64, 32, 32
     q = torch.from_numpy(rng.randint(0, 16, (k, n)))

@@ -1,6 +1,6 @@
 """Golden NVFP4 files, made and decoded by nvidia-modelopt and compressed-tensors (CPU).
 
-Run: `python nvfp4.py` (see README-fp8-nvfp4-bnb.md). It rewrites `../nvfp4/*`.
+Run: `python nvfp4.py` (see ../README.md). It rewrites `../nvfp4/*`.
 """
 
 import json
