@@ -45,7 +45,7 @@ impl Default for Level {
 /// A decoder's inner loop over one slab of output.
 ///
 /// `run` and everything it calls must be `#[inline(always)]`, so that the body is compiled with the
-/// instruction set of its caller.
+/// instruction set of its caller. The library's combinators on arrays (`map`, `from_fn`) are not.
 pub(crate) trait Kernel {
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);

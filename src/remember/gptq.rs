@@ -57,7 +57,10 @@ fn even<const BITS: usize, E: Element>(words: &[u32], groups: Groups<'_>, out: &
         let first = cols.start / CHUNK;
         for (i, out) in out[cols].chunks_mut(CHUNK).enumerate() {
             let codes = unpack::<BITS>(&chunk(words, (first + i) * BITS));
-            let values = codes.map(|q| (q as f32 - zero) * scale);
+            let mut values = [0.0; CHUNK];
+            for (value, code) in values.iter_mut().zip(codes) {
+                *value = (code as f32 - zero) * scale;
+            }
             E::store(&values, out);
         }
     });

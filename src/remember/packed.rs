@@ -10,7 +10,10 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     if BITS == 8 {
         // The same as below, in a form that LLVM turns into one widening move.
         for (codes, word) in codes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *codes = word.to_le_bytes().map(u32::from);
+            let bytes = word.to_le_bytes();
+            for (code, byte) in codes.iter_mut().zip(bytes) {
+                *code = u32::from(byte);
+            }
         }
         return codes;
     }
@@ -29,10 +32,12 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
 #[inline(always)]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
     let rest = &words[at.min(words.len())..];
-    match rest.first_chunk::<BITS>() {
-        Some(whole) => *whole,
-        None => std::array::from_fn(|i| rest.get(i).copied().unwrap_or(0)),
+    if let Some(whole) = rest.first_chunk::<BITS>() {
+        return *whole;
     }
+    let mut partial = [0; BITS];
+    partial[..rest.len()].copy_from_slice(rest);
+    partial
 }
 
 /// Scale and zero point of each group, for one output row.
