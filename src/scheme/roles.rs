@@ -6,6 +6,7 @@ use super::TensorRole;
 /// behind a dot or an underscore (`X.input_scale`, `experts.gate_up_proj_input_scale`).
 const ACTIVATION: &[&str] = &[
     "input_scale",
+    "input_scale_ub",
     "activation_scale",
     "input_global_scale",
     "input_activation_scale",
