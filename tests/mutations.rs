@@ -121,31 +121,6 @@ fn header_bytes() {
 const NUMBERS: &[u64] =
     &[0, 1, 2, 3, 7, 16, 31, 33, 64, 1 << 31, 1 << 32, 1 << 60, 1 << 61, 1 << 62, 1 << 63, u64::MAX - 7, u64::MAX];
 
-const DTYPES: &[(&str, usize)] = &[
-    ("BOOL", 8),
-    ("F4", 4),
-    ("F6_E2M3", 6),
-    ("F6_E3M2", 6),
-    ("U8", 8),
-    ("I8", 8),
-    ("F8_E5M2", 8),
-    ("F8_E4M3", 8),
-    ("F8_E8M0", 8),
-    ("F8_E4M3FNUZ", 8),
-    ("F8_E5M2FNUZ", 8),
-    ("I16", 16),
-    ("U16", 16),
-    ("F16", 16),
-    ("BF16", 16),
-    ("I32", 32),
-    ("U32", 32),
-    ("F32", 32),
-    ("C64", 64),
-    ("F64", 64),
-    ("I64", 64),
-    ("U64", 64),
-];
-
 const NAMES: &[&str] = &[
     "weight",
     "weight_scale",
@@ -185,7 +160,7 @@ fn edit(header: &mut Map<String, Value>, random: &mut Random) {
             shape.truncate(rank.max(1));
         }
         1 => entry["data_offsets"][pick(random, 2)] = number,
-        2 => entry["dtype"] = json!(DTYPES[pick(random, DTYPES.len())].0),
+        2 => entry["dtype"] = json!(common::DTYPES[pick(random, common::DTYPES.len())].0),
         3 => entry["shape"] = json!([]),
         _ => {
             entry["shape"].as_array_mut().unwrap().reverse();
@@ -225,7 +200,7 @@ impl Entry {
     fn change(&mut self, random: &mut Random) {
         let number = NUMBERS[pick(random, NUMBERS.len())] as usize;
         match pick(random, 9) {
-            0 => (self.dtype, self.bits) = DTYPES[pick(random, DTYPES.len())],
+            0 => (self.dtype, self.bits) = common::DTYPES[pick(random, common::DTYPES.len())],
             1 | 2 => {
                 let base = self.name.split(".weight").next().unwrap().rsplit_once('.').map_or("X", |(b, _)| b);
                 let base =
@@ -278,7 +253,7 @@ fn valid_headers() {
 }
 
 fn read((name, entry): (&String, &Value)) -> Entry {
-    let (dtype, bits) = *DTYPES.iter().find(|(d, _)| entry["dtype"] == *d).unwrap();
+    let (dtype, bits) = *common::DTYPES.iter().find(|(d, _)| entry["dtype"] == *d).unwrap();
     let shape = entry["shape"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap() as usize).collect();
     Entry { name: name.clone(), dtype, bits, shape }
 }

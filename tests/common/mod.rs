@@ -13,6 +13,32 @@ use safetensors::SafeTensors;
 pub const TARGETS: [(TargetDtype, &str); 3] =
     [(TargetDtype::F32, "f32"), (TargetDtype::BF16, "bf16"), (TargetDtype::F16, "f16")];
 
+/// Every dtype of the format, with its bits.
+pub const DTYPES: &[(&str, usize)] = &[
+    ("BOOL", 8),
+    ("F4", 4),
+    ("F6_E2M3", 6),
+    ("F6_E3M2", 6),
+    ("U8", 8),
+    ("I8", 8),
+    ("F8_E5M2", 8),
+    ("F8_E4M3", 8),
+    ("F8_E8M0", 8),
+    ("F8_E4M3FNUZ", 8),
+    ("F8_E5M2FNUZ", 8),
+    ("I16", 16),
+    ("U16", 16),
+    ("F16", 16),
+    ("BF16", 16),
+    ("I32", 32),
+    ("U32", 32),
+    ("F32", 32),
+    ("C64", 64),
+    ("F64", 64),
+    ("I64", 64),
+    ("U64", 64),
+];
+
 /// The directory of test data.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")

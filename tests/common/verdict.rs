@@ -13,9 +13,6 @@ pub enum Kind {
 }
 pub use Kind::{Limit, Parse, Unsupported};
 
-const DTYPES: &str =
-    "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64";
-
 /// Tensors of zeros, from `name dtype dim,dim; …`, where `()` is a scalar; `name TEXT text` holds that text.
 pub fn tensors(text: &str) -> Vec<Raw> {
     let one = |t: &str| {
@@ -24,10 +21,9 @@ pub fn tensors(text: &str) -> Vec<Raw> {
             return raw(name, "U8", &[dims.len()], dims.into());
         }
         let shape: Vec<usize> = dims.split(',').filter(|d| *d != "()").map(|d| d.parse().unwrap()).collect();
-        let dtype = DTYPES.split(' ').find(|d| *d == dtype).unwrap();
-        let digits = dtype.split('_').next().unwrap().trim_start_matches(char::is_alphabetic);
+        let &(dtype, bits) = super::DTYPES.iter().find(|(name, _)| *name == dtype).unwrap();
         let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() };
-        raw(name, dtype, &shape, vec![0; elements * digits.parse().unwrap_or(8) / 8])
+        raw(name, dtype, &shape, vec![0; elements * bits / 8])
     };
     text.split(';').filter(|t| !t.trim().is_empty()).map(one).collect()
 }
