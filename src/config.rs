@@ -47,7 +47,7 @@ pub struct QuantConfig {
     /// Names in the index of a sharded model, read when first asked for.
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
-    skipped: OnceLock<Vec<Pattern>>,
+    skipped: OnceLock<Skips>,
 }
 
 impl QuantConfig {
@@ -202,13 +202,11 @@ impl QuantConfig {
     pub fn skips(&self, module: &str) -> bool {
         let skipped = self.skipped.get_or_init(|| {
             let lists = self.places.iter().flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
-            lists.flatten().filter_map(Value::as_str).filter_map(Pattern::new).collect()
+            let mut skips = Skips::default();
+            lists.flatten().filter_map(Value::as_str).for_each(|text| skips.add(text));
+            skips
         });
-        let dotted = format!(".{module}.");
-        skipped.iter().any(|pattern| match pattern {
-            Pattern::Path(path) => dotted.contains(path),
-            Pattern::Expression(expression) => expression.is_match(module),
-        })
+        skipped.has(module)
     }
 }
 
@@ -247,30 +245,47 @@ fn pair(value: &Value) -> Option<[usize; 2]> {
     }
 }
 
-/// Which modules an entry of a skip list means.
-#[derive(Debug, Clone)]
-enum Pattern {
-    /// Any whose path has this in it, dots on both sides.
-    Path(String),
-    /// Any that this matches.
-    Expression(regex_lite::Regex),
+/// The modules that skip lists mean.
+#[derive(Debug, Clone, Default)]
+struct Skips {
+    /// Any module whose path has one of these in it, between dots or the ends.
+    paths: HashSet<String>,
+    /// Any module that one of these matches.
+    expressions: Vec<regex_lite::Regex>,
 }
 
-impl Pattern {
-    /// `None` for an expression of a dialect that is not understood: it then skips nothing, and whatever it
-    /// meant is an error rather than a wrong weight.
-    fn new(text: &str) -> Option<Self> {
+impl Skips {
+    /// Adds an entry. An expression of a dialect that is not understood skips nothing: whatever it meant is
+    /// then an error rather than a wrong weight.
+    fn add(&mut self, text: &str) {
         // Python's `re.match` anchors at the start only.
         let expression = match text.strip_prefix("re:") {
             Some(expression) => format!("^(?:{expression})"),
             None if text.contains('*') => {
                 format!("^{}$", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
             }
-            None => return Some(Self::Path(format!(".{}.", text.trim_matches('.')))),
+            None => {
+                self.paths.insert(text.trim_matches('.').to_owned());
+                return;
+            }
         };
-        regex_lite::Regex::new(&expression).ok().map(Self::Expression)
+        self.expressions.extend(regex_lite::Regex::new(&expression));
+    }
+
+    fn has(&self, module: &str) -> bool {
+        // Names have few parts and lists may have thousands of entries: look up every run of parts.
+        let dots = || module.match_indices('.').map(|(at, _)| at);
+        let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
+        let ends = || dots().chain([module.len()]);
+        let listed =
+            |start: usize| ends().filter(|&end| end > start).any(|end| self.paths.contains(&module[start..end]));
+        !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
+            || self.expressions.iter().any(|expression| expression.is_match(module))
     }
 }
+
+/// Parts of a module's path that are looked at. Real ones have about ten.
+const MAX_PARTS: usize = 64;
 
 /// `json` with Python's NaN, Infinity and -Infinity, which no JSON has and many a config.json, as null.
 fn without_python_floats(json: &[u8]) -> Vec<u8> {

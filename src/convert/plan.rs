@@ -69,11 +69,7 @@ impl<'m> Plan<'m> {
         unique(&entries)?;
         let layout = layout(&entries, &metadata)?;
         drop(entries);
-        let mut report = report(&resolution, target, layout.file_len);
-        let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
-        if gptq && model.config.text(&["checkpoint_format", "format", "packing_format"]).is_none() {
-            report.notes.push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
-        }
+        let report = report(model, &resolution, target, layout.file_len);
         let mut outputs = Vec::with_capacity(resolution.items.len());
         let mut first_job = vec![0];
         for (item, &offset) in resolution.items.into_iter().zip(&layout.offsets) {
@@ -159,7 +155,7 @@ fn unique(entries: &[Entry<'_>]) -> Result<()> {
     Ok(())
 }
 
-fn report(resolution: &Resolution<'_>, to: TargetDtype, output_bytes: u64) -> Report {
+fn report(model: &ParsedModel, resolution: &Resolution<'_>, to: TargetDtype, output_bytes: u64) -> Report {
     let mut report = Report {
         to,
         schemes: Vec::new(),
@@ -182,6 +178,10 @@ fn report(resolution: &Resolution<'_>, to: TargetDtype, output_bytes: u64) -> Re
         report
             .notes
             .push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
+    }
+    let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
+    if gptq && model.config.text(&["checkpoint_format", "format", "packing_format"]).is_none() {
+        report.notes.push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
     }
     if !report.dropped.is_empty() {
         let n = report.dropped.len();
