@@ -82,6 +82,31 @@ fn remember_writes_beside_the_input() {
     assert_eq!(amn(&["remember", &input, "--force", "--threads", "3"]).status.code(), Some(0));
 }
 
+/// Every golden whose features are in, through the program.
+#[test]
+fn goldens_come_out_of_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out").to_string_lossy().into_owned();
+    let features = [
+        ("fp8", true),
+        ("nvfp4", cfg!(feature = "nvfp4")),
+        ("bnb", cfg!(feature = "bnb")),
+        ("gptq", cfg!(feature = "gptq")),
+        ("awq", cfg!(feature = "awq")),
+    ];
+    for (family, _) in features.into_iter().filter(|(_, on)| *on) {
+        for case in std::fs::read_dir(data().join(family)).unwrap().map(|e| e.unwrap().path()) {
+            for to in ["f32", "bf16"] {
+                let Ok(expected) = std::fs::read(case.join(format!("expected-{to}.safetensors"))) else { continue };
+                let input = case.join("model.safetensors").to_string_lossy().into_owned();
+                let run = amn(&["remember", &input, "--to", to, "-o", &output, "--force"]);
+                assert_eq!(run.status.code(), Some(0), "{input}: {}", stderr(&run));
+                assert_same(&expected, &std::fs::read(&output).unwrap(), &input);
+            }
+        }
+    }
+}
+
 #[test]
 fn several_schemes_are_listed_one_a_line() {
     let directory = tempfile::tempdir().unwrap();
