@@ -151,8 +151,7 @@ impl QuantConfig {
     pub fn method(&self) -> Option<String> {
         let explicit = self.first(|p| p.text(&["quant_method", "method"]).map(str::to_lowercase));
         // AutoGPTQ and AutoAWQ keep files of their own, which need no method.
-        let implied =
-            || self.first(|p| Some(if p.values.contains_key("w_bit") { "awq" } else { return None }.to_owned()));
+        let implied = || self.first(|p| p.get("w_bit").map(|_| "awq".to_owned()));
         explicit.or_else(implied).map(|(method, _)| method)
     }
 
@@ -224,9 +223,8 @@ impl Place {
     fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
             Value::Bool(flag) => Some(*flag),
-            Value::String(text) => {
-                [("True", true), ("False", false)].iter().find(|(t, _)| t == text).map(|&(_, flag)| flag)
-            }
+            Value::String(text) if text == "True" => Some(true),
+            Value::String(text) if text == "False" => Some(false),
             _ => None,
         }
     }
@@ -307,9 +305,9 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
 
 /// The JSON in `path`; `None` if there is no such file.
 fn read_json(path: &Path) -> Result<Option<Value>> {
-    let file = match std::fs::metadata(path)
-        .and_then(|there| if there.is_file() { File::open(path).map(Some) } else { Ok(None) })
-    {
+    // Looked at first: to open a pipe is to wait for its writer.
+    let found = std::fs::metadata(path).and_then(|there| there.is_file().then(|| File::open(path)).transpose());
+    let file = match found {
         Ok(Some(file)) => file,
         Ok(None) => return Ok(None),
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {

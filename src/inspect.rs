@@ -64,6 +64,11 @@ impl ParsedModel {
     /// Summarises the model. Reads no tensor data but the small descriptions that some schemes keep.
     #[must_use]
     pub fn inspect(&self) -> InspectInfo {
+        self.inspect_roles().0
+    }
+
+    /// The summary, and what each stored tensor is for, in the order of the tensors.
+    pub(crate) fn inspect_roles(&self) -> (InspectInfo, Vec<TensorRole>) {
         let resolution = self.resolve();
         let roles = roles_of(self, &resolution);
         let output_dtype = TargetDtype::BF16;
@@ -72,7 +77,7 @@ impl ParsedModel {
         let count = |role| with_role(role).count();
         let schemes = schemes(&resolution);
         let most = schemes.iter().rev().max_by_key(|s| s.tensors);
-        InspectInfo {
+        let info = InspectInfo {
             format: most.map_or(QuantScheme::Unquantized, |s| s.scheme),
             tensor_count: self.tensors.len(),
             quantized: count(TensorRole::Quantized),
@@ -91,21 +96,15 @@ impl ParsedModel {
             output_dtype,
             problems: resolution.problems.iter().map(|p| p.error.to_string()).collect(),
             schemes,
-        }
-    }
-
-    /// What each stored tensor is for, in the order of the tensors.
-    pub(crate) fn roles(&self) -> Vec<TensorRole> {
-        roles_of(self, &self.resolve())
+        };
+        (info, roles)
     }
 }
 
 fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole> {
     let mut roles = vec![TensorRole::Passthrough; model.tensors.len()];
-    for item in &resolution.items {
-        if let Item::Group(group) = item {
-            group.parts.iter().for_each(|&(role, t)| roles[t.index] = role);
-        }
+    for group in resolution.groups() {
+        group.parts.iter().for_each(|&(role, t)| roles[t.index] = role);
     }
     resolution.dropped.iter().for_each(|t| roles[t.index] = crate::scheme::role_of_dropped(t.name()));
     resolution.problems.iter().for_each(|p| roles[p.tensor.index] = p.role);
@@ -114,14 +113,12 @@ fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole>
 
 fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
     let mut schemes = Vec::new();
-    for item in &resolution.items {
-        if let Item::Group(group) = item {
-            crate::convert::count(&mut schemes, group.scheme);
-        }
-    }
-    for problem in resolution.problems.iter().filter(|p| p.scheme != QuantScheme::Unquantized) {
-        crate::convert::count(&mut schemes, problem.scheme);
-    }
+    let failed = resolution.problems.iter().map(|p| p.scheme).filter(|&scheme| scheme != QuantScheme::Unquantized);
+    resolution
+        .groups()
+        .map(|group| group.scheme)
+        .chain(failed)
+        .for_each(|scheme| crate::convert::count(&mut schemes, scheme));
     schemes
 }
 

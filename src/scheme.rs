@@ -141,6 +141,11 @@ pub(crate) fn refused(t: &Tensor<'_>, scheme: &str, what: impl std::fmt::Display
     AnamnesisError::unsupported(scheme, format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
 }
 
+/// `name` without its last part, if that is `part`: empty, or up to and with the last dot.
+pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
+    name.strip_suffix(part).filter(|base| base.is_empty() || base.ends_with('.'))
+}
+
 /// The module that a weight belongs to: its name without the last part.
 pub(crate) fn module_of(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(module, _)| module)

@@ -164,16 +164,11 @@ fn report(model: &ParsedModel, resolution: &Resolution<'_>, to: TargetDtype, out
         notes: Vec::new(),
         output_bytes,
     };
-    let mut cast = 0;
-    for item in &resolution.items {
-        match item {
-            Item::Plain(_) => report.passthrough += 1,
-            Item::Group(group) => {
-                cast += usize::from(matches!(group.scheme, QuantScheme::CastFp8 { .. }));
-                count(&mut report.schemes, group.scheme);
-            }
-        }
+    for group in resolution.groups() {
+        count(&mut report.schemes, group.scheme);
     }
+    report.passthrough = resolution.items.len() - report.recovered();
+    let cast = resolution.groups().filter(|group| matches!(group.scheme, QuantScheme::CastFp8 { .. })).count();
     if cast > 0 {
         report
             .notes

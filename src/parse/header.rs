@@ -59,8 +59,7 @@ pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<Safete
     let mut config = QuantConfig::default();
     config.add_metadata(&contents.metadata);
     let model = contents.into_model(Source::HeaderOnly, config, None);
-    let info = model.inspect();
-    let roles = model.roles();
+    let (info, roles) = model.inspect_roles();
     let ParsedModel { tensors, metadata, header_size, .. } = model;
     let base = 8 + header_size as u64;
     let entry = |(t, role): (crate::model::TensorInfo, TensorRole)| TensorEntry {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::{Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
-use super::{module_of, read, wrong};
+use super::{base_of, module_of, read, wrong};
 use crate::Result;
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -28,7 +28,7 @@ pub(super) fn is_scale_name(name: &str) -> bool {
 /// Every name that the scale of a weight can have.
 fn scale_names(weight: &str) -> Vec<String> {
     let own = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
-    let base = weight.strip_suffix("weight").filter(|base| base.is_empty() || base.ends_with('.'));
+    let base = base_of(weight, "weight");
     let module = base.into_iter().flat_map(|base| SCALE_OF_MODULE.iter().map(move |end| format!("{base}{end}")));
     own.chain(module).collect()
 }
@@ -186,16 +186,11 @@ fn sizes(dim: usize, n: usize) -> Vec<usize> {
     match n {
         0 => vec![],
         1 => vec![dim],
-        _ if n >= dim => {
-            if n == dim {
-                vec![1]
-            } else {
-                vec![]
-            }
-        }
+        _ if n == dim => vec![1],
+        _ if n > dim => vec![],
         _ => {
-            let powers = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p < dim);
-            let power = powers.into_iter().find(|p| dim.div_ceil(*p) == n);
+            let mut powers = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p < dim);
+            let power = powers.find(|p| dim.div_ceil(*p) == n);
             let exact = dim.is_multiple_of(n).then(|| dim / n).filter(|&exact| exact % 16 == 0 && Some(exact) != power);
             power.into_iter().chain(exact).collect()
         }

@@ -30,7 +30,7 @@ impl Scheme for Gptq {
             Layout::Gptq if awq => return Err(wrong(t, "the config says AWQ, and the shapes say GPTQ")),
             Layout::Gptq => {}
             Layout::AwqGemm => return Ok(None),
-            Layout::Unknown if packed.words[0] == packed.scales.shape()[0] => {
+            Layout::Unknown if packed.words[0] == packed.groups => {
                 return Err(refused(t, "AWQ GEMV", "only the GEMM layout is decoded"));
             }
             Layout::Unknown => {
@@ -158,12 +158,11 @@ fn zeros<'m>(packed: &Packed<'m>, bits: usize, all: &Index<'m>) -> Result<Zeros<
 fn is_middle(qzeros: &Part<'_>, packed: &Packed<'_>, bits: usize) -> Result<bool> {
     let (stride, n) = ((packed.n * bits).div_ceil(32), packed.n.min(1024));
     let (mut staging, mut words, mut middle) = (Vec::new(), Vec::new(), true);
-    for group in 0..packed.groups.min(4) {
-        for_each_zeros(qzeros, stride, &[group], 0..(n * bits).div_ceil(32), &mut staging, &mut words, |_, words| {
-            let mut stored = (0..n.div_ceil(CHUNK)).flat_map(|i| unpack_any(words, i, bits)).take(n);
-            middle &= stored.all(|code| code == 1 << (bits - 1));
-        })?;
-    }
+    let groups: Vec<usize> = (0..packed.groups.min(4)).collect();
+    for_each_zeros(qzeros, stride, &groups, 0..(n * bits).div_ceil(32), &mut staging, &mut words, |_, words| {
+        let mut stored = (0..n.div_ceil(CHUNK)).flat_map(|i| unpack_any(words, i, bits)).take(n);
+        middle &= stored.all(|code| code == 1 << (bits - 1));
+    })?;
     Ok(middle)
 }
 
@@ -266,13 +265,9 @@ fn unpack_any(words: &[u32], i: usize, bits: usize) -> [u32; CHUNK] {
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         // A tile of some of the columns can still name any group, so each of its columns may bring one.
-        let groups = if self.g_idx.is_some() {
-            64.0 * self.groups.min(self.k) as f64 / self.k as f64
-        } else {
-            64.0 / self.group_size as f64
-        };
         let scattered = self.g_idx.is_some() && self.k > INDEXED_COLS;
-        let load_bits = self.bits as f64 + if scattered { 64.0 } else { groups };
+        let groups = if scattered { 1.0 } else { self.groups as f64 / self.k as f64 };
+        let load_bits = self.bits as f64 + 64.0 * groups;
         Grid { rows: self.n, cols: self.k, row_align: CHUNK, col_align: CHUNK, load_bits, transposed: true }
     }
 

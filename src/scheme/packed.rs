@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Floats, Index, read, refused, wrong};
+use super::{Floats, Index, base_of, read, refused, wrong};
 use crate::model::{Part, Tensor};
 use crate::{Dtype, Result};
 
@@ -13,7 +13,7 @@ pub(super) struct Packed<'m> {
     pub qweight: Tensor<'m>,
     pub scales: Tensor<'m>,
     pub qzeros: Option<Tensor<'m>>,
-    /// Rows and columns of `qweight` and of `scales`.
+    /// Rows and columns of `qweight`.
     pub words: [usize; 2],
     pub groups: usize,
     /// Output features.
@@ -34,9 +34,7 @@ pub(super) enum Layout {
 impl<'m> Packed<'m> {
     /// Collects the tensors around `t` if it is a `qweight`.
     pub(super) fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
-        let Some(base) = t.name().strip_suffix("qweight").filter(|b| b.is_empty() || b.ends_with('.')) else {
-            return Ok(None);
-        };
+        let Some(base) = base_of(t.name(), "qweight") else { return Ok(None) };
         let scales = all.need(t, base, "scales")?;
         let &[rows, cols] = t.shape() else { return Err(wrong(t, "a qweight has two dimensions")) };
         let &[groups, n] = scales.shape() else { return Err(wrong(&scales, "scales have two dimensions")) };

@@ -77,7 +77,7 @@ impl<'m> Resolution<'m> {
     /// A config that speaks of a scheme which nothing here decodes: whatever its tensors look like, they are
     /// not to be taken for weights.
     fn check_config(&mut self, model: &'m ParsedModel, all: &Index<'m>) {
-        let claimed = !self.problems.is_empty() || self.items.iter().any(|item| matches!(item, Item::Group(_)));
+        let claimed = !self.problems.is_empty() || self.groups().next().is_some();
         let method = all.config.method().filter(|method| !claimed && !METHODS.contains(&method.as_str()));
         let rotated = all.config.has("transform_config").then(|| "compressed-tensors with transform_config".to_owned());
         let (Some(scheme), Some(tensor)) = (method.or(rotated), model.tensors().next()) else { return };
@@ -100,6 +100,14 @@ impl<'m> Resolution<'m> {
             }
             Err(_) => self.dropped.push(t),
         }
+    }
+
+    /// The groups among the items, in order.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group<'m>> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Group(group) => Some(group),
+            Item::Plain(_) => None,
+        })
     }
 
     /// The first problem, as an error.
