@@ -100,6 +100,22 @@ impl<'a> Out<'a> {
         }
     }
 
+    /// The first `n` elements, and the rest.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
+        macro_rules! split {
+            ($out:ident, $variant:ident) => {{
+                let (first, rest) = $out.split_at_mut(n);
+                (Self::$variant(first), Self::$variant(rest))
+            }};
+        }
+        match self {
+            Self::F32(out) => split!(out, F32),
+            Self::F16(out) => split!(out, F16),
+            Self::Bf16(out) => split!(out, Bf16),
+        }
+    }
+
     /// The first `n` elements.
     pub(crate) fn first(self, n: usize) -> Self {
         match self {

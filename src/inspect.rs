@@ -196,7 +196,7 @@ impl InspectInfo {
 
 /// `dtypes` in one line.
 pub(crate) fn names(dtypes: &[Dtype]) -> String {
-    dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ")
+    dtypes.iter().map(Dtype::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// `bytes` for people: `1.22 GB`, `345 MB`, `1.5 KB`, `12 B`, in powers of 1024.

@@ -36,7 +36,7 @@ mod element;
 pub mod error;
 pub mod inspect;
 mod model;
-mod parse;
+pub mod parse;
 mod remember;
 mod scheme;
 mod simd;
@@ -46,9 +46,16 @@ mod write;
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
 pub use convert::{Progress, Recovery, RememberOptions, Report, SchemeCount};
+#[cfg(feature = "gguf")]
+pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
 pub use inspect::{InspectInfo, format_bytes};
 pub use model::{ParsedModel, Tensor};
+#[cfg(feature = "gguf")]
+pub use parse::gguf::{
+    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensorInfo,
+    inspect_gguf_from_reader, parse_gguf_front_matter_from_reader, parse_gguf_kv_arg, parse_gguf_metadata_json,
+};
 pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
 pub use scheme::{Fp8Format, QuantScheme, TensorRole};

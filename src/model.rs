@@ -22,12 +22,15 @@ use crate::{AnamnesisError, Dtype, Result};
 /// ```
 #[derive(Debug)]
 pub struct ParsedModel {
-    pub(crate) source: Source,
+    /// The file, or the files that hold parts of the model.
+    pub(crate) sources: Vec<Source>,
     pub(crate) path: Option<PathBuf>,
     pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) metadata: HashMap<String, String>,
     pub(crate) header_size: usize,
     pub(crate) config: QuantConfig,
+    #[cfg(feature = "gguf")]
+    pub(crate) gguf: Option<crate::parse::gguf::Gguf>,
 }
 
 /// One stored tensor: what the container's header says of it.
@@ -36,7 +39,9 @@ pub(crate) struct TensorInfo {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// Absolute position in the source, in bytes.
+    /// Which of the model's sources has the bytes.
+    pub source: usize,
+    /// Absolute position there, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -78,10 +83,33 @@ impl ParsedModel {
         self.tensors.iter().map(|t| t.len).sum()
     }
 
-    /// Bytes of the whole container; `None` if only its header was read.
+    /// Bytes of the whole container, in all its files; `None` if only its header was read.
     #[must_use]
     pub fn file_size(&self) -> Option<u64> {
-        self.source.len()
+        self.sources.iter().map(Source::len).sum()
+    }
+
+    /// What a GGUF file says of itself.
+    #[cfg(feature = "gguf")]
+    #[must_use]
+    pub fn gguf(&self) -> Option<&crate::parse::gguf::Gguf> {
+        self.gguf.as_ref()
+    }
+
+    /// Whether the model was read from GGUF.
+    pub(crate) fn is_gguf(&self) -> bool {
+        #[cfg(feature = "gguf")]
+        return self.gguf.is_some();
+        #[cfg(not(feature = "gguf"))]
+        false
+    }
+
+    /// Whether tensors are stored with their most significant bytes first.
+    pub(crate) fn is_big_endian(&self) -> bool {
+        #[cfg(feature = "gguf")]
+        return self.gguf.as_ref().is_some_and(|gguf| gguf.big_endian);
+        #[cfg(not(feature = "gguf"))]
+        false
     }
 
     /// The file that was parsed, if it was one.
@@ -115,7 +143,7 @@ impl<'m> Tensor<'m> {
         self.info().dtype
     }
 
-    /// Shape, outermost dimension first.
+    /// Shape, outermost dimension first (GGUF files have it the other way round).
     #[must_use]
     pub fn shape(&self) -> &'m [usize] {
         &self.info().shape
@@ -134,13 +162,28 @@ impl<'m> Tensor<'m> {
     /// If only the header was read, or the file cannot be mapped.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let info = self.info();
-        self.model.source.view(info.offset..info.offset + info.len)
+        let bytes = self.source().view(info.offset..info.offset + info.len)?;
+        if !self.model.is_big_endian() {
+            return Ok(bytes);
+        }
+        if !info.dtype.can_swap() {
+            let what = format!("tensor `{}`: no byte order is defined for {}", info.name, info.dtype);
+            return Err(AnamnesisError::unsupported("big-endian GGUF", what));
+        }
+        let mut bytes = bytes.into_owned();
+        info.dtype.swap_bytes(&mut bytes);
+        Ok(Cow::Owned(bytes))
     }
 
     /// Where the bytes are, for positional reads.
     pub(crate) fn part(&self) -> Part<'m> {
         let info = self.info();
-        Part { source: &self.model.source, offset: info.offset, len: info.len, name: &info.name }
+        let swap = self.model.is_big_endian().then_some(info.dtype);
+        Part { source: self.source(), offset: info.offset, len: info.len, name: &info.name, swap }
+    }
+
+    fn source(&self) -> &'m Source {
+        &self.model.sources[self.info().source]
     }
 }
 
@@ -151,10 +194,12 @@ pub(crate) struct Part<'m> {
     offset: u64,
     pub len: u64,
     pub name: &'m str,
+    /// The type whose numbers have to be turned round, in reads of whole blocks.
+    swap: Option<Dtype>,
 }
 
 impl Part<'_> {
-    /// Fills `out` from byte `at` of the tensor on.
+    /// Fills `out` from byte `at` of the tensor on, both at the bounds of elements (or blocks).
     pub(crate) fn read_at(&self, at: u64, out: &mut [u8]) -> Result<()> {
         let end = at.checked_add(out.len() as u64).filter(|&end| end <= self.len);
         if end.is_none() {
@@ -167,7 +212,11 @@ impl Part<'_> {
                 AnamnesisError::Io(std::io::Error::new(e.kind(), format!("reading tensor `{name}`: {e}")))
             }
             other => other,
-        })
+        })?;
+        if let Some(dtype) = self.swap {
+            dtype.swap_bytes(out);
+        }
+        Ok(())
     }
 
     /// The whole tensor, if it is at most `max` bytes.

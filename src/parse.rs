@@ -1,6 +1,8 @@
 //! Containers: one reader each, all into one [`ParsedModel`].
 
 mod detect;
+#[cfg(feature = "gguf")]
+pub mod gguf;
 mod header;
 mod safetensors;
 
@@ -36,22 +38,33 @@ pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
 
 fn read(source: Source, mut config: QuantConfig, path: Option<&Path>) -> Result<ParsedModel> {
     let format = detect::detect(&source)?;
-    let contents = (format.read)(&source)?;
+    let contents = (format.read)(source, path)?;
     config.add_metadata(&contents.metadata);
     config.check()?;
-    Ok(contents.into_model(source, config, path))
+    Ok(contents.into_model(config, path))
 }
 
 /// What a container's reader returns.
 pub(crate) struct Contents {
+    pub sources: Vec<Source>,
     pub tensors: Vec<crate::model::TensorInfo>,
     pub metadata: std::collections::HashMap<String, String>,
     pub header_size: usize,
+    #[cfg(feature = "gguf")]
+    pub gguf: Option<gguf::Gguf>,
 }
 
 impl Contents {
-    fn into_model(self, source: Source, config: QuantConfig, path: Option<&Path>) -> ParsedModel {
-        let Self { tensors, metadata, header_size } = self;
-        ParsedModel { source, path: path.map(Path::to_path_buf), tensors, metadata, header_size, config }
+    fn into_model(self, config: QuantConfig, path: Option<&Path>) -> ParsedModel {
+        ParsedModel {
+            sources: self.sources,
+            path: path.map(Path::to_path_buf),
+            tensors: self.tensors,
+            metadata: self.metadata,
+            header_size: self.header_size,
+            config,
+            #[cfg(feature = "gguf")]
+            gguf: self.gguf,
+        }
     }
 }

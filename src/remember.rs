@@ -10,6 +10,8 @@ pub(crate) mod bnb;
 #[cfg(any(feature = "bnb", feature = "nvfp4"))]
 pub(crate) mod codebook;
 pub(crate) mod fp8;
+#[cfg(feature = "gguf")]
+pub(crate) mod ggml;
 #[cfg(feature = "gptq")]
 pub(crate) mod gptq;
 #[cfg(feature = "nvfp4")]

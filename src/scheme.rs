@@ -8,6 +8,8 @@ mod bnb;
 mod decode;
 mod foreign;
 mod fp8;
+#[cfg(feature = "gguf")]
+mod ggml;
 #[cfg(feature = "gptq")]
 mod gptq;
 mod kind;
@@ -97,6 +99,8 @@ const SCHEMES: &[&dyn Scheme] = &[
 pub(crate) struct Index<'m> {
     by_name: HashMap<&'m str, Tensor<'m>>,
     pub config: &'m QuantConfig,
+    /// Whether the tensors come from GGUF, where types say all and no other scheme is meant by a name.
+    pub is_gguf: bool,
     /// Whether the file says that ComfyUI's own layouts are in it.
     pub is_comfyui: bool,
     /// Whether some tensor of the file is a scale of an FP8 weight, or a marker that there are such.
@@ -111,8 +115,9 @@ impl<'m> Index<'m> {
             fp8::is_scale_name(t.name()) || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
         };
         let has_fp8_scales = model.tensors().any(|t| scaled(&t));
+        let is_gguf = model.is_gguf();
         let is_comfyui = model.metadata.contains_key("_quantization_metadata");
-        Self { by_name, config: &model.config, is_comfyui, has_fp8_scales }
+        Self { by_name, config: &model.config, is_gguf, is_comfyui, has_fp8_scales }
     }
 
     /// The tensor called `name`.

@@ -39,7 +39,11 @@ impl Slice {
 
 /// Recovers the file made of `tensors` and compares `X.weight`.
 fn check(name: &str, tensors: &[Raw], metadata: &[(&str, &str)], shape: &[usize], bf16: &[u8], f32: &[u8]) {
-    let model = anamnesis::parse_bytes(file(tensors, metadata)).unwrap();
+    check_file(name, file(tensors, metadata), shape, bf16, f32);
+}
+
+fn check_file(name: &str, file: Vec<u8>, shape: &[usize], bf16: &[u8], f32: &[u8]) {
+    let model = anamnesis::parse_bytes(file).unwrap();
     for (target, dtype, golden) in [(TargetDtype::BF16, Dtype::BF16, bf16), (TargetDtype::F32, Dtype::F32, f32)] {
         let bytes = model.remember_to_bytes(target).unwrap_or_else(|e| panic!("{name}: {e}"));
         let read = SafeTensors::deserialize(&bytes).unwrap();
@@ -173,5 +177,19 @@ fn tiny_files() {
             assert!(SafeTensors::deserialize(&bytes).unwrap().tensor("model.layers.0.weight").is_ok());
             assert_same(&bytes, &bytes, name);
         }
+    }
+}
+
+#[cfg(feature = "gguf")]
+#[test]
+fn gguf() {
+    let directory = data().join("slices/gguf");
+    let names: Vec<_> = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 11);
+    for name in names.iter().map(|name| name.to_str().unwrap()) {
+        let mut s = Slice::open(&format!("gguf/{name}"), b"AMNG");
+        let [kind, n, raw, bf16, f32] = s.fields();
+        let file = common::gguf::Gguf::default().tensor("X.weight", kind as u32, &[n as u64], &s.blob(raw)).file();
+        check_file(name, file, &[n], &s.blob(bf16), &s.blob(f32));
     }
 }

@@ -74,7 +74,7 @@ impl<'m> Plan<'m> {
         let mut first_job = vec![0];
         for (item, &offset) in resolution.items.into_iter().zip(&layout.offsets) {
             let (body, cut) = match item {
-                Item::Plain(t) => (Body::Copy(t.part()), Cut::of_bytes(t.part().len as usize)),
+                Item::Plain(t) => (Body::Copy(t.part()), Cut::of_bytes(t.info().len as usize, t.dtype())),
                 Item::Group(group) => {
                     let cut = Cut::of_grid(&group.decoder.grid());
                     (Body::Decode(group.decoder), cut)
@@ -100,8 +100,8 @@ impl<'m> Plan<'m> {
 }
 
 impl Cut {
-    fn of_bytes(len: usize) -> Self {
-        Self { rows: 1, cols: len, tile_rows: 1, tile_cols: COPY_BYTES }
+    fn of_bytes(len: usize, dtype: Dtype) -> Self {
+        Self { rows: 1, cols: len, tile_rows: 1, tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)) }
     }
 
     /// Tiles that load at most `LOAD_BYTES` and whose rows fit a slab.

@@ -1,5 +1,7 @@
 //! Which container a file is: one row a format, decided by content and never by the file's name.
 
+use std::path::Path;
+
 use super::{Contents, safetensors};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -9,7 +11,7 @@ pub(super) struct Format {
     /// Whether a file that begins like this is of the format. [`HEAD`] bytes, or all that there are.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
-    pub read: fn(&Source) -> Result<Contents>,
+    pub read: fn(Source, Option<&Path>) -> Result<Contents>,
 }
 
 /// Bytes that tell the format.
@@ -19,20 +21,26 @@ const HEAD: usize = 9;
 /// which can look like any of the others, and then with JSON, which cannot.
 const FORMATS: &[Format] = &[
     Format { matches: |head| matches!(head, [.., 0, 0, 0, 0, b'{']), read: safetensors::read },
-    Format { matches: |head| head.starts_with(b"GGUF"), read: |_| unreadable("GGUF", "gguf", cfg!(feature = "gguf")) },
+    Format {
+        matches: |head| head.starts_with(b"GGUF"),
+        #[cfg(feature = "gguf")]
+        read: super::gguf::read,
+        #[cfg(not(feature = "gguf"))]
+        read: |_, _| unreadable("GGUF", "gguf", false),
+    },
     Format {
         matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"),
-        read: |_| {
+        read: |_, _| {
             unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth", cfg!(all(feature = "npz", feature = "pth")))
         },
     },
     Format {
         matches: |head| head.starts_with(b"\x93NUMPY"),
-        read: |_| unreadable("NumPy array (.npy)", "npz", cfg!(feature = "npz")),
+        read: |_, _| unreadable("NumPy array (.npy)", "npz", cfg!(feature = "npz")),
     },
     Format {
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
-        read: |_| unreadable("Python pickle", "pth", cfg!(feature = "pth")),
+        read: |_, _| unreadable("Python pickle", "pth", cfg!(feature = "pth")),
     },
     Format { matches: |_| true, read: safetensors::read },
 ];
@@ -48,7 +56,7 @@ pub(super) fn detect(source: &Source) -> Result<&'static Format> {
 
 fn unreadable(name: &str, feature: &str, built: bool) -> Result<Contents> {
     let detail = if built {
-        "recognised, but this version reads safetensors only".to_owned()
+        "recognised, but this version does not read it yet".to_owned()
     } else {
         format!("needs the feature `{feature}`, which this build leaves out")
     };

@@ -6,7 +6,6 @@ use std::io::Read;
 use super::safetensors;
 use crate::config::QuantConfig;
 use crate::inspect::InspectInfo;
-use crate::source::Source;
 use crate::{Dtype, ParsedModel, QuantScheme, Result, TensorRole};
 
 /// One tensor of a [`SafetensorsHeader`].
@@ -58,7 +57,7 @@ pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<Safete
     let contents = safetensors::read_from(reader)?;
     let mut config = QuantConfig::default();
     config.add_metadata(&contents.metadata);
-    let model = contents.into_model(Source::HeaderOnly, config, None);
+    let model = contents.into_model(config, None);
     let (info, roles) = model.inspect_roles();
     let ParsedModel { tensors, metadata, header_size, .. } = model;
     let base = 8 + header_size as u64;

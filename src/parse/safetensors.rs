@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read;
+use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
@@ -19,7 +20,7 @@ use crate::{AnamnesisError, Dtype, Result};
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Reads the header of a complete file.
-pub(super) fn read(source: &Source) -> Result<Contents> {
+pub(super) fn read(source: Source, _path: Option<&Path>) -> Result<Contents> {
     let len = source.len().unwrap_or(0);
     let mut prefix = [0; 8];
     if len < 8 {
@@ -34,7 +35,7 @@ pub(super) fn read(source: &Source) -> Result<Contents> {
     }
     let mut json = vec![0; checked_header_size(n)?];
     source.read_at(8, &mut json)?;
-    let (contents, data_len) = parse_json(&json)?;
+    let (mut contents, data_len) = parse_json(&json)?;
     let expected = (8 + n).saturating_add(data_len);
     if expected != len {
         return Err(AnamnesisError::parse(format!(
@@ -42,6 +43,7 @@ pub(super) fn read(source: &Source) -> Result<Contents> {
             if len < expected { "it is truncated" } else { "there is data that no tensor owns" },
         )));
     }
+    contents.sources.push(source);
     Ok(contents)
 }
 
@@ -57,7 +59,9 @@ pub(super) fn read_from<R: Read>(mut reader: R) -> Result<Contents> {
         let what = format!("the safetensors header ends after {} of {n} bytes", json.len());
         return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what).into());
     }
-    Ok(parse_json(&json)?.0)
+    let mut contents = parse_json(&json)?.0;
+    contents.sources.push(Source::HeaderOnly);
+    Ok(contents)
 }
 
 fn checked_header_size(n: u64) -> Result<usize> {
@@ -84,6 +88,7 @@ fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
             name: name.clone(),
             dtype: Dtype::try_from(info.dtype)?,
             shape: info.shape.clone(),
+            source: 0,
             offset: base.saturating_add(start as u64),
             len: end.saturating_sub(start) as u64,
         })
@@ -97,7 +102,15 @@ fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
         (error, _) => error,
     })?;
     let metadata = metadata.unwrap_or_default();
-    Ok((Contents { tensors, metadata, header_size: json.len() }, validated.data_len() as u64))
+    let contents = Contents {
+        sources: Vec::new(),
+        tensors,
+        metadata,
+        header_size: json.len(),
+        #[cfg(feature = "gguf")]
+        gguf: None,
+    };
+    Ok((contents, validated.data_len() as u64))
 }
 
 /// The tensor that a failed validation was about, which the library does not always name.

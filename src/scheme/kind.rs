@@ -87,6 +87,11 @@ pub enum QuantScheme {
         /// Written by compressed-tensors (its global scale divides) rather than ModelOpt (it multiplies).
         divides: bool,
     },
+    /// A block type of ggml's.
+    Ggml {
+        /// The type.
+        dtype: Dtype,
+    },
     /// Recognised, but not decodable by this build.
     Other(&'static str),
 }
@@ -106,6 +111,7 @@ impl QuantScheme {
             Self::Bnb4 => "BnB NF4/FP4",
             Self::BnbInt8 => "BnB INT8",
             Self::Nvfp4 { .. } => "NVFP4",
+            Self::Ggml { .. } => "GGUF",
             Self::Other(name) => name,
         }
     }
@@ -152,6 +158,8 @@ impl fmt::Display for QuantScheme {
             Self::BnbInt8 => f.write_str("BitsAndBytes INT8 (LLM.int8(), per-row absmax)"),
             Self::Nvfp4 { divides: false } => f.write_str("NVIDIA NVFP4 (ModelOpt), 16-value blocks"),
             Self::Nvfp4 { divides: true } => f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks"),
+            Self::Ggml { dtype: dtype @ Dtype::UnknownGgml(_) } => write!(f, "GGUF {dtype}"),
+            Self::Ggml { dtype } => write!(f, "GGUF {dtype}, {}-value blocks", dtype.block_size()),
             Self::Other(name) => f.write_str(name),
         }
     }

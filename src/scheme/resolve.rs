@@ -1,5 +1,7 @@
 //! Sorts a model's tensors into groups, copies, and what is dropped; collects what is wrong.
 
+#[cfg(feature = "gguf")]
+use super::Scheme;
 use super::{Group, Index, QuantScheme, SCHEMES, TensorRole, module_of, refused, roles, wrong};
 use crate::model::Tensor;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
@@ -77,6 +79,9 @@ impl<'m> Resolution<'m> {
     /// A config that speaks of a scheme which nothing here decodes: whatever its tensors look like, they are
     /// not to be taken for weights.
     fn check_config(&mut self, model: &'m ParsedModel, all: &Index<'m>) {
+        if all.is_gguf {
+            return;
+        }
         let claimed = !self.problems.is_empty() || self.groups().next().is_some();
         let method = all.config.method().filter(|method| !claimed && !METHODS.contains(&method.as_str()));
         let rotated = all.config.has("transform_config").then(|| "compressed-tensors with transform_config".to_owned());
@@ -89,6 +94,11 @@ impl<'m> Resolution<'m> {
 
     /// A tensor that no scheme claimed.
     fn leftover(&mut self, t: Tensor<'m>, all: &Index<'m>, quantized: bool, blame: bool) {
+        #[cfg(feature = "gguf")]
+        if all.is_gguf {
+            let is_activation = super::ggml::is_activation(&t, all);
+            return if is_activation { self.dropped.push(t) } else { self.items.push(Item::Plain(t)) };
+        }
         if quantized && roles::is_activation(t.name()) || roles::is_marker(t.name()) {
             self.dropped.push(t);
             return;
@@ -133,6 +143,11 @@ const METHODS: &[&str] = &[
 ];
 
 fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {
+    #[cfg(feature = "gguf")]
+    if all.is_gguf {
+        let scheme = super::ggml::Ggml;
+        return scheme.claim(t, all).map_err(|error| (scheme.kind(t, all), error));
+    }
     for scheme in SCHEMES {
         match scheme.claim(t, all) {
             Ok(None) => {}

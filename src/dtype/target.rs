@@ -1,0 +1,55 @@
+//! The element types that weights are decoded to.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{AnamnesisError, Dtype, Result};
+
+/// Element type of recovered weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TargetDtype {
+    /// bfloat16, round to nearest even.
+    #[default]
+    BF16,
+    /// IEEE single precision, exact.
+    F32,
+    /// IEEE half precision, round to nearest even, overflow to infinity.
+    F16,
+}
+
+impl TargetDtype {
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn byte_size(self) -> usize {
+        match self {
+            Self::BF16 | Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// The same type as a stored dtype.
+    #[must_use]
+    pub const fn dtype(self) -> Dtype {
+        match self {
+            Self::BF16 => Dtype::BF16,
+            Self::F32 => Dtype::F32,
+            Self::F16 => Dtype::F16,
+        }
+    }
+}
+
+impl fmt::Display for TargetDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.dtype().fmt(f)
+    }
+}
+
+impl FromStr for TargetDtype {
+    type Err = AnamnesisError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let all = [Self::BF16, Self::F32, Self::F16];
+        let found = all.into_iter().find(|d| d.dtype().name().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported target dtypes: bf16, f32, f16"))
+    }
+}

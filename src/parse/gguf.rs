@@ -1,0 +1,154 @@
+//! GGUF: a header with typed metadata, and tensors in ggml's types.
+
+mod cursor;
+mod front;
+mod header;
+mod json;
+mod metadata;
+mod split;
+mod value;
+
+use std::io::Read;
+use std::path::Path;
+
+pub use self::front::{
+    GgufFrontMatter, GgufInspectInfo, GgufTensorInfo, inspect_gguf_from_reader, parse_gguf_front_matter_from_reader,
+};
+pub(crate) use self::header::DEFAULT_ALIGNMENT;
+use self::header::{Entry, Header, past_the_end};
+pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
+pub use self::metadata::GgufMetadata;
+pub(crate) use self::metadata::write_entry;
+pub use self::value::{GgufMetadataArray, GgufMetadataValue};
+use super::Contents;
+use crate::model::TensorInfo;
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// What a GGUF file says of itself, besides its tensors.
+#[derive(Debug, Clone)]
+pub struct Gguf {
+    pub(crate) version: u32,
+    pub(crate) big_endian: bool,
+    pub(crate) alignment: u32,
+    pub(crate) metadata: GgufMetadata,
+}
+
+impl Gguf {
+    /// Version of the format, 1 to 3.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Whether numbers are stored with their most significant byte first. Tensors are given little-endian.
+    #[must_use]
+    pub fn is_big_endian(&self) -> bool {
+        self.big_endian
+    }
+
+    /// What the tensors' offsets are multiples of, in bytes.
+    #[must_use]
+    pub fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    /// The metadata, typed and in order. Of a model in several files, the first file's.
+    #[must_use]
+    pub fn metadata(&self) -> &GgufMetadata {
+        &self.metadata
+    }
+
+    /// `general.architecture`.
+    #[must_use]
+    pub fn architecture(&self) -> Option<String> {
+        self.metadata.get("general.architecture")?.as_string().map(str::to_owned)
+    }
+}
+
+/// Reads a complete file, and the files that continue it.
+pub(super) fn read(source: Source, path: Option<&Path>) -> Result<Contents> {
+    let (header, tensors) = read_one(&source, 0)?;
+    let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
+    let Header { version, big_endian, alignment, metadata, .. } = header;
+    let gguf = Gguf { version, big_endian, alignment, metadata };
+    let mut contents = Contents {
+        sources: vec![source],
+        tensors,
+        metadata: json::texts(&gguf.metadata),
+        header_size,
+        gguf: Some(gguf),
+    };
+    split::join(&mut contents, path)?;
+    Ok(contents)
+}
+
+/// The header of one file, and its tensors in the order of their data.
+fn read_one(source: &Source, index: usize) -> Result<(Header, Vec<TensorInfo>)> {
+    let len = source.len().unwrap_or(0);
+    let mut header = header::read(SourceReader { source, at: 0 }, Some(len))?;
+    let mut entries = std::mem::take(&mut header.tensors);
+    entries.sort_by_key(|e| e.offset);
+    let tensors = prove(entries, &header, len, index)?;
+    Ok((header, tensors))
+}
+
+/// A source as a stream.
+struct SourceReader<'a> {
+    source: &'a Source,
+    at: u64,
+}
+
+impl Read for SourceReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        // The cursor asks for nothing past the end.
+        self.source.read_at(self.at, out).map_err(|error| match error {
+            AnamnesisError::Io(error) => error,
+            other => std::io::Error::other(other.to_string()),
+        })?;
+        self.at += out.len() as u64;
+        Ok(out.len())
+    }
+}
+
+/// Proves each tensor's size by where the next one begins: a writer may have other types under these numbers.
+/// The size of an unknown type is what its neighbours leave it.
+fn prove(entries: Vec<Entry>, header: &Header, file_len: u64, source: usize) -> Result<Vec<TensorInfo>> {
+    let alignment = u64::from(header.alignment);
+    let mut proven: Vec<Dtype> = Vec::new();
+    let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
+    let next: Vec<Option<u64>> = entries.iter().skip(1).map(|e| Some(e.offset)).chain([None]).collect();
+    let mut first = header.data_start;
+    for (entry, next) in entries.into_iter().zip(next) {
+        let Entry { name, dtype, shape, offset, len } = entry;
+        let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"));
+        if tensors.is_empty() && offset != first {
+            return Err(wrong(format!("it begins {} bytes into the data, where nothing is before it", offset - first)));
+        }
+        first = offset;
+        let room = next.unwrap_or(file_len).checked_sub(offset).ok_or_else(|| past_the_end(&name))?;
+        let len = len.unwrap_or(room);
+        let padded = len.checked_next_multiple_of(alignment).ok_or_else(|| past_the_end(&name))?;
+        if len > room {
+            return Err(match next {
+                Some(_) => wrong(format!("it takes {len} bytes, and the next tensor begins after {room}")),
+                None => past_the_end(&name),
+            });
+        }
+        if room > padded {
+            // Behind the last tensor there may be something else, if another tensor proves the type's size.
+            match next {
+                Some(_) => return Err(wrong(format!("it takes {len} bytes, and the next tensor begins after {room}"))),
+                None if dtype.is_ggml_block() && !proven.contains(&dtype) => {
+                    let what = format!("it takes {len} bytes, and the file has {room}: the type may be another");
+                    return Err(wrong(what));
+                }
+                None => {}
+            }
+        } else if len > 0 && !proven.contains(&dtype) {
+            proven.push(dtype);
+        }
+        tensors.push(TensorInfo { name, dtype, shape, source, offset, len });
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,77 @@
+//! One and two bits a value: the ternary types TQ1_0 and TQ2_0, and Q1_0 and Q2_0.
+
+use super::{Block, half};
+
+pub(super) struct TQ1_0;
+pub(super) struct TQ2_0;
+pub(super) struct Q1_0;
+pub(super) struct Q2_0;
+
+/// Digit `n` (the most significant is 0) of the base-3 fractions in `bytes`, less one, times `d`.
+#[inline(always)]
+fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
+    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+    for (out, &byte) in out.iter_mut().zip(bytes) {
+        let fraction = byte.wrapping_mul(POWERS[n]);
+        *out = ((i32::from(fraction) * 3 >> 8) - 1) as f32 * d;
+    }
+}
+
+/// Five digits to a byte, 32 bytes and then 16; four to each of the last 4 bytes: `codes[48] | codes[4] | d`.
+impl Block<54, 256> for TQ1_0 {
+    #[inline(always)]
+    fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
+        let d = half(block, 52);
+        let (first, rest) = out.split_at_mut(160);
+        let (second, last) = rest.split_at_mut(80);
+        for (n, out) in first.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            digits(&block[..32], n, out, d);
+        }
+        for (n, out) in second.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            digits(&block[32..48], n, out, d);
+        }
+        for (n, out) in last.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            digits(&block[48..52], n, out, d);
+        }
+    }
+}
+
+/// Pairs of bits of 32 bytes, lowest first: `codes[64] | d`.
+impl Block<66, 256> for TQ2_0 {
+    #[inline(always)]
+    fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
+        let d = half(block, 64);
+        for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let at = g / 4 * 32;
+            for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
+                *out = (i32::from(q >> (g % 4 * 2) & 3) - 1) as f32 * d;
+            }
+        }
+    }
+}
+
+/// A set bit is `d`, a clear one `-d`.
+impl Block<18, 128> for Q1_0 {
+    #[inline(always)]
+    fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
+        let d = half(block, 0).to_bits();
+        for (out, &bits) in out.as_chunks_mut::<8>().0.iter_mut().zip(&block[2..]) {
+            for (j, out) in out.iter_mut().enumerate() {
+                *out = f32::from_bits(d ^ (u32::from(!bits) >> j & 1) << 31);
+            }
+        }
+    }
+}
+
+/// Pairs of bits, four neighbours to a byte: `(q - 1) * d`.
+impl Block<18, 64> for Q2_0 {
+    #[inline(always)]
+    fn decode(block: &[u8; 18], out: &mut [f32; 64]) {
+        let d = half(block, 0);
+        for (out, &bits) in out.as_chunks_mut::<4>().0.iter_mut().zip(&block[2..]) {
+            for (j, out) in out.iter_mut().enumerate() {
+                *out = (i32::from(bits >> (2 * j) & 3) - 1) as f32 * d;
+            }
+        }
+    }
+}

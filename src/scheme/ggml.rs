@@ -1,0 +1,132 @@
+//! GGUF: tensors of ggml's block types, which hold their scales among their codes. Only NVFP4 has one more
+//! beside it: `X.weight` with `X.scale` F32, one or one for each matrix of a stack, which multiplies.
+//!
+//! Names: llama.cpp `llama-model.cpp`, `load_tensors`; some writers have `X.weight.scale`.
+
+use std::ops::Range;
+
+use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{read, refused, wrong};
+use crate::element::Out;
+use crate::model::{Part, Tensor};
+use crate::remember::ggml::{Decoder, decoder};
+use crate::simd::Level;
+use crate::{Dtype, Result};
+
+pub(super) struct Ggml;
+
+impl Scheme for Ggml {
+    fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Ggml { dtype: t.dtype() }
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if let Dtype::UnknownGgml(id) = t.dtype() {
+            return Err(refused(t, &format!("GGUF type {id}"), squatter(id)));
+        }
+        let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else { return Ok(None) };
+        if t.model.is_big_endian() && !t.dtype().can_swap() {
+            return Err(refused(t, "big-endian GGUF", "no byte order is defined for the blocks of this type"));
+        }
+        let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
+        let rows: usize = outer.iter().product();
+        let stack = outer.split_last().map_or(1, |(_, stack)| stack.iter().product());
+        let scale = if t.dtype() == Dtype::NVFP4 { scale_of(t, all, stack)? } else { None };
+        let scales = scale.as_ref().map(|s| Floats::ieee(s).map(|floats| (floats, s.elements()))).transpose()?;
+        let decoder = Box::new(Weight {
+            codes: t.part(),
+            decode,
+            block: t.dtype().block_size(),
+            block_bytes,
+            rows,
+            cols,
+            rows_per_scale: scales.as_ref().map_or(rows, |(_, n)| rows / n).max(1),
+            scales,
+        });
+        let parts = [(TensorRole::Quantized, *t)].into_iter().chain(scale.map(|s| (TensorRole::Scale, s))).collect();
+        let scheme = self.kind(t, all);
+        Ok(Some(Group { name: t.name().to_owned(), shape: t.shape().to_vec(), scheme, parts, decoder }))
+    }
+}
+
+/// The scale beside an NVFP4 tensor, if it has one, of 1 or `stack` values.
+fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<Tensor<'m>>> {
+    let beside = t.name().strip_suffix(".weight").and_then(|base| all.at(base, ".scale"));
+    let scale = match (beside, all.at(t.name(), ".scale")) {
+        (Some(one), Some(two)) => {
+            return Err(wrong(t, format!("both `{}` and `{}` could be its scale", one.name(), two.name())));
+        }
+        (one, two) => one.or(two),
+    };
+    match scale {
+        Some(scale) if scale.elements() != 1 && scale.elements() != stack || scale.elements() == 0 => {
+            Err(wrong(&scale, format!("`{}` has {stack} matrices", t.name())))
+        }
+        scale => Ok(scale),
+    }
+}
+
+/// Whether `t` is about the activations of an NVFP4 weight.
+pub(super) fn is_activation(t: &Tensor<'_>, all: &Index<'_>) -> bool {
+    let base = t.name().strip_suffix(".input_scale");
+    let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
+    weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
+}
+
+/// What is known to be written under a number that is not ggml's.
+fn squatter(id: u32) -> &'static str {
+    match id {
+        4 => "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number",
+        5 | 31..=33 | 37 | 38 => "the type was removed from ggml; models in it have to be quantized anew",
+        36 => "the type was removed from ggml; BitNet's I2_S is written under this number",
+        97..=99 | 133..=158 | 202..=399 => "a type of ik_llama.cpp",
+        _ => "no type of ggml has this number",
+    }
+}
+
+/// A tensor of blocks.
+struct Weight<'m> {
+    codes: Part<'m>,
+    decode: Decoder,
+    block: usize,
+    block_bytes: usize,
+    rows: usize,
+    cols: usize,
+    /// With their number.
+    scales: Option<(Floats<'m>, usize)>,
+    rows_per_scale: usize,
+}
+
+impl Decode for Weight<'_> {
+    fn grid(&self) -> Grid {
+        let load_bits = self.block_bytes as f64 * 8.0 / self.block as f64;
+        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: self.block, load_bits, transposed: false }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let bytes = |values: usize| values / self.block * self.block_bytes;
+        let cols = bytes(tile.cols.start)..bytes(tile.cols.end);
+        read(&self.codes, bytes(self.cols), tile.rows.clone(), cols, &mut buffers.bytes)?;
+        buffers.scales.clear();
+        if let Some((floats, n)) = &self.scales {
+            let scales = tile.rows.start / self.rows_per_scale..tile.rows.end.div_ceil(self.rows_per_scale);
+            floats.extend(*n, 0..1, scales, &mut buffers.staging, &mut buffers.scales)?;
+        }
+        Ok(())
+    }
+
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, mut out: Out<'_>) {
+        let (width, first_scale) = (tile.cols.len(), tile.rows.start / self.rows_per_scale);
+        let row_bytes = width / self.block * self.block_bytes;
+        let mut row = rows.start;
+        while row < rows.end {
+            // Rows that share a scale, or all of them.
+            let end = ((row / self.rows_per_scale + 1) * self.rows_per_scale).min(rows.end);
+            let bytes = (row - tile.rows.start) * row_bytes..(end - tile.rows.start) * row_bytes;
+            let scale = buffers.scales.get(row / self.rows_per_scale - first_scale).copied();
+            let (now, rest) = out.split_at((end - row) * width);
+            (self.decode)(&buffers.bytes[bytes], scale, level, now);
+            (row, out) = (end, rest);
+        }
+    }
+}
