@@ -1,6 +1,7 @@
 """Writes a synthetic quantized model for whole-program timings: N tensors of 4096 x 4096.
 
 python3 benches/make_model.py SCHEME OUT [N]      SCHEME: fp8-block fp8-tensor gptq4 gptq4-act awq nf4 nf4-dq int8 nvfp4
+                                                  or a type of GGUF: Q4_0 Q8_0 Q4_K Q6_K IQ2_XS IQ3_S ...
 
 Codes are random, scales are random and small. Needs nothing but Python.
 """
@@ -67,9 +68,41 @@ def fp8_codes():
     return os.urandom(D * D).replace(b"\x7f", b"\x7e").replace(b"\xff", b"\xfe")
 
 
+# GGUF types: number, values and bytes of a block, and where it has f16 scales.
+GGML = {
+    "Q4_0": (2, 32, 18, [0]), "Q4_1": (3, 32, 20, [0, 2]), "Q5_0": (6, 32, 22, [0]), "Q5_1": (7, 32, 24, [0, 2]),
+    "Q8_0": (8, 32, 34, [0]), "Q2_K": (10, 256, 84, [80, 82]), "Q3_K": (11, 256, 110, [108]),
+    "Q4_K": (12, 256, 144, [0, 2]), "Q5_K": (13, 256, 176, [0, 2]), "Q6_K": (14, 256, 210, [208]),
+    "IQ2_XXS": (16, 256, 66, [0]), "IQ2_XS": (17, 256, 74, [0]), "IQ3_XXS": (18, 256, 98, [0]),
+    "IQ1_S": (19, 256, 50, [0]), "IQ4_NL": (20, 32, 18, [0]), "IQ3_S": (21, 256, 110, [0]), "IQ2_S": (22, 256, 82, [0]),
+    "IQ4_XS": (23, 256, 136, [0]), "IQ1_M": (29, 256, 56, []), "TQ1_0": (34, 256, 54, [52]),
+    "TQ2_0": (35, 256, 66, [64]), "MXFP4": (39, 32, 17, []), "NVFP4": (40, 64, 36, []), "Q1_0": (41, 128, 18, [0]),
+    "Q2_0": (42, 64, 18, [0]),
+}
+
+
+def gguf(kind, out, count):
+    number, block, size, scale_at = GGML[kind]
+    n = D * D // block
+    piece = bytearray(os.urandom(n * size))
+    for at in scale_at:
+        few = scales(n, "<e", 2)
+        piece[at::size], piece[at + 1 :: size] = few[0::2], few[1::2]
+    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+    header = b"GGUF" + struct.pack("<IQQ", 3, count, 1) + text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    for i in range(count):
+        header += text(f"blk.{i}.ffn_up.weight") + struct.pack("<IQQIQ", 2, D, D, number, i * len(piece))
+    with open(out, "wb") as file:
+        file.write(header + b"\0" * (-len(header) % 32))
+        for i in range(count):
+            file.write(piece)
+
+
 def main():
     scheme, out = sys.argv[1:3]
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 24
+    if scheme in GGML:
+        return gguf(scheme, out, count)
     header, at = {}, 0
     with open(out + ".data", "wb") as data:
         for i in range(count):

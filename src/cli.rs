@@ -1,9 +1,10 @@
 //! The command line: arguments, listings, progress, and exit codes.
 
 mod args;
+mod convert;
+mod input;
 mod inspect;
 mod progress;
-mod remember;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -23,7 +24,8 @@ pub fn run() -> ExitCode {
     let result = match args.command {
         Command::Parse(args) => inspect::parse(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
-        Command::Remember(args) => remember::remember(&args, &mut out),
+        Command::Remember(args) => convert::remember(&args, &mut out),
+        Command::Convert(args) => convert::convert(&args, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

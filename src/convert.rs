@@ -1,22 +1,26 @@
 //! The pipeline: options, a plan that fixes every output byte, the workers that fill it, and the report.
 
+mod container;
+mod draft;
 mod options;
 mod plan;
 mod report;
 mod run;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-pub use self::options::{Progress, RememberOptions};
+pub use self::options::{ConvertOptions, ConvertTarget, Progress, RememberOptions};
 pub(crate) use self::report::count;
 pub use self::report::{Report, SchemeCount};
 use crate::model::ParsedModel;
 use crate::scheme::Resolution;
+use crate::source::Source;
+#[cfg(feature = "benchmarks")]
 use crate::write::Sink;
-use crate::write::atomic::OutputFile;
+use crate::write::atomic::{OutputFile, Place};
 use crate::{AnamnesisError, Result};
-use plan::Plan;
+use plan::{Plan, PlannedFile};
 
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file; the rest is copied as it is.
@@ -39,7 +43,7 @@ impl ParsedModel {
     /// The first problem of the model, before anything is written; whatever is wrong with the output's
     /// place; I/O; cancellation. No output is left behind.
     pub fn remember(&self, output: impl AsRef<Path>, options: impl Into<RememberOptions>) -> Result<Report> {
-        self.recovery(options)?.write(output)
+        self.recovery(options.into())?.write(output)
     }
 
     /// As [`remember`](Self::remember), into memory: the bytes of a safetensors file.
@@ -47,16 +51,28 @@ impl ParsedModel {
     /// # Errors
     /// As [`remember`](Self::remember), without the I/O of an output.
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
-        self.recovery(options)?.to_bytes()
+        self.recovery(options.into())?.to_bytes()
     }
 
-    /// Plans a recovery: everything that can be known before the work.
+    /// Writes the model into the container that the options name, in constant memory.
+    ///
+    /// GGUF blocks go from GGUF to GGUF as they are, unless the options want them decoded; every other
+    /// quantized tensor is decoded.
+    ///
+    /// # Errors
+    /// As [`remember`](Self::remember); a tensor that the container cannot hold.
+    pub fn convert(&self, output: impl AsRef<Path>, options: impl Into<ConvertOptions>) -> Result<Report> {
+        self.recovery(options)?.write(output)
+    }
+
+    /// Plans a recovery or a conversion: everything that can be known before the work.
     ///
     /// # Errors
     /// The first problem of the model.
-    pub fn recovery(&self, options: impl Into<RememberOptions>) -> Result<Recovery<'_>> {
+    pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
         let options = options.into();
-        Ok(Recovery { plan: Plan::new(self, options.to)?, input: self.path(), options })
+        let plan = Plan::new(self, &options)?;
+        Ok(Recovery { plan, inputs: self.sources.iter().collect(), options: options.run })
     }
 
     pub(crate) fn resolve(&self) -> Resolution<'_> {
@@ -67,7 +83,7 @@ impl ParsedModel {
 /// A planned recovery: what [`ParsedModel::remember`] does, in two steps.
 pub struct Recovery<'m> {
     plan: Plan<'m>,
-    input: Option<&'m Path>,
+    inputs: Vec<&'m Source>,
     options: RememberOptions,
 }
 
@@ -78,34 +94,57 @@ impl Recovery<'_> {
         &self.plan.report
     }
 
-    /// Does it, into a file; see [`ParsedModel::remember`].
+    /// The files that [`write`](Self::write) makes of `output`: itself, or `NAME-00001-of-0000N.gguf` and so on.
+    #[must_use]
+    pub fn paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
+        let (output, count) = (output.as_ref(), self.plan.files.len());
+        if count == 1 {
+            return vec![output.to_path_buf()];
+        }
+        let name = output.file_name().unwrap_or_default().to_string_lossy();
+        let stem = name.strip_suffix(".gguf").unwrap_or(&name);
+        (1..=count).map(|no| output.with_file_name(format!("{stem}-{no:05}-of-{count:05}.gguf"))).collect()
+    }
+
+    /// Does it, into a file (or several); see [`ParsedModel::remember`].
     ///
     /// # Errors
     /// Whatever is wrong with the output's place; I/O; cancellation.
     pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
-        let Self { plan, input, options } = self;
-        let file = OutputFile::create(output.as_ref(), plan.file_len, options.force, *input)?;
-        file.write_at(0, &plan.header)?;
-        run::run(plan, &file, options)?;
-        verify(plan, &file)?;
+        let Self { plan, inputs, options } = self;
+        let mut files = Vec::with_capacity(plan.files.len());
+        for (path, planned) in self.paths(output).iter().zip(&plan.files) {
+            let place = Place { force: options.force, inputs, space: plan.report.output_bytes };
+            let file = OutputFile::create(path, planned.len, &place)?;
+            file.write_at(0, &planned.header)?;
+            files.push(file);
+        }
+        run::run(plan, &files, options)?;
+        for (file, planned) in files.iter().zip(&plan.files) {
+            verify(planned, file)?;
+        }
         options.cancel.check()?;
-        file.commit()?;
+        // The first file of several comes last: without it nobody opens the others.
+        files.into_iter().rev().try_for_each(OutputFile::commit)?;
         Ok(plan.report.clone())
     }
 
     /// Does it, into memory.
     ///
     /// # Errors
-    /// If there is no room; I/O of the input; cancellation.
+    /// If there is no room, or the output is in several files; I/O of the input; cancellation.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let plan = &self.plan;
-        let len = usize::try_from(plan.file_len).ok();
+        let [file] = plan.files.as_slice() else {
+            return Err(AnamnesisError::unsupported("an output in several files", "it cannot be made in memory"));
+        };
+        let len = usize::try_from(file.len).ok();
         let mut out = Vec::new();
         let Some(len) = len.filter(|&len| out.try_reserve_exact(len).is_ok()) else {
-            let message = format!("no room for an output of {} bytes", plan.file_len);
+            let message = format!("no room for an output of {} bytes", file.len);
             return Err(AnamnesisError::LimitExceeded { limit: "available_memory", message });
         };
-        out.extend_from_slice(&plan.header);
+        out.extend_from_slice(&file.header);
         out.resize(len, 0);
         let sink = Mutex::new(out);
         run::run(plan, &sink, &self.options)?;
@@ -119,7 +158,7 @@ impl Recovery<'_> {
     pub(crate) fn decode_only(&self, level: crate::simd::Level) -> Result<()> {
         struct Nowhere;
         impl Sink for Nowhere {
-            fn write_at(&self, _offset: u64, bytes: &[u8]) -> Result<()> {
+            fn write_at(&self, _file: usize, _offset: u64, bytes: &[u8]) -> Result<()> {
                 std::hint::black_box(bytes);
                 Ok(())
             }
@@ -130,11 +169,11 @@ impl Recovery<'_> {
 }
 
 /// Reads the header back: what was written must be what was planned.
-fn verify(plan: &Plan<'_>, file: &OutputFile) -> Result<()> {
-    let mut header = vec![0; plan.header.len()];
+fn verify(planned: &PlannedFile, file: &OutputFile) -> Result<()> {
+    let mut header = vec![0; planned.header.len()];
     let source = crate::source::Source::from_file(file.file())?;
     source.read_at(0, &mut header)?;
-    if header != plan.header || source.len() != Some(plan.file_len) {
+    if header != planned.header || source.len() != Some(planned.len) {
         return Err(std::io::Error::other("the output reads back differently from what was written").into());
     }
     Ok(())

@@ -45,7 +45,7 @@ mod write;
 
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
-pub use convert::{Progress, Recovery, RememberOptions, Report, SchemeCount};
+pub use convert::{ConvertOptions, ConvertTarget, Progress, Recovery, RememberOptions, Report, SchemeCount};
 #[cfg(feature = "gguf")]
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
@@ -57,5 +57,9 @@ pub use parse::gguf::{
     Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensorInfo,
     inspect_gguf_from_reader, parse_gguf_front_matter_from_reader, parse_gguf_kv_arg, parse_gguf_metadata_json,
 };
+#[cfg(feature = "ollama")]
+pub use parse::ollama::resolve_ollama_model;
 pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
 pub use scheme::{Fp8Format, QuantScheme, TensorRole};
+#[cfg(feature = "gguf")]
+pub use write::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};

@@ -4,6 +4,8 @@ mod detect;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 mod header;
+#[cfg(feature = "ollama")]
+pub(crate) mod ollama;
 mod safetensors;
 
 use std::path::Path;

@@ -41,6 +41,13 @@ impl Source {
         Ok(Self::File { file, len, map: OnceLock::new() })
     }
 
+    /// Whether `path` leads to this very file.
+    pub(crate) fn is_file_at(&self, path: &Path) -> bool {
+        let Self::File { file, .. } = self else { return false };
+        let ours = file.try_clone().and_then(same_file::Handle::from_file);
+        matches!((ours, same_file::Handle::from_path(path)), (Ok(ours), Ok(theirs)) if ours == theirs)
+    }
+
     /// Length in bytes, if the data is within reach.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {

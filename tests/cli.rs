@@ -153,7 +153,7 @@ fn exit_codes_say_who_is_to_blame() {
     assert_eq!(code_of(b"junk", "junk", at), Some(3));
     let orphan = file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[]);
     assert_eq!(code_of(&orphan, "orphan", at), Some(3));
-    assert_eq!(code_of(b"GGUF\x03\0\0\0", "gguf", at), Some(6));
+    assert_eq!(code_of(b"GGUF\x09\0\0\0", "gguf", at), Some(6));
     let foreign =
         file(&[raw("x.weight", "U32", &[1, 1], vec![0; 4]), raw("x.scales", "F16", &[1, 1], vec![0; 2])], &[]);
     assert_eq!(code_of(&foreign, "mlx", at), Some(6));

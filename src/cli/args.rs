@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::TargetDtype;
+use crate::{ConvertTarget, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
 #[derive(Debug, Parser)]
@@ -24,21 +24,52 @@ pub(super) enum Command {
     /// Decode every quantized tensor and write a standard safetensors file
     #[command(visible_alias = "dequantize")]
     Remember(RememberArgs),
+    /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
+    Convert(ConvertArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// Model file
+    /// Model file, or ollama:MODEL[:TAG]
     pub file: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct RememberArgs {
-    /// Model file
+    /// Model file, or ollama:MODEL[:TAG]
     pub file: PathBuf,
     /// Element type of recovered weights: bf16, f16 or f32
-    #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_target)]
+    #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
     pub to: TargetDtype,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ConvertArgs {
+    /// Model file, or ollama:MODEL[:TAG]
+    pub file: PathBuf,
+    /// Container of the output: safetensors or gguf
+    #[arg(long, value_name = "FORMAT", value_parser = parse_container)]
+    pub to: ConvertTarget,
+    /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    pub out_dtype: Option<TargetDtype>,
+    /// GGUF metadata from a JSON object; plain values, or {"type": "u8", "value": 3}
+    #[arg(long, value_name = "FILE")]
+    pub gguf_metadata: Option<PathBuf>,
+    /// One text value of GGUF metadata; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub gguf_kv: Vec<String>,
+    /// Split a GGUF output into files of at most this size, e.g. 2GB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_shard_size: Option<u64>,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
     /// Output file [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
@@ -50,6 +81,20 @@ pub(super) struct RememberArgs {
     pub force: bool,
 }
 
-fn parse_target(text: &str) -> Result<TargetDtype, String> {
+fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
     text.parse().map_err(|_| "supported target dtypes: bf16, f32, f16".to_owned())
+}
+
+fn parse_container(text: &str) -> Result<ConvertTarget, String> {
+    text.parse().map_err(|_| "supported targets: safetensors, gguf".to_owned())
+}
+
+/// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 6] =
+        [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("KB", 1000), ("MB", 1_000_000), ("GB", 1_000_000_000)];
+    let unit = UNITS.iter().find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n)));
+    let (number, unit) = unit.unwrap_or((text, 1));
+    let bytes = number.trim().parse().ok().and_then(|n: u64| n.checked_mul(unit)).filter(|&n| n > 0);
+    bytes.ok_or_else(|| "a size is a number of bytes, or of KB, MB, GB, KiB, MiB or GiB".to_owned())
 }

@@ -3,14 +3,19 @@
 use std::io::Write;
 
 use super::args::FileArgs;
+use super::input;
 use crate::error::printable;
 use crate::inspect::{format_bytes, names};
-use crate::{InspectInfo, Result, parse as parse_file};
+use crate::{InspectInfo, Result};
 
-/// Counts the tensors by role.
+/// Counts the tensors by role, or lists those of a GGUF file.
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
-    let model = parse_file(&args.file)?;
+    let model = input::open(&args.file)?.model;
     let info = model.inspect();
+    #[cfg(feature = "gguf")]
+    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
+        return list(&args.file, &model, &summary, &info, out);
+    }
     writeln!(out, "{} tensors parsed", info.tensor_count)?;
     for s in &info.schemes {
         writeln!(out, "  {:>3} quantized   {}", s.tensors, s.scheme.column())?;
@@ -42,7 +47,48 @@ fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
 
 /// Shows format and sizes.
 pub(super) fn inspect(args: &FileArgs, out: &mut impl Write) -> Result<()> {
-    let info = parse_file(&args.file)?.inspect();
-    writeln!(out, "{info}")?;
+    let model = input::open(&args.file)?.model;
+    #[cfg(feature = "gguf")]
+    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
+        writeln!(out, "{summary}")?;
+        return problems(&model.inspect(), out);
+    }
+    writeln!(out, "{}", model.inspect())?;
+    Ok(())
+}
+
+/// The tensors of a GGUF file, one a line.
+#[cfg(feature = "gguf")]
+fn list(
+    path: &std::path::Path,
+    model: &crate::ParsedModel,
+    summary: &crate::GgufInspectInfo,
+    info: &InspectInfo,
+    out: &mut impl Write,
+) -> Result<()> {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    writeln!(out, "Parsed {} (GGUF v{})", printable(&name), summary.version)?;
+    if let Some(architecture) = &summary.architecture {
+        writeln!(out, "  Arch:       {}", printable(architecture))?;
+    }
+    writeln!(out, "  Tensors:    {}", summary.tensor_count)?;
+    writeln!(out, "  Total size: {}", format_bytes(summary.total_bytes))?;
+    writeln!(out, "  Dtypes:     {}", names(&summary.dtypes))?;
+    writeln!(out, "  Alignment:  {} bytes", summary.alignment)?;
+    writeln!(out)?;
+    for t in model.tensors() {
+        let shape: Vec<usize> = t.shape().iter().rev().copied().collect();
+        let (name, dtype, shape) = (printable(t.name()), t.dtype(), format!("{shape:?}"));
+        writeln!(out, "  {name:<40} {dtype:<8} {shape:<15} {}", format_bytes(t.info().len))?;
+    }
+    problems(info, out)
+}
+
+/// Why a model cannot be recovered.
+#[cfg(feature = "gguf")]
+fn problems(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
+    for problem in &info.problems {
+        writeln!(out, "Problem:     {}", printable(problem))?;
+    }
     Ok(())
 }

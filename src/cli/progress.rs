@@ -14,9 +14,9 @@ pub(super) fn bar() -> ProgressBar {
 }
 
 /// Draws `bar` over `bytes`; nothing appears where stderr is not a terminal.
-pub(super) fn start(bar: &ProgressBar, tensors: usize, bytes: u64) {
+pub(super) fn start(bar: &ProgressBar, verb: &str, tensors: usize, bytes: u64) {
     bar.set_length(bytes);
     bar.reset();
-    bar.set_message(format!("Recalling... {tensors} tensors"));
+    bar.set_message(format!("{verb} {tensors} tensors"));
     bar.enable_steady_tick(Duration::from_millis(200));
 }

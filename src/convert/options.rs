@@ -1,10 +1,13 @@
 //! How a conversion is to run.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+#[cfg(feature = "gguf")]
+use crate::parse::gguf::GgufMetadataValue;
 use crate::simd::Level;
-use crate::{CancelToken, TargetDtype};
+use crate::{AnamnesisError, CancelToken, ParsedModel, Result, TargetDtype};
 
 /// How far a conversion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +83,115 @@ impl From<TargetDtype> for RememberOptions {
 impl From<&RememberOptions> for RememberOptions {
     fn from(options: &RememberOptions) -> Self {
         options.clone()
+    }
+}
+
+/// A container that models are written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum ConvertTarget {
+    /// safetensors.
+    #[default]
+    Safetensors,
+    /// GGUF, version 3.
+    Gguf,
+}
+
+impl ConvertTarget {
+    /// Ending of the files' names.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Gguf => "gguf",
+        }
+    }
+}
+
+impl FromStr for ConvertTarget {
+    type Err = AnamnesisError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let all = [Self::Safetensors, Self::Gguf];
+        let found = all.into_iter().find(|target| target.extension().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported targets: safetensors, gguf"))
+    }
+}
+
+/// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] alone will do for most.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ConvertOptions {
+    /// The container.
+    pub target: ConvertTarget,
+    /// Element type of what is decoded, threads, and the rest.
+    pub run: RememberOptions,
+    /// Whether GGUF blocks are decoded even where the target could carry them.
+    pub decode_blocks: bool,
+    /// Metadata for GGUF: it replaces the source's, key by key.
+    #[cfg(feature = "gguf")]
+    pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
+    /// Splits a GGUF output into files of at most so many bytes of tensors; a larger tensor is alone.
+    pub max_shard_size: Option<u64>,
+}
+
+impl ConvertOptions {
+    /// Options with `target` as the container, and defaults.
+    #[must_use]
+    pub fn new(target: ConvertTarget) -> Self {
+        Self { target, ..Self::default() }
+    }
+
+    /// Runs as `run` says.
+    #[must_use]
+    pub fn with_run(mut self, run: RememberOptions) -> Self {
+        self.run = run;
+        self
+    }
+
+    /// Decodes GGUF blocks even where the target could carry them.
+    #[must_use]
+    pub fn with_decode_blocks(mut self, decode: bool) -> Self {
+        self.decode_blocks = decode;
+        self
+    }
+
+    /// Sets keys of the GGUF metadata.
+    #[cfg(feature = "gguf")]
+    #[must_use]
+    pub fn with_gguf_metadata(mut self, metadata: Vec<(String, GgufMetadataValue)>) -> Self {
+        self.gguf_metadata = metadata;
+        self
+    }
+
+    /// Splits a GGUF output into files of at most `bytes` bytes of tensors.
+    #[must_use]
+    pub fn with_max_shard_size(mut self, bytes: u64) -> Self {
+        self.max_shard_size = Some(bytes);
+        self
+    }
+
+    /// Whether `model`'s GGUF blocks go into the output as they are.
+    pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
+        self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode_blocks
+    }
+}
+
+impl From<RememberOptions> for ConvertOptions {
+    fn from(run: RememberOptions) -> Self {
+        Self::default().with_run(run)
+    }
+}
+
+impl From<TargetDtype> for ConvertOptions {
+    fn from(to: TargetDtype) -> Self {
+        RememberOptions::new(to).into()
+    }
+}
+
+impl From<ConvertTarget> for ConvertOptions {
+    fn from(target: ConvertTarget) -> Self {
+        Self::new(target)
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::report::{Report, count};
+use super::container;
+use super::draft::{Draft, drafts};
+use super::options::ConvertOptions;
+use super::report::Report;
 use crate::model::{ParsedModel, Part};
-use crate::scheme::{Decode, Grid, Item, QuantScheme, Resolution, Tile};
-use crate::write::safetensors::{Entry, layout};
+use crate::scheme::{Decode, Grid, Tile};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Values that are decoded at once: the output of a slab stays in the cache until it is written.
@@ -32,7 +34,9 @@ pub(super) enum Body<'m> {
 /// One output tensor.
 pub(super) struct Output<'m> {
     pub body: Body<'m>,
-    /// Absolute offset in the output.
+    /// Which of the output's files it is in.
+    pub file: usize,
+    /// Absolute offset there.
     pub offset: u64,
     /// How it is cut.
     pub cut: Cut,
@@ -47,10 +51,15 @@ pub(super) struct Cut {
     pub tile_cols: usize,
 }
 
+/// One file of the output.
+pub(crate) struct PlannedFile {
+    pub header: Vec<u8>,
+    pub len: u64,
+}
+
 /// Everything about an output that is known before the work.
 pub(crate) struct Plan<'m> {
-    pub header: Vec<u8>,
-    pub file_len: u64,
+    pub files: Vec<PlannedFile>,
     pub target: TargetDtype,
     pub report: Report,
     pub(super) outputs: Vec<Output<'m>>,
@@ -59,31 +68,33 @@ pub(crate) struct Plan<'m> {
 }
 
 impl<'m> Plan<'m> {
-    /// Plans the recovery of `model`, or says why it cannot be recovered.
-    pub(crate) fn new(model: &'m ParsedModel, target: TargetDtype) -> Result<Self> {
-        let resolution = model.resolve().into_result()?;
-        let mut metadata = model.metadata.clone();
-        metadata.retain(|key, _| !key.starts_with("gptq_"));
-        metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
-        let entries: Vec<Entry<'_>> = resolution.items.iter().map(|item| entry(item, target)).collect();
-        unique(&entries)?;
-        let layout = layout(&entries, &metadata)?;
-        drop(entries);
-        let report = report(model, &resolution, target, layout.file_len);
-        let mut outputs = Vec::with_capacity(resolution.items.len());
+    /// Plans the conversion of `model`, or says why it cannot be converted.
+    pub(crate) fn new(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Self> {
+        let (drafts, mut report) = drafts(model, options)?;
+        unique(&drafts)?;
+        let (layouts, files_of) = container::layout(model, &drafts, options, &mut report)?;
+        report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
+        let mut outputs = Vec::with_capacity(drafts.len());
         let mut first_job = vec![0];
-        for (item, &offset) in resolution.items.into_iter().zip(&layout.offsets) {
-            let (body, cut) = match item {
-                Item::Plain(t) => (Body::Copy(t.part()), Cut::of_bytes(t.info().len as usize, t.dtype())),
-                Item::Group(group) => {
-                    let cut = Cut::of_grid(&group.decoder.grid());
-                    (Body::Decode(group.decoder), cut)
-                }
-            };
+        let mut places = layouts.iter().map(|layout| layout.offsets.iter());
+        let mut offsets = places.next().unwrap_or_default();
+        let mut last = 0;
+        for (draft, file) in drafts.into_iter().zip(files_of) {
+            if file != last {
+                (last, offsets) = (file, places.next().unwrap_or_default());
+            }
+            let offset = offsets.next().copied().unwrap_or_default();
+            let Draft { body, cut, .. } = draft;
             first_job.push(first_job[first_job.len() - 1] + cut.tiles());
-            outputs.push(Output { body, offset, cut });
+            outputs.push(Output { body, file, offset, cut });
         }
-        Ok(Self { header: layout.header, file_len: layout.file_len, target, report, outputs, first_job })
+        let files = layouts.into_iter().map(|l| PlannedFile { header: l.header, len: l.file_len }).collect();
+        Ok(Self { files, target: options.run.to, report, outputs, first_job })
+    }
+
+    /// Bytes that the workers write.
+    pub(super) fn data_len(&self) -> u64 {
+        self.files.iter().map(|file| file.len - file.header.len() as u64).sum()
     }
 
     /// Number of jobs.
@@ -100,12 +111,12 @@ impl<'m> Plan<'m> {
 }
 
 impl Cut {
-    fn of_bytes(len: usize, dtype: Dtype) -> Self {
+    pub(super) fn of_bytes(len: usize, dtype: Dtype) -> Self {
         Self { rows: 1, cols: len, tile_rows: 1, tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)) }
     }
 
     /// Tiles that load at most `LOAD_BYTES` and whose rows fit a slab.
-    fn of_grid(grid: &Grid) -> Self {
+    pub(super) fn of_grid(grid: &Grid) -> Self {
         let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
         let values = if grid.transposed { loadable } else { loadable.min(2 * SLAB_VALUES) };
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
@@ -136,51 +147,14 @@ fn round_down(n: usize, align: usize) -> usize {
     (n - n % align).max(align)
 }
 
-fn entry<'a>(item: &'a Item<'_>, target: TargetDtype) -> Entry<'a> {
-    match item {
-        Item::Plain(t) => Entry { name: t.name(), dtype: t.dtype(), shape: t.shape() },
-        Item::Group(group) => Entry { name: &group.name, dtype: target.dtype(), shape: &group.shape },
-    }
-}
-
-fn unique(entries: &[Entry<'_>]) -> Result<()> {
-    let mut seen = HashMap::with_capacity(entries.len());
-    for e in entries {
-        let this: (Dtype, &[usize]) = (e.dtype, e.shape);
-        if let Some((dtype, shape)) = seen.insert(e.name, this) {
-            let what = format!("the output would have it twice, as {dtype} {shape:?} and as {} {:?}", e.dtype, e.shape);
-            return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", e.name)));
+fn unique(drafts: &[Draft<'_>]) -> Result<()> {
+    let mut seen = HashMap::with_capacity(drafts.len());
+    for d in drafts {
+        let this: (Dtype, &[usize]) = (d.dtype, &d.shape);
+        if let Some((dtype, shape)) = seen.insert(d.name.as_str(), this) {
+            let what = format!("the output would have it twice, as {dtype} {shape:?} and as {} {:?}", d.dtype, d.shape);
+            return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", d.name)));
         }
     }
     Ok(())
-}
-
-fn report(model: &ParsedModel, resolution: &Resolution<'_>, to: TargetDtype, output_bytes: u64) -> Report {
-    let mut report = Report {
-        to,
-        schemes: Vec::new(),
-        passthrough: 0,
-        dropped: resolution.dropped.iter().map(|t| t.name().to_owned()).collect(),
-        notes: Vec::new(),
-        output_bytes,
-    };
-    for group in resolution.groups() {
-        count(&mut report.schemes, group.scheme);
-    }
-    report.passthrough = resolution.items.len() - report.recovered();
-    let cast = resolution.groups().filter(|group| matches!(group.scheme, QuantScheme::CastFp8 { .. })).count();
-    if cast > 0 {
-        report
-            .notes
-            .push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
-    }
-    let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
-    if gptq && model.config.text(&["checkpoint_format", "format", "packing_format"]).is_none() {
-        report.notes.push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
-    }
-    if !report.dropped.is_empty() {
-        let n = report.dropped.len();
-        report.notes.push(format!("{n} activation scales and markers left out, e.g. `{}`", report.dropped[0]));
-    }
-    report
 }

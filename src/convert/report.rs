@@ -27,11 +27,15 @@ pub struct Report {
     pub dropped: Vec<String>,
     /// Remarks that a user should see.
     pub notes: Vec<String>,
-    /// Length of the output file.
+    /// Length of the output, in all its files.
     pub output_bytes: u64,
 }
 
 impl Report {
+    pub(super) fn new(to: TargetDtype) -> Self {
+        Self { to, schemes: vec![], passthrough: 0, dropped: vec![], notes: vec![], output_bytes: 0 }
+    }
+
     /// Number of decoded tensors.
     #[must_use]
     pub fn recovered(&self) -> usize {

@@ -84,7 +84,7 @@ impl Shared<'_> {
     fn advance(&self, written: u64) {
         let done_bytes = self.done.fetch_add(written, Ordering::Relaxed) + written;
         if let Some(progress) = &self.options.progress {
-            let total_bytes = self.plan.file_len - self.plan.header.len() as u64;
+            let total_bytes = self.plan.data_len();
             progress(Progress { done_bytes, total_bytes });
         }
     }
@@ -96,7 +96,7 @@ impl Shared<'_> {
                 let bytes = &mut worker.input.bytes;
                 bytes.resize(tile.cols.len(), 0);
                 part.read_at(tile.cols.start as u64, bytes)?;
-                self.sink.write_at(output.offset + tile.cols.start as u64, bytes)?;
+                self.sink.write_at(output.file, output.offset + tile.cols.start as u64, bytes)?;
                 Ok(bytes.len() as u64)
             }
             Body::Decode(decoder) => {
@@ -123,10 +123,10 @@ impl Shared<'_> {
         let at =
             |row: usize| output.offset + ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
         if tile.cols.len() == output.cut.cols || rows.len() == 1 {
-            return self.sink.write_at(at(rows.start), bytes);
+            return self.sink.write_at(output.file, at(rows.start), bytes);
         }
         for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * size)) {
-            self.sink.write_at(at(row), bytes)?;
+            self.sink.write_at(output.file, at(row), bytes)?;
         }
         Ok(())
     }

@@ -16,9 +16,12 @@ pub use self::front::{
 };
 pub(crate) use self::header::DEFAULT_ALIGNMENT;
 use self::header::{Entry, Header, past_the_end};
+pub(crate) use self::json::{PREFIX, from_text};
 pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
 pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
+pub(crate) use self::split::is_split_key;
+pub(crate) use self::value::write_str;
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
 use super::Contents;
 use crate::model::TensorInfo;

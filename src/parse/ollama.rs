@@ -48,12 +48,6 @@ pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
     resolve_in(&root(std::env::var_os("OLLAMA_MODELS"), std::env::home_dir(), service)?, &name)
 }
 
-/// Whether `path` is meant as the name of an Ollama model.
-#[cfg_attr(not(feature = "cli"), allow(dead_code))]
-pub(crate) fn is_spec(path: &Path) -> bool {
-    path.as_os_str().as_encoded_bytes().starts_with(PREFIX.as_bytes())
-}
-
 /// What to call files that are made from a model, without directory and extension.
 #[cfg_attr(not(feature = "cli"), allow(dead_code))]
 pub(crate) fn file_stem(spec: &str) -> String {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::Sink;
+use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
 /// A file under a temporary name. Dropped before [`commit`](Self::commit), it leaves nothing behind.
@@ -19,14 +20,26 @@ pub(crate) struct OutputFile {
     force: bool,
 }
 
+/// What an output must not take the place of, and what it needs.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    /// Whether an existing file is replaced.
+    pub force: bool,
+    /// What the output is made from.
+    pub inputs: &'a [&'a Source],
+    /// Bytes of all files of the output.
+    pub space: u64,
+}
+
 impl OutputFile {
     /// Checks the place for `path` and creates a temporary file of `len` bytes there.
     ///
-    /// Refused: a directory or device, an existing file without `force`, `input` itself under any of its
-    /// names, a directory that is missing or not writable, a file system without `len` bytes of space.
-    pub(crate) fn create(path: &Path, len: u64, force: bool, input: Option<&Path>) -> Result<Self> {
+    /// Refused: a directory or device, an existing file without `force`, an input under any of its names, a
+    /// directory that is missing or not writable, a file system without the space.
+    pub(crate) fn create(path: &Path, len: u64, place: &Place<'_>) -> Result<Self> {
+        let &Place { force, inputs, space } = place;
         let refuse = |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
-        if input.is_some_and(|input| same_file::is_same_file(input, path).unwrap_or(false)) {
+        if inputs.iter().any(|input| input.is_file_at(path)) {
             return refuse(ErrorKind::InvalidInput, "the output is the input");
         }
         match path.metadata().or_else(|_| path.symlink_metadata()) {
@@ -54,8 +67,8 @@ impl OutputFile {
             Err(e) => return Err(AnamnesisError::io_at(&directory, &e)),
         }
         let free = fs4::available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
-        if free < len {
-            let what = format!("the output takes {len} bytes, and {free} are free");
+        if free < space {
+            let what = format!("the output takes {space} bytes, and {free} are free");
             return refuse(ErrorKind::StorageFull, &what);
         }
         let mut builder = tempfile::Builder::new();
@@ -65,6 +78,11 @@ impl OutputFile {
         let temporary = builder.tempfile_in(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
         temporary.as_file().set_len(len).map_err(|e| AnamnesisError::io_at(path, &e))?;
         Ok(Self { temporary, directory, path: path.to_path_buf(), force })
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        write_all_at(self.file(), offset, bytes).map_err(|e| AnamnesisError::io_at(&self.path, &e))
     }
 
     /// The file, to be read back.
@@ -92,9 +110,9 @@ fn is_replaceable(there: &Metadata) -> bool {
     there.is_file() || there.is_symlink()
 }
 
-impl Sink for OutputFile {
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        write_all_at(self.file(), offset, bytes).map_err(|e| AnamnesisError::io_at(&self.path, &e))
+impl Sink for Vec<OutputFile> {
+    fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        self[file].write_at(offset, bytes)
     }
 }
 

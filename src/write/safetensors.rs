@@ -5,41 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use super::{Entry, Layout};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// One tensor to be written.
-#[derive(Debug)]
-pub(crate) struct Entry<'a> {
-    pub name: &'a str,
-    pub dtype: Dtype,
-    pub shape: &'a [usize],
-}
-
-/// A header, and where it puts each tensor.
-#[derive(Debug)]
-pub(crate) struct Layout {
-    /// Length prefix and JSON, padded so that the data begins at a multiple of 8.
-    pub header: Vec<u8>,
-    /// Absolute offset of each entry's data.
-    pub offsets: Vec<u64>,
-    /// Length of the whole file.
-    pub file_len: u64,
-}
-
-/// Lays out `entries` in their order. Where that would leave a tensor at an offset that its element size
+/// Lays out `entries` in their order, behind a length prefix and JSON, padded so that the data begins at a multiple
+/// of 8. Where that would leave a tensor at an offset that its element size
 /// does not divide, the data is laid out widest element first instead, else in order.
 pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) -> Result<Layout> {
-    let lens = entries.iter().map(|e| {
-        let len = e.dtype.byte_len(e.shape);
-        len.map(|n| n as u64).ok_or_else(|| AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name)))
-    });
-    let lens = lens.collect::<Result<Vec<u64>>>()?;
     let mut order: Vec<usize> = (0..entries.len()).collect();
     let width = |i: usize| (entries[i].dtype.bits() / 8).max(1) as u64;
     let mut at = 0;
     let aligned = order.iter().all(|&i| {
         let start = at;
-        at += lens[i];
+        at += entries[i].len;
         start % width(i) == 0
     });
     if !aligned {
@@ -49,9 +27,9 @@ pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) 
     let mut at = 0u64;
     for i in order {
         offsets[i] = at;
-        at = at.checked_add(lens[i]).ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
+        at = at.checked_add(entries[i].len).ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
     }
-    let json = serde_json::to_vec(&Header { entries, metadata, offsets: &offsets, lens: &lens });
+    let json = serde_json::to_vec(&Header { entries, metadata, offsets: &offsets });
     let mut json = json.map_err(|e| AnamnesisError::parse(e.to_string()))?;
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
@@ -65,7 +43,6 @@ struct Header<'a> {
     entries: &'a [Entry<'a>],
     metadata: &'a HashMap<String, String>,
     offsets: &'a [u64],
-    lens: &'a [u64],
 }
 
 #[derive(serde::Serialize)]
@@ -80,10 +57,10 @@ impl Serialize for Header<'_> {
         let mut map = serializer.serialize_map(None)?;
         // Sorted, so that the same input gives the same bytes.
         map.serialize_entry("__metadata__", &self.metadata.iter().collect::<BTreeMap<_, _>>())?;
-        for ((e, &start), &len) in self.entries.iter().zip(self.offsets).zip(self.lens) {
+        for (e, &start) in self.entries.iter().zip(self.offsets) {
             map.serialize_entry(
                 e.name,
-                &Record { dtype: e.dtype, shape: e.shape, data_offsets: [start, start + len] },
+                &Record { dtype: e.dtype, shape: e.shape, data_offsets: [start, start + e.len] },
             )?;
         }
         map.end()
@@ -98,7 +75,9 @@ mod tests {
         let shapes: Vec<[usize; 1]> = dtypes.iter().map(|d| [d.1]).collect();
         let names: Vec<String> = (0..dtypes.len()).map(|i| i.to_string()).collect();
         let entries = dtypes.iter().zip(&shapes).zip(&names);
-        let entries: Vec<_> = entries.map(|((d, shape), name)| Entry { name, dtype: d.0, shape }).collect();
+        let entries: Vec<_> = entries
+            .map(|((d, shape), name)| Entry { name, dtype: d.0, shape, len: (d.1 * d.0.bits() / 8) as u64 })
+            .collect();
         let layout = layout(&entries, &HashMap::new()).unwrap();
         let mut file = layout.header.clone();
         file.resize(layout.file_len as usize, 0);

@@ -297,7 +297,7 @@ mod tests {
         for value in values {
             assert_eq!(from_text(&text(&value)), value, "{}", text(&value));
         }
-        assert_eq!(text(&V::F32(1e-5)), "1e-5");
+        assert_eq!(text(&V::F32(1e-5)), "0.00001");
         assert_eq!(text(&V::String("llama".into())), "llama");
     }
 

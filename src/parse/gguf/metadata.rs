@@ -80,16 +80,13 @@ impl GgufMetadata {
         GgufMetadataValue::read(entry.type_id, &mut Bytes { bytes, layout: self.layout })
     }
 
-    /// Appends every key and value but those that `leave_out` names, as files are written; the number of them.
-    pub(crate) fn write(&self, leave_out: impl Fn(&str) -> bool, out: &mut Vec<u8>) -> u64 {
-        let mut n = 0;
-        for entry in self.entries.iter().filter(|e| !leave_out(&e.key)) {
-            write_str(&entry.key, out);
+    /// Appends `key` and its value as files are written, if it is there.
+    pub(crate) fn write_entry(&self, key: &str, out: &mut Vec<u8>) {
+        if let Some(entry) = self.index.get(key).map(|&i| &self.entries[i]) {
+            write_str(key, out);
             out.extend(entry.type_id.to_le_bytes());
             out.extend_from_slice(&self.written(entry));
-            n += 1;
         }
-        n
     }
 
     /// The value's bytes as files are written: the same ones, unless the file is spelt otherwise.

@@ -101,7 +101,7 @@ impl Item for String {
 }
 
 /// A string as files have it.
-pub(super) fn write_str(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn write_str(text: &str, out: &mut Vec<u8>) {
     (text.len() as u64).write(out);
     out.extend_from_slice(text.as_bytes());
 }

@@ -13,7 +13,7 @@ fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     for (out, &byte) in out.iter_mut().zip(bytes) {
         let fraction = byte.wrapping_mul(POWERS[n]);
-        *out = ((i32::from(fraction) * 3 >> 8) - 1) as f32 * d;
+        *out = (((i32::from(fraction) * 3) >> 8) - 1) as f32 * d;
     }
 }
 

@@ -1,0 +1,68 @@
+//! What is given as an input: a file, or the name of a model in Ollama's store; and the outputs' names.
+
+use std::path::{Path, PathBuf};
+
+#[cfg(not(feature = "ollama"))]
+use crate::AnamnesisError;
+use crate::{ParsedModel, Result};
+
+/// A model with the path that its output is named after.
+pub(super) struct Input {
+    pub model: ParsedModel,
+    /// The file; for a model of Ollama's, a name in the current directory.
+    pub named: PathBuf,
+}
+
+/// Opens `path`.
+pub(super) fn open(path: &Path) -> Result<Input> {
+    let text = path.to_string_lossy();
+    if !text.starts_with("ollama:") {
+        return Ok(Input { model: crate::parse(path)?, named: path.to_path_buf() });
+    }
+    #[cfg(feature = "ollama")]
+    {
+        let file = crate::resolve_ollama_model(&text)?;
+        let named = PathBuf::from(format!("{}.gguf", crate::parse::ollama::file_stem(&text)));
+        Ok(Input { model: crate::parse(file)?, named })
+    }
+    #[cfg(not(feature = "ollama"))]
+    {
+        let what = "needs the feature `ollama`, which this build leaves out";
+        Err(AnamnesisError::unsupported(text, what))
+    }
+}
+
+/// Endings of file names that name a quantization, which a recovered file is not.
+const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
+    fp4 mxfp4 q8_0 q6_k q6_k_l q5_0 q5_1 q5_k q5_k_m q5_k_s q4_0 q4_1 q4_k q4_k_m q4_k_s q3_k q3_k_l q3_k_m q3_k_s q2_k \
+    q2_k_s iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_xxs iq2_xs iq2_s iq2_m iq1_s iq1_m tq1_0 tq2_0";
+
+/// `dir/model-fp8.safetensors` with the suffix `bf16` and extension `gguf` as `dir/model-bf16.gguf`. The number of
+/// a split's first file goes too.
+pub(super) fn output(input: &Path, suffix: &str, extension: &str) -> PathBuf {
+    let stem = input.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = stem.split_once("-00001-of-").map_or(&*stem, |(stem, _)| stem);
+    let lower = stem.to_ascii_lowercase();
+    let cut = QUANT_SUFFIXES.split_whitespace().find_map(|ending| {
+        let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
+        (!rest.is_empty()).then_some(rest.len())
+    });
+    let stem = &stem[..cut.unwrap_or(stem.len())];
+    input.with_file_name(format!("{stem}-{suffix}.{extension}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_names() {
+        let derive = |name: &str| output(Path::new(name), "bf16", "safetensors").to_string_lossy().into_owned();
+        assert_eq!(derive("a/model-fp8.safetensors"), "a/model-bf16.safetensors");
+        assert_eq!(derive("Llama-3-GPTQ-Int4.safetensors"), "Llama-3-bf16.safetensors");
+        assert_eq!(derive("model.safetensors"), "model-bf16.safetensors");
+        assert_eq!(derive("fp8.safetensors"), "fp8-bf16.safetensors");
+        assert_eq!(derive("Qwen3-8B-Q4_K_M.gguf"), "Qwen3-8B-bf16.safetensors");
+        assert_eq!(derive("big-IQ2_XXS-00001-of-00003.gguf"), "big-bf16.safetensors");
+    }
+}

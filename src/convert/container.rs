@@ -1,0 +1,143 @@
+//! What each container makes of the drafts: their types, the metadata, and how many files there are.
+
+use super::draft::Draft;
+use super::options::{ConvertOptions, ConvertTarget};
+use super::report::Report;
+use crate::model::ParsedModel;
+use crate::write::{Entry, Layout, safetensors};
+use crate::{AnamnesisError, Result};
+
+/// Lays the drafts out in one file or several; the file of each draft, in ascending order.
+pub(super) fn layout(
+    model: &ParsedModel,
+    drafts: &[Draft<'_>],
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<(Vec<Layout>, Vec<usize>)> {
+    match options.target {
+        ConvertTarget::Safetensors => Ok((vec![in_safetensors(model, drafts, options)?], vec![0; drafts.len()])),
+        #[cfg(feature = "gguf")]
+        ConvertTarget::Gguf => gguf::layout(model, drafts, options, report),
+        #[cfg(not(feature = "gguf"))]
+        ConvertTarget::Gguf => {
+            let _ = report;
+            Err(AnamnesisError::unsupported("writing GGUF", "needs the feature `gguf`, which this build leaves out"))
+        }
+    }
+}
+
+fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
+    if options.max_shard_size.is_some() {
+        return Err(AnamnesisError::unsupported("sharding safetensors", "only GGUF output can be split"));
+    }
+    if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
+        let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
+        return Err(AnamnesisError::unsupported("writing safetensors", what));
+    }
+    let mut metadata = model.metadata.clone();
+    metadata.retain(|key, _| !calls_it_quantized(key));
+    metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
+    let entry = |d| {
+        let Draft { name, dtype, shape, len, .. }: &Draft<'_> = d;
+        Entry { name, dtype: *dtype, shape, len: *len }
+    };
+    safetensors::layout(&drafts.iter().map(entry).collect::<Vec<_>>(), &metadata)
+}
+
+/// Metadata that would be untrue of an output without quantized tensors.
+fn calls_it_quantized(key: &str) -> bool {
+    let gguf = ["gguf.general.file_type", "gguf.general.quantization_version"];
+    key.starts_with("gptq_") || key.starts_with("gguf.split.") || gguf.contains(&key)
+}
+
+#[cfg(feature = "gguf")]
+mod gguf {
+    use std::ops::Range;
+
+    use super::{ConvertOptions, Draft, Entry, Layout, ParsedModel, Report, Result};
+    use crate::parse::gguf::{GgufMetadataValue, PREFIX, from_text, is_split_key};
+    use crate::write::gguf::{Keys, accept, layout as lay_out};
+    use crate::{AnamnesisError, TargetDtype};
+
+    /// Longest name that ggml reads.
+    const LONGEST_NAME: usize = 63;
+
+    pub(super) fn layout(
+        model: &ParsedModel,
+        drafts: &[Draft<'_>],
+        options: &ConvertOptions,
+        report: &mut Report,
+    ) -> Result<(Vec<Layout>, Vec<usize>)> {
+        let accepted = drafts.iter().map(|d| accept(&d.name, d.dtype, &d.shape)).collect::<Result<Vec<_>>>()?;
+        let entries = drafts.iter().zip(&accepted);
+        let entries: Vec<_> =
+            entries.map(|(d, &dtype)| Entry { name: &d.name, dtype, shape: &d.shape, len: d.len }).collect();
+        let long = entries.iter().filter(|e| e.name.len() > LONGEST_NAME).count();
+        if long > 0 {
+            let note = format!("{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read");
+            report.notes.push(note);
+        }
+        let shards = shards(&entries, options.max_shard_size);
+        let keys = keys(model, options)?;
+        let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
+        if shards.len() == 1 {
+            return Ok((vec![lay_out(&entries, &keys)?], files));
+        }
+        let part = |(no, shard): (usize, &Range<usize>)| {
+            let mut keys = if no == 0 { keys.clone() } else { keys.of_part()? };
+            let (Ok(no), Ok(count)) = (u16::try_from(no), u16::try_from(shards.len())) else {
+                let what = format!("{} files, at most {} can be numbered", shards.len(), u16::MAX);
+                return Err(AnamnesisError::unsupported("splitting GGUF", what));
+            };
+            keys.add("split.no", &GgufMetadataValue::U16(no))?;
+            keys.add("split.count", &GgufMetadataValue::U16(count))?;
+            keys.add("split.tensors.count", &GgufMetadataValue::I32(entries.len() as i32))?;
+            lay_out(&entries[shard.clone()], &keys)
+        };
+        Ok((shards.iter().enumerate().map(part).collect::<Result<_>>()?, files))
+    }
+
+    /// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone.
+    fn shards(entries: &[Entry<'_>], max: Option<u64>) -> Vec<Range<usize>> {
+        let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
+        for (i, e) in entries.iter().enumerate() {
+            if i > start && max.is_some_and(|max| size.saturating_add(e.len) > max) {
+                shards.push(start..i);
+                (start, size) = (i, 0);
+            }
+            size = size.saturating_add(e.len);
+        }
+        shards.push(start..entries.len());
+        shards
+    }
+
+    /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.
+    fn keys(model: &ParsedModel, options: &ConvertOptions) -> Result<Keys> {
+        let edits = &options.gguf_metadata;
+        let Some(source) = model.gguf() else {
+            let kept =
+                model.metadata.iter().filter_map(|(key, text)| Some((key.strip_prefix(PREFIX)?, from_text(text))));
+            let mut all: Vec<_> = kept.map(|(key, value)| (key.to_owned(), value)).collect();
+            all.retain(|(key, _)| !is_split_key(key));
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all.extend_from_slice(edits);
+            return Keys::new(None, |_| false, &all);
+        };
+        if options.carries_blocks(model) {
+            return Keys::new(Some(&source.metadata), is_split_key, edits);
+        }
+        // Numbers of llama.cpp's `enum llama_ftype`.
+        let file_type = match options.run.to {
+            TargetDtype::F32 => 0,
+            TargetDtype::F16 => 1,
+            TargetDtype::BF16 => 32,
+        };
+        let mut all = Vec::new();
+        if source.metadata.get("general.file_type").is_some() {
+            all.push(("general.file_type".to_owned(), GgufMetadataValue::U32(file_type)));
+        }
+        all.extend_from_slice(edits);
+        let stale = |key: &str| is_split_key(key) || key == "general.quantization_version";
+        Keys::new(Some(&source.metadata), stale, &all)
+    }
+}

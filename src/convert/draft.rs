@@ -1,0 +1,82 @@
+//! What the output will hold: every tensor with its type and shape, before its place is known.
+
+use super::options::ConvertOptions;
+use super::plan::{Body, Cut};
+use super::report::{Report, count};
+use crate::model::{ParsedModel, Tensor};
+use crate::scheme::{Group, Item, QuantScheme, Resolution};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
+
+/// An output tensor whose place is not known yet.
+pub(super) struct Draft<'m> {
+    pub name: String,
+    pub dtype: Dtype,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Bytes of its data.
+    pub len: u64,
+    pub body: Body<'m>,
+    pub cut: Cut,
+}
+
+impl<'m> Draft<'m> {
+    fn copy(t: &Tensor<'m>) -> Result<Self> {
+        let (dtype, len) = (t.dtype(), t.info().len);
+        if t.model.is_big_endian() && !dtype.can_swap() {
+            let what = format!("tensor `{}`: no byte order is defined for {dtype}", t.name());
+            return Err(AnamnesisError::unsupported("big-endian GGUF", what));
+        }
+        let cut = Cut::of_bytes(len as usize, dtype);
+        Ok(Self { name: t.name().to_owned(), dtype, shape: t.shape().to_vec(), len, body: Body::Copy(t.part()), cut })
+    }
+
+    fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
+        let Group { name, shape, decoder, .. } = group;
+        let dtype = target.dtype();
+        let len = dtype.byte_len(&shape).map(|n| n as u64);
+        let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
+        let cut = Cut::of_grid(&decoder.grid());
+        Ok(Self { name, dtype, shape, len, body: Body::Decode(decoder), cut })
+    }
+}
+
+/// Every output tensor in the order of the source, and what there is to say of them.
+pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<(Vec<Draft<'m>>, Report)> {
+    if options.carries_blocks(model) {
+        let drafts = model.tensors().map(|t| Draft::copy(&t)).collect::<Result<Vec<_>>>()?;
+        let mut report = Report::new(options.run.to);
+        report.passthrough = drafts.len();
+        return Ok((drafts, report));
+    }
+    let resolution = model.resolve().into_result()?;
+    let report = report(model, &resolution, options.run.to);
+    let draft = |item| match item {
+        Item::Plain(t) => Draft::copy(&t),
+        Item::Group(group) => Draft::decode(group, options.run.to),
+    };
+    Ok((resolution.items.into_iter().map(draft).collect::<Result<_>>()?, report))
+}
+
+fn report(model: &ParsedModel, resolution: &Resolution<'_>, to: TargetDtype) -> Report {
+    let mut report = Report::new(to);
+    report.dropped = resolution.dropped.iter().map(|t| t.name().to_owned()).collect();
+    for group in resolution.groups() {
+        count(&mut report.schemes, group.scheme);
+    }
+    report.passthrough = resolution.items.len() - report.recovered();
+    let cast = resolution.groups().filter(|group| matches!(group.scheme, QuantScheme::CastFp8 { .. })).count();
+    if cast > 0 {
+        report
+            .notes
+            .push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
+    }
+    let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
+    if gptq && model.config.text(&["checkpoint_format", "format", "packing_format"]).is_none() {
+        report.notes.push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
+    }
+    if !report.dropped.is_empty() {
+        let n = report.dropped.len();
+        report.notes.push(format!("{n} activation scales and markers left out, e.g. `{}`", report.dropped[0]));
+    }
+    report
+}
