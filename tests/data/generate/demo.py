@@ -1,4 +1,5 @@
-"""Puts the Ministral slice (slices/fp8/ministral_per_tensor.bin) into a model file: tests/data/demo.
+"""Puts slices of real models into model files, tests/data/demo: slices/fp8/ministral_per_tensor.bin as safetensors and
+slices/gguf/smollm2_q4_k.bin as GGUF.
 
 python3 tests/data/generate/demo.py        Needs nothing but Python. The layout of slices is in slices/README.md.
 """
@@ -34,3 +35,17 @@ write(DATA / "demo/model-fp8.safetensors", [
 ])
 write(DATA / "demo/expected-bf16.safetensors", [(name + "weight", "BF16", [rows, cols], bf16)])
 write(DATA / "demo/expected-f32.safetensors", [(name + "weight", "F32", [rows, cols], f32)])
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s.encode()
+
+
+slice_ = (DATA / "slices/gguf/smollm2_q4_k.bin").read_bytes()
+_, kind, elements, length, _, _ = struct.unpack_from("<6I", slice_, 4)
+gguf = b"GGUF" + struct.pack("<IQQ", 3, 1, 2)
+gguf += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+gguf += text("general.name") + struct.pack("<I", 8) + text("SmolLM2, a slice")
+gguf += text("blk.0.ffn_up.weight") + struct.pack("<IQQIQ", 2, 256, elements // 256, kind, 0)
+gguf += b"\0" * (-len(gguf) % 32)
+(DATA / "demo/model-q4_k.gguf").write_bytes(gguf + slice_[28 : 28 + length])
