@@ -1,4 +1,4 @@
-// ggml's scalar reference dequantizers as a shared library for gguf.py, which compiles this file itself:
+// ggml's scalar reference dequantizers as a shared library for ggml.py, which compiles this file itself:
 //
 //   cc -shared -fPIC -O1 -ffp-contract=off -fno-fast-math -I$GGML_SRC/include -I$GGML_SRC/src \
 //      -o libggml_oracle.so ggml_oracle.c -lm

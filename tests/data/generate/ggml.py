@@ -1,7 +1,7 @@
 """Golden GGUF files: block types decoded by gguf-py and by ggml's C reference, and whole files for the reader.
 
     pip install gguf==0.19.0 torch==2.15.0 safetensors==0.8.0 ml_dtypes==0.6.0 numpy==2.4.6
-    GGML_SRC=<checkout of ggml 0.21.0, commit d99724f2> python gguf.py
+    GGML_SRC=<checkout of ggml 0.21.0, commit d99724f2> python ggml.py
 
 It compiles ggml_oracle.c (`cc`, or `$CC`; the command is in that file), so GGML_SRC must have include/ and src/. It
 rewrites ../gguf/* and ../gguf-files/*. Seeds are the CRC-32 of the case's name.
@@ -39,7 +39,6 @@ import zlib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE]  # this file is not the library
 
 import gguf
 import ml_dtypes
