@@ -4,6 +4,9 @@
 //! `cargo bench --features benchmarks`, or with a filter: `… -- gptq4/BF16`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../tests/common/gguf.rs"]
+mod gguf;
+
 use anamnesis::benchable_apis::{decode, levels};
 use anamnesis::{RememberOptions, TargetDtype};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -100,9 +103,35 @@ fn file(parts: &[Part]) -> Vec<u8> {
     out
 }
 
+/// GGUF types: name, number, values and bytes of a block, and where it has f16 scales.
+#[rustfmt::skip]
+const GGML: &[(&str, u32, usize, usize, &[usize])] = &[
+    ("q4_0", 2, 32, 18, &[0]), ("q4_1", 3, 32, 20, &[0, 2]), ("q5_0", 6, 32, 22, &[0]), ("q5_1", 7, 32, 24, &[0, 2]),
+    ("q8_0", 8, 32, 34, &[0]), ("q8_1", 9, 32, 36, &[0, 2]), ("q2_k", 10, 256, 84, &[80, 82]),
+    ("q3_k", 11, 256, 110, &[108]), ("q4_k", 12, 256, 144, &[0, 2]), ("q5_k", 13, 256, 176, &[0, 2]),
+    ("q6_k", 14, 256, 210, &[208]), ("q8_k", 15, 256, 292, &[]), ("iq2_xxs", 16, 256, 66, &[0]),
+    ("iq2_xs", 17, 256, 74, &[0]), ("iq3_xxs", 18, 256, 98, &[0]), ("iq1_s", 19, 256, 50, &[0]),
+    ("iq4_nl", 20, 32, 18, &[0]), ("iq3_s", 21, 256, 110, &[0]), ("iq2_s", 22, 256, 82, &[0]),
+    ("iq4_xs", 23, 256, 136, &[0]), ("iq1_m", 29, 256, 56, &[]), ("tq1_0", 34, 256, 54, &[52]),
+    ("tq2_0", 35, 256, 66, &[64]), ("mxfp4", 39, 32, 17, &[]), ("nvfp4", 40, 64, 36, &[]), ("q1_0", 41, 128, 18, &[0]),
+    ("q2_0", 42, 64, 18, &[0]),
+];
+
+fn gguf_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    GGML.iter().map(|&(name, number, block, size, scales)| {
+        let mut bytes = codes(ROWS * COLS / block * size);
+        for block in bytes.chunks_exact_mut(size) {
+            scales.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
+        }
+        let shape = [COLS as u64, ROWS as u64];
+        (name, gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes).file())
+    })
+}
+
 fn kernels(criterion: &mut Criterion) {
-    for (name, parts) in schemes() {
-        let model = anamnesis::parse_bytes(file(&parts)).unwrap();
+    let files = schemes().into_iter().map(|(name, parts)| (name, file(&parts))).chain(gguf_files());
+    for (name, file) in files {
+        let model = anamnesis::parse_bytes(file).unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
             let recovery = model.recovery(RememberOptions::new(target)).unwrap();
             let mut group = criterion.benchmark_group(format!("{name}/{target}"));

@@ -60,18 +60,27 @@ fn tensors(scheme: &str) -> Vec<Raw> {
         .collect()
 }
 
+/// The same in GGUF: one tensor of short rows, and one of a single row.
+fn gguf() -> Vec<u8> {
+    let (n, blocks) = (12u64 << 20, (12usize << 20) / 256);
+    let bytes = Random(7).bytes(blocks * 144);
+    let file = common::gguf::Gguf::default().tensor("rows", 12, &[256, n / 256], &bytes);
+    file.tensor("row", 12, &[n], &bytes).file()
+}
+
 /// One test function, because dhat has one profiler a process.
 #[test]
 fn heap_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let input = directory.path().join("in");
-    for scheme in ["fp8", "gptq", "awq", "nf4", "odd"] {
+    for scheme in ["fp8", "gptq", "awq", "nf4", "odd", "gguf"] {
         if matches!(scheme, "gptq" | "awq") && !cfg!(all(feature = "gptq", feature = "awq"))
             || scheme == "nf4" && !cfg!(feature = "bnb")
+            || scheme == "gguf" && !cfg!(feature = "gguf")
         {
             continue;
         }
-        std::fs::write(&input, file(&tensors(scheme), &[])).unwrap();
+        std::fs::write(&input, if scheme == "gguf" { gguf() } else { file(&tensors(scheme), &[]) }).unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F32] {
             let profiler = dhat::Profiler::builder().testing().build();
             let options = RememberOptions::new(target).with_threads(THREADS).with_force(true);

@@ -25,6 +25,9 @@ pub(crate) trait Block<const BYTES: usize, const ELEMS: usize> {
     fn decode(block: &[u8; BYTES], out: &mut [f32; ELEMS]);
 }
 
+/// Blocks that are decoded before any value is rounded: a load of what a store has just written waits for it.
+const TILE: usize = 4;
+
 /// Whole blocks of one type, one after the other.
 struct Blocks<'a, B, const BYTES: usize, const ELEMS: usize> {
     bytes: &'a [u8],
@@ -36,13 +39,18 @@ struct Blocks<'a, B, const BYTES: usize, const ELEMS: usize> {
 impl<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Kernel for Blocks<'_, B, BYTES, ELEMS> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let mut values = [0.0; ELEMS];
-        for (block, out) in self.bytes.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<ELEMS>().0) {
-            B::decode(block, &mut values);
+        let mut tile = [[0.0; ELEMS]; TILE];
+        let (blocks, _) = self.bytes.as_chunks::<BYTES>();
+        let n = (128 / ELEMS).clamp(1, TILE);
+        for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * ELEMS)) {
+            for (block, values) in blocks.iter().zip(&mut tile) {
+                B::decode(block, values);
+            }
+            let values = &mut tile.as_flattened_mut()[..out.len()];
             if let Some(scale) = self.scale {
                 values.iter_mut().for_each(|v| *v *= scale);
             }
-            E::store(&values, out);
+            E::store(values, out);
         }
     }
 }

@@ -3,14 +3,14 @@
 //!
 //! Tables: ggml `ggml-common.h`, `iq*_grid`.
 
-/// Grids of eight values, of up to four levels.
-const fn expand8<const N: usize>(codes: &[u16; N], levels: [i8; 4]) -> [[i8; 8]; N] {
-    let mut grid = [[0; 8]; N];
+/// Grids of eight values, of up to four levels, each value a byte of an entry.
+const fn expand8<const N: usize>(codes: &[u16; N], levels: [u8; 4]) -> [u64; N] {
+    let mut grid = [0; N];
     let mut i = 0;
     while i < N {
         let mut j = 0;
         while j < 8 {
-            grid[i][j] = levels[(codes[i] >> (2 * j) & 3) as usize];
+            grid[i] |= (levels[(codes[i] >> (2 * j) & 3) as usize] as u64) << (8 * j);
             j += 1;
         }
         i += 1;
@@ -19,13 +19,13 @@ const fn expand8<const N: usize>(codes: &[u16; N], levels: [i8; 4]) -> [[i8; 8];
 }
 
 /// Grids of four values, of up to eight levels.
-const fn expand4<const N: usize>(codes: &[u16; N], levels: [i8; 8]) -> [[i8; 4]; N] {
-    let mut grid = [[0; 4]; N];
+const fn expand4<const N: usize>(codes: &[u16; N], levels: [u8; 8]) -> [u32; N] {
+    let mut grid = [0; N];
     let mut i = 0;
     while i < N {
         let mut j = 0;
         while j < 4 {
-            grid[i][j] = levels[(codes[i] >> (3 * j) & 7) as usize];
+            grid[i] |= (levels[(codes[i] >> (3 * j) & 7) as usize] as u32) << (8 * j);
             j += 1;
         }
         i += 1;
@@ -44,12 +44,27 @@ pub(super) static SIGNS: [u8; 128] = {
     signs
 };
 
+/// A byte of ones for each bit that is set.
+pub(super) static MASKS: [u64; 256] = {
+    let mut masks = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut j = 0;
+        while j < 8 {
+            masks[i] |= (i as u64 >> j & 1) * 0xff << (8 * j);
+            j += 1;
+        }
+        i += 1;
+    }
+    masks
+};
+
 /// Levels of the 4-bit codes of IQ4_NL and IQ4_XS.
 pub(super) static IQ4: [f32; 16] =
     [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 /// Grid of IQ2_XXS.
-pub(super) static IQ2_XXS: [[i8; 8]; 256] = expand8(
+pub(super) static IQ2_XXS: [u64; 256] = expand8(
     &[
         0, 2, 5, 8, 10, 17, 20, 32, 34, 40, 42, 65, 68, 80, 88, 97, 100, 128, 130, 138, 162, 257, 260, 272, 277, 320,
         388, 408, 512, 514, 546, 642, 1025, 1028, 1040, 1057, 1060, 1088, 1090, 1096, 1120, 1153, 1156, 1168, 1188,
@@ -71,7 +86,7 @@ pub(super) static IQ2_XXS: [[i8; 8]; 256] = expand8(
 );
 
 /// Grid of IQ2_XS.
-pub(super) static IQ2_XS: [[i8; 8]; 512] = expand8(
+pub(super) static IQ2_XS: [u64; 512] = expand8(
     &[
         0, 2, 5, 8, 10, 17, 20, 22, 25, 32, 34, 37, 40, 65, 68, 70, 73, 80, 82, 85, 88, 97, 100, 128, 130, 133, 136,
         145, 148, 153, 160, 257, 260, 262, 265, 272, 274, 277, 280, 282, 289, 292, 320, 322, 325, 328, 337, 340, 352,
@@ -108,7 +123,7 @@ pub(super) static IQ2_XS: [[i8; 8]; 512] = expand8(
 );
 
 /// Grid of IQ2_S.
-pub(super) static IQ2_S: [[i8; 8]; 1024] = expand8(
+pub(super) static IQ2_S: [u64; 1024] = expand8(
     &[
         0, 2, 5, 8, 10, 17, 20, 22, 25, 32, 34, 37, 40, 65, 68, 70, 73, 80, 82, 85, 88, 97, 100, 102, 105, 128, 130,
         133, 136, 145, 148, 160, 165, 170, 257, 260, 262, 265, 272, 274, 277, 280, 289, 292, 320, 322, 325, 328, 337,
@@ -175,7 +190,7 @@ pub(super) static IQ2_S: [[i8; 8]; 1024] = expand8(
 );
 
 /// Grid of IQ3_XXS.
-pub(super) static IQ3_XXS: [[i8; 4]; 256] = expand4(
+pub(super) static IQ3_XXS: [u32; 256] = expand4(
     &[
         0, 2, 4, 9, 11, 15, 16, 18, 25, 34, 59, 61, 65, 67, 72, 74, 81, 85, 88, 90, 97, 108, 120, 128, 130, 132, 137,
         144, 146, 153, 155, 159, 169, 175, 189, 193, 199, 200, 202, 213, 248, 267, 287, 292, 303, 315, 317, 321, 327,
@@ -195,7 +210,7 @@ pub(super) static IQ3_XXS: [[i8; 4]; 256] = expand4(
 );
 
 /// Grid of IQ3_S.
-pub(super) static IQ3_S: [[i8; 4]; 512] = expand4(
+pub(super) static IQ3_S: [u32; 512] = expand4(
     &[
         0, 1, 2, 5, 7, 8, 9, 10, 12, 14, 16, 17, 21, 27, 32, 34, 37, 39, 41, 43, 48, 50, 57, 60, 63, 64, 65, 66, 68,
         72, 73, 77, 80, 83, 87, 89, 93, 100, 113, 117, 122, 128, 129, 133, 135, 136, 139, 142, 145, 149, 152, 156, 162,
@@ -228,8 +243,8 @@ pub(super) static IQ3_S: [[i8; 4]; 512] = expand4(
     [1, 3, 5, 7, 9, 11, 13, 15],
 );
 
-/// Grid of IQ1_S and IQ1_M.
-pub(super) static IQ1: [[i8; 8]; 2048] = expand8(
+/// Grid of IQ1_S and IQ1_M, whose values -1, 0 and 1 are kept as 0, 8 and 16.
+pub(super) static IQ1: [u64; 2048] = expand8(
     &[
         0, 2, 5, 8, 10, 17, 21, 32, 34, 40, 42, 69, 81, 84, 86, 101, 128, 130, 136, 138, 149, 160, 162, 168, 170, 260,
         261, 273, 276, 278, 281, 282, 293, 321, 326, 329, 338, 341, 346, 353, 356, 358, 360, 389, 401, 404, 406, 421,
@@ -356,5 +371,5 @@ pub(super) static IQ1: [[i8; 8]; 2048] = expand8(
         43528, 43530, 43552, 43554, 43560, 43562, 43601, 43604, 43606, 43648, 43650, 43656, 43658, 43669, 43680, 43682,
         43688, 43690,
     ],
-    [-1, 0, 1, 0],
+    [0, 8, 16, 0],
 );

@@ -9,39 +9,50 @@ pub(super) struct Q5_K;
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
 
-/// Scales and minimums in 16 groups of 16: `scales[16] | codes[64] | d | dmin`.
+/// Multiplies 16 groups of 16 values.
+#[inline(always)]
+fn scale(out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
+    for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let dl = scale(g);
+        out.iter_mut().for_each(|out| *out *= dl);
+    }
+}
+
+/// Scales and minimums in 16 groups of 16: `scales[16] | codes[64] | d | dmin`. Bits 2 `n` and up of 32 bytes are the
+/// `n`-th 32 values.
 impl Block<84, 256> for Q2_K {
     #[inline(always)]
     fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
         let (d, min) = (half(block, 80), half(block, 82));
-        for (g, (out, &scale)) in out.as_chunks_mut::<16>().0.iter_mut().zip(&block[..16]).enumerate() {
-            let (dl, ml) = (d * f32::from(scale & 15), min * f32::from(scale >> 4));
-            let at = 16 + g / 8 * 32 + g % 2 * 16;
-            let shift = g % 8 / 2 * 2;
-            for (out, &q) in out.iter_mut().zip(&block[at..at + 16]) {
-                *out = dl * f32::from(q >> shift & 3) - ml;
+        for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (at, shift) = (16 + n / 4 * 32, n % 4 * 2);
+            for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
+                *out = f32::from(q >> shift & 3);
             }
+        }
+        for (out, &scale) in out.as_chunks_mut::<16>().0.iter_mut().zip(&block[..16]) {
+            let (dl, ml) = (d * f32::from(scale & 15), min * f32::from(scale >> 4));
+            out.iter_mut().for_each(|out| *out = dl * *out - ml);
         }
     }
 }
 
-/// `high bits[32] | codes[64] | scales[12] | d`: a clear high bit takes 4 away.
+/// `high bits[32] | codes[64] | scales[12] | d`: as in Q2_K, but a clear high bit takes 4 away.
 impl Block<110, 256> for Q3_K {
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
         let d = half(block, 108);
-        let (high, packed) = (&block[..32], &block[96..108]);
-        for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let low = packed[g % 8] >> (g / 8 * 4) & 15;
-            let scale = low | (packed[8 + g % 4] >> (g / 4 * 2) & 3) << 4;
-            let dl = d * (i32::from(scale) - 32) as f32;
-            let (at, half) = (32 + g / 8 * 32 + g % 2 * 16, g % 2 * 16);
-            let (shift, bit) = (g % 8 / 2 * 2, g / 2);
-            for ((out, &q), &h) in out.iter_mut().zip(&block[at..at + 16]).zip(&high[half..half + 16]) {
-                let q = q >> shift & 3 | (h >> bit & 1) << 2;
-                *out = dl * (i32::from(q) - 4) as f32;
+        for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (at, shift) = (32 + n / 4 * 32, n % 4 * 2);
+            for ((out, &q), &h) in out.iter_mut().zip(&block[at..at + 32]).zip(&block[..32]) {
+                *out = (i32::from(q >> shift & 3 | (h >> n & 1) << 2) - 4) as f32;
             }
         }
+        let packed = &block[96..108];
+        scale(out, |g| {
+            let (low, high) = (packed[g % 8] >> (g / 8 * 4) & 15, packed[8 + g % 4] >> (g / 4 * 2) & 3);
+            d * (i32::from(low | high << 4) - 32) as f32
+        });
     }
 }
 
@@ -89,22 +100,20 @@ impl Block<176, 256> for Q5_K {
     }
 }
 
-/// 16 groups of 16 with signed scales: `low nibbles[128] | high pairs[64] | scales[16] | d`.
+/// 16 groups of 16 with signed scales: `low nibbles[128] | high pairs[64] | scales[16] | d`. Half a block has four
+/// runs of 32 values: low nibbles, low, high, high; with the pairs in order.
 impl Block<210, 256> for Q6_K {
     #[inline(always)]
     fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
         let d = half(block, 208);
-        for (g, (out, &scale)) in out.as_chunks_mut::<16>().0.iter_mut().zip(&block[192..208]).enumerate() {
-            let dl = d * f32::from(scale as i8);
-            // A half of the block has four runs of 32 values: nibbles low, low, high, high; pairs in order.
-            let (half, run, part) = (g / 8, g % 8 / 2, g % 2 * 16);
-            let low = half * 64 + run % 2 * 32 + part;
-            let high = 128 + half * 32 + part;
-            for ((out, &l), &h) in out.iter_mut().zip(&block[low..low + 16]).zip(&block[high..high + 16]) {
-                let q = l >> (run / 2 * 4) & 15 | (h >> (run * 2) & 3) << 4;
-                *out = dl * (i32::from(q) - 32) as f32;
+        for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (low, high) = (n / 4 * 64 + n % 2 * 32, 128 + n / 4 * 32);
+            let (nibble, pair) = (n % 4 / 2 * 4, n % 4 * 2);
+            for ((out, &l), &h) in out.iter_mut().zip(&block[low..low + 32]).zip(&block[high..high + 32]) {
+                *out = (i32::from(l >> nibble & 15 | (h >> pair & 3) << 4) - 32) as f32;
             }
         }
+        scale(out, |g| d * f32::from(block[192 + g] as i8));
     }
 }
 
