@@ -192,6 +192,26 @@ fn metadata_survives_a_detour() {
 }
 
 #[test]
+fn shapes_that_comfyui_changed_come_back() {
+    let dims = |dims: &[i32]| {
+        let bytes: Vec<u8> = dims.iter().flat_map(|d| d.to_le_bytes()).collect();
+        [&5u32.to_le_bytes()[..], &(dims.len() as u64).to_le_bytes(), &bytes].concat()
+    };
+    let file = |shape: &[i32]| {
+        let file = common::gguf::Gguf::default().key("comfy.gguf.orig_shape.conv", 9, &dims(shape));
+        let blocks = Random(1).bytes(18 * 9);
+        file.tensor("conv", 2, &[32, 9], &blocks).tensor("plain", 0, &[2], &[0; 8]).file()
+    };
+    let model = parse_bytes(file(&[8, 4, 1, 3, 3])).unwrap();
+    assert_eq!(model.tensor("conv").unwrap().shape(), [9, 32]);
+    let recovered = parse_bytes(model.remember_to_bytes(TargetDtype::F32).unwrap()).unwrap();
+    assert_eq!(recovered.tensor("conv").unwrap().shape(), [8, 4, 1, 3, 3]);
+    assert!(recovered.metadata().keys().all(|key| !key.contains("orig_shape")));
+    let result = parse_bytes(file(&[8, 4, 3])).unwrap().remember_to_bytes(TargetDtype::F32);
+    assert_eq!(verdict(result, Parse, &["conv", "orig_shape"]), None);
+}
+
+#[test]
 fn split_and_joined() {
     let directory = tempfile::tempdir().unwrap();
     let whole = parse(data().join("gguf/q4_0/model.gguf")).unwrap();

@@ -35,7 +35,7 @@ fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOp
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
     let mut metadata = model.metadata.clone();
-    metadata.retain(|key, _| !calls_it_quantized(key));
+    metadata.retain(|key, _| !UNTRUE.iter().any(|untrue| key.starts_with(untrue)));
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     let entry = |d| {
         let Draft { name, dtype, shape, len, .. }: &Draft<'_> = d;
@@ -44,11 +44,14 @@ fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOp
     safetensors::layout(&drafts.iter().map(entry).collect::<Vec<_>>(), &metadata)
 }
 
-/// Metadata that would be untrue of an output without quantized tensors.
-fn calls_it_quantized(key: &str) -> bool {
-    let gguf = ["gguf.general.file_type", "gguf.general.quantization_version"];
-    key.starts_with("gptq_") || key.starts_with("gguf.split.") || gguf.contains(&key)
-}
+/// Beginnings of metadata keys that would be untrue of the output: that it is quantized, in parts, or reshaped.
+const UNTRUE: [&str; 5] = [
+    "gptq_",
+    "gguf.general.file_type",
+    "gguf.general.quantization_version",
+    "gguf.split.",
+    "gguf.comfy.gguf.orig_shape.",
+];
 
 #[cfg(feature = "gguf")]
 mod gguf {

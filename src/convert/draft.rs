@@ -1,6 +1,8 @@
 //! What the output will hold: every tensor with its type and shape, before its place is known.
 
 use super::options::ConvertOptions;
+#[cfg(feature = "gguf")]
+use super::options::ConvertTarget;
 use super::plan::{Body, Cut};
 use super::report::{Report, count};
 use crate::model::{ParsedModel, Tensor};
@@ -50,9 +52,18 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     }
     let resolution = model.resolve().into_result()?;
     let report = report(model, &resolution, options.run.to);
-    let draft = |item| match item {
-        Item::Plain(t) => Draft::copy(&t),
-        Item::Group(group) => Draft::decode(group, options.run.to),
+    let draft = |item| {
+        let mut draft = match item {
+            Item::Plain(t) => Draft::copy(&t),
+            Item::Group(group) => Draft::decode(group, options.run.to),
+        }?;
+        #[cfg(feature = "gguf")]
+        if options.target == ConvertTarget::Safetensors
+            && let Some(gguf) = model.gguf()
+        {
+            gguf.restore_shape(&draft.name, &mut draft.shape)?;
+        }
+        Ok(draft)
     };
     Ok((resolution.items.into_iter().map(draft).collect::<Result<_>>()?, report))
 }

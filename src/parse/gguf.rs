@@ -69,6 +69,33 @@ impl Gguf {
     }
 }
 
+/// Keys under which ComfyUI-GGUF keeps the shapes that it changed to have rows of whole blocks, or few dimensions.
+const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+
+impl Gguf {
+    /// Gives `shape` back what it was before ComfyUI-GGUF changed it; most tensors are as they were.
+    ///
+    /// Source: ComfyUI-GGUF `loader.py`, `get_orig_shape`.
+    pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
+        let key = format!("{ORIGINAL_SHAPE}{name}");
+        let Some(value) = self.metadata.get(&key) else { return Ok(()) };
+        let original: Option<Vec<usize>> = value.as_array().and_then(|array| match array {
+            GgufMetadataArray::I32(dims) => dims.iter().map(|&d| usize::try_from(d).ok()).collect(),
+            GgufMetadataArray::I64(dims) => dims.iter().map(|&d| usize::try_from(d).ok()).collect(),
+            _ => None,
+        });
+        let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        match original {
+            Some(original) if elements(&original) == elements(shape) => *shape = original,
+            _ => {
+                let what = format!("its shape {shape:?} has not as many values as `{key}`");
+                return Err(AnamnesisError::parse(format!("tensor `{name}`: {what}")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Reads a complete file, and the files that continue it.
 pub(super) fn read(source: Source, path: Option<&Path>) -> Result<Contents> {
     let (header, tensors) = read_one(&source, 0)?;
