@@ -46,7 +46,7 @@ impl<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Kernel for 
             for (block, values) in blocks.iter().zip(&mut tile) {
                 B::decode(block, values);
             }
-            let values = &mut tile.as_flattened_mut()[..out.len()];
+            let values = &mut tile.as_flattened_mut()[..blocks.len() * ELEMS];
             if let Some(scale) = self.scale {
                 values.iter_mut().for_each(|v| *v *= scale);
             }

@@ -51,7 +51,7 @@ pub(super) static MASKS: [u64; 256] = {
     while i < 256 {
         let mut j = 0;
         while j < 8 {
-            masks[i] |= (i as u64 >> j & 1) * 0xff << (8 * j);
+            masks[i] |= ((i as u64 >> j & 1) * 0xff) << (8 * j);
             j += 1;
         }
         i += 1;
