@@ -65,6 +65,17 @@ impl AnamnesisError {
         Self::Unsupported { format: format.into(), detail: detail.into() }
     }
 
+    /// The same error with `what` before its text, where that is about the input.
+    pub(crate) fn about(self, what: impl std::fmt::Display) -> Self {
+        match self {
+            Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
+            Self::LimitExceeded { limit, message } => {
+                Self::LimitExceeded { limit, message: format!("{what}: {message}") }
+            }
+            other => other,
+        }
+    }
+
     /// An I/O error that names the file.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
         Self::Io(std::io::Error::new(error.kind(), format!("{}: {error}", printable(&path.to_string_lossy()))))

@@ -92,7 +92,8 @@ pub(super) fn past_the_end(name: &str) -> AnamnesisError {
 
 /// Magic, version, and the numbers of tensors and keys.
 fn read_counts<R: Read>(cursor: &mut Cursor<R>) -> Result<(u32, u64, u64)> {
-    cursor.pending = 16;
+    // Versions 2 and 3 take 8 more.
+    cursor.pending = 12;
     if cursor.take(4)? != b"GGUF" {
         return Err(AnamnesisError::parse("not a GGUF file"));
     }
@@ -129,10 +130,7 @@ fn read_entry<R: Read>(cursor: &mut Cursor<R>, metadata: &mut GgufMetadata) -> R
     if key.is_empty() {
         return Err(AnamnesisError::parse("a metadata key is empty"));
     }
-    let named = |error| match error {
-        AnamnesisError::Parse { reason } => AnamnesisError::parse(format!("metadata `{key}`: {reason}")),
-        other => other,
-    };
+    let named = |error: AnamnesisError| error.about(format_args!("metadata `{key}`"));
     let type_id = cursor.u32().map_err(named)?;
     let start = cursor.at;
     skip_value(cursor, type_id).map_err(named)?;
@@ -186,7 +184,8 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<R>) -> Result<Entry> {
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     let rank = cursor.u32()?;
-    limit("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions of a tensor")?;
+    limit("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
+        .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
     let mut shape = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
         let dim = cursor.len()?;
@@ -196,7 +195,8 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<R>) -> Result<Entry> {
     let dtype = Dtype::from_ggml(cursor.u32()?);
     let offset = cursor.u64()?;
     let overflows = || wrong(format!("its shape {shape:?} overflows"));
-    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).ok_or_else(overflows)?;
+    // Empty dimensions do not excuse the others: the product in any order must fit.
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1))).ok_or_else(overflows)?;
     let len = match (dtype, dtype.byte_len(&shape)) {
         (Dtype::UnknownGgml(_), _) => None,
         (_, Some(len)) => Some(len as u64),

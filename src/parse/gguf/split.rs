@@ -51,7 +51,7 @@ pub(super) fn join(contents: &mut Contents, path: Option<&Path>) -> Result<()> {
         })?;
         let source = Source::open(&path)?;
         let index = contents.sources.len();
-        let (header, more) = read_one(&source, index).map_err(|error| named(error, &path))?;
+        let (header, more) = read_one(&source, index).map_err(|e| e.about(format_args!("`{}`", file_name(&path))))?;
         let wrong = |what: String| Err(AnamnesisError::parse(format!("`{}`: {what}", file_name(&path))));
         let theirs = (unsigned(&header.metadata, "split.no")?, unsigned(&header.metadata, "split.count")?);
         if theirs != (Some(no), Some(count)) {
@@ -108,11 +108,4 @@ fn sibling(path: &Path, no: u64, count: u64) -> Option<PathBuf> {
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn named(error: AnamnesisError, path: &Path) -> AnamnesisError {
-    match error {
-        AnamnesisError::Parse { reason } => AnamnesisError::parse(format!("`{}`: {reason}", file_name(path))),
-        other => other,
-    }
 }
