@@ -94,7 +94,7 @@ impl ParsedModel {
             current_size: self.tensor_bytes(),
             dequantized_size: dequantized_size(&resolution, output_dtype),
             output_dtype,
-            problems: resolution.problems.iter().map(|p| p.error.to_string()).collect(),
+            problems: problems(self, &resolution),
             schemes,
         };
         (info, roles)
@@ -109,6 +109,11 @@ fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole>
     resolution.dropped.iter().for_each(|t| roles[t.index] = crate::scheme::role_of_dropped(t.name()));
     resolution.problems.iter().for_each(|p| roles[p.tensor.index] = p.role);
     roles
+}
+
+fn problems(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<String> {
+    let skipped = model.skipped.iter().map(|s| s.error().to_string());
+    skipped.chain(resolution.problems.iter().map(|p| p.error.to_string())).collect()
 }
 
 fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {

@@ -1,11 +1,15 @@
 //! The one model: a flat list of named tensors, where their bytes are, and what describes them.
 
+mod part;
+mod strided;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+pub(crate) use self::part::Part;
+pub(crate) use self::strided::row_major_strides;
 use crate::config::QuantConfig;
-use crate::error::printable;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -29,6 +33,8 @@ pub struct ParsedModel {
     pub(crate) metadata: HashMap<String, String>,
     pub(crate) header_size: usize,
     pub(crate) config: QuantConfig,
+    /// What the container holds that cannot be a tensor.
+    pub(crate) skipped: Vec<Skipped>,
     #[cfg(feature = "gguf")]
     pub(crate) gguf: Option<crate::parse::gguf::Gguf>,
 }
@@ -41,10 +47,42 @@ pub(crate) struct TensorInfo {
     pub shape: Vec<usize>,
     /// Which of the model's sources has the bytes.
     pub source: usize,
-    /// Absolute position there, in bytes.
+    /// Absolute position there of the first element, in bytes.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length in bytes, as the tensor's elements take them.
     pub len: u64,
+    /// Elements between neighbours of each dimension, where that is not what follows from the shape.
+    pub strides: Option<Vec<usize>>,
+    /// Whether numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+    /// What the stored bytes are checked by.
+    pub check: Option<Check>,
+}
+
+/// An array that no tensor can hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub name: String,
+    /// What it is instead.
+    pub what: String,
+}
+
+impl Skipped {
+    /// Why a model with it cannot be converted as a whole.
+    pub(crate) fn error(&self) -> AnamnesisError {
+        AnamnesisError::unsupported(&self.what, format!("array `{}`: no tensor can hold it", self.name))
+    }
+}
+
+/// A checksum over a tensor's stored bytes and some before them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// CRC-32 of all of them.
+    pub crc: u32,
+    /// Bytes before the tensor's.
+    pub before: u64,
+    /// CRC-32 of those.
+    pub crc_before: u32,
 }
 
 impl ParsedModel {
@@ -104,14 +142,6 @@ impl ParsedModel {
         false
     }
 
-    /// Whether tensors are stored with their most significant bytes first.
-    pub(crate) fn is_big_endian(&self) -> bool {
-        #[cfg(feature = "gguf")]
-        return self.gguf.as_ref().is_some_and(|gguf| gguf.big_endian);
-        #[cfg(not(feature = "gguf"))]
-        false
-    }
-
     /// The file that was parsed, if it was one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
@@ -156,82 +186,32 @@ impl<'m> Tensor<'m> {
         self.shape().iter().product()
     }
 
-    /// The stored bytes (little-endian, row-major), without a copy where the source allows it.
+    /// The bytes, little-endian and row-major, without a copy where they are stored like this.
     ///
     /// # Errors
-    /// If only the header was read, or the file cannot be mapped.
+    /// If only the header was read, the file cannot be mapped, or a checksum is wrong.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
-        let info = self.info();
-        let bytes = self.source().view(info.offset..info.offset + info.len)?;
-        if !self.model.is_big_endian() {
-            return Ok(bytes);
-        }
-        if !info.dtype.can_swap() {
+        let (info, part) = (self.info(), self.part());
+        if info.big_endian && !info.dtype.can_swap() {
             let what = format!("tensor `{}`: no byte order is defined for {}", info.name, info.dtype);
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
-        let mut bytes = bytes.into_owned();
-        info.dtype.swap_bytes(&mut bytes);
+        part.verify()?;
+        if part.is_verbatim() {
+            return self.source().view(info.offset..info.offset + info.len);
+        }
+        let mut bytes = vec![0; info.len as usize];
+        part.read_at(0, &mut bytes)?;
         Ok(Cow::Owned(bytes))
     }
 
     /// Where the bytes are, for positional reads.
     pub(crate) fn part(&self) -> Part<'m> {
         let info = self.info();
-        let swap = self.model.is_big_endian().then_some(info.dtype);
-        Part { source: self.source(), offset: info.offset, len: info.len, name: &info.name, swap }
+        Part { source: self.source(), info, len: info.len, name: &info.name }
     }
 
     fn source(&self) -> &'m Source {
         &self.model.sources[self.info().source]
-    }
-}
-
-/// A tensor's bytes as the pipeline reads them: positionally, into the caller's buffer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part<'m> {
-    source: &'m Source,
-    offset: u64,
-    pub len: u64,
-    pub name: &'m str,
-    /// The type whose numbers have to be turned round, in reads of whole blocks.
-    swap: Option<Dtype>,
-}
-
-impl Part<'_> {
-    /// Fills `out` from byte `at` of the tensor on, both at the bounds of elements (or blocks).
-    pub(crate) fn read_at(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        let end = at.checked_add(out.len() as u64).filter(|&end| end <= self.len);
-        if end.is_none() {
-            let (n, name, len) = (out.len(), self.name, self.len);
-            return Err(AnamnesisError::parse(format!("tensor `{name}`: {n} bytes at {at} of {len}")));
-        }
-        self.source.read_at(self.offset + at, out).map_err(|error| match error {
-            AnamnesisError::Io(e) => {
-                let name = printable(self.name);
-                AnamnesisError::Io(std::io::Error::new(e.kind(), format!("reading tensor `{name}`: {e}")))
-            }
-            other => other,
-        })?;
-        if let Some(dtype) = self.swap {
-            dtype.swap_bytes(out);
-        }
-        Ok(())
-    }
-
-    /// The whole tensor, if it is at most `max` bytes.
-    pub(crate) fn read_small(&self, max: u64) -> Result<Vec<u8>> {
-        if self.len > max {
-            let (name, len) = (self.name, self.len);
-            return Err(AnamnesisError::parse(format!("tensor `{name}`: {len} bytes where at most {max} make sense")));
-        }
-        let mut out = vec![0; self.len as usize];
-        self.read_at(0, &mut out)?;
-        Ok(out)
-    }
-
-    /// Whether data can be read at all, or only the header is known.
-    pub(crate) fn is_readable(&self) -> bool {
-        self.source.len().is_some()
     }
 }

@@ -4,11 +4,22 @@ mod detect;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 mod header;
+#[cfg(feature = "npz")]
+mod npy;
+#[cfg(feature = "npz")]
+mod npz;
 #[cfg(feature = "ollama")]
 pub(crate) mod ollama;
+#[cfg(feature = "npz")]
+mod python;
+#[cfg(any(feature = "npz", feature = "pth"))]
+mod read_at;
 mod safetensors;
+#[cfg(any(feature = "npz", feature = "pth"))]
+mod zip;
 
 use std::path::Path;
+use std::sync::Arc;
 
 pub use self::header::{SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader};
 use crate::config::QuantConfig;
@@ -35,7 +46,7 @@ pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
 /// # Errors
 /// As [`parse`], without the I/O.
 pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
-    read(Source::Bytes(bytes), QuantConfig::default(), None)
+    read(Source::Bytes(Arc::new(bytes)), QuantConfig::default(), None)
 }
 
 fn read(source: Source, mut config: QuantConfig, path: Option<&Path>) -> Result<ParsedModel> {
@@ -52,11 +63,25 @@ pub(crate) struct Contents {
     pub tensors: Vec<crate::model::TensorInfo>,
     pub metadata: std::collections::HashMap<String, String>,
     pub header_size: usize,
+    pub skipped: Vec<crate::model::Skipped>,
     #[cfg(feature = "gguf")]
     pub gguf: Option<gguf::Gguf>,
 }
 
 impl Contents {
+    /// Nothing yet, behind a header of `header_size` bytes.
+    fn new(header_size: usize) -> Self {
+        Self {
+            sources: Vec::new(),
+            tensors: Vec::new(),
+            metadata: std::collections::HashMap::new(),
+            header_size,
+            skipped: Vec::new(),
+            #[cfg(feature = "gguf")]
+            gguf: None,
+        }
+    }
+
     fn into_model(self, config: QuantConfig, path: Option<&Path>) -> ParsedModel {
         ParsedModel {
             sources: self.sources,
@@ -65,6 +90,7 @@ impl Contents {
             metadata: self.metadata,
             header_size: self.header_size,
             config,
+            skipped: self.skipped,
             #[cfg(feature = "gguf")]
             gguf: self.gguf,
         }

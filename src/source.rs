@@ -1,22 +1,27 @@
 //! Where a model's bytes lie: a file, or memory. The only place that maps files.
 
+mod deflated;
+
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use memmap2::Mmap;
 
+pub(crate) use self::deflated::Deflated;
 use crate::{AnamnesisError, Result};
 
 /// The bytes behind a [`ParsedModel`](crate::ParsedModel).
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A file, read positionally; mapped when a view is asked for.
-    File { file: File, len: u64, map: OnceLock<Mmap> },
+    File { file: Arc<File>, len: u64, map: OnceLock<Mmap> },
     /// The whole container in memory.
-    Bytes(Vec<u8>),
+    Bytes(Arc<Vec<u8>>),
+    /// A compressed part of another source.
+    Deflated(Box<Deflated>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,
 }
@@ -38,7 +43,16 @@ impl Source {
     /// A file that is open already.
     pub(crate) fn from_file(file: &File) -> Result<Self> {
         let (file, len) = (file.try_clone()?, file.metadata()?.len());
-        Ok(Self::File { file, len, map: OnceLock::new() })
+        Ok(Self::File { file: Arc::new(file), len, map: OnceLock::new() })
+    }
+
+    /// The same bytes once more.
+    pub(crate) fn share(&self) -> Self {
+        match self {
+            Self::File { file, len, .. } => Self::File { file: file.clone(), len: *len, map: OnceLock::new() },
+            Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
+            Self::Deflated(_) | Self::HeaderOnly => Self::HeaderOnly,
+        }
     }
 
     /// Whether `path` leads to this very file.
@@ -53,6 +67,7 @@ impl Source {
         match self {
             Self::File { len, .. } => Some(*len),
             Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::Deflated(member) => Some(member.len),
             Self::HeaderOnly => None,
         }
     }
@@ -68,6 +83,7 @@ impl Source {
                 out.copy_from_slice(found.ok_or_else(|| AnamnesisError::parse("tensor data past the end"))?);
                 Ok(())
             }
+            Self::Deflated(member) => member.read_at(offset, out),
             Self::HeaderOnly => Err(header_only()),
         }
     }
@@ -83,6 +99,12 @@ impl Source {
                 }
             },
             Self::Bytes(bytes) => bytes,
+            Self::Deflated(member) => {
+                let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+                let mut out = vec![0; len];
+                member.read_at(range.start, &mut out)?;
+                return Ok(Cow::Owned(out));
+            }
             Self::HeaderOnly => return Err(header_only()),
         };
         let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());

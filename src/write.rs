@@ -3,6 +3,8 @@
 pub(crate) mod atomic;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
+#[cfg(feature = "npz")]
+pub(crate) mod npz;
 pub(crate) mod safetensors;
 
 use crate::{Dtype, Result};
@@ -18,14 +20,33 @@ pub(crate) struct Entry<'a> {
     pub len: u64,
 }
 
-/// A header, and where it puts each tensor.
+/// Everything of a file but the tensors' data, and where that goes.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    pub header: Vec<u8>,
+    /// Bytes that are known up front, with their offsets.
+    pub pieces: Vec<(u64, Vec<u8>)>,
     /// Absolute offset of each entry's data.
     pub offsets: Vec<u64>,
     /// Length of the whole file.
     pub file_len: u64,
+    /// Where each entry's checksum goes, if the container has such.
+    pub patches: Vec<Patch>,
+}
+
+/// A CRC-32 that is written when the data is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Patch {
+    /// Offsets in the file.
+    pub places: [u64; 2],
+    /// Length and sum of what the checksum has before the data.
+    pub before: (u64, u32),
+}
+
+impl Layout {
+    /// A file that is a header and data.
+    pub(crate) fn of_header(header: Vec<u8>, offsets: Vec<u64>, file_len: u64) -> Self {
+        Self { pieces: vec![(0, header)], offsets, file_len, patches: Vec::new() }
+    }
 }
 
 /// Where the bytes of an output go, from any thread, in any order.

@@ -49,7 +49,7 @@ pub(super) struct RememberArgs {
 pub(super) struct ConvertArgs {
     /// Model file, or ollama:MODEL[:TAG]
     pub file: PathBuf,
-    /// Container of the output: safetensors or gguf
+    /// Container of the output: safetensors, gguf or npz
     #[arg(long, value_name = "FORMAT", value_parser = parse_container)]
     pub to: ConvertTarget,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
@@ -61,6 +61,9 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
+    /// Leave out arrays that no tensor can hold (text, objects, …)
+    #[arg(long)]
+    pub skip_unsupported: bool,
     /// Split a GGUF output into files of at most this size, e.g. 2GB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
@@ -86,7 +89,7 @@ fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
 }
 
 fn parse_container(text: &str) -> Result<ConvertTarget, String> {
-    text.parse().map_err(|_| "supported targets: safetensors, gguf".to_owned())
+    text.parse().map_err(|_| "supported targets: safetensors, gguf, npz".to_owned())
 }
 
 /// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.

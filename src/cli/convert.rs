@@ -24,6 +24,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     #[cfg_attr(not(feature = "gguf"), allow(unused_mut))]
     let mut options = ConvertOptions::new(args.to).with_decode_blocks(args.out_dtype.is_some());
     options.max_shard_size = args.max_shard_size;
+    options.skip_unsupported = args.skip_unsupported;
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && args.to != ConvertTarget::Gguf {
         return Err(AnamnesisError::unsupported("GGUF metadata", "only a GGUF output has it; use --to gguf"));
     }
@@ -36,7 +37,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     options.run = run_options(to, &args.run)?;
     let suffix = match args.to {
         _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
-        ConvertTarget::Safetensors => to.to_string().to_lowercase(),
+        ConvertTarget::Safetensors | ConvertTarget::Npz => to.to_string().to_lowercase(),
         ConvertTarget::Gguf => "gguf".to_owned(),
     };
     write(&input, &options, &args.run, &suffix, out)
@@ -76,7 +77,10 @@ fn write(
     out: &mut impl Write,
 ) -> Result<()> {
     let output = args.output.clone();
-    let output = output.unwrap_or_else(|| input::output(&input.named, suffix, options.target.extension()));
+    let output = output.unwrap_or_else(|| {
+        let keep = options.carries_blocks(&input.model);
+        input::output(&input.named, suffix, options.target.extension(), keep)
+    });
     let bar = progress::bar();
     let (moving, started) = (bar.clone(), Instant::now());
     let mut options = options.clone();

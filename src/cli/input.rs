@@ -39,7 +39,9 @@ const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit 
 
 /// `dir/model-fp8.safetensors` with the suffix `bf16` and extension `gguf` as `dir/model-bf16.gguf`. The number of
 /// a split's first file goes too.
-pub(super) fn output(input: &Path, suffix: &str, extension: &str) -> PathBuf {
+///
+/// `keep`: the quantization's name stays, for it is in the output too.
+pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
     let stem = input.file_stem().unwrap_or_default().to_string_lossy();
     let stem = stem.split_once("-00001-of-").map_or(&*stem, |(stem, _)| stem);
     let lower = stem.to_ascii_lowercase();
@@ -47,7 +49,7 @@ pub(super) fn output(input: &Path, suffix: &str, extension: &str) -> PathBuf {
         let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
         (!rest.is_empty()).then_some(rest.len())
     });
-    let stem = &stem[..cut.unwrap_or(stem.len())];
+    let stem = &stem[..cut.filter(|_| !keep).unwrap_or(stem.len())];
     input.with_file_name(format!("{stem}-{suffix}.{extension}"))
 }
 
@@ -57,7 +59,7 @@ mod tests {
 
     #[test]
     fn output_names() {
-        let derive = |name: &str| output(Path::new(name), "bf16", "safetensors").to_string_lossy().into_owned();
+        let derive = |name: &str| output(Path::new(name), "bf16", "safetensors", false).to_string_lossy().into_owned();
         assert_eq!(derive("a/model-fp8.safetensors"), "a/model-bf16.safetensors");
         assert_eq!(derive("Llama-3-GPTQ-Int4.safetensors"), "Llama-3-bf16.safetensors");
         assert_eq!(derive("model.safetensors"), "model-bf16.safetensors");

@@ -16,20 +16,45 @@ pub(super) fn layout(
 ) -> Result<(Vec<Layout>, Vec<usize>)> {
     match options.target {
         ConvertTarget::Safetensors => Ok((vec![in_safetensors(model, drafts, options)?], vec![0; drafts.len()])),
+        #[cfg(feature = "npz")]
+        ConvertTarget::Npz => Ok((vec![in_npz(drafts, options)?], vec![0; drafts.len()])),
+        #[cfg(not(feature = "npz"))]
+        ConvertTarget::Npz => left_out("writing NPZ", "npz"),
         #[cfg(feature = "gguf")]
         ConvertTarget::Gguf => gguf::layout(model, drafts, options, report),
         #[cfg(not(feature = "gguf"))]
         ConvertTarget::Gguf => {
             let _ = report;
-            Err(AnamnesisError::unsupported("writing GGUF", "needs the feature `gguf`, which this build leaves out"))
+            left_out("writing GGUF", "gguf")
         }
     }
 }
 
-fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
-    if options.max_shard_size.is_some() {
-        return Err(AnamnesisError::unsupported("sharding safetensors", "only GGUF output can be split"));
+#[allow(dead_code)] // with every feature nothing is left out
+fn left_out<T>(what: &str, feature: &str) -> Result<T> {
+    Err(AnamnesisError::unsupported(what, format!("needs the feature `{feature}`, which this build leaves out")))
+}
+
+fn one_file(options: &ConvertOptions) -> Result<()> {
+    match options.max_shard_size {
+        Some(_) => Err(AnamnesisError::unsupported("sharding", "only GGUF output can be split")),
+        None => Ok(()),
     }
+}
+
+fn entry<'a>(d: &'a Draft<'_>) -> Entry<'a> {
+    let Draft { name, dtype, shape, len, .. } = d;
+    Entry { name, dtype: *dtype, shape, len: *len }
+}
+
+#[cfg(feature = "npz")]
+fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
+    one_file(options)?;
+    crate::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
+}
+
+fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
+    one_file(options)?;
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
         let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
@@ -37,10 +62,6 @@ fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOp
     let mut metadata = model.metadata.clone();
     metadata.retain(|key, _| !UNTRUE.iter().any(|untrue| key.starts_with(untrue)));
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
-    let entry = |d| {
-        let Draft { name, dtype, shape, len, .. }: &Draft<'_> = d;
-        Entry { name, dtype: *dtype, shape, len: *len }
-    };
     safetensors::layout(&drafts.iter().map(entry).collect::<Vec<_>>(), &metadata)
 }
 
@@ -58,7 +79,7 @@ mod gguf {
     use std::ops::Range;
 
     use super::{ConvertOptions, Draft, Entry, Layout, ParsedModel, Report, Result};
-    use crate::parse::gguf::{GgufMetadataValue, PREFIX, from_text, is_split_key};
+    use crate::parse::gguf::{GgufMetadataValue, MAX_PARTS, PREFIX, from_text, is_split_key};
     use crate::write::gguf::{Keys, accept, layout as lay_out};
     use crate::{AnamnesisError, TargetDtype};
 
@@ -83,17 +104,17 @@ mod gguf {
         let shards = shards(&entries, options.max_shard_size);
         let keys = keys(model, options)?;
         let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
+        if shards.len() as u64 > MAX_PARTS {
+            let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
+            return Err(AnamnesisError::unsupported("splitting GGUF", what));
+        }
         if shards.len() == 1 {
             return Ok((vec![lay_out(&entries, &keys)?], files));
         }
         let part = |(no, shard): (usize, &Range<usize>)| {
             let mut keys = if no == 0 { keys.clone() } else { keys.of_part()? };
-            let (Ok(no), Ok(count)) = (u16::try_from(no), u16::try_from(shards.len())) else {
-                let what = format!("{} files, at most {} can be numbered", shards.len(), u16::MAX);
-                return Err(AnamnesisError::unsupported("splitting GGUF", what));
-            };
-            keys.add("split.no", &GgufMetadataValue::U16(no))?;
-            keys.add("split.count", &GgufMetadataValue::U16(count))?;
+            keys.add("split.no", &GgufMetadataValue::U16(no as u16))?;
+            keys.add("split.count", &GgufMetadataValue::U16(shards.len() as u16))?;
             keys.add("split.tensors.count", &GgufMetadataValue::I32(entries.len() as i32))?;
             lay_out(&entries[shard.clone()], &keys)
         };

@@ -3,9 +3,9 @@
 use super::options::ConvertOptions;
 #[cfg(feature = "gguf")]
 use super::options::ConvertTarget;
-use super::plan::{Body, Cut};
+use super::plan::{Body, Cut, GATHER_BYTES};
 use super::report::{Report, count};
-use crate::model::{ParsedModel, Tensor};
+use crate::model::{ParsedModel, Part, Tensor};
 use crate::scheme::{Group, Item, QuantScheme, Resolution};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -19,26 +19,42 @@ pub(super) struct Draft<'m> {
     pub len: u64,
     pub body: Body<'m>,
     pub cut: Cut,
+    /// Inputs whose stored bytes have to be checked by themselves.
+    pub verify: Vec<Part<'m>>,
 }
 
 impl<'m> Draft<'m> {
     fn copy(t: &Tensor<'m>) -> Result<Self> {
         let (dtype, len) = (t.dtype(), t.info().len);
-        if t.model.is_big_endian() && !dtype.can_swap() {
+        if t.info().big_endian && !dtype.can_swap() {
             let what = format!("tensor `{}`: no byte order is defined for {dtype}", t.name());
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
-        let cut = Cut::of_bytes(len as usize, dtype);
-        Ok(Self { name: t.name().to_owned(), dtype, shape: t.shape().to_vec(), len, body: Body::Copy(t.part()), cut })
+        let (part, shape) = (t.part(), t.shape());
+        let size = dtype.bits() / 8;
+        let (body, cut) = if part.is_strided() {
+            let inner = (0..=shape.len())
+                .rev()
+                .find(|&inner| shape[shape.len() - inner..].iter().product::<usize>() * size <= GATHER_BYTES);
+            let inner = inner.unwrap_or(0);
+            (Body::Gather(part, inner), Cut::of_strided(shape, size, inner))
+        } else if part.is_deflated() {
+            (Body::Stream(part), Cut::whole(len as usize))
+        } else {
+            (Body::Copy(part), Cut::of_bytes(len as usize, dtype))
+        };
+        let verify = if part.is_verbatim() { vec![] } else { vec![part] };
+        Ok(Self { name: t.name().to_owned(), dtype, shape: shape.to_vec(), len, body, cut, verify })
     }
 
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
-        let Group { name, shape, decoder, .. } = group;
+        let Group { name, shape, decoder, parts, .. } = group;
+        let verify = parts.iter().map(|(_, t)| t.part()).filter(|part| part.check().is_some()).collect();
         let dtype = target.dtype();
         let len = dtype.byte_len(&shape).map(|n| n as u64);
         let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
         let cut = Cut::of_grid(&decoder.grid());
-        Ok(Self { name, dtype, shape, len, body: Body::Decode(decoder), cut })
+        Ok(Self { name, dtype, shape, len, body: Body::Decode(decoder), cut, verify })
     }
 }
 
@@ -50,8 +66,17 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         report.passthrough = drafts.len();
         return Ok((drafts, report));
     }
+    if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
+        return Err(skipped.error());
+    }
     let resolution = model.resolve().into_result()?;
-    let report = report(model, &resolution, options.run.to);
+    let mut report = report(model, &resolution, options.run.to);
+    if let Some(skipped) = model.skipped.first() {
+        let n = model.skipped.len();
+        report
+            .notes
+            .push(format!("{n} arrays left out that no tensor can hold, e.g. `{}` ({})", skipped.name, skipped.what));
+    }
     let draft = |item| {
         let mut draft = match item {
             Item::Plain(t) => Draft::copy(&t),

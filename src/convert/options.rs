@@ -95,6 +95,8 @@ pub enum ConvertTarget {
     Safetensors,
     /// GGUF, version 3.
     Gguf,
+    /// NumPy's NPZ, stored.
+    Npz,
 }
 
 impl ConvertTarget {
@@ -104,6 +106,7 @@ impl ConvertTarget {
         match self {
             Self::Safetensors => "safetensors",
             Self::Gguf => "gguf",
+            Self::Npz => "npz",
         }
     }
 }
@@ -112,9 +115,9 @@ impl FromStr for ConvertTarget {
     type Err = AnamnesisError;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = [Self::Safetensors, Self::Gguf];
+        let all = [Self::Safetensors, Self::Gguf, Self::Npz];
         let found = all.into_iter().find(|target| target.extension().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported targets: safetensors, gguf"))
+        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported targets: safetensors, gguf, npz"))
     }
 }
 
@@ -131,6 +134,8 @@ pub struct ConvertOptions {
     /// Metadata for GGUF: it replaces the source's, key by key.
     #[cfg(feature = "gguf")]
     pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
+    /// Whether what no tensor can hold (arrays of text, of objects, …) is left out rather than an error.
+    pub skip_unsupported: bool,
     /// Splits a GGUF output into files of at most so many bytes of tensors; a larger tensor is alone.
     pub max_shard_size: Option<u64>,
 }
@@ -161,6 +166,13 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_gguf_metadata(mut self, metadata: Vec<(String, GgufMetadataValue)>) -> Self {
         self.gguf_metadata = metadata;
+        self
+    }
+
+    /// Leaves out what no tensor can hold.
+    #[must_use]
+    pub fn with_skip_unsupported(mut self, skip: bool) -> Self {
+        self.skip_unsupported = skip;
         self
     }
 

@@ -6,6 +6,7 @@ use super::container;
 use super::draft::{Draft, drafts};
 use super::options::ConvertOptions;
 use super::report::Report;
+use super::sum::Sums;
 use crate::model::{ParsedModel, Part};
 use crate::scheme::{Decode, Grid, Tile};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -20,6 +21,9 @@ const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 /// Rows of a transposed tile at most, which bounds what transposing takes.
 const TILE_ROWS: usize = 4096;
 
+/// Bytes that are gathered at once.
+pub(super) const GATHER_BYTES: usize = 1 << 20;
+
 /// Bytes of a tensor that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
 
@@ -27,6 +31,10 @@ const COPY_BYTES: usize = 256 << 10;
 pub(super) enum Body<'m> {
     /// Stored bytes, as they are.
     Copy(Part<'m>),
+    /// Bytes that come as a stream: one job.
+    Stream(Part<'m>),
+    /// Elements that lie apart; the columns of a tile are so many of the last dimensions.
+    Gather(Part<'m>, usize),
     /// Decoded values.
     Decode(Box<dyn Decode + 'm>),
 }
@@ -40,6 +48,9 @@ pub(super) struct Output<'m> {
     pub offset: u64,
     /// How it is cut.
     pub cut: Cut,
+    /// Inputs whose stored bytes have to be checked by themselves, before the first tile.
+    pub verify: Vec<Part<'m>>,
+    pub sums: Sums,
 }
 
 /// A grid cut into tiles, row of tiles by row of tiles.
@@ -53,7 +64,8 @@ pub(super) struct Cut {
 
 /// One file of the output.
 pub(crate) struct PlannedFile {
-    pub header: Vec<u8>,
+    /// Bytes that are known up front, with their offsets.
+    pub pieces: Vec<(u64, Vec<u8>)>,
     pub len: u64,
 }
 
@@ -62,6 +74,8 @@ pub(crate) struct Plan<'m> {
     pub files: Vec<PlannedFile>,
     pub target: TargetDtype,
     pub report: Report,
+    /// Bytes that the workers write.
+    pub(super) data_len: u64,
     pub(super) outputs: Vec<Output<'m>>,
     /// Number of the first job of each output, and at the end the number of jobs.
     pub(super) first_job: Vec<usize>,
@@ -79,22 +93,19 @@ impl<'m> Plan<'m> {
         let mut places = layouts.iter().map(|layout| layout.offsets.iter());
         let mut offsets = places.next().unwrap_or_default();
         let mut last = 0;
+        let mut patches = layouts.iter().flat_map(|layout| layout.patches.iter().cloned());
+        let data_len = drafts.iter().map(|d| d.len).sum();
         for (draft, file) in drafts.into_iter().zip(files_of) {
             if file != last {
                 (last, offsets) = (file, places.next().unwrap_or_default());
             }
             let offset = offsets.next().copied().unwrap_or_default();
-            let Draft { body, cut, .. } = draft;
+            let Draft { body, cut, verify, .. } = draft;
             first_job.push(first_job[first_job.len() - 1] + cut.tiles());
-            outputs.push(Output { body, file, offset, cut });
+            outputs.push(Output { body, file, offset, cut, verify, sums: Sums::new(patches.next()) });
         }
-        let files = layouts.into_iter().map(|l| PlannedFile { header: l.header, len: l.file_len }).collect();
-        Ok(Self { files, target: options.run.to, report, outputs, first_job })
-    }
-
-    /// Bytes that the workers write.
-    pub(super) fn data_len(&self) -> u64 {
-        self.files.iter().map(|file| file.len - file.header.len() as u64).sum()
+        let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
+        Ok(Self { files, target: options.run.to, report, data_len, outputs, first_job })
     }
 
     /// Number of jobs.
@@ -111,6 +122,17 @@ impl<'m> Plan<'m> {
 }
 
 impl Cut {
+    pub(super) fn whole(len: usize) -> Self {
+        Self { rows: 1, cols: len, tile_rows: 1, tile_cols: len.max(1) }
+    }
+
+    /// Rows of the outer dimensions, columns of the `inner` last ones, in tiles of bounded size.
+    pub(super) fn of_strided(shape: &[usize], size: usize, inner: usize) -> Self {
+        let (outer, inner) = shape.split_at(shape.len() - inner);
+        let (rows, cols) = (outer.iter().product(), inner.iter().product());
+        Self { rows, cols, tile_rows: (GATHER_BYTES / (cols * size).max(1)).max(1), tile_cols: cols.max(1) }
+    }
+
     pub(super) fn of_bytes(len: usize, dtype: Dtype) -> Self {
         Self { rows: 1, cols: len, tile_rows: 1, tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)) }
     }

@@ -7,6 +7,7 @@ use std::thread;
 use super::options::{Progress, RememberOptions};
 use super::plan::{Body, Output, Plan, SLAB_VALUES};
 use crate::element::Out;
+use crate::model::Part;
 use crate::scheme::{Buffers, Tile};
 use crate::write::Sink;
 use crate::{AnamnesisError, Result};
@@ -33,7 +34,7 @@ pub(super) fn run(plan: &Plan<'_>, sink: &dyn Sink, options: &RememberOptions) -
         Ok(())
     })?;
     let failed = shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failed.map_or(Ok(()), |(_, error)| Err(error))
+    failed.map_or_else(|| check(plan), |(_, error)| Err(error))
 }
 
 struct Shared<'a> {
@@ -84,19 +85,37 @@ impl Shared<'_> {
     fn advance(&self, written: u64) {
         let done_bytes = self.done.fetch_add(written, Ordering::Relaxed) + written;
         if let Some(progress) = &self.options.progress {
-            let total_bytes = self.plan.data_len();
+            let total_bytes = self.plan.data_len;
             progress(Progress { done_bytes, total_bytes });
         }
     }
 
     /// Makes one tile of `output`; the number of bytes written.
     fn one(&self, output: &Output<'_>, tile: &Tile, worker: &mut Worker) -> Result<u64> {
+        if tile.rows.start == 0 && tile.cols.start == 0 {
+            output.verify.iter().try_for_each(Part::verify)?;
+        }
+        let bytes = &mut worker.input.bytes;
         match &output.body {
             Body::Copy(part) => {
-                let bytes = &mut worker.input.bytes;
+                let at = tile.cols.start as u64;
                 bytes.resize(tile.cols.len(), 0);
-                part.read_at(tile.cols.start as u64, bytes)?;
-                self.sink.write_at(output.file, output.offset + tile.cols.start as u64, bytes)?;
+                part.read_at(at, bytes)?;
+                if part.is_verbatim() && part.check().is_some() {
+                    output.sums.input.add(at, bytes);
+                }
+                self.put(output, at, bytes)?;
+                Ok(bytes.len() as u64)
+            }
+            Body::Stream(part) => {
+                part.stream(bytes, |at, piece| self.options.cancel.check().and_then(|()| self.put(output, at, piece)))?;
+                Ok(part.len)
+            }
+            Body::Gather(part, inner) => {
+                let size = (part.len as usize / (output.cut.rows * output.cut.cols).max(1)).max(1);
+                bytes.resize(tile.values() * size, 0);
+                part.gather_rows(*inner, tile.rows.clone(), bytes)?;
+                self.put(output, (tile.rows.start * output.cut.cols * size) as u64, bytes)?;
                 Ok(bytes.len() as u64)
             }
             Body::Decode(decoder) => {
@@ -120,14 +139,44 @@ impl Shared<'_> {
     /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
     fn write(&self, output: &Output<'_>, tile: &Tile, rows: std::ops::Range<usize>, bytes: &[u8]) -> Result<()> {
         let size = self.plan.target.byte_size();
-        let at =
-            |row: usize| output.offset + ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
+        let at = |row: usize| ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
         if tile.cols.len() == output.cut.cols || rows.len() == 1 {
-            return self.sink.write_at(output.file, at(rows.start), bytes);
+            return self.put(output, at(rows.start), bytes);
         }
         for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * size)) {
-            self.sink.write_at(output.file, at(row), bytes)?;
+            self.put(output, at(row), bytes)?;
         }
         Ok(())
     }
+
+    /// Writes bytes of a tensor, from its byte `at` on.
+    fn put(&self, output: &Output<'_>, at: u64, bytes: &[u8]) -> Result<()> {
+        if let Some((sum, _)) = &output.sums.output {
+            sum.add(at, bytes);
+        }
+        self.sink.write_at(output.file, output.offset + at, bytes)
+    }
+}
+
+/// Writes the checksums, once all data is written.
+pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
+    for output in &plan.outputs {
+        let Some((sum, patch)) = &output.sums.output else { continue };
+        let crc = sum.total(patch.before).to_le_bytes();
+        patch.places.iter().try_for_each(|&place| sink.write_at(output.file, place, &crc))?;
+    }
+    Ok(())
+}
+
+/// Compares the checksums of what was copied as it is.
+fn check(plan: &Plan<'_>) -> Result<()> {
+    for output in &plan.outputs {
+        if let Body::Copy(part) = &output.body
+            && let Some(check) = part.check().filter(|_| part.is_verbatim())
+            && output.sums.input.total((check.before, check.crc_before)) != check.crc
+        {
+            return Err(part.wrong_sum());
+        }
+    }
+    Ok(())
 }

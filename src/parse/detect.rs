@@ -26,22 +26,17 @@ const FORMATS: &[Format] = &[
         #[cfg(feature = "gguf")]
         read: super::gguf::read,
         #[cfg(not(feature = "gguf"))]
-        read: |_, _| unreadable("GGUF", "gguf", false),
+        read: |_, _| unreadable("GGUF", "gguf"),
     },
-    Format {
-        matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"),
-        read: |_, _| {
-            unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth", cfg!(all(feature = "npz", feature = "pth")))
-        },
-    },
+    Format { matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"), read: read_zip },
     Format {
         matches: |head| head.starts_with(b"\x93NUMPY"),
-        read: |_, _| unreadable("NumPy array (.npy)", "npz", cfg!(feature = "npz")),
+        #[cfg(feature = "npz")]
+        read: super::npz::read_npy,
+        #[cfg(not(feature = "npz"))]
+        read: |_, _| unreadable("NumPy array (.npy)", "npz"),
     },
-    Format {
-        matches: |head| matches!(head, [0x80, 2..=5, ..]),
-        read: |_, _| unreadable("Python pickle", "pth", cfg!(feature = "pth")),
-    },
+    Format { matches: |head| matches!(head, [0x80, 2..=5, ..]), read: |_, _| unreadable("Python pickle", "pth") },
     Format { matches: |_| true, read: safetensors::read },
 ];
 
@@ -54,11 +49,23 @@ pub(super) fn detect(source: &Source) -> Result<&'static Format> {
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))
 }
 
-fn unreadable(name: &str, feature: &str, built: bool) -> Result<Contents> {
-    let detail = if built {
-        "recognised, but this version does not read it yet".to_owned()
-    } else {
-        format!("needs the feature `{feature}`, which this build leaves out")
-    };
+/// A ZIP archive is what its members make it.
+fn read_zip(source: Source, _path: Option<&Path>) -> Result<Contents> {
+    #[cfg(any(feature = "npz", feature = "pth"))]
+    {
+        let archive = super::zip::Archive::read(&mut &source)?;
+        #[cfg(feature = "npz")]
+        if super::npz::is_npz(&archive) || archive.members.is_empty() {
+            return super::npz::read_archive(source, &archive);
+        }
+        let _ = archive;
+    }
+    let _ = source;
+    unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
+}
+
+#[allow(dead_code)] // with every feature there is nothing that cannot be read
+fn unreadable(name: &str, feature: &str) -> Result<Contents> {
+    let detail = format!("needs the feature `{feature}`, which this build leaves out");
     Err(AnamnesisError::unsupported(name, detail))
 }

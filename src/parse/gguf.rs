@@ -14,13 +14,13 @@ use std::path::Path;
 pub use self::front::{
     GgufFrontMatter, GgufInspectInfo, GgufTensorInfo, inspect_gguf_from_reader, parse_gguf_front_matter_from_reader,
 };
-pub(crate) use self::header::DEFAULT_ALIGNMENT;
+pub(crate) use self::header::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT};
 use self::header::{Entry, Header, past_the_end};
 pub(crate) use self::json::{PREFIX, from_text};
 pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
 pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
-pub(crate) use self::split::is_split_key;
+pub(crate) use self::split::{MAX_PARTS, is_split_key};
 pub(crate) use self::value::write_str;
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
 use super::Contents;
@@ -102,13 +102,11 @@ pub(super) fn read(source: Source, path: Option<&Path>) -> Result<Contents> {
     let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
     let Header { version, big_endian, alignment, metadata, .. } = header;
     let gguf = Gguf { version, big_endian, alignment, metadata };
-    let mut contents = Contents {
-        sources: vec![source],
-        tensors,
-        metadata: json::texts(&gguf.metadata),
-        header_size,
-        gguf: Some(gguf),
-    };
+    let mut contents = Contents::new(header_size);
+    contents.metadata = json::texts(&gguf.metadata);
+    contents.gguf = Some(gguf);
+    contents.tensors = tensors;
+    contents.sources.push(source);
     split::join(&mut contents, path)?;
     Ok(contents)
 }
@@ -178,7 +176,8 @@ fn prove(entries: Vec<Entry>, header: &Header, file_len: u64, source: usize) -> 
         } else if len > 0 && !proven.contains(&dtype) {
             proven.push(dtype);
         }
-        tensors.push(TensorInfo { name, dtype, shape, source, offset, len });
+        let big_endian = header.big_endian;
+        tensors.push(TensorInfo { name, dtype, shape, source, offset, len, strides: None, big_endian, check: None });
     }
     Ok(tensors)
 }

@@ -91,6 +91,9 @@ fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
             source: 0,
             offset: base.saturating_add(start as u64),
             len: end.saturating_sub(start) as u64,
+            strides: None,
+            big_endian: false,
+            check: None,
         })
     };
     let tensors = entries.iter().map(tensor).collect::<Result<Vec<_>>>()?;
@@ -102,15 +105,7 @@ fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
         (error, _) => error,
     })?;
     let metadata = metadata.unwrap_or_default();
-    let contents = Contents {
-        sources: Vec::new(),
-        tensors,
-        metadata,
-        header_size: json.len(),
-        #[cfg(feature = "gguf")]
-        gguf: None,
-    };
-    Ok((contents, validated.data_len() as u64))
+    Ok((Contents { tensors, metadata, ..Contents::new(json.len()) }, validated.data_len() as u64))
 }
 
 /// The tensor that a failed validation was about, which the library does not always name.

@@ -1,5 +1,6 @@
 //! GGUF: tensors of ggml's block types, which hold their scales among their codes. Only NVFP4 has one more
-//! beside it: `X.weight` with `X.scale` F32, one or one for each matrix of a stack, which multiplies.
+//! beside it: `X.weight` with `X.scale` F32, one or one for each matrix of a stack. llama.cpp multiplies the product
+//! by it; here the weight is.
 //!
 //! Names: llama.cpp `llama-model.cpp`, `load_tensors`; some writers have `X.weight.scale`.
 
@@ -25,7 +26,7 @@ impl Scheme for Ggml {
             return Err(refused(t, &format!("GGUF type {id}"), squatter(id)));
         }
         let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else { return Ok(None) };
-        if t.model.is_big_endian() && !t.dtype().can_swap() {
+        if t.info().big_endian && !t.dtype().can_swap() {
             return Err(refused(t, "big-endian GGUF", "no byte order is defined for the blocks of this type"));
         }
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));

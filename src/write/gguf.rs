@@ -9,7 +9,9 @@ use std::path::Path;
 
 use super::atomic::{OutputFile, Place};
 use super::{Entry, Layout};
-use crate::parse::gguf::{DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, write_entry, write_str};
+use crate::parse::gguf::{
+    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry, write_str,
+};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Dimensions that ggml has.
@@ -33,6 +35,11 @@ impl Keys {
     ) -> Result<Self> {
         let by_key: HashMap<&str, &GgufMetadataValue> =
             edits.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        if let Some((key, _)) = edits.iter().find(|(key, _)| is_split_key(key)) {
+            return Err(AnamnesisError::parse(format!(
+                "metadata `{key}` is set where a model is split, and only there"
+            )));
+        }
         let mut keys = Self::default();
         let mut done = HashSet::new();
         for key in source.iter().flat_map(|metadata| metadata.keys()).filter(|key| !leave_out(key)) {
@@ -66,10 +73,9 @@ impl Keys {
             )));
         }
         if key == ALIGNMENT {
-            match value.as_u32().filter(|alignment| alignment.is_power_of_two()) {
-                Some(alignment) => self.alignment = Some(alignment),
-                None => return Err(AnamnesisError::parse("general.alignment is a u32 and a power of two")),
-            }
+            let usable = |&alignment: &u32| alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT;
+            let what = format!("general.alignment is a u32 and a power of two, at most {MAX_ALIGNMENT}");
+            self.alignment = Some(value.as_u32().filter(usable).ok_or_else(|| AnamnesisError::parse(what))?);
         }
         write_entry(key, value, &mut self.bytes);
         self.count += 1;
@@ -138,7 +144,7 @@ pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
     let base = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += base);
     let file_len = base.checked_add(at).ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
-    Ok(Layout { header, offsets, file_len })
+    Ok(Layout::of_header(header, offsets, file_len))
 }
 
 /// A tensor for [`write_gguf`].
@@ -228,7 +234,7 @@ fn plan<S: BuildHasher>(
 }
 
 fn write_all(mut writer: impl Write, layout: &Layout, tensors: &[GgufWriteTensor<'_>]) -> Result<()> {
-    writer.write_all(&layout.header)?;
+    layout.pieces.iter().try_for_each(|(_, piece)| writer.write_all(piece))?;
     let ends = layout.offsets.iter().skip(1).copied().chain([layout.file_len]);
     for ((t, start), end) in tensors.iter().zip(&layout.offsets).zip(ends) {
         writer.write_all(t.data)?;

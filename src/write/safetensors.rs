@@ -36,7 +36,7 @@ pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) 
     header.append(&mut json);
     let base = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += base);
-    Ok(Layout { header, offsets, file_len: base + at })
+    Ok(Layout::of_header(header, offsets, base + at))
 }
 
 struct Header<'a> {
@@ -79,11 +79,12 @@ mod tests {
             .map(|((d, shape), name)| Entry { name, dtype: d.0, shape, len: (d.1 * d.0.bits() / 8) as u64 })
             .collect();
         let layout = layout(&entries, &HashMap::new()).unwrap();
-        let mut file = layout.header.clone();
+        let header = &layout.pieces[0].1;
+        let mut file = header.clone();
         file.resize(layout.file_len as usize, 0);
         let read = safetensors::SafeTensors::deserialize(&file).unwrap();
         assert_eq!(read.len(), entries.len());
-        layout.offsets.iter().map(|o| o - layout.header.len() as u64).collect()
+        layout.offsets.iter().map(|o| o - header.len() as u64).collect()
     }
 
     #[test]

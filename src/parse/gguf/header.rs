@@ -13,8 +13,11 @@ use crate::{AnamnesisError, Dtype, Result};
 const MAX_TENSOR_COUNT: u64 = 1_000_000;
 const MAX_KV_COUNT: u64 = 1_000_000;
 const MAX_ARRAY_LEN: u64 = 16_000_000;
-const MAX_ARRAY_DEPTH: usize = 4;
+pub(super) const MAX_ARRAY_DEPTH: usize = 4;
 const MAX_TENSOR_DIMS: u32 = 8;
+
+/// Largest alignment: a header is padded to it.
+pub(crate) const MAX_ALIGNMENT: u32 = 1 << 20;
 
 /// Alignment of a file that does not say.
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
@@ -213,7 +216,9 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<R>) -> Result<Entry> {
 fn alignment(metadata: &GgufMetadata) -> Result<u32> {
     let Some(value) = metadata.get("general.alignment") else { return Ok(DEFAULT_ALIGNMENT) };
     match value.as_u32() {
-        Some(alignment) if alignment.is_power_of_two() => Ok(alignment),
+        Some(alignment) if alignment.is_power_of_two() => {
+            limit("MAX_ALIGNMENT", alignment.into(), MAX_ALIGNMENT.into(), "bytes of alignment").map(|()| alignment)
+        }
         Some(alignment) => Err(AnamnesisError::parse(format!("the alignment {alignment} is not a power of two"))),
         None => Err(AnamnesisError::parse(format!("general.alignment is a u32, not {}", value.type_name()))),
     }

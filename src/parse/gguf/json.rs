@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::GgufMetadata;
+use super::header::MAX_ARRAY_DEPTH;
 use super::value::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -25,11 +26,12 @@ pub(crate) const PREFIX: &str = "gguf.";
 /// `Parse` that names the key: null, an empty array without a type, mixed types, a value that its type does not
 /// hold.
 pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataValue)>> {
-    let entries: Entries = serde_json::from_str(text).map_err(|e| wrong("metadata", &e))?;
+    let entries: Entries =
+        serde_json::from_str(text).map_err(|e| AnamnesisError::parse(format!("metadata as JSON: {e}")))?;
     entries
         .0
         .into_iter()
-        .map(|(key, value)| Ok((key.clone(), from_json(&value).map_err(|e| wrong(&key, &e))?)))
+        .map(|(key, value)| Ok((key.clone(), from_json(&value, 1).map_err(|e| wrong(&key, &e))?)))
         .collect()
 }
 
@@ -79,19 +81,22 @@ impl<'de> serde::Deserialize<'de> for Entries {
 
 type Plain<T> = std::result::Result<T, String>;
 
-fn from_json(value: &Value) -> Plain<GgufMetadataValue> {
+fn from_json(value: &Value, depth: usize) -> Plain<GgufMetadataValue> {
+    if depth > MAX_ARRAY_DEPTH {
+        return Err(format!("arrays in more than {MAX_ARRAY_DEPTH} levels"));
+    }
     match value {
         Value::Null => Err("null is no value".to_owned()),
-        Value::Object(object) => from_typed(object),
+        Value::Object(object) => from_typed(object, depth),
         Value::Array(items) => {
             let first = items.first().ok_or("an empty array needs an `item_type`")?;
-            array(kind_of(items, first)?, items).map(|a| GgufMetadataValue::Array(Box::new(a)))
+            array(kind_of(items, first)?, items, depth).map(|a| GgufMetadataValue::Array(Box::new(a)))
         }
         scalar => self::scalar(kind(scalar).ok_or("not a value")?, scalar),
     }
 }
 
-fn from_typed(object: &Map<String, Value>) -> Plain<GgufMetadataValue> {
+fn from_typed(object: &Map<String, Value>, depth: usize) -> Plain<GgufMetadataValue> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let (Some(kind), Some(value)) = (text("type"), object.get("value")) else {
         return Err("a typed value has a `type` and a `value`".to_owned());
@@ -101,7 +106,7 @@ fn from_typed(object: &Map<String, Value>) -> Plain<GgufMetadataValue> {
     }
     let items = value.as_array().ok_or("the `value` of an array is an array")?;
     let kind = text("item_type").ok_or("a typed array has an `item_type`")?;
-    array(kind, items).map(|a| GgufMetadataValue::Array(Box::new(a)))
+    array(kind, items, depth).map(|a| GgufMetadataValue::Array(Box::new(a)))
 }
 
 /// The type of a plain value.
@@ -161,14 +166,14 @@ macro_rules! kinds {
             found.ok_or_else(|| format!("`{value}` is no {kind}"))
         }
 
-        fn array(kind: &str, items: &[Value]) -> Plain<GgufMetadataArray> {
+        fn array(kind: &str, items: &[Value], depth: usize) -> Plain<GgufMetadataArray> {
             match kind {
                 $($name => {
                     let item = |v: &Value| $read(v).ok_or_else(|| format!("`{v}` is no {kind}"));
                     items.iter().map(item).collect::<Plain<_>>().map(GgufMetadataArray::$variant)
                 })*
                 "array" => {
-                    let item = |v: &Value| match from_json(v)? {
+                    let item = |v: &Value| match from_json(v, depth + 1)? {
                         GgufMetadataValue::Array(array) => Ok(*array),
                         _ => Err(format!("`{v}` is no array")),
                     };
@@ -238,7 +243,7 @@ fn text(value: &GgufMetadataValue) -> String {
         return text.clone();
     }
     let plain = show(value);
-    if !matches!(value, GgufMetadataValue::String(_)) && from_json(&plain).as_ref() == Ok(value) {
+    if !matches!(value, GgufMetadataValue::String(_)) && from_json(&plain, 1).as_ref() == Ok(value) {
         return plain.to_string();
     }
     match value {
@@ -249,7 +254,7 @@ fn text(value: &GgufMetadataValue) -> String {
 
 /// The value of a [`text`].
 pub(crate) fn from_text(text: &str) -> GgufMetadataValue {
-    let parsed = serde_json::from_str::<Value>(text).ok().and_then(|value| from_json(&value).ok());
+    let parsed = serde_json::from_str::<Value>(text).ok().and_then(|value| from_json(&value, 1).ok());
     parsed.unwrap_or_else(|| GgufMetadataValue::String(text.to_owned()))
 }
 

@@ -10,7 +10,7 @@ use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
 /// Files that a model may have.
-const MAX_PARTS: u64 = 10_000;
+pub(crate) const MAX_PARTS: u64 = 10_000;
 
 /// Whether `key` describes a split, which another file of the same model would not repeat.
 pub(crate) fn is_split_key(key: &str) -> bool {

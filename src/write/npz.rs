@@ -1,0 +1,125 @@
+//! NPZ, written: stored members, each an NPY array whose data is aligned to 64 bytes within it. Sizes are always
+//! given in 64 bits. Checksums come last, when the data is known.
+//!
+//! Formats: PKWARE APPNOTE 6.3.10; NumPy `numpy/lib/format.py`, version 1.0.
+
+use super::{Entry, Layout, Patch};
+use crate::{AnamnesisError, Dtype, Result};
+
+/// What NumPy calls `dtype`, with ml_dtypes for the floats that it does not have.
+fn descr(dtype: Dtype) -> Option<&'static str> {
+    Some(match dtype {
+        Dtype::Bool => "|b1",
+        Dtype::U8 => "|u1",
+        Dtype::I8 => "|i1",
+        Dtype::U16 => "<u2",
+        Dtype::I16 => "<i2",
+        Dtype::U32 => "<u4",
+        Dtype::I32 => "<i4",
+        Dtype::U64 => "<u8",
+        Dtype::I64 => "<i8",
+        Dtype::F16 => "<f2",
+        Dtype::F32 => "<f4",
+        Dtype::F64 => "<f8",
+        Dtype::C64 => "<c8",
+        Dtype::BF16 => "<V2",
+        Dtype::F8E4M3 => "|V1",
+        _ => return None,
+    })
+}
+
+/// The header of an array, which ends at a multiple of 64 bytes.
+fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
+    let dims: String = shape.iter().map(|d| format!("{d}, ")).collect();
+    let dims = if shape.len() == 1 { dims.trim_end() } else { dims.trim_end_matches(", ") };
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}").into_bytes();
+    let prefix = if text.len() + 11 + 64 > usize::from(u16::MAX) { 12 } else { 10 };
+    text.resize((text.len() + 1 + prefix).next_multiple_of(64) - prefix - 1, b' ');
+    text.push(b'\n');
+    let mut header = b"\x93NUMPY".to_vec();
+    if prefix == 10 {
+        header.extend([1, 0]);
+        header.extend((text.len() as u16).to_le_bytes());
+    } else {
+        header.extend([2, 0]);
+        header.extend((text.len() as u32).to_le_bytes());
+    }
+    header.extend(text);
+    header
+}
+
+/// Flag for names in UTF-8.
+const UTF8: u16 = 1 << 11;
+
+/// Version that knows 64-bit sizes.
+const VERSION: u16 = 45;
+
+/// The first of January 1980: the same input gives the same bytes.
+const DATE: u16 = 1 << 5 | 1;
+
+/// Lays out `entries` in their order.
+pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
+    let (mut pieces, mut offsets, mut patches) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut directory, mut crc_places) = (Vec::new(), Vec::new());
+    let mut at = 0u64;
+    let overflow = || AnamnesisError::parse("the output's size overflows");
+    for e in entries {
+        let Some(descr) = descr(e.dtype) else {
+            let what = format!("tensor `{}`: NumPy has no type {}", e.name, e.dtype);
+            return Err(AnamnesisError::unsupported("writing NPZ", what));
+        };
+        let npy = npy_header(descr, e.shape);
+        let name = format!("{}.npy", e.name);
+        let Ok(name_len) = u16::try_from(name.len()) else {
+            return Err(AnamnesisError::unsupported(
+                "writing NPZ",
+                format!("tensor `{}`: its name is too long", e.name),
+            ));
+        };
+        let size = e.len.checked_add(npy.len() as u64).ok_or_else(overflow)?;
+        let mut local = b"PK\x03\x04".to_vec();
+        put(&mut local, &[VERSION, UTF8, 0, 0, DATE, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 20]);
+        local.extend(name.as_bytes());
+        put(&mut local, &[1, 16]);
+        local.extend([size.to_le_bytes(), size.to_le_bytes()].concat());
+        directory.extend(b"PK\x01\x02");
+        put(&mut directory, &[VERSION, VERSION, UTF8, 0, 0, DATE]);
+        crc_places.push(directory.len() as u64);
+        put(&mut directory, &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 28, 0, 0, 0, 0, 0, 0xffff, 0xffff]);
+        directory.extend(name.as_bytes());
+        put(&mut directory, &[1, 24]);
+        directory.extend([size.to_le_bytes(), size.to_le_bytes(), at.to_le_bytes()].concat());
+        patches.push(Patch { places: [at + 14, 0], before: (npy.len() as u64, crc32fast::hash(&npy)) });
+        local.extend(npy);
+        let data = at + local.len() as u64;
+        offsets.push(data);
+        pieces.push((at, local));
+        at = data.checked_add(e.len).ok_or_else(overflow)?;
+    }
+    for (patch, place) in patches.iter_mut().zip(crc_places) {
+        patch.places[1] = at + place;
+    }
+    let end = end(entries.len() as u64, directory.len() as u64, at);
+    directory.extend(end);
+    let file_len = at.checked_add(directory.len() as u64).ok_or_else(overflow)?;
+    pieces.push((at, directory));
+    Ok(Layout { pieces, offsets, file_len, patches })
+}
+
+/// The end records, 64-bit and plain.
+fn end(entries: u64, len: u64, at: u64) -> Vec<u8> {
+    let mut out = b"PK\x06\x06".to_vec();
+    out.extend(44u64.to_le_bytes());
+    put(&mut out, &[VERSION, VERSION, 0, 0, 0, 0]);
+    out.extend([entries, entries, len, at].map(u64::to_le_bytes).concat());
+    out.extend(b"PK\x06\x07\0\0\0\0");
+    out.extend((at + len).to_le_bytes());
+    out.extend(1u32.to_le_bytes());
+    out.extend(b"PK\x05\x06");
+    put(&mut out, &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0]);
+    out
+}
+
+fn put(out: &mut Vec<u8>, words: &[u16]) {
+    words.iter().for_each(|word| out.extend(word.to_le_bytes()));
+}
