@@ -59,6 +59,8 @@ pub use parse::gguf::{
 };
 #[cfg(feature = "ollama")]
 pub use parse::ollama::resolve_ollama_model;
+#[cfg(feature = "pth")]
+pub use parse::{PickleGlobal, pickle_globals};
 pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
 pub use scheme::{Fp8Format, QuantScheme, TensorRole};
 #[cfg(feature = "gguf")]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::part::Part;
-pub(crate) use self::strided::row_major_strides;
+pub(crate) use self::strided::{row_major_strides, span};
 use crate::config::QuantConfig;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -35,6 +35,8 @@ pub struct ParsedModel {
     pub(crate) config: QuantConfig,
     /// What the container holds that cannot be a tensor.
     pub(crate) skipped: Vec<Skipped>,
+    /// What a user should know.
+    pub(crate) notes: Vec<String>,
     #[cfg(feature = "gguf")]
     pub(crate) gguf: Option<crate::parse::gguf::Gguf>,
 }
@@ -74,15 +76,16 @@ impl Skipped {
     }
 }
 
-/// A checksum over a tensor's stored bytes and some before them.
+/// A checksum over the stored bytes that a tensor is made from, and some before them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Check {
     /// CRC-32 of all of them.
     pub crc: u32,
-    /// Bytes before the tensor's.
-    pub before: u64,
-    /// CRC-32 of those.
-    pub crc_before: u32,
+    /// Where the stored bytes begin in the source, and how many they are.
+    pub start: u64,
+    pub len: u64,
+    /// Number and CRC-32 of those before them.
+    pub before: (u64, u32),
 }
 
 impl ParsedModel {

@@ -10,6 +10,8 @@ mod npy;
 mod npz;
 #[cfg(feature = "ollama")]
 pub(crate) mod ollama;
+#[cfg(feature = "pth")]
+mod pth;
 #[cfg(feature = "npz")]
 mod python;
 #[cfg(any(feature = "npz", feature = "pth"))]
@@ -22,6 +24,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::header::{SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader};
+#[cfg(feature = "pth")]
+pub use self::pth::{PickleGlobal, pickle_globals};
 use crate::config::QuantConfig;
 use crate::source::Source;
 use crate::{ParsedModel, Result};
@@ -64,6 +68,8 @@ pub(crate) struct Contents {
     pub metadata: std::collections::HashMap<String, String>,
     pub header_size: usize,
     pub skipped: Vec<crate::model::Skipped>,
+    /// What a user should know.
+    pub notes: Vec<String>,
     #[cfg(feature = "gguf")]
     pub gguf: Option<gguf::Gguf>,
 }
@@ -77,6 +83,7 @@ impl Contents {
             metadata: std::collections::HashMap::new(),
             header_size,
             skipped: Vec::new(),
+            notes: Vec::new(),
             #[cfg(feature = "gguf")]
             gguf: None,
         }
@@ -91,6 +98,7 @@ impl Contents {
             header_size: self.header_size,
             config,
             skipped: self.skipped,
+            notes: self.notes,
             #[cfg(feature = "gguf")]
             gguf: self.gguf,
         }

@@ -169,7 +169,7 @@ fn blocks_are_decoded_on_demand() {
     let model = parse(data().join("gguf/q4_k/model.gguf")).unwrap();
     let edits = vec![("general.file_type".to_owned(), GgufMetadataValue::U32(15))];
     let typed = parse_bytes(to_bytes(&model, to_gguf().with_gguf_metadata(edits))).unwrap();
-    let options = to_gguf().with_decode_blocks(true).with_run(RememberOptions::new(TargetDtype::F16));
+    let options = to_gguf().with_decode(true).with_run(RememberOptions::new(TargetDtype::F16));
     let decoded = parse_bytes(to_bytes(&typed, options)).unwrap();
     let expected = parse_bytes(model.remember_to_bytes(TargetDtype::F16).unwrap()).unwrap();
     for t in decoded.tensors() {

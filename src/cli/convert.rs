@@ -14,7 +14,7 @@ use crate::{
 /// Decodes a file and says what was done.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
     let input = input::open(&args.file)?;
-    let options = ConvertOptions::default().with_run(run_options(args.to, &args.run)?);
+    let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
     write(&input, &options, &args.run, &suffix, out)
 }
@@ -22,7 +22,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 /// Writes a model into another container.
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     #[cfg_attr(not(feature = "gguf"), allow(unused_mut))]
-    let mut options = ConvertOptions::new(args.to).with_decode_blocks(args.out_dtype.is_some());
+    let mut options = ConvertOptions::new(args.to).with_decode(args.out_dtype.is_some());
     options.max_shard_size = args.max_shard_size;
     options.skip_unsupported = args.skip_unsupported;
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && args.to != ConvertTarget::Gguf {

@@ -43,7 +43,7 @@ impl<'m> Draft<'m> {
         } else {
             (Body::Copy(part), Cut::of_bytes(len as usize, dtype))
         };
-        let verify = if part.is_verbatim() { vec![] } else { vec![part] };
+        let verify = if part.check().is_some() && part.own_check().is_none() { vec![part] } else { vec![] };
         Ok(Self { name: t.name().to_owned(), dtype, shape: shape.to_vec(), len, body, cut, verify })
     }
 
@@ -70,7 +70,8 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         return Err(skipped.error());
     }
     let resolution = model.resolve().into_result()?;
-    let mut report = report(model, &resolution, options.run.to);
+    let mut report = report(model, &resolution, options);
+    report.notes.extend_from_slice(&model.notes);
     if let Some(skipped) = model.skipped.first() {
         let n = model.skipped.len();
         report
@@ -80,6 +81,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     let draft = |item| {
         let mut draft = match item {
             Item::Plain(t) => Draft::copy(&t),
+            Item::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
             Item::Group(group) => Draft::decode(group, options.run.to),
         }?;
         #[cfg(feature = "gguf")]
@@ -93,14 +95,21 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     Ok((resolution.items.into_iter().map(draft).collect::<Result<_>>()?, report))
 }
 
-fn report(model: &ParsedModel, resolution: &Resolution<'_>, to: TargetDtype) -> Report {
-    let mut report = Report::new(to);
+/// Whether a tensor of eight-bit floats without a scale goes into the output as it is.
+fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
+    let is_cast = matches!(group.scheme, QuantScheme::CastFp8 { .. });
+    is_cast && !options.decode && options.target.holds(group.parts[0].1.dtype())
+}
+
+fn report(model: &ParsedModel, resolution: &Resolution<'_>, options: &ConvertOptions) -> Report {
+    let mut report = Report::new(options.run.to);
     report.dropped = resolution.dropped.iter().map(|t| t.name().to_owned()).collect();
-    for group in resolution.groups() {
+    for group in resolution.groups().filter(|group| !is_carried(group, options)) {
         count(&mut report.schemes, group.scheme);
     }
     report.passthrough = resolution.items.len() - report.recovered();
-    let cast = resolution.groups().filter(|group| matches!(group.scheme, QuantScheme::CastFp8 { .. })).count();
+    let is_cast = |scheme: &QuantScheme| matches!(scheme, QuantScheme::CastFp8 { .. });
+    let cast: usize = report.schemes.iter().filter(|s| is_cast(&s.scheme)).map(|s| s.tensors).sum();
     if cast > 0 {
         report
             .notes

@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[cfg(feature = "gguf")]
 use crate::parse::gguf::GgufMetadataValue;
 use crate::simd::Level;
-use crate::{AnamnesisError, CancelToken, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, CancelToken, Dtype, ParsedModel, Result, TargetDtype};
 
 /// How far a conversion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +100,18 @@ pub enum ConvertTarget {
 }
 
 impl ConvertTarget {
+    /// Whether tensors of `dtype` can be written as they are.
+    pub(crate) fn holds(self, dtype: Dtype) -> bool {
+        match self {
+            Self::Safetensors => dtype.in_safetensors(),
+            Self::Gguf => dtype.ggml_id().is_some() || dtype == Dtype::Bool,
+            #[cfg(feature = "npz")]
+            Self::Npz => crate::write::npz::descr(dtype).is_some(),
+            #[cfg(not(feature = "npz"))]
+            Self::Npz => false,
+        }
+    }
+
     /// Ending of the files' names.
     #[must_use]
     pub const fn extension(self) -> &'static str {
@@ -129,8 +141,8 @@ pub struct ConvertOptions {
     pub target: ConvertTarget,
     /// Element type of what is decoded, threads, and the rest.
     pub run: RememberOptions,
-    /// Whether GGUF blocks are decoded even where the target could carry them.
-    pub decode_blocks: bool,
+    /// Whether what the target could carry is decoded all the same: GGUF blocks, FP8 without scales.
+    pub decode: bool,
     /// Metadata for GGUF: it replaces the source's, key by key.
     #[cfg(feature = "gguf")]
     pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
@@ -154,10 +166,10 @@ impl ConvertOptions {
         self
     }
 
-    /// Decodes GGUF blocks even where the target could carry them.
+    /// Decodes what the target could carry.
     #[must_use]
-    pub fn with_decode_blocks(mut self, decode: bool) -> Self {
-        self.decode_blocks = decode;
+    pub fn with_decode(mut self, decode: bool) -> Self {
+        self.decode = decode;
         self
     }
 
@@ -185,13 +197,13 @@ impl ConvertOptions {
 
     /// Whether `model`'s GGUF blocks go into the output as they are.
     pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
-        self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode_blocks
+        self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode
     }
 }
 
 impl From<RememberOptions> for ConvertOptions {
     fn from(run: RememberOptions) -> Self {
-        Self::default().with_run(run)
+        Self::default().with_run(run).with_decode(true)
     }
 }
 

@@ -101,7 +101,7 @@ impl Shared<'_> {
                 let at = tile.cols.start as u64;
                 bytes.resize(tile.cols.len(), 0);
                 part.read_at(at, bytes)?;
-                if part.is_verbatim() && part.check().is_some() {
+                if part.own_check().is_some() {
                     output.sums.input.add(at, bytes);
                 }
                 self.put(output, at, bytes)?;
@@ -172,8 +172,8 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
 fn check(plan: &Plan<'_>) -> Result<()> {
     for output in &plan.outputs {
         if let Body::Copy(part) = &output.body
-            && let Some(check) = part.check().filter(|_| part.is_verbatim())
-            && output.sums.input.total((check.before, check.crc_before)) != check.crc
+            && let Some(check) = part.own_check()
+            && output.sums.input.total(check.before) != check.crc
         {
             return Err(part.wrong_sum());
         }

@@ -12,6 +12,7 @@ impl Dtype {
             Self::Bool | Self::U8 | Self::I8 | Self::MXFP4 | Self::NVFP4 => Some(&[]),
             Self::U16 | Self::I16 | Self::F16 | Self::BF16 | Self::Q4_0 | Self::Q8_0 => Some(&[(0, 2)]),
             Self::U32 | Self::I32 | Self::F32 => Some(&[(0, 4)]),
+            Self::C64 => Some(&[(0, 4), (4, 4)]),
             Self::U64 | Self::I64 | Self::F64 => Some(&[(0, 8)]),
             Self::Q4_K => Some(&[(0, 2), (2, 2)]),
             Self::Q6_K => Some(&[(208, 2)]),

@@ -38,6 +38,12 @@ impl<'m> Part<'m> {
         self.info.check.as_ref()
     }
 
+    /// The same, if the bytes that it is about are the tensor's, as they are read.
+    pub(crate) fn own_check(&self) -> Option<&'m Check> {
+        let (offset, len) = (self.info.offset, self.len);
+        self.check().filter(|check| self.is_verbatim() && (check.start, check.len) == (offset, len))
+    }
+
     /// Whether the output's bytes are the stored ones.
     pub(crate) fn is_verbatim(&self) -> bool {
         !self.is_strided() && !self.info.big_endian
@@ -64,12 +70,12 @@ impl<'m> Part<'m> {
     pub(crate) fn verify(&self) -> Result<()> {
         #[cfg(any(feature = "npz", feature = "pth"))]
         if let Some(check) = &self.info.check {
-            let mut sum = crc32fast::Hasher::new_with_initial_len(check.crc_before, check.before);
-            let mut piece = vec![0; (256 << 10).min(self.len as usize)];
+            let mut sum = crc32fast::Hasher::new_with_initial_len(check.before.1, check.before.0);
+            let mut piece = vec![0; (256 << 10).min(check.len as usize)];
             let mut at = 0;
-            while at < self.len {
-                let n = (self.len - at).min(piece.len() as u64) as usize;
-                self.source.read_at(self.info.offset + at, &mut piece[..n]).map_err(|error| self.named(error))?;
+            while at < check.len {
+                let n = (check.len - at).min(piece.len() as u64) as usize;
+                self.source.read_at(check.start + at, &mut piece[..n]).map_err(|error| self.named(error))?;
                 sum.update(&piece[..n]);
                 at += n as u64;
             }

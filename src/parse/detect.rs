@@ -15,12 +15,12 @@ pub(super) struct Format {
 }
 
 /// Bytes that tell the format.
-const HEAD: usize = 9;
+const HEAD: usize = 512;
 
 /// Every container that is recognised, in order of preference. A safetensors file begins with a length,
 /// which can look like any of the others, and then with JSON, which cannot.
 const FORMATS: &[Format] = &[
-    Format { matches: |head| matches!(head, [.., 0, 0, 0, 0, b'{']), read: safetensors::read },
+    Format { matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]), read: safetensors::read },
     Format {
         matches: |head| head.starts_with(b"GGUF"),
         #[cfg(feature = "gguf")]
@@ -36,7 +36,20 @@ const FORMATS: &[Format] = &[
         #[cfg(not(feature = "npz"))]
         read: |_, _| unreadable("NumPy array (.npy)", "npz"),
     },
-    Format { matches: |head| matches!(head, [0x80, 2..=5, ..]), read: |_, _| unreadable("Python pickle", "pth") },
+    Format {
+        matches: |head| matches!(head, [0x80, 2..=5, ..]),
+        #[cfg(feature = "pth")]
+        read: super::pth::read_pickles,
+        #[cfg(not(feature = "pth"))]
+        read: |_, _| unreadable("Python pickle", "pth"),
+    },
+    Format {
+        matches: |head| head.get(257..262) == Some(b"ustar"),
+        #[cfg(feature = "pth")]
+        read: super::pth::read_tar,
+        #[cfg(not(feature = "pth"))]
+        read: |_, _| unreadable("PyTorch checkpoint (tar)", "pth"),
+    },
     Format { matches: |_| true, read: safetensors::read },
 ];
 
@@ -50,17 +63,25 @@ pub(super) fn detect(source: &Source) -> Result<&'static Format> {
 }
 
 /// A ZIP archive is what its members make it.
+#[cfg(any(feature = "npz", feature = "pth"))]
 fn read_zip(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    #[cfg(any(feature = "npz", feature = "pth"))]
-    {
-        let archive = super::zip::Archive::read(&mut &source)?;
-        #[cfg(feature = "npz")]
-        if super::npz::is_npz(&archive) || archive.members.is_empty() {
-            return super::npz::read_archive(source, &archive);
-        }
-        let _ = archive;
+    let archive = super::zip::Archive::read(&mut &source)?;
+    #[cfg(feature = "npz")]
+    if super::npz::is_npz(&archive) || archive.members.is_empty() {
+        return super::npz::read_archive(source, &archive);
     }
-    let _ = source;
+    #[cfg(feature = "pth")]
+    if super::pth::is_checkpoint(&archive) {
+        return super::pth::read_archive(source, &archive);
+    }
+    if cfg!(all(feature = "npz", feature = "pth")) {
+        return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
+    }
+    unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
+}
+
+#[cfg(not(any(feature = "npz", feature = "pth")))]
+fn read_zip(_source: Source, _path: Option<&Path>) -> Result<Contents> {
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }
 

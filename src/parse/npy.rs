@@ -6,8 +6,8 @@ use super::python::{self, Literal};
 use crate::model::row_major_strides;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Largest header that is read; NumPy's own limit is 10 000 bytes.
-const MAX_HEADER_BYTES: usize = 1 << 20;
+/// Largest header that is read, which is NumPy's own limit.
+const MAX_HEADER_BYTES: usize = 10_000;
 const MAX_DIMS: usize = 64;
 
 /// Bytes that a first read should have: magic, version and length, and most headers with them.
@@ -32,6 +32,11 @@ pub(super) struct Elements {
 }
 
 impl Npy {
+    /// Whether the type is the likeliest of several that are stored alike.
+    pub(super) fn is_guess(&self) -> bool {
+        matches!(self.kind, Ok(Elements { dtype: Dtype::F8E4M3, .. }))
+    }
+
     /// Bytes of the data; `None` if no tensor can hold them.
     pub(super) fn data_len(&self) -> Option<usize> {
         self.kind.as_ref().ok()?.dtype.byte_len(&self.shape)
@@ -64,12 +69,12 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => return wrong("it is truncated"),
         _ => return wrong("its magic is missing"),
     };
-    let len = len as usize + prefix;
+    let len = len as usize;
     if len > MAX_HEADER_BYTES {
         let message = format!("an NPY header of {len} bytes, at most {MAX_HEADER_BYTES} are read");
         return Err(AnamnesisError::LimitExceeded { limit: "NPY_MAX_HEADER_BYTES", message });
     }
-    Ok(len)
+    Ok(len + prefix)
 }
 
 /// Reads a whole header.
@@ -79,8 +84,9 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     let body = header.get(prefix..).ok_or_else(|| wrong("it is truncated"))?;
     // Versions 1 and 2 are Latin-1, of which only the names in structured types could make use.
     let latin: String = body.iter().map(|&b| char::from(b)).collect();
-    let text = if header.get(6) == Some(&3) { std::str::from_utf8(body).ok() } else { Some(latin.as_str()) };
-    let literal = text.and_then(python::parse).ok_or_else(|| wrong("it is no Python literal"))?;
+    let old = header.get(6) != Some(&3);
+    let text = if old { Some(latin.as_str()) } else { std::str::from_utf8(body).ok() };
+    let literal = text.and_then(|text| python::parse(text, old)).ok_or_else(|| wrong("it is no Python literal"))?;
     let Literal::Dict(entries) = literal else { return Err(wrong("it is no dict")) };
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     for (key, value) in entries {
@@ -90,9 +96,8 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
             Literal::Str(key) if key == "shape" => &mut shape,
             _ => return Err(wrong("it has a key besides descr, fortran_order and shape")),
         };
-        if place.replace(value).is_some() {
-            return Err(wrong("a key is given twice"));
-        }
+        // Of a key that is given twice the last value counts, as in Python.
+        *place = Some(value);
     }
     let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) = (descr, fortran, shape) else {
         return Err(wrong("it wants a descr, a fortran_order of True or False, and a tuple as shape"));
@@ -107,50 +112,54 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     if shape.iter().try_fold(16usize, |n, &d| n.checked_mul(d)).is_none() {
         return Err(wrong(&format!("its shape {shape:?} overflows")));
     }
-    Ok(Npy { header_len: header.len(), shape, kind: elements(&descr), fortran })
+    Ok(Npy { header_len: header.len(), shape, kind: elements(&descr)?, fortran })
 }
 
-/// The elements that a `descr` names.
-fn elements(descr: &Literal) -> std::result::Result<Elements, String> {
-    let Literal::Str(text) = descr else { return Err("structured".to_owned()) };
+/// Types by what NumPy calls them: code, character, name.
+const TYPES: &[(&str, &str, &str, Dtype)] = &[
+    ("b1", "?", "bool", Dtype::Bool),
+    ("u1", "B", "uint8", Dtype::U8),
+    ("i1", "b", "int8", Dtype::I8),
+    ("u2", "H", "uint16", Dtype::U16),
+    ("i2", "h", "int16", Dtype::I16),
+    ("u4", "I", "uint32", Dtype::U32),
+    ("i4", "i", "int32", Dtype::I32),
+    ("u8", "Q", "uint64", Dtype::U64),
+    ("i8", "q", "int64", Dtype::I64),
+    ("f2", "e", "float16", Dtype::F16),
+    ("f4", "f", "float32", Dtype::F32),
+    ("f8", "d", "float64", Dtype::F64),
+    ("c8", "F", "complex64", Dtype::C64),
+    // What ml_dtypes' types are stored as. Several of them are `V1`; see `Npy::is_guess`.
+    ("V2", "V2", "bfloat16", Dtype::BF16),
+    ("V1", "V1", "float8_e4m3fn", Dtype::F8E4M3),
+    ("f1", "f1", "float8_e5m2", Dtype::F8E5M2),
+];
+
+/// The elements that a `descr` names, or what they are that no tensor can hold.
+fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
+    let text = match descr {
+        Literal::Str(text) => text,
+        Literal::List(_) | Literal::Tuple(_) => return Ok(Err("records".to_owned())),
+        _ => return Err(AnamnesisError::parse("NPY header: its descr is no type")),
+    };
     let (big_endian, code) = match text.split_at_checked(1) {
         Some((">", code)) => (true, code),
         Some(("<" | "|" | "=", code)) => (false, code),
         _ => (false, text.as_str()),
     };
-    let dtype = match code {
-        "b1" | "?" => Dtype::Bool,
-        "u1" => Dtype::U8,
-        "i1" => Dtype::I8,
-        "u2" => Dtype::U16,
-        "i2" => Dtype::I16,
-        "u4" => Dtype::U32,
-        "i4" => Dtype::I32,
-        "u8" => Dtype::U64,
-        "i8" => Dtype::I64,
-        "f2" => Dtype::F16,
-        "f4" => Dtype::F32,
-        "f8" => Dtype::F64,
-        "c8" => Dtype::C64,
-        // What ml_dtypes leaves of its bfloat16 and its eight-bit floats.
-        "V2" => Dtype::BF16,
-        "V1" => Dtype::F8E4M3,
-        "f1" => Dtype::F8E5M2,
-        _ => return Err(describe(code, text)),
+    if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
+        return Ok(Ok(Elements { dtype, big_endian: big_endian && dtype.bits() > 8 }));
+    }
+    let kind = match (code.chars().next(), code.get(1..).unwrap_or_default()) {
+        (Some('O'), _) => "objects",
+        (Some('U'), _) => "text",
+        (Some('S' | 'a'), _) => "bytes",
+        (Some('M' | 'm'), _) => "dates",
+        (Some('c'), "16" | "24" | "32") | (Some('D' | 'G'), "") => "complex numbers of this width",
+        (Some('f'), "10" | "12" | "16") | (Some('g'), "") => "long doubles",
+        (Some('V' | 'W'), n) if n.parse::<usize>().is_ok() => "elements whose type the file does not say",
+        _ => return Err(AnamnesisError::parse(format!("NPY header: there is no type `{text}`"))),
     };
-    Ok(Elements { dtype, big_endian: big_endian && dtype.bits() > 8 })
-}
-
-/// What an array is that no tensor can hold.
-fn describe(code: &str, text: &str) -> String {
-    let kind = match code.chars().next() {
-        Some('O') => "objects",
-        Some('U') => "text",
-        Some('S' | 'a') => "bytes",
-        Some('M' | 'm') => "dates",
-        Some('c') => "complex numbers of this width",
-        Some('V') => "records",
-        _ => "elements of an unknown type",
-    };
-    format!("{kind} ({text})")
+    Ok(Err(format!("{kind} ({text})")))
 }

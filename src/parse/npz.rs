@@ -1,5 +1,6 @@
 //! NPZ archives and bare NPY files. Stored arrays are read in place, compressed ones as streams.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -17,15 +18,12 @@ pub(super) fn is_npz(archive: &Archive) -> bool {
     archive.members.iter().any(|m| m.name.ends_with(".npy"))
 }
 
-/// Reads a bare array, named after its file.
-pub(super) fn read_npy(source: Source, path: Option<&Path>) -> Result<Contents> {
-    let mut file = &source;
-    let len = ReadAt::len(&file);
-    let npy = read_header(&mut |at, out| file.read_at(at, out), len)?;
-    let stem = path.and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
-    let name = stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| "array".to_owned());
+/// Reads a bare array, which has no name.
+pub(super) fn read_npy(source: Source, _path: Option<&Path>) -> Result<Contents> {
+    let len = source.len().unwrap_or(0);
+    let npy = read_header(&mut |at, out| (&source).read_at(at, out), len)?;
     let mut contents = Contents::new(npy.header_len);
-    add(&mut contents, name, &npy, len, 0, npy.header_len as u64, None)?;
+    add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)?;
     contents.sources.push(source);
     Ok(contents)
 }
@@ -33,41 +31,85 @@ pub(super) fn read_npy(source: Source, path: Option<&Path>) -> Result<Contents> 
 /// Reads an archive's arrays, in the order of its directory.
 pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents> {
     let mut contents = Contents::new(0);
-    let mut file = &source;
-    let mut more = Vec::new();
-    for member in archive.members.iter().filter(|m| m.name.ends_with(".npy")) {
-        let name = member.name[..member.name.len() - 4].to_owned();
-        let start = archive.data_start(&mut file, member)?;
-        let named = |e: AnamnesisError| e.about(format_args!("array `{name}`"));
-        let (npy, place) = if member.deflated {
-            let deflated = deflated(&source, member, start);
-            let npy = header_of_stream(&deflated).map_err(named)?;
-            more.push(Source::Deflated(Box::new(deflated)));
-            (npy, (more.len(), 0))
-        } else {
-            (read_header(&mut |at, out| file.read_at(start + at, out), member.len).map_err(named)?, (0, start))
-        };
-        contents.header_size += npy.header_len;
-        let check = match member.deflated {
-            true => None, // done by the stream
-            false => {
-                let mut header = vec![0; npy.header_len];
-                file.read_at(start, &mut header)?;
-                let crc_before = crc32fast::hash(&header);
-                Some(Check { crc: member.crc, before: header.len() as u64, crc_before })
-            }
-        };
-        let offset = place.1 + npy.header_len as u64;
-        add(&mut contents, name, &npy, member.len, place.0, offset, check)?;
+    contents.sources.push(source.share());
+    let (mut names, mut others) = (HashSet::new(), Vec::new());
+    for member in archive.members.iter().filter(|m| !m.name.ends_with('/')) {
+        let name = member.name.strip_suffix(".npy").unwrap_or(&member.name);
+        if !names.insert(name) {
+            return Err(AnamnesisError::parse(format!("array `{name}` is in the archive with and without `.npy`")));
+        }
+        if !read_member(&source, archive, member, name, &mut contents)
+            .map_err(|e| e.about(format_args!("array `{name}`")))?
+        {
+            others.push(member.name.as_str());
+        }
     }
-    contents.sources.push(source);
-    contents.sources.append(&mut more);
+    if let [first, ..] = others.as_slice() {
+        let n = others.len();
+        contents.notes.push(format!("{n} members of the archive are no arrays, e.g. `{first}`"));
+    }
     Ok(contents)
 }
 
-fn deflated(source: &Source, member: &Member, start: u64) -> Deflated {
+/// Adds a member if it is an array. One that is not named like an array need not be one.
+fn read_member(
+    source: &Source,
+    archive: &Archive,
+    member: &Member,
+    name: &str,
+    contents: &mut Contents,
+) -> Result<bool> {
+    let mut file = source;
+    let start = archive.data_start(&mut file, member)?;
+    let place = if member.deflated { deflated(source, member, start) } else { source.share() };
+    let base = if member.deflated { 0 } else { start };
+    let mut stream = if let Source::Deflated(member) = &place { Some(member.stream()) } else { None };
+    let mut read = |at: u64, out: &mut [u8]| match &mut stream {
+        // Headers are read from the beginning on, without going back.
+        Some(stream) => stream.read_exact(out).map_err(malformed),
+        None => file.read_at(start + at, out),
+    };
+    if !member.name.ends_with(".npy") {
+        let mut magic = [0; 6];
+        if member.len < 6 || member.deflated {
+            return Ok(false);
+        }
+        read(0, &mut magic)?;
+        if magic != *b"\x93NUMPY" {
+            return Ok(false);
+        }
+    }
+    let npy = read_header(&mut read, member.len)?;
+    drop(stream);
+    contents.header_size += npy.header_len;
+    let mut check = None;
+    if !member.deflated {
+        let mut header = vec![0; npy.header_len];
+        file.read_at(start, &mut header)?;
+        let (start, len) = (start + npy.header_len as u64, member.len - npy.header_len as u64);
+        let before = (header.len() as u64, crc32fast::hash(&header));
+        check = Some(Check { crc: member.crc, start, len, before });
+    }
+    let index = if member.deflated { contents.sources.len() } else { 0 };
+    if member.deflated {
+        contents.sources.push(place);
+    }
+    add(contents, name.to_owned(), &npy, member.len, index, base + npy.header_len as u64, check)?;
+    Ok(true)
+}
+
+/// An error of a decompressor is about the data.
+fn malformed(e: std::io::Error) -> AnamnesisError {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    match e.kind() {
+        InvalidData | InvalidInput | UnexpectedEof => AnamnesisError::parse(e.to_string()),
+        _ => AnamnesisError::Io(e),
+    }
+}
+
+fn deflated(source: &Source, member: &Member, start: u64) -> Source {
     let Member { stored_len, len, crc, .. } = *member;
-    Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() }
+    Source::Deflated(Box::new(Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() }))
 }
 
 /// Reads the header of an array of `len` bytes.
@@ -82,23 +124,6 @@ fn read_header(read: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>, len: u64) -> 
     header.resize(header_len, 0);
     read(have as u64, &mut header[have..])?;
     npy::parse(&header)
-}
-
-fn header_of_stream(member: &Deflated) -> Result<Npy> {
-    let (mut stream, mut at) = (member.stream(), 0);
-    read_header(
-        &mut |from, out| {
-            debug_assert_eq!(from, at);
-            at += out.len() as u64;
-            stream.read_exact(out).map_err(|e| match e.kind() {
-                std::io::ErrorKind::InvalidData
-                | std::io::ErrorKind::InvalidInput
-                | std::io::ErrorKind::UnexpectedEof => AnamnesisError::parse(e.to_string()),
-                _ => AnamnesisError::Io(e),
-            })
-        },
-        member.len,
-    )
 }
 
 /// Adds an array of `len` bytes, header included, whose data is at `offset` of source `source`.
@@ -118,6 +143,10 @@ fn add(
             return Ok(());
         }
     };
+    if npy.is_guess() {
+        let what = "one-byte elements of ml_dtypes, which has several such types: read as F8_E4M3";
+        contents.notes.push(format!("array `{name}`: {what}"));
+    }
     let have = len - npy.header_len as u64;
     let data = npy.data_len().unwrap_or(usize::MAX) as u64;
     if data != have {

@@ -15,9 +15,10 @@ pub(super) enum Literal {
 /// Literals within literals; NumPy writes three.
 const MAX_DEPTH: usize = 16;
 
-/// Parses `text`, which must hold one literal and nothing else but blanks. Linear in its length.
-pub(super) fn parse(text: &str) -> Option<Literal> {
-    let mut parser = Parser { rest: text };
+/// Parses `text`, which must hold one literal and nothing else but blanks. Linear in its length. `old`: integers may
+/// end in an L, as Python 2 wrote them.
+pub(super) fn parse(text: &str, old: bool) -> Option<Literal> {
+    let mut parser = Parser { rest: text, old };
     let literal = parser.literal(0)?;
     parser.skip();
     parser.rest.is_empty().then_some(literal)
@@ -25,11 +26,18 @@ pub(super) fn parse(text: &str) -> Option<Literal> {
 
 struct Parser<'a> {
     rest: &'a str,
+    old: bool,
 }
 
 impl<'a> Parser<'a> {
     fn skip(&mut self) {
-        self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+        loop {
+            self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+            if !self.rest.starts_with('#') {
+                return;
+            }
+            self.rest = self.rest.trim_start_matches(|c| c != '\n');
+        }
     }
 
     /// Passes over `token` if it comes next.
@@ -52,11 +60,7 @@ impl<'a> Parser<'a> {
                 self.eat("[");
                 self.items("]", depth).map(|(items, _)| Literal::List(items))
             }
-            '\'' | '"' => self.text().map(Literal::Str),
-            'u' | 'b' if matches!(self.rest.as_bytes().get(1), Some(b'\'' | b'"')) => {
-                self.rest = &self.rest[1..];
-                self.text().map(Literal::Str)
-            }
+            '\'' | '"' | 'u' | 'U' | 'r' | 'R' => self.strings().map(Literal::Str),
             '-' | '0'..='9' => self.integer(),
             _ => self.word(),
         }
@@ -96,36 +100,83 @@ impl<'a> Parser<'a> {
         Some((items, comma))
     }
 
-    fn text(&mut self) -> Option<String> {
-        let quote = self.rest.chars().next()?;
-        let mut out = String::new();
-        let mut chars = self.rest[1..].char_indices();
-        while let Some((at, c)) = chars.next() {
+    /// Text, in one piece or in several that Python joins.
+    fn strings(&mut self) -> Option<String> {
+        let mut all = String::new();
+        loop {
+            let raw = self.rest.starts_with(['r', 'R']);
+            self.rest = self.rest.strip_prefix(['u', 'U', 'r', 'R']).unwrap_or(self.rest);
+            let quote = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+            self.rest = &self.rest[1..];
+            self.piece(quote, raw, &mut all)?;
+            self.skip();
+            let prefixed = self.rest.strip_prefix(['u', 'U', 'r', 'R']).unwrap_or(self.rest);
+            if !prefixed.starts_with(['\'', '"']) {
+                return Some(all);
+            }
+        }
+    }
+
+    /// One piece, behind its opening quote.
+    fn piece(&mut self, quote: char, raw: bool, out: &mut String) -> Option<()> {
+        loop {
+            let c = self.next()?;
             match c {
-                _ if c == quote => {
-                    self.rest = &self.rest[1 + at + c.len_utf8()..];
-                    return Some(out);
+                _ if c == quote => return Some(()),
+                '\n' => return None,
+                '\\' if raw => {
+                    out.push(c);
+                    out.push(self.next()?);
                 }
-                '\\' => match chars.next()?.1 {
+                '\\' => match self.next()? {
+                    '\n' => {}
                     c @ ('\\' | '\'' | '"') => out.push(c),
                     'n' => out.push('\n'),
+                    'r' => out.push('\r'),
                     't' => out.push('\t'),
-                    _ => return None,
+                    'x' => out.push(self.code(2, 16)?),
+                    'u' => out.push(self.code(4, 16)?),
+                    'U' => out.push(self.code(8, 16)?),
+                    c @ '0'..='7' => {
+                        let more = self.rest.len() - self.rest.trim_start_matches(|c| matches!(c, '0'..='7')).len();
+                        let more = self.code(more.min(2), 8)? as u32;
+                        let shift = if more < 8 { 3 } else { 6 };
+                        out.push(char::from_u32(c.to_digit(8)? << shift | more)?);
+                    }
+                    other => out.extend(['\\', other]),
                 },
-                '\n' => return None,
                 c => out.push(c),
             }
         }
-        None
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let c = self.rest.chars().next()?;
+        self.rest = &self.rest[c.len_utf8()..];
+        Some(c)
+    }
+
+    /// The character whose number is written in the next `n` digits.
+    fn code(&mut self, n: usize, radix: u32) -> Option<char> {
+        let (digits, rest) = self.rest.split_at_checked(n)?;
+        self.rest = rest;
+        u32::from_str_radix(digits, radix).ok().and_then(char::from_u32)
     }
 
     fn integer(&mut self) -> Option<Literal> {
-        let digits = self.rest.find(|c: char| c != '-' && !c.is_ascii_digit()).unwrap_or(self.rest.len());
-        let value = self.rest[..digits].parse().ok()?;
-        self.rest = &self.rest[digits..];
-        // Python 2 wrote long integers with a letter.
-        self.rest = self.rest.strip_prefix(['L', 'l']).unwrap_or(self.rest);
-        Some(Literal::Int(value))
+        let negative = self.eat("-");
+        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());
+        let (digits, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        let digits = if self.old { digits.strip_suffix(['L', 'l']).unwrap_or(digits) } else { digits };
+        let plain: String = digits.chars().filter(|&c| c != '_').collect();
+        let number = match plain.get(..2).map(str::to_ascii_lowercase).as_deref() {
+            Some("0x") => i64::from_str_radix(&plain[2..], 16),
+            Some("0b") => i64::from_str_radix(&plain[2..], 2),
+            Some("0o") => i64::from_str_radix(&plain[2..], 8),
+            _ => plain.parse(),
+        };
+        number.ok().map(|n| Literal::Int(if negative { -n } else { n }))
     }
 
     fn word(&mut self) -> Option<Literal> {
@@ -141,12 +192,12 @@ mod tests {
     #[test]
     fn literals() {
         let int = Literal::Int;
-        assert_eq!(parse("(3,)\n"), Some(Literal::Tuple(vec![int(3)])));
-        assert_eq!(parse("()"), Some(Literal::Tuple(vec![])));
-        assert_eq!(parse("(3)"), Some(int(3)));
-        assert_eq!(parse("(2L, -3)"), Some(Literal::Tuple(vec![int(2), int(-3)])));
+        assert_eq!(parse("(3,)\n", true), Some(Literal::Tuple(vec![int(3)])));
+        assert_eq!(parse("()", true), Some(Literal::Tuple(vec![])));
+        assert_eq!(parse("(3)", true), Some(int(3)));
+        assert_eq!(parse("(2L, -3)", true), Some(Literal::Tuple(vec![int(2), int(-3)])));
         assert_eq!(
-            parse(r#"{"a": 'b', 'c\'': [True, None,]}"#).map(|l| format!("{l:?}")),
+            parse(r#"{"a": 'b', 'c\'': [True, None,]}"#, true).map(|l| format!("{l:?}")),
             Some("Dict([(Str(\"a\"), Str(\"b\")), (Str(\"c'\"), List([Bool(true), None]))])".into())
         );
         for bad in [
@@ -162,7 +213,7 @@ mod tests {
             "--1",
             &"(".repeat(99),
         ] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(parse(bad, true), None, "{bad}");
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Entry, Layout, Patch};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// What NumPy calls `dtype`, with ml_dtypes for the floats that it does not have.
-fn descr(dtype: Dtype) -> Option<&'static str> {
+pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::Bool => "|b1",
         Dtype::U8 => "|u1",
@@ -23,7 +23,8 @@ fn descr(dtype: Dtype) -> Option<&'static str> {
         Dtype::F64 => "<f8",
         Dtype::C64 => "<c8",
         Dtype::BF16 => "<V2",
-        Dtype::F8E4M3 => "|V1",
+        Dtype::F8E4M3 => "<V1",
+        Dtype::F8E5M2 => "<f1",
         _ => return None,
     })
 }

@@ -1,0 +1,185 @@
+//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), streams of pickles, and the tar files before those.
+//! Pickles are run by a machine that calls nothing.
+//!
+//! Formats: torch `torch/serialization.py`, `_load` and `_legacy_load`.
+
+mod globals;
+mod input;
+mod legacy;
+mod pickle;
+mod tar;
+mod tensors;
+mod value;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use self::input::Input;
+use self::pickle::Machine;
+use self::tensors::{Place, Storage};
+use super::Contents;
+use super::zip::{Archive, Member};
+use crate::source::{Deflated, Source};
+use crate::{AnamnesisError, Result};
+
+pub(super) use self::tar::is_tar;
+
+/// Largest `data.pkl`.
+const MAX_PICKLE_BYTES: u64 = 100 << 20;
+
+/// A global that a checkpoint names; see [`pickle_globals`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct PickleGlobal {
+    /// Module.
+    pub module: String,
+    /// Name in it.
+    pub name: String,
+    /// Whether checkpoints may name it here.
+    pub allowed: bool,
+}
+
+/// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or called.
+///
+/// # Errors
+/// `Unsupported` if the file is no pickle; `Parse`, `LimitExceeded` and `Io` as [`parse`](super::parse()).
+pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
+    let source = Source::open(path.as_ref())?;
+    let mut head = [0; 512];
+    let n = source.len().unwrap_or(0).min(512) as usize;
+    source.read_at(0, &mut head[..n])?;
+    let mut named = Vec::new();
+    if head.starts_with(b"PK\x03\x04") {
+        let archive = Archive::read(&mut &source)?;
+        open_archive(&source, &archive, true, &mut named)?;
+    } else if is_tar(&head[..n]) {
+        tar::read(source, true, &mut named)?;
+    } else if head[0] == 0x80 {
+        legacy::read(source, true, &mut named)?;
+    } else {
+        return Err(AnamnesisError::unsupported(
+            "not a pickle",
+            "globals are named by PyTorch checkpoints and pickles",
+        ));
+    }
+    Ok(named)
+}
+
+/// Reads an archive.
+pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents> {
+    let mut contents = open_archive(&source, archive, false, &mut Vec::new())?;
+    contents.sources[0] = source;
+    Ok(contents)
+}
+
+/// Reads a stream of pickles, or the tar file that such a stream replaced.
+pub(super) fn read_pickles(source: Source, _path: Option<&Path>) -> Result<Contents> {
+    legacy::read(source, false, &mut Vec::new())
+}
+
+pub(super) fn read_tar(source: Source, _path: Option<&Path>) -> Result<Contents> {
+    tar::read(source, false, &mut Vec::new())
+}
+
+/// Whether an archive is a checkpoint.
+pub(super) fn is_checkpoint(archive: &Archive) -> bool {
+    pickle_member(archive).is_some()
+}
+
+fn pickle_member(archive: &Archive) -> Option<&Member> {
+    archive.members.iter().find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
+}
+
+fn open_archive(source: &Source, archive: &Archive, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
+    let Some(member) = pickle_member(archive) else {
+        return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
+    };
+    if member.len > MAX_PICKLE_BYTES {
+        let message = format!("a pickle of {} bytes", member.len);
+        return Err(AnamnesisError::LimitExceeded { limit: "MAX_PKL_SIZE", message });
+    }
+    let prefix = member.name.trim_end_matches("data.pkl");
+    let (pickle, start) = member_source(source, archive, member)?;
+    let mut pickle = &pickle;
+    let mut machine = Machine::new(Input::new(&mut pickle, start, member.len), lenient);
+    let root = machine.run();
+    record(&machine, named);
+    let (root, mut contents) = (root?, Contents::new(member.len as usize));
+    let record = |name: &str| read_record(source, archive, &format!("{prefix}{name}"));
+    let big_endian = match record("byteorder")?.as_deref() {
+        None | Some("little") => false,
+        Some("big") => true,
+        _ => return Err(AnamnesisError::parse("the archive's byteorder is neither little nor big")),
+    };
+    if let Some(version) = record("version")?.filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v))) {
+        return Err(AnamnesisError::unsupported(format!("PyTorch archive version {version}"), "1 to 10 are read"));
+    }
+    let by_name: std::collections::HashMap<&str, &Member> =
+        archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
+    contents.sources.push(source.share());
+    let place = |storage: &Storage, contents: &mut Contents| {
+        let name = format!("{prefix}data/{}", storage.key);
+        let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
+        let member = by_name.get(name.as_str()).ok_or_else(what)?;
+        let (data, offset) = member_source(source, archive, member)?;
+        // Writers may leave the checksum out.
+        let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
+        let source = if member.deflated { contents.sources.len() } else { 0 };
+        let place = Place { source, offset, len: member.len, crc };
+        if member.deflated {
+            contents.sources.push(data);
+        }
+        check_storage(storage, member.len).map(|()| place)
+    };
+    let found = if lenient { Vec::new() } else { tensors::walk(root, &machine)? };
+    tensors::add(found, &machine, big_endian, place, &mut contents)?;
+    if lenient { Ok(contents) } else { not_empty(contents) }
+}
+
+/// The source that has a member's bytes, and where they begin there.
+fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<(Source, u64)> {
+    let start = archive.data_start(&mut &*source, member)?;
+    if !member.deflated {
+        return Ok((source.share(), start));
+    }
+    let Member { stored_len, len, crc, .. } = *member;
+    let deflated = Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
+    Ok((Source::Deflated(Box::new(deflated)), 0))
+}
+
+/// A small record of text, if it is there.
+fn read_record(source: &Source, archive: &Archive, name: &str) -> Result<Option<String>> {
+    let Some(member) = archive.member(name) else { return Ok(None) };
+    let (record, start) = member_source(source, archive, member)?;
+    let mut text = vec![0; member.len.min(64) as usize];
+    record.read_at(start, &mut text)?;
+    Ok(Some(String::from_utf8_lossy(text.trim_ascii_end()).into_owned()))
+}
+
+/// A storage has the length that the pickle says.
+fn check_storage(storage: &Storage, len: u64) -> Result<()> {
+    let size = storage.element.map_or(1, |element| element.size);
+    if storage.len.checked_mul(size).is_some_and(|declared| declared as u64 == len) {
+        return Ok(());
+    }
+    let (key, n) = (&storage.key, storage.len);
+    Err(AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are not {n} elements")))
+}
+
+fn not_empty(contents: Contents) -> Result<Contents> {
+    if contents.tensors.is_empty() && contents.skipped.is_empty() {
+        return Err(AnamnesisError::parse("the checkpoint holds no tensors"));
+    }
+    Ok(contents)
+}
+
+/// Enters the globals of a machine that has run.
+fn record(machine: &Machine<'_>, named: &mut Vec<PickleGlobal>) {
+    for global in &machine.named {
+        let (module, name, allowed) = (global.module.clone(), global.name.clone(), global.allowed);
+        let new = PickleGlobal { module, name, allowed };
+        if !named.contains(&new) {
+            named.push(new);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The bytes of a pickle, read as far as they are needed: where a pickle ends is known when it is run.
+
+use std::ops::Range;
+
+use crate::parse::read_at::ReadAt;
+use crate::{AnamnesisError, Result};
+
+/// Bytes that are read at once.
+const STEP: u64 = 64 << 10;
+
+/// Most bytes of pickles that are read.
+const MAX_BYTES: u64 = 100 << 20;
+
+/// A run of a file, from its beginning on.
+pub(super) struct Input<'a> {
+    file: &'a mut dyn ReadAt,
+    start: u64,
+    len: u64,
+    read: Vec<u8>,
+    pub at: usize,
+}
+
+impl<'a> Input<'a> {
+    /// `len` bytes from `start` on.
+    pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64) -> Self {
+        Self { file, start, len, read: Vec::new(), at: 0 }
+    }
+
+    /// Where the next byte is in the file.
+    pub(super) fn position(&self) -> u64 {
+        self.start + self.at as u64
+    }
+
+    /// The file behind it.
+    pub(super) fn file(&mut self) -> &mut dyn ReadAt {
+        self.file
+    }
+
+    /// Goes on `n` bytes further.
+    pub(super) fn skip(&mut self, n: u64) {
+        // What was read stays, for values refer to it; the file goes on behind it.
+        let at = self.position() + n;
+        self.read.truncate(self.at);
+        self.len = (self.start + self.len).saturating_sub(at) + self.at as u64;
+        self.start = at - self.at as u64;
+    }
+
+    fn need(&mut self, n: usize) -> Result<()> {
+        let end = self.at as u64 + n as u64;
+        if end > self.len {
+            let (at, len) = (self.at, self.len);
+            return Err(AnamnesisError::parse(format!("pickle: it is truncated: {n} bytes at {at} of {len}")));
+        }
+        if end > MAX_BYTES {
+            let message = format!("a pickle of more than {MAX_BYTES} bytes");
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PKL_SIZE", message });
+        }
+        while (self.read.len() as u64) < end {
+            let have = self.read.len();
+            let step = (self.len - have as u64).min(STEP.max(have as u64 / 2).min(1 << 20));
+            self.read.resize(have + step as usize, 0);
+            self.file.read_at(self.start + have as u64, &mut self.read[have..])?;
+        }
+        Ok(())
+    }
+
+    /// The next `n` bytes, by their place.
+    pub(super) fn take(&mut self, n: usize) -> Result<Range<usize>> {
+        self.need(n)?;
+        self.at += n;
+        Ok(self.at - n..self.at)
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8> {
+        self.take(1).map(|range| self.read[range.start])
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32> {
+        let range = self.take(4)?;
+        Ok(self.read[range].iter().rev().fold(0, |n, &b| n << 8 | u32::from(b)))
+    }
+
+    /// A length in eight bytes.
+    pub(super) fn len8(&mut self) -> Result<usize> {
+        let range = self.take(8)?;
+        let n = self.read[range].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+        usize::try_from(n).map_err(|_| AnamnesisError::parse("pickle: a length that is none"))
+    }
+
+    /// The next line, without its end.
+    pub(super) fn line(&mut self) -> Result<Range<usize>> {
+        let start = self.at;
+        while self.byte()? != b'\n' {}
+        Ok(start..self.at - 1)
+    }
+
+    pub(super) fn bytes(&self, range: &Range<usize>) -> &[u8] {
+        self.read.get(range.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn text(&self, range: &Range<usize>) -> Result<&str> {
+        std::str::from_utf8(self.bytes(range)).map_err(|_| AnamnesisError::parse("pickle: text that is not UTF-8"))
+    }
+}

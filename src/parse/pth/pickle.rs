@@ -1,0 +1,399 @@
+//! A machine for pickles that calls nothing and imports nothing: globals are looked up in a list
+//! ([`globals`](super::globals)), and what they would be called with becomes a value.
+//!
+//! Opcodes: CPython `Lib/pickle.py`, protocols 0 to 5.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::globals::Global;
+use super::input::Input;
+use super::value::{Id, Node, Values};
+use crate::{AnamnesisError, Result};
+
+/// Marks that are open at once.
+const MAX_MARKS: usize = 256;
+
+/// A global that a pickle names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub module: String,
+    pub name: String,
+    pub allowed: bool,
+}
+
+/// Runs pickles, one after the other.
+pub(super) struct Machine<'a> {
+    pub input: Input<'a>,
+    pub values: Values,
+    stack: Vec<Id>,
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
+    /// Every global that was named, once each.
+    pub named: Vec<Named>,
+    /// Whether a global that is not allowed is only recorded.
+    pub lenient: bool,
+}
+
+fn wrong(what: &str) -> AnamnesisError {
+    AnamnesisError::parse(format!("pickle: {what}"))
+}
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(input: Input<'a>, lenient: bool) -> Self {
+        let (stack, marks, memo, named) = Default::default();
+        Self { input, values: Values::default(), stack, marks, memo, named, lenient }
+    }
+
+    /// Runs one pickle from the input's position to its end; its value.
+    pub(super) fn run(&mut self) -> Result<Id> {
+        self.stack.clear();
+        self.marks.clear();
+        self.memo.clear();
+        loop {
+            let opcode = self.input.byte()?;
+            if opcode == b'.' {
+                return self.pop();
+            }
+            self.step(opcode)?;
+            self.values.check_budget(self.input.at, self.stack.len() + self.memo.len())?;
+        }
+    }
+
+    fn step(&mut self, opcode: u8) -> Result<()> {
+        match opcode {
+            0x80 => match self.input.byte()? {
+                0..=5 => Ok(()),
+                n => Err(AnamnesisError::unsupported(format!("pickle protocol {n}"), "protocols 0 to 5 are read")),
+            },
+            0x95 => self.input.take(8).map(drop),
+            b'(' => self.mark(),
+            b'0' => self.pop_any(),
+            b'1' => self.pop_mark().map(drop),
+            b'2' => self.top().map(|id| self.stack.push(id)),
+            b'p' => self.memoize_line(),
+            b'q' => self.input.byte().and_then(|n| self.put(n.into())),
+            b'r' => self.input.u32().and_then(|n| self.put(n)),
+            0x94 => self.put(self.memo.len() as u32),
+            b'g' => self.get_line(),
+            b'h' => self.input.byte().and_then(|n| self.get(n.into())),
+            b'j' => self.input.u32().and_then(|n| self.get(n)),
+            b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => self.object(opcode),
+            b']' | b'l' | b'a' | b'e' | b')' | b't' | 0x85..=0x87 | b'}' | b'd' | b's' | b'u' | 0x8f..=0x91 => {
+                self.container(opcode)
+            }
+            _ => self.literal(opcode),
+        }
+    }
+
+    /// Opcodes for constants.
+    fn literal(&mut self, opcode: u8) -> Result<()> {
+        let node = match opcode {
+            b'N' => Node::None,
+            0x88 => Node::Bool(true),
+            0x89 => Node::Bool(false),
+            b'J' => Node::Int(i64::from(self.input.u32()? as i32)),
+            b'K' => Node::Int(self.input.byte()?.into()),
+            b'M' => Node::Int(i64::from(self.input.byte()?) | i64::from(self.input.byte()?) << 8),
+            0x8a => {
+                let n = self.input.byte()?.into();
+                self.long(n)?
+            }
+            0x8b => {
+                let n = self.input.u32()? as usize;
+                self.long(n)?
+            }
+            b'I' | b'L' => self.integer_line()?,
+            b'F' => {
+                let range = self.input.line()?;
+                Node::Float(self.input.text(&range)?.parse().map_err(|_| wrong("a number that is none"))?)
+            }
+            b'G' => {
+                let range = self.input.take(8)?;
+                let bits = self.input.bytes(&range).iter().fold(0, |n, &b| n << 8 | u64::from(b));
+                Node::Float(f64::from_bits(bits))
+            }
+            b'S' => Node::Str(unquoted(self.input.line()?)?),
+            b'V' => Node::Str(self.input.line()?),
+            b'U' | 0x8c => {
+                let n = self.input.byte()?.into();
+                Node::Str(self.input.take(n)?)
+            }
+            b'T' | b'X' => {
+                let n = self.input.u32()? as usize;
+                Node::Str(self.input.take(n)?)
+            }
+            0x8d => {
+                let n = self.input.len8()?;
+                Node::Str(self.input.take(n)?)
+            }
+            b'C' => {
+                let n = self.input.byte()?.into();
+                Node::Bytes(self.input.take(n)?)
+            }
+            b'B' => {
+                let n = self.input.u32()? as usize;
+                Node::Bytes(self.input.take(n)?)
+            }
+            0x8e | 0x96 => {
+                let n = self.input.len8()?;
+                Node::Bytes(self.input.take(n)?)
+            }
+            _ => return Err(wrong(&format!("opcode {opcode:#04x} at {}", self.input.at - 1))),
+        };
+        self.push(node)
+    }
+
+    /// A long integer; those that do not fit 64 bits are no sizes.
+    fn long(&mut self, n: usize) -> Result<Node> {
+        let range = self.input.take(n)?;
+        let bytes = self.input.bytes(&range);
+        if n > 8 {
+            return Ok(Node::BigInt(range));
+        }
+        let negative = bytes.last().is_some_and(|b| b & 0x80 != 0);
+        let mut wide = if negative { [0xff; 8] } else { [0; 8] };
+        wide[..n].copy_from_slice(bytes);
+        Ok(Node::Int(i64::from_le_bytes(wide)))
+    }
+
+    fn integer_line(&mut self) -> Result<Node> {
+        let range = self.input.line()?;
+        let text = self.input.text(&range)?;
+        Ok(match text.trim_end_matches('L') {
+            "00" => Node::Bool(false),
+            "01" => Node::Bool(true),
+            digits => match digits.parse() {
+                Ok(n) => Node::Int(n),
+                Err(_) if digits.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Node::BigInt(range),
+                Err(_) => return Err(wrong("a number that is none")),
+            },
+        })
+    }
+
+    /// Opcodes for lists, tuples, dicts and sets.
+    fn container(&mut self, opcode: u8) -> Result<()> {
+        match opcode {
+            b']' => self.push(Node::List(vec![])),
+            b')' => self.push(Node::Tuple(vec![])),
+            b'}' => self.push(Node::Dict(vec![])),
+            0x8f => self.push(Node::Set),
+            b'l' => self.pop_mark().and_then(|items| self.push(Node::List(items))),
+            b't' => self.pop_mark().and_then(|items| self.push(Node::Tuple(items))),
+            b'd' => {
+                let items = self.pop_mark()?;
+                let pairs = pairs(&items)?;
+                self.push(Node::Dict(pairs))
+            }
+            0x91 => self.pop_mark().and_then(|_| self.push(Node::Set)),
+            0x90 => self.pop_mark().map(drop),
+            0x85..=0x87 => {
+                let n = usize::from(opcode - 0x84);
+                let at = self.floor(n)?;
+                let items = self.stack.split_off(at);
+                self.push(Node::Tuple(items))
+            }
+            b'a' => {
+                let item = self.pop()?;
+                self.extend(vec![item])
+            }
+            b'e' => self.pop_mark().and_then(|items| self.extend(items)),
+            b's' => {
+                let at = self.floor(2)?;
+                let items = self.stack.split_off(at);
+                self.update(&items)
+            }
+            _ => self.pop_mark().and_then(|items| self.update(&items)),
+        }
+    }
+
+    /// Appends to the list at the top of the stack. Lists of classes that are not known are not kept.
+    fn extend(&mut self, items: Vec<Id>) -> Result<()> {
+        let top = self.top()?;
+        match self.values.node_mut(top) {
+            Node::List(list) => list.extend(items),
+            Node::Opaque | Node::Set => {}
+            _ => return Err(wrong("an item is added to what is no list")),
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, items: &[Id]) -> Result<()> {
+        let (top, more) = (self.top()?, pairs(items)?);
+        match self.values.node_mut(top) {
+            Node::Dict(entries) => entries.extend(more),
+            Node::Opaque => {}
+            _ => return Err(wrong("an entry is added to what is no dict")),
+        }
+        Ok(())
+    }
+
+    /// Opcodes that would import, call or change objects.
+    fn object(&mut self, opcode: u8) -> Result<()> {
+        match opcode {
+            b'c' => {
+                let (module, name) = (self.input.line()?, self.input.line()?);
+                let global = self.global(&module, &name)?;
+                self.push(Node::Global(global))
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let (Node::Str(module), Node::Str(name)) = (self.values.node(module), self.values.node(name)) else {
+                    return Err(wrong("a global whose name is no text"));
+                };
+                let (module, name) = (module.clone(), name.clone());
+                let global = self.global(&module, &name)?;
+                self.push(Node::Global(global))
+            }
+            b'i' => {
+                let (module, name) = (self.input.line()?, self.input.line()?);
+                let global = self.global(&module, &name)?;
+                let args = self.pop_mark()?;
+                self.call(&global, &args)
+            }
+            b'o' => {
+                let mut args = self.pop_mark()?;
+                if args.is_empty() {
+                    return Err(wrong("an object without a class"));
+                }
+                let class = args.remove(0);
+                self.call_value(class, &args)
+            }
+            b'R' | 0x81 => {
+                let (args, callable) = (self.pop()?, self.pop()?);
+                let args = self.values.tuple(args).ok_or_else(|| wrong("arguments that are no tuple"))?.to_vec();
+                self.call_value(callable, &args)
+            }
+            0x92 => {
+                let (_, args, class) = (self.pop()?, self.pop()?, self.pop()?);
+                let args = self.values.tuple(args).ok_or_else(|| wrong("arguments that are no tuple"))?.to_vec();
+                self.call_value(class, &args)
+            }
+            // The state of an object is attributes; none of them is a tensor's.
+            b'b' => self.pop().and_then(|_| self.top()).map(drop),
+            b'P' => {
+                let line = self.input.line()?;
+                let id = self.values.add(Node::Str(line));
+                self.push(Node::Persistent(id))
+            }
+            _ => {
+                let id = self.pop()?;
+                self.push(Node::Persistent(id))
+            }
+        }
+    }
+
+    fn global(&mut self, module: &Range<usize>, name: &Range<usize>) -> Result<Global> {
+        let (module, name) = (self.input.text(module)?.to_owned(), self.input.text(name)?.to_owned());
+        let found = Global::find(&module, &name);
+        let known = self.named.iter().any(|n| n.module == module && n.name == name);
+        if !known {
+            self.values.charge(64 + module.len() + name.len());
+            self.named.push(Named { module: module.clone(), name: name.clone(), allowed: found.is_some() });
+        }
+        match found {
+            Some(global) => Ok(global),
+            None if self.lenient => Ok(Global::Opaque),
+            None => Err(AnamnesisError::DisallowedGlobal { module, name }),
+        }
+    }
+
+    fn call_value(&mut self, callable: Id, args: &[Id]) -> Result<()> {
+        match self.values.node(callable) {
+            Node::Global(global) => {
+                let global = *global;
+                self.call(&global, args)
+            }
+            _ if self.lenient => self.push(Node::Opaque),
+            _ => Err(wrong("a call of what is no global")),
+        }
+    }
+
+    fn call(&mut self, global: &Global, args: &[Id]) -> Result<()> {
+        let node = global.call(args, &self.values).or_else(|e| if self.lenient { Ok(Node::Opaque) } else { Err(e) })?;
+        self.push(node)
+    }
+
+    fn push(&mut self, node: Node) -> Result<()> {
+        let id = self.values.add(node);
+        self.stack.push(id);
+        Ok(())
+    }
+
+    /// Where the top `n` items of the stack begin; they must be above the last mark.
+    fn floor(&self, n: usize) -> Result<usize> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        self.stack.len().checked_sub(n).filter(|&at| at >= floor).ok_or_else(|| wrong("the stack is too short"))
+    }
+
+    fn top(&self) -> Result<Id> {
+        self.floor(1).map(|at| self.stack[at])
+    }
+
+    fn pop(&mut self) -> Result<Id> {
+        let at = self.floor(1)?;
+        let id = self.stack[at];
+        self.stack.truncate(at);
+        Ok(id)
+    }
+
+    /// The topmost item, or else the topmost mark.
+    fn pop_any(&mut self) -> Result<()> {
+        if self.marks.last() == Some(&self.stack.len()) {
+            self.marks.pop();
+            return Ok(());
+        }
+        self.pop().map(drop)
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        if self.marks.len() == MAX_MARKS {
+            let message = format!("a pickle with more than {MAX_MARKS} open marks");
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_MARK_DEPTH", message });
+        }
+        self.marks.push(self.stack.len());
+        Ok(())
+    }
+
+    fn pop_mark(&mut self) -> Result<Vec<Id>> {
+        let at = self.marks.pop().ok_or_else(|| wrong("a mark is missing"))?;
+        Ok(self.stack.split_off(at))
+    }
+
+    fn put(&mut self, n: u32) -> Result<()> {
+        let top = self.top()?;
+        self.memo.insert(n, top);
+        Ok(())
+    }
+
+    fn get(&mut self, n: u32) -> Result<()> {
+        let id = *self.memo.get(&n).ok_or_else(|| wrong("it refers to what it has not stored"))?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn memo_line(&mut self) -> Result<u32> {
+        let range = self.input.line()?;
+        self.input.text(&range)?.parse().map_err(|_| wrong("a place in the memo that is no number"))
+    }
+
+    fn memoize_line(&mut self) -> Result<()> {
+        let n = self.memo_line()?;
+        self.put(n)
+    }
+
+    fn get_line(&mut self) -> Result<()> {
+        let n = self.memo_line()?;
+        self.get(n)
+    }
+}
+
+fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
+    let (pairs, rest) = items.as_chunks::<2>();
+    if rest.is_empty() { Ok(pairs.iter().map(|&[k, v]| (k, v)).collect()) } else { Err(wrong("a key without a value")) }
+}
+
+/// The text between the quotes of a line. Escapes are left as they are: no name of a tensor is written like this.
+fn unquoted(line: Range<usize>) -> Result<Range<usize>> {
+    if line.len() < 2 { Err(wrong("text without quotes")) } else { Ok(line.start + 1..line.end - 1) }
+}

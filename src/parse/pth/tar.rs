@@ -1,0 +1,218 @@
+//! The oldest checkpoints: a tar file with `storages`, `tensors` and `pickle`, each a stream of pickles and numbers.
+//!
+//! Format: torch `torch/serialization.py`, `legacy_load`.
+
+use std::collections::HashMap;
+
+use super::globals::{Element, Global};
+use super::input::Input;
+use super::pickle::Machine;
+use super::tensors::{self, Found, Place};
+use super::value::{Id, Node, View};
+use super::{PickleGlobal, not_empty, record};
+use crate::model::TensorInfo;
+use crate::parse::Contents;
+use crate::parse::read_at::ReadAt;
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// Files that are looked at.
+const MAX_FILES: usize = 64;
+
+fn wrong(what: &str) -> AnamnesisError {
+    AnamnesisError::parse(format!("PyTorch checkpoint (tar): {what}"))
+}
+
+/// Whether a file begins like a tar file.
+pub(crate) fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
+}
+
+/// A storage: its element type and place.
+struct Stored {
+    dtype: Dtype,
+    place: Place,
+}
+
+pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
+    let mut file = &source;
+    let files = list(&mut file)?;
+    let part = |name: &str| files.get(name).copied().ok_or_else(|| wrong(&format!("`{name}` is missing")));
+    let storages = read_storages(&mut file, part("storages")?, lenient, named)?;
+    let tensors = read_tensors(&mut file, part("tensors")?, &storages, lenient, named)?;
+    let (start, len) = part("pickle")?;
+    let mut machine = Machine::new(Input::new(&mut file, start, len), lenient);
+    let root = machine.run();
+    record(&machine, named);
+    let mut contents = Contents::new(machine.input.at);
+    if !lenient {
+        for Found { name, tensor } in tensors::walk_persistent(root?, &machine)? {
+            let Ok(View { storage, .. }) = tensor else { continue };
+            let key = key_of(storage, &machine)?;
+            let info = tensors.get(&key).ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
+            contents.tensors.push(TensorInfo { name, ..info.clone() });
+        }
+    }
+    drop(machine);
+    contents.sources.push(source);
+    if lenient { Ok(contents) } else { not_empty(contents) }
+}
+
+/// The files of the archive, with their places.
+fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
+    let (mut files, mut at) = (HashMap::new(), 0);
+    loop {
+        let mut header = [0; 512];
+        file.read_at(at, &mut header)?;
+        // An empty header ends the archive.
+        if header.iter().all(|&b| b == 0) {
+            return Ok(files);
+        }
+        if files.len() == MAX_FILES {
+            return Err(wrong("it has more files than a checkpoint"));
+        }
+        if !is_tar(&header) {
+            return Err(wrong("a header without its mark"));
+        }
+        let text = |range: std::ops::Range<usize>| {
+            let field = &header[range];
+            String::from_utf8_lossy(field.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
+        };
+        let size = u64::from_str_radix(text(124..136).trim(), 8).map_err(|_| wrong("a size that is no number"))?;
+        let start = at + 512;
+        let next = size.checked_next_multiple_of(512).and_then(|size| start.checked_add(size));
+        let Some(next) = next.filter(|_| start.checked_add(size).is_some_and(|end| end <= file.len())) else {
+            return Err(wrong("it is truncated"));
+        };
+        let name = text(0..100);
+        let name = name.strip_prefix("./").unwrap_or(&name).to_owned();
+        if matches!(header[156], b'0' | 0) && files.insert(name.clone(), (start, size)).is_some() {
+            return Err(wrong(&format!("`{name}` is there twice")));
+        }
+        at = next;
+    }
+}
+
+/// Runs the pickles of one file, with `read` for each of the declared number of things.
+fn run<T>(
+    file: &mut dyn ReadAt,
+    (start, len): (u64, u64),
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+    mut read: impl FnMut(&mut Machine<'_>) -> Result<(String, T)>,
+    finish: impl FnOnce(&mut Machine<'_>, &mut HashMap<String, T>) -> Result<()>,
+) -> Result<HashMap<String, T>> {
+    let mut machine = Machine::new(Input::new(file, start, len), lenient);
+    let mut all = HashMap::new();
+    let go = || {
+        let n = machine.run()?;
+        let n = machine.values.size(n).ok_or_else(|| wrong("a number of things that is none"))?;
+        for _ in 0..n {
+            let (key, thing) = read(&mut machine)?;
+            if all.insert(key, thing).is_some() {
+                return Err(wrong("a key is there twice"));
+            }
+        }
+        finish(&mut machine, &mut all)
+    };
+    let result = go();
+    record(&machine, named);
+    result.map(|()| all)
+}
+
+fn read_storages(
+    file: &mut dyn ReadAt,
+    part: (u64, u64),
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+) -> Result<HashMap<String, Stored>> {
+    let end = part.0 + part.1;
+    let read = |machine: &mut Machine<'_>| {
+        let id = machine.run()?;
+        let &[key, _, class] = machine.values.tuple(id).ok_or_else(|| wrong("a storage that is none"))? else {
+            return Err(wrong("a storage that is none"));
+        };
+        let &Node::Global(Global::Storage(Some(Element { dtype: Some(dtype), .. }))) = machine.values.node(class)
+        else {
+            return Err(wrong("a storage of a type that is not read"));
+        };
+        let key = key_of(key, machine)?;
+        let elements = number(machine)?;
+        let offset = machine.input.position();
+        let len = elements.checked_mul(dtype.bits() as u64 / 8);
+        let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
+        let len = len.ok_or_else(|| wrong(&format!("storage `{key}` of {elements} elements is truncated")))?;
+        machine.input.skip(len);
+        Ok((key, Stored { dtype, place: Place { source: 0, offset, len, crc: None } }))
+    };
+    run(file, part, lenient, named, read, read_views)
+}
+
+/// Views of storages, which tensors refer to as if they were storages: `[(key, root, offset, length)]`.
+fn read_views(machine: &mut Machine<'_>, storages: &mut HashMap<String, Stored>) -> Result<()> {
+    let id = machine.run()?;
+    let (Node::List(views) | Node::Tuple(views)) = machine.values.node(id) else {
+        return Err(wrong("views that are no list"));
+    };
+    for &view in views {
+        let view = machine.values.tuple(view).ok_or_else(|| wrong("a view that is none"))?;
+        let &[key, root, offset, len] = view else { return Err(wrong("a view that is none")) };
+        let (key, root) = (key_of(key, machine)?, key_of(root, machine)?);
+        let sizes = machine.values.size(offset).zip(machine.values.size(len));
+        let (Some((offset, len)), Some(&Stored { dtype, place })) = (sizes, storages.get(&root)) else {
+            return Err(wrong(&format!("view `{key}` of a storage that is missing")));
+        };
+        let size = dtype.bits() / 8;
+        let bytes = offset.checked_mul(size).zip(len.checked_mul(size)).map(|(o, l)| (o as u64, l as u64));
+        let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
+        let (o, l) = bytes.filter(inside).ok_or_else(|| wrong(&format!("view `{key}` leads out of its storage")))?;
+        let place = Place { offset: place.offset + o, len: l, ..place };
+        if storages.insert(key, Stored { dtype, place }).is_some() {
+            return Err(wrong("a key is there twice"));
+        }
+    }
+    Ok(())
+}
+
+fn read_tensors(
+    file: &mut dyn ReadAt,
+    part: (u64, u64),
+    storages: &HashMap<String, Stored>,
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+) -> Result<HashMap<String, TensorInfo>> {
+    let read = |machine: &mut Machine<'_>| {
+        let id = machine.run()?;
+        let &[key, storage, _] = machine.values.tuple(id).ok_or_else(|| wrong("a tensor that is none"))? else {
+            return Err(wrong("a tensor that is none"));
+        };
+        let (key, storage) = (key_of(key, machine)?, key_of(storage, machine)?);
+        // The rank was written in eight bytes, of which torch reads four.
+        let rank = number(machine)? & 0xffff_ffff;
+        if rank > 64 {
+            return Err(wrong("a tensor of more than 64 dimensions"));
+        }
+        let mut sizes = || (0..rank).map(|_| number(machine).map(|n| n as usize)).collect::<Result<Vec<_>>>();
+        let (shape, strides) = (sizes()?, sizes()?);
+        let offset = number(machine)? as usize;
+        let stored = storages.get(&storage).ok_or_else(|| wrong("a tensor whose storage is missing"))?;
+        let view = View { storage: 0, dtype: None, offset, shape, strides };
+        Ok((key.clone(), tensors::tensor_of(&key, stored.dtype, &view, 0, stored.place, false)?))
+    };
+    run(file, part, lenient, named, read, |_, _| Ok(()))
+}
+
+fn number(machine: &mut Machine<'_>) -> Result<u64> {
+    let range = machine.input.take(8)?;
+    Ok(machine.input.bytes(&range).iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
+}
+
+/// A key, which is a number or text.
+fn key_of(id: Id, machine: &Machine<'_>) -> Result<String> {
+    match machine.values.node(id) {
+        Node::Int(n) => Ok(n.to_string()),
+        Node::BigInt(range) => Ok(format!("{:?}", machine.input.bytes(range))),
+        Node::Str(range) => machine.input.text(range).map(str::to_owned),
+        _ => Err(wrong("a key that is none")),
+    }
+}

@@ -1,0 +1,109 @@
+//! Files from NumPy and PyTorch (tests/data/README.md): each must give exactly the tensors that the library itself
+//! reads, or the error that is meant for it.
+#![cfg(all(feature = "npz", feature = "pth"))]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use anamnesis::{AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes};
+use common::{assert_same, data};
+use serde_json::Value;
+
+fn convert(model: &ParsedModel, skip: bool) -> Result<Vec<u8>> {
+    let options = ConvertOptions::new(ConvertTarget::Safetensors).with_skip_unsupported(skip);
+    model.recovery(options)?.to_bytes()
+}
+
+/// Where we decide otherwise than the index proposes, or the library does.
+const OURS: &[(&str, &str)] = &[
+    // Lengths are exact.
+    ("trailing_bytes.npy", "error"),
+    // `V1` is read as what it mostly is, and said to be a guess.
+    ("v1_little.npy", "read"),
+    ("v1_void.npy", "read"),
+    ("ml_dtypes.npz", "read"),
+    // Members that are no arrays are passed over with a word.
+    ("without_npy.npz", "ok"),
+    // An empty result is an error.
+    ("root_nothing.pt", "error"),
+    ("root_number.pt", "error"),
+    ("root_none.pt", "error"),
+    ("root_empty_list.pt", "error"),
+    ("legacy_root_number.pt", "error"),
+    // What the library applies when it loads is refused by name.
+    ("conj_neg.pt", "error"),
+    ("legacy_conj_neg.pt", "error"),
+    // Not among the globals that the library allows.
+    ("leaves_no_bytes.pt", "error"),
+    // Archives that the library does not open, and that are clear all the same.
+    ("no_folder.pt", "ok"),
+    ("no_version.pt", "ok"),
+];
+
+/// What is wrong with our reading of one file of an index.
+fn check(directory: &str, case: &Value) -> Option<String> {
+    let name = case["file"].as_str().unwrap();
+    let path = data().join(directory).join(name);
+    let bytes = std::fs::read(&path).unwrap();
+    let results = [parse(&path).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))), {
+        parse_bytes(bytes).and_then(|m| Ok((convert(&m, false), convert(&m, true)?)))
+    }];
+    // An array without a name is named after its file, if there is one.
+    let results = if name.ends_with(".npy") { &results[..1] } else { &results[..] };
+    let stem = name.rsplit_once('.').unwrap().0;
+    let expected = std::fs::read(path.with_file_name(format!("{stem}.expected.safetensors")));
+    for result in results {
+        let ours = OURS.iter().find(|(file, _)| *file == name).map(|(_, expect)| *expect);
+        let wrong = match (ours.unwrap_or(case["expect"].as_str().unwrap()), result) {
+            ("read", Ok((_, all))) => (all.is_empty()).then(|| "nothing is read".to_owned()),
+            ("error", Err(e)) => wrong_error(case, e),
+            ("error", Ok((Err(e), _))) => wrong_error(case, e),
+            ("error", Ok(_)) => Some("no error".to_owned()),
+            ("skips", Ok((Ok(_), _))) => Some("nothing is refused".to_owned()),
+            ("skips", Ok((Err(AnamnesisError::Unsupported { .. }), all))) => {
+                wrong_tensors(expected.as_ref().ok()?, all)
+            }
+            (_, Ok((Ok(all), _))) => wrong_tensors(expected.as_ref().unwrap(), all),
+            (_, Ok((Err(e), _)) | Err(e)) => Some(e.to_string()),
+        };
+        if let Some(wrong) = wrong {
+            return Some(format!("\n{directory}/{name}: {wrong}  [{}]", case["detail"]));
+        }
+    }
+    None
+}
+
+fn wrong_error(case: &Value, error: &AnamnesisError) -> Option<String> {
+    match (case["globals_refused"].as_array(), error) {
+        (Some(refused), AnamnesisError::DisallowedGlobal { module, name }) => {
+            let global = format!("{module}.{name}");
+            (!refused.iter().any(|g| g.as_str() == Some(&global))).then(|| format!("refused {global}"))
+        }
+        (_, AnamnesisError::Io(e)) => Some(format!("I/O: {e}")),
+        _ => None,
+    }
+}
+
+fn wrong_tensors(expected: &[u8], got: &[u8]) -> Option<String> {
+    let same = std::panic::catch_unwind(|| assert_same(expected, got, ""));
+    same.err().map(|e| e.downcast_ref::<String>().cloned().unwrap_or_default())
+}
+
+fn check_all(directory: &str, least: usize) {
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(data().join(directory).join("index.json")).unwrap()).unwrap();
+    let cases = index.as_array().unwrap();
+    assert!(cases.len() >= least);
+    let failures: Vec<String> = cases.iter().filter_map(|case| check(directory, case)).collect();
+    assert!(failures.is_empty(), "{} of {}: {}", failures.len(), cases.len(), failures.join(""));
+}
+
+#[test]
+fn numpy() {
+    check_all("npz", 160);
+}
+
+#[test]
+fn pytorch() {
+    check_all("pth", 150);
+}
