@@ -59,8 +59,10 @@ pub use parse::gguf::{
 };
 #[cfg(feature = "ollama")]
 pub use parse::ollama::resolve_ollama_model;
+#[cfg(feature = "npz")]
+pub use parse::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
 #[cfg(feature = "pth")]
-pub use parse::{PickleGlobal, pickle_globals};
+pub use parse::{PickleGlobal, PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader, pickle_globals};
 pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
 pub use scheme::{Fp8Format, QuantScheme, TensorRole};
 #[cfg(feature = "gguf")]

@@ -24,8 +24,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::header::{SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader};
+#[cfg(feature = "npz")]
+pub use self::npz::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
 #[cfg(feature = "pth")]
-pub use self::pth::{PickleGlobal, pickle_globals};
+pub use self::pth::{PickleGlobal, PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader, pickle_globals};
 use crate::config::QuantConfig;
 use crate::source::Source;
 use crate::{ParsedModel, Result};

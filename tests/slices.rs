@@ -193,3 +193,44 @@ fn gguf() {
         check_file(name, file, &[n], &s.blob(bf16), &s.blob(f32));
     }
 }
+
+#[cfg(feature = "npz")]
+#[test]
+fn npz() {
+    const DTYPES: [&str; 13] =
+        ["BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64"];
+    let model = anamnesis::parse(data().join("slices/npz/gemma_scope_small.npz")).unwrap();
+    let bytes = std::fs::read(data().join("slices/npz/gemma_scope_reference.bin")).unwrap();
+    let mut s = Slice { bytes, at: 0 };
+    let arrays = s.field();
+    assert_eq!(model.tensors().len(), arrays);
+    for _ in 0..arrays {
+        let name = s.field();
+        let name = String::from_utf8(s.blob(name)).unwrap();
+        // The shape is the whole model's; the slice has the first values of each array.
+        let rank = s.field();
+        s.blob(8 * rank);
+        let (dtype, len) = (s.field(), s.field());
+        let tensor = model.tensor(&name).unwrap();
+        assert_eq!(tensor.dtype().name(), DTYPES[dtype], "{name}");
+        assert_eq!(tensor.bytes().unwrap(), s.blob(len), "{name}");
+    }
+}
+
+#[cfg(feature = "pth")]
+#[test]
+fn pth() {
+    for name in ["algzoo_rnn_small", "algzoo_transformer_small"] {
+        let model = anamnesis::parse(data().join(format!("slices/pth/{name}.pth"))).unwrap();
+        let text = std::fs::read(data().join(format!("slices/pth/{name}_reference.json"))).unwrap();
+        let reference: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let tensors = reference["tensors"].as_array().unwrap();
+        assert_eq!(model.tensors().len(), tensors.len());
+        for want in tensors {
+            let got = model.tensor(want["name"].as_str().unwrap()).unwrap();
+            assert_eq!(serde_json::json!(got.shape()), want["shape"], "{name} {}", got.name());
+            let hex: String = got.bytes().unwrap().iter().map(|b| format!("{b:02x}")).collect();
+            assert_eq!(Some(hex.as_str()), want["data_hex"].as_str(), "{name} {}", got.name());
+        }
+    }
+}

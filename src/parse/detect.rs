@@ -68,7 +68,7 @@ fn read_zip(source: Source, _path: Option<&Path>) -> Result<Contents> {
     let archive = super::zip::Archive::read(&mut &source)?;
     #[cfg(feature = "npz")]
     if super::npz::is_npz(&archive) || archive.members.is_empty() {
-        return super::npz::read_archive(source, &archive);
+        return super::npz::read_archive(&source, &mut &source, &archive);
     }
     #[cfg(feature = "pth")]
     if super::pth::is_checkpoint(&archive) {

@@ -1,10 +1,13 @@
 //! NPZ archives and bare NPY files. Stored arrays are read in place, compressed ones as streams.
 
+mod front;
+
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
+pub use self::front::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
 use super::Contents;
 use super::npy::{self, Npy};
 use super::read_at::ReadAt;
@@ -20,16 +23,18 @@ pub(super) fn is_npz(archive: &Archive) -> bool {
 
 /// Reads a bare array, which has no name.
 pub(super) fn read_npy(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    let len = source.len().unwrap_or(0);
-    let npy = read_header(&mut |at, out| (&source).read_at(at, out), len)?;
+    let mut file = &source;
+    let len = ReadAt::len(&file);
+    let npy = read_header(&mut file, 0, len)?.0;
     let mut contents = Contents::new(npy.header_len);
     add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)?;
     contents.sources.push(source);
     Ok(contents)
 }
 
-/// Reads an archive's arrays, in the order of its directory.
-pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents> {
+/// Reads an archive's arrays, in the order of its directory. `source` is what the tensors' data will be read from;
+/// headers are read from `file`.
+pub(super) fn read_archive(source: &Source, file: &mut impl ReadAt, archive: &Archive) -> Result<Contents> {
     let mut contents = Contents::new(0);
     contents.sources.push(source.share());
     let (mut names, mut others) = (HashSet::new(), Vec::new());
@@ -38,9 +43,8 @@ pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents
         if !names.insert(name) {
             return Err(AnamnesisError::parse(format!("array `{name}` is in the archive with and without `.npy`")));
         }
-        if !read_member(&source, archive, member, name, &mut contents)
-            .map_err(|e| e.about(format_args!("array `{name}`")))?
-        {
+        let is_array = read_member(source, file, archive, member, name, &mut contents);
+        if !is_array.map_err(|e| e.about(format_args!("array `{name}`")))? {
             others.push(member.name.as_str());
         }
     }
@@ -54,57 +58,74 @@ pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents
 /// Adds a member if it is an array. One that is not named like an array need not be one.
 fn read_member(
     source: &Source,
+    file: &mut impl ReadAt,
     archive: &Archive,
     member: &Member,
     name: &str,
     contents: &mut Contents,
 ) -> Result<bool> {
-    let mut file = source;
-    let start = archive.data_start(&mut file, member)?;
-    let place = if member.deflated { deflated(source, member, start) } else { source.share() };
-    let base = if member.deflated { 0 } else { start };
-    let mut stream = if let Source::Deflated(member) = &place { Some(member.stream()) } else { None };
-    let mut read = |at: u64, out: &mut [u8]| match &mut stream {
-        // Headers are read from the beginning on, without going back.
-        Some(stream) => stream.read_exact(out).map_err(malformed),
-        None => file.read_at(start + at, out),
-    };
+    let start = archive.data_start(file, member)?;
+    // Of a compressed array, so much as its header can take.
+    let mut head = Vec::new();
+    if member.deflated {
+        let mut stored = vec![0; member.stored_len.min(HEAD_BYTES) as usize];
+        file.read_at(start, &mut stored)?;
+        head = inflate_head(&stored);
+    }
     if !member.name.ends_with(".npy") {
         let mut magic = [0; 6];
-        if member.len < 6 || member.deflated {
-            return Ok(false);
+        match member.deflated {
+            true => magic.iter_mut().zip(&head).for_each(|(m, &b)| *m = b),
+            false if member.len >= 6 => file.read_at(start, &mut magic)?,
+            false => {}
         }
-        read(0, &mut magic)?;
         if magic != *b"\x93NUMPY" {
             return Ok(false);
         }
     }
-    let npy = read_header(&mut read, member.len)?;
-    drop(stream);
-    contents.header_size += npy.header_len;
-    let mut check = None;
-    if !member.deflated {
-        let mut header = vec![0; npy.header_len];
-        file.read_at(start, &mut header)?;
-        let (start, len) = (start + npy.header_len as u64, member.len - npy.header_len as u64);
-        let before = (header.len() as u64, crc32fast::hash(&header));
-        check = Some(Check { crc: member.crc, start, len, before });
-    }
-    let index = if member.deflated { contents.sources.len() } else { 0 };
     if member.deflated {
-        contents.sources.push(place);
+        let npy = read_header(&mut head.as_slice(), 0, head.len() as u64)?.0;
+        contents.header_size += npy.header_len;
+        if npy.header_len as u64 > member.len {
+            return Err(AnamnesisError::parse("its header is longer than it is"));
+        }
+        contents.sources.push(deflated(source, member, start));
+        let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
+        add(contents, name.to_owned(), &npy, member.len, index, offset, None)?;
+    } else {
+        let (npy, header) = read_header(file, start, member.len)?;
+        contents.header_size += npy.header_len;
+        let before = (header.len() as u64, crc32fast::hash(&header));
+        let (start, len) = (start + before.0, member.len - before.0);
+        add(
+            contents,
+            name.to_owned(),
+            &npy,
+            member.len,
+            0,
+            start,
+            Some(Check { crc: member.crc, start, len, before }),
+        )?;
     }
-    add(contents, name.to_owned(), &npy, member.len, index, base + npy.header_len as u64, check)?;
     Ok(true)
 }
 
-/// An error of a decompressor is about the data.
-fn malformed(e: std::io::Error) -> AnamnesisError {
-    use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-    match e.kind() {
-        InvalidData | InvalidInput | UnexpectedEof => AnamnesisError::parse(e.to_string()),
-        _ => AnamnesisError::Io(e),
+/// Compressed bytes that have a header among them in any case.
+const HEAD_BYTES: u64 = 16 << 10;
+
+/// What can be decompressed of the beginning of a member. Whether the rest is right is seen when it is read.
+fn inflate_head(stored: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; HEAD_BYTES as usize];
+    let mut decoder = flate2::bufread::DeflateDecoder::new(stored);
+    let mut n = 0;
+    while n < out.len() {
+        match decoder.read(&mut out[n..]) {
+            Ok(0) | Err(_) => break,
+            Ok(more) => n += more,
+        }
     }
+    out.truncate(n);
+    out
 }
 
 fn deflated(source: &Source, member: &Member, start: u64) -> Source {
@@ -112,18 +133,18 @@ fn deflated(source: &Source, member: &Member, start: u64) -> Source {
     Source::Deflated(Box::new(Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() }))
 }
 
-/// Reads the header of an array of `len` bytes.
-fn read_header(read: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>, len: u64) -> Result<Npy> {
+/// Reads the header of an array of `len` bytes at `start`; its bytes too.
+fn read_header(file: &mut impl ReadAt, start: u64, len: u64) -> Result<(Npy, Vec<u8>)> {
     let mut header = vec![0; len.min(npy::FIRST as u64) as usize];
-    read(0, &mut header)?;
+    file.read_at(start, &mut header)?;
     let header_len = npy::header_len(&header)?;
     if header_len as u64 > len {
         return Err(AnamnesisError::parse(format!("its header of {header_len} bytes is longer than it is")));
     }
     let have = header.len().min(header_len);
     header.resize(header_len, 0);
-    read(have as u64, &mut header[have..])?;
-    npy::parse(&header)
+    file.read_at(start + have as u64, &mut header[have..])?;
+    Ok((npy::parse(&header)?, header))
 }
 
 /// Adds an array of `len` bytes, header included, whose data is at `offset` of source `source`.

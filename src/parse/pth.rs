@@ -3,6 +3,7 @@
 //!
 //! Formats: torch `torch/serialization.py`, `_load` and `_legacy_load`.
 
+mod front;
 mod globals;
 mod input;
 mod legacy;
@@ -18,10 +19,12 @@ use self::input::Input;
 use self::pickle::Machine;
 use self::tensors::{Place, Storage};
 use super::Contents;
+use super::read_at::ReadAt;
 use super::zip::{Archive, Member};
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Result};
 
+pub use self::front::{PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader};
 pub(super) use self::tar::is_tar;
 
 /// Largest `data.pkl`.
@@ -90,30 +93,53 @@ fn pickle_member(archive: &Archive) -> Option<&Member> {
     archive.members.iter().find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
 }
 
-fn open_archive(source: &Source, archive: &Archive, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
+/// What the records of an archive say, before any storage is looked for.
+struct Opened<'a> {
+    machine: Machine<'a>,
+    root: value::Id,
+    big_endian: bool,
+    prefix: String,
+}
+
+/// Runs the pickle of an archive, in few reads.
+fn run_archive(
+    file: &mut impl ReadAt,
+    archive: &Archive,
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+) -> Result<Opened<'static>> {
     let Some(member) = pickle_member(archive) else {
         return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
     };
-    if member.len > MAX_PICKLE_BYTES {
-        let message = format!("a pickle of {} bytes", member.len);
-        return Err(AnamnesisError::LimitExceeded { limit: "MAX_PKL_SIZE", message });
-    }
-    let prefix = member.name.trim_end_matches("data.pkl");
-    let (pickle, start) = member_source(source, archive, member)?;
-    let mut pickle = &pickle;
-    let mut machine = Machine::new(Input::new(&mut pickle, start, member.len), lenient);
+    let prefix = member.name.trim_end_matches("data.pkl").to_owned();
+    let pickle = archive.content(file, member, MAX_PICKLE_BYTES)?;
+    let mut machine = Machine::new(Input::of_bytes(pickle), lenient);
     let root = machine.run();
     record(&machine, named);
-    let (root, mut contents) = (root?, Contents::new(member.len as usize));
-    let record = |name: &str| read_record(source, archive, &format!("{prefix}{name}"));
-    let big_endian = match record("byteorder")?.as_deref() {
+    let root = root?;
+    let mut text = |name: &str| -> Result<Option<String>> {
+        match archive.member(&format!("{prefix}{name}")) {
+            Some(member) => {
+                let content = archive.content(file, member, 64)?;
+                Ok(Some(String::from_utf8_lossy(content.trim_ascii_end()).into_owned()))
+            }
+            None => Ok(None),
+        }
+    };
+    let big_endian = match text("byteorder")?.as_deref() {
         None | Some("little") => false,
         Some("big") => true,
         _ => return Err(AnamnesisError::parse("the archive's byteorder is neither little nor big")),
     };
-    if let Some(version) = record("version")?.filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v))) {
+    if let Some(version) = text("version")?.filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v))) {
         return Err(AnamnesisError::unsupported(format!("PyTorch archive version {version}"), "1 to 10 are read"));
     }
+    Ok(Opened { machine, root, big_endian, prefix })
+}
+
+fn open_archive(source: &Source, archive: &Archive, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
+    let Opened { machine, root, big_endian, prefix } = run_archive(&mut &*source, archive, lenient, named)?;
+    let mut contents = Contents::new(machine.input.at);
     let by_name: std::collections::HashMap<&str, &Member> =
         archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
     contents.sources.push(source.share());
@@ -145,15 +171,6 @@ fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<
     let Member { stored_len, len, crc, .. } = *member;
     let deflated = Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
     Ok((Source::Deflated(Box::new(deflated)), 0))
-}
-
-/// A small record of text, if it is there.
-fn read_record(source: &Source, archive: &Archive, name: &str) -> Result<Option<String>> {
-    let Some(member) = archive.member(name) else { return Ok(None) };
-    let (record, start) = member_source(source, archive, member)?;
-    let mut text = vec![0; member.len.min(64) as usize];
-    record.read_at(start, &mut text)?;
-    Ok(Some(String::from_utf8_lossy(text.trim_ascii_end()).into_owned()))
 }
 
 /// A storage has the length that the pickle says.

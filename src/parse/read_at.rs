@@ -14,6 +14,18 @@ pub(crate) trait ReadAt {
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()>;
 }
 
+impl ReadAt for &[u8] {
+    fn len(&self) -> u64 {
+        <[u8]>::len(self) as u64
+    }
+
+    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        check(offset, out.len(), ReadAt::len(self))?;
+        out.copy_from_slice(&self[offset as usize..][..out.len()]);
+        Ok(())
+    }
+}
+
 fn check(offset: u64, n: usize, len: u64) -> Result<()> {
     match offset.checked_add(n as u64).filter(|&end| end <= len) {
         Some(_) => Ok(()),

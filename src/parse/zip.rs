@@ -5,6 +5,7 @@
 //! are, so the directory is read here.
 
 use std::collections::HashMap;
+use std::io::Read;
 
 use super::read_at::ReadAt;
 use crate::{AnamnesisError, Result};
@@ -111,10 +112,37 @@ impl Archive {
         }
     }
 
+    /// A whole member, checked. Of a compressed one at most some MiB more than eight times what is stored.
+    pub(crate) fn content(&self, file: &mut impl ReadAt, member: &Member, max: u64) -> Result<Vec<u8>> {
+        let name = &member.name;
+        let bound = max.min((16 << 20) + member.stored_len.saturating_mul(8));
+        if member.len > bound || member.stored_len > max {
+            let message = format!("`{name}` of {} bytes, at most {bound} are read", member.len);
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_MEMBER_BYTES", message });
+        }
+        let start = self.data_start(file, member)?;
+        let mut bytes = vec![0; member.stored_len as usize];
+        file.read_at(start, &mut bytes)?;
+        if member.deflated {
+            bytes = inflate(&bytes, member.len + 1).map_err(|e| broken(format!("`{name}`: {e}")))?;
+        }
+        if bytes.len() as u64 != member.len || member.crc != 0 && crc32fast::hash(&bytes) != member.crc {
+            return Err(broken(format!("`{name}` has the wrong length or checksum")));
+        }
+        Ok(bytes)
+    }
+
     /// The member called `name`.
     pub(crate) fn member(&self, name: &str) -> Option<&Member> {
         self.members.iter().find(|m| m.name == name)
     }
+}
+
+/// Decompresses `bytes`, at most `max` bytes of them.
+pub(super) fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    flate2::bufread::DeflateDecoder::new(bytes).take(max).read_to_end(&mut out)?;
+    Ok(out)
 }
 
 /// The end record, which ends the file, and its 64-bit twin if there is one.

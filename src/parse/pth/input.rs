@@ -13,7 +13,8 @@ const MAX_BYTES: u64 = 100 << 20;
 
 /// A run of a file, from its beginning on.
 pub(super) struct Input<'a> {
-    file: &'a mut dyn ReadAt,
+    /// What is not read yet comes from here.
+    file: Option<&'a mut dyn ReadAt>,
     start: u64,
     len: u64,
     read: Vec<u8>,
@@ -23,7 +24,12 @@ pub(super) struct Input<'a> {
 impl<'a> Input<'a> {
     /// `len` bytes from `start` on.
     pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64) -> Self {
-        Self { file, start, len, read: Vec::new(), at: 0 }
+        Self { file: Some(file), start, len, read: Vec::new(), at: 0 }
+    }
+
+    /// Bytes that are all there.
+    pub(super) fn of_bytes(read: Vec<u8>) -> Self {
+        Self { file: None, start: 0, len: read.len() as u64, read, at: 0 }
     }
 
     /// Where the next byte is in the file.
@@ -31,9 +37,9 @@ impl<'a> Input<'a> {
         self.start + self.at as u64
     }
 
-    /// The file behind it.
-    pub(super) fn file(&mut self) -> &mut dyn ReadAt {
-        self.file
+    /// Length of the file behind it.
+    pub(super) fn file_len(&self) -> u64 {
+        self.file.as_ref().map_or(self.len, |file| file.len())
     }
 
     /// Goes on `n` bytes further.
@@ -59,7 +65,10 @@ impl<'a> Input<'a> {
             let have = self.read.len();
             let step = (self.len - have as u64).min(STEP.max(have as u64 / 2).min(1 << 20));
             self.read.resize(have + step as usize, 0);
-            self.file.read_at(self.start + have as u64, &mut self.read[have..])?;
+            match &mut self.file {
+                Some(file) => file.read_at(self.start + have as u64, &mut self.read[have..])?,
+                None => return Err(AnamnesisError::parse("pickle: it is truncated")),
+            }
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ fn read_storages(keys: Id, machine: &mut Machine<'_>) -> Result<HashMap<String, 
         let elements = bytes.iter().rev().fold(0, |n: u64, &b| n << 8 | u64::from(b));
         let size = sizes.get(&key).copied().ok_or_else(|| wrong("a storage that no tensor has"))?;
         let offset = machine.input.position();
-        let file_len = machine.input.file().len();
+        let file_len = machine.input.file_len();
         let len = elements.checked_mul(size).filter(|len| offset.checked_add(*len).is_some_and(|end| end <= file_len));
         let len = len.ok_or_else(|| wrong(&format!("storage `{key}` of {elements} elements is truncated")))?;
         machine.input.skip(len);
@@ -85,7 +85,7 @@ fn read_storages(keys: Id, machine: &mut Machine<'_>) -> Result<HashMap<String, 
             return Err(wrong("a storage is there twice"));
         }
     }
-    if machine.input.position() != machine.input.file().len() {
+    if machine.input.position() != machine.input.file_len() {
         return Err(wrong("there is data behind its last storage"));
     }
     Ok(places)

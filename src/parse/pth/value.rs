@@ -54,8 +54,8 @@ pub(super) struct Values {
     bytes: usize,
 }
 
-/// What the table may take besides eight times the pickle's length.
-const BUDGET: usize = 32 << 20;
+/// What the table may take besides six times what was read.
+const BUDGET: usize = 24 << 20;
 
 impl Values {
     pub(super) fn add(&mut self, node: Node) -> Id {
@@ -86,7 +86,7 @@ impl Values {
 
     /// Whether what is held, with `more` places on the stack and in the memo, is in proportion to `read` bytes.
     pub(super) fn check_budget(&self, read: usize, more: usize) -> Result<()> {
-        if self.bytes + more * 24 > BUDGET + 8 * read {
+        if self.bytes + more * 24 > BUDGET + 6 * read {
             let message = format!("a pickle whose first {read} bytes take {} in memory", self.bytes);
             return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message });
         }

@@ -1,0 +1,77 @@
+//! What a PyTorch archive holds, by its pickle: what tools show of a file they do not have.
+
+use std::io::{Read, Seek};
+
+use super::tensors::{self, Place, Storage};
+use super::{Opened, check_storage, not_empty, run_archive};
+use crate::parse::Contents;
+use crate::parse::read_at::Seeking;
+use crate::parse::zip::Archive;
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// One tensor of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PthTensorInfo {
+    /// Its way through the checkpoint, with dots.
+    pub name: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Bytes of the tensor, as it would be written.
+    pub byte_len: usize,
+}
+
+/// What the pickle of a checkpoint says.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PthFrontMatter {
+    /// Every tensor, in the order of the checkpoint.
+    pub tensors: Vec<PthTensorInfo>,
+    /// Whether numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+}
+
+/// Reads what a PyTorch archive (torch 1.6 and later) holds from a stream: its directory, its pickle and two small
+/// records; no tensor data. Nothing that the pickle names is called.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::File::open("tests/data/demo/checkpoint.pth")?;
+/// for tensor in anamnesis::parse_pth_front_matter_from_reader(file)?.tensors {
+///     println!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` with the reader's own error; `DisallowedGlobal`; `Parse` if the archive or its pickle is malformed;
+/// `LimitExceeded`.
+pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<PthFrontMatter> {
+    let mut file = Seeking::new(reader)?;
+    let archive = Archive::read(&mut file)?;
+    let Opened { machine, root, big_endian, prefix } = run_archive(&mut file, &archive, false, &mut Vec::new())?;
+    let mut contents = Contents::new(machine.input.at);
+    contents.sources.push(Source::HeaderOnly);
+    let by_name: std::collections::HashMap<_, _> = archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
+    let place = |storage: &Storage, _: &mut Contents| {
+        let name = format!("{prefix}data/{}", storage.key);
+        let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
+        let member = by_name.get(name.as_str()).ok_or_else(what)?;
+        check_storage(storage, member.len)?;
+        Ok(Place { source: 0, offset: 0, len: member.len, crc: None })
+    };
+    let found = tensors::walk(root, &machine)?;
+    tensors::add(found, &machine, big_endian, place, &mut contents)?;
+    let tensors = not_empty(contents)?.tensors.into_iter();
+    let info = |t: crate::model::TensorInfo| PthTensorInfo {
+        name: t.name,
+        shape: t.shape,
+        dtype: t.dtype,
+        byte_len: t.len as usize,
+    };
+    Ok(PthFrontMatter { tensors: tensors.map(info).collect(), big_endian })
+}
