@@ -35,6 +35,8 @@ pub struct ParsedModel {
     pub(crate) config: QuantConfig,
     /// What the container holds that cannot be a tensor.
     pub(crate) skipped: Vec<Skipped>,
+    /// What the tensors of a QNAT file are, one for each.
+    pub(crate) qnat: Vec<QnatTensor>,
     /// What a user should know.
     pub(crate) notes: Vec<String>,
     #[cfg(feature = "gguf")]
@@ -59,6 +61,20 @@ pub(crate) struct TensorInfo {
     pub big_endian: bool,
     /// What the stored bytes are checked by.
     pub check: Option<Check>,
+}
+
+/// A tensor of a QNAT file: its shape, its blocks, and where its parts begin, from its first byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QnatTensor {
+    pub shape: Vec<usize>,
+    /// Values of a block.
+    pub block: usize,
+    pub blocks: usize,
+    /// F32, or codes of one byte with an F32 step behind them.
+    pub scales: u64,
+    /// Whether scales are such codes.
+    pub double: bool,
+    pub zero_points: Option<u64>,
 }
 
 /// An array that no tensor can hold.

@@ -14,7 +14,9 @@ pub(crate) mod ollama;
 mod pth;
 #[cfg(feature = "npz")]
 mod python;
-#[cfg(any(feature = "npz", feature = "pth"))]
+#[cfg(feature = "qnat")]
+mod qnat;
+#[cfg(any(feature = "npz", feature = "pth", feature = "qnat"))]
 mod read_at;
 mod safetensors;
 #[cfg(any(feature = "npz", feature = "pth"))]
@@ -70,6 +72,8 @@ pub(crate) struct Contents {
     pub metadata: std::collections::HashMap<String, String>,
     pub header_size: usize,
     pub skipped: Vec<crate::model::Skipped>,
+    /// What the tensors of a QNAT file are, one for each.
+    pub qnat: Vec<crate::model::QnatTensor>,
     /// What a user should know.
     pub notes: Vec<String>,
     #[cfg(feature = "gguf")]
@@ -85,6 +89,7 @@ impl Contents {
             metadata: std::collections::HashMap::new(),
             header_size,
             skipped: Vec::new(),
+            qnat: Vec::new(),
             notes: Vec::new(),
             #[cfg(feature = "gguf")]
             gguf: None,
@@ -100,6 +105,7 @@ impl Contents {
             header_size: self.header_size,
             config,
             skipped: self.skipped,
+            qnat: self.qnat,
             notes: self.notes,
             #[cfg(feature = "gguf")]
             gguf: self.gguf,

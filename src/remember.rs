@@ -18,5 +18,7 @@ pub(crate) mod gptq;
 pub(crate) mod nvfp4;
 #[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) mod packed;
+#[cfg(feature = "qnat")]
+pub(crate) mod qnat;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,8 @@ mod load;
 mod nvfp4;
 #[cfg(any(feature = "gptq", feature = "awq"))]
 mod packed;
+#[cfg(feature = "qnat")]
+mod qnat;
 mod resolve;
 mod roles;
 
@@ -79,6 +81,8 @@ pub(crate) trait Scheme: Sync {
 
 /// Every scheme. The first that claims or refuses a tensor settles it.
 const SCHEMES: &[&dyn Scheme] = &[
+    #[cfg(feature = "qnat")]
+    &qnat::Qnat,
     &foreign::ComfyUi,
     #[cfg(feature = "nvfp4")]
     &nvfp4::Nvfp4,

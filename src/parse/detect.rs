@@ -30,6 +30,13 @@ const FORMATS: &[Format] = &[
     },
     Format { matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"), read: read_zip },
     Format {
+        matches: |head| head.starts_with(b"QNAT"),
+        #[cfg(feature = "qnat")]
+        read: super::qnat::read,
+        #[cfg(not(feature = "qnat"))]
+        read: |_, _| unreadable("QNAT", "qnat"),
+    },
+    Format {
         matches: |head| head.starts_with(b"\x93NUMPY"),
         #[cfg(feature = "npz")]
         read: super::npz::read_npy,

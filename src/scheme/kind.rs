@@ -87,6 +87,8 @@ pub enum QuantScheme {
         /// Written by compressed-tensors (its global scale divides) rather than ModelOpt (it multiplies).
         divides: bool,
     },
+    /// qlora-rs's native format: NF4 in blocks of any size, with and without zero points.
+    Qnat,
     /// A block type of ggml's.
     Ggml {
         /// The type.
@@ -112,6 +114,7 @@ impl QuantScheme {
             Self::BnbInt8 => "BnB INT8",
             Self::Nvfp4 { .. } => "NVFP4",
             Self::Ggml { .. } => "GGUF",
+            Self::Qnat => "QNAT",
             Self::Other(name) => name,
         }
     }
@@ -158,6 +161,7 @@ impl fmt::Display for QuantScheme {
             Self::BnbInt8 => f.write_str("BitsAndBytes INT8 (LLM.int8(), per-row absmax)"),
             Self::Nvfp4 { divides: false } => f.write_str("NVIDIA NVFP4 (ModelOpt), 16-value blocks"),
             Self::Nvfp4 { divides: true } => f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks"),
+            Self::Qnat => f.write_str("QNAT NF4 (qlora-rs)"),
             Self::Ggml { dtype: dtype @ Dtype::UnknownGgml(_) } => write!(f, "GGUF {dtype}"),
             Self::Ggml { dtype } => write!(f, "GGUF {dtype}, {}-value blocks", dtype.block_size()),
             Self::Other(name) => f.write_str(name),

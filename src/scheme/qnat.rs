@@ -1,0 +1,89 @@
+//! QNAT: a tensor is its 4-bit codes, block by block, with scales, and perhaps zero points, behind them. The
+//! container says where they are ([`QnatTensor`]).
+
+use std::ops::Range;
+
+use super::{Buffers, Decode, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read};
+use crate::Result;
+use crate::element::Out;
+use crate::model::{Part, QnatTensor, Tensor};
+use crate::remember::qnat::Rows;
+use crate::simd::{Level, dispatch};
+
+pub(super) struct Qnat;
+
+impl Scheme for Qnat {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Qnat
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, _all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(layout) = t.model.qnat.get(t.index) else { return Ok(None) };
+        let decoder = Box::new(Weight { part: t.part(), layout });
+        let parts = vec![(TensorRole::Quantized, *t)];
+        let (name, shape) = (t.name().to_owned(), layout.shape.clone());
+        Ok(Some(Group { name, shape, scheme: QuantScheme::Qnat, parts, decoder }))
+    }
+}
+
+/// A tensor whose rows are its blocks.
+struct Weight<'m> {
+    part: Part<'m>,
+    layout: &'m QnatTensor,
+}
+
+impl Weight<'_> {
+    /// Appends `rows.len()` floats from byte `at` of the tensor on.
+    fn floats(&self, at: u64, rows: &Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+        staging.resize(rows.len() * 4, 0);
+        self.part.read_at(at + 4 * rows.start as u64, staging)?;
+        out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)));
+        Ok(())
+    }
+}
+
+impl Decode for Weight<'_> {
+    fn grid(&self) -> Grid {
+        let &QnatTensor { block, blocks, .. } = self.layout;
+        let load_bits = 4.0 + 64.0 / block.max(1) as f64;
+        Grid { rows: blocks, cols: block, row_align: 1, col_align: 2, load_bits, transposed: false }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let (layout, rows) = (self.layout, &tile.rows);
+        let Buffers { bytes, scales, zeros, staging, .. } = buffers;
+        let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
+        read(&self.part, layout.block.div_ceil(2), rows.clone(), cols, bytes)?;
+        scales.clear();
+        zeros.clear();
+        if layout.double {
+            let mut step = [0; 4];
+            self.part.read_at(layout.scales + layout.blocks as u64, &mut step)?;
+            let step = f32::from_le_bytes(step);
+            staging.resize(rows.len(), 0);
+            self.part.read_at(layout.scales + rows.start as u64, staging)?;
+            scales.extend(staging.iter().map(|&code| (f32::from(code) - 128.0) * step));
+        } else {
+            self.floats(layout.scales, rows, staging, scales)?;
+        }
+        match layout.zero_points {
+            Some(at) => self.floats(at, rows, staging, zeros),
+            None => {
+                zeros.resize(rows.len(), 0.0);
+                Ok(())
+            }
+        }
+    }
+
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        let (cols, first) = (tile.cols.len(), rows.start - tile.rows.start);
+        let (rows, width) = (first..first + rows.len(), cols.div_ceil(2));
+        let kernel = Rows {
+            codes: &buffers.bytes[rows.start * width..rows.end * width],
+            cols,
+            scales: &buffers.scales[rows.clone()],
+            zeros: &buffers.zeros[rows],
+        };
+        dispatch(level, &kernel, out);
+    }
+}
