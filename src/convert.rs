@@ -2,6 +2,8 @@
 
 mod container;
 mod draft;
+#[cfg(feature = "qnat")]
+mod encode;
 mod options;
 mod plan;
 mod report;

@@ -18,8 +18,20 @@
 //! A model that cannot be recovered faithfully is an [error](AnamnesisError) that names the tensor and the
 //! reason; codes never pass for weights.
 
-// Without its schemes, what they share has no callers.
-#![cfg_attr(not(all(feature = "gptq", feature = "awq", feature = "bnb", feature = "nvfp4")), allow(dead_code))]
+// Without its containers and schemes, what they share has no callers.
+#![cfg_attr(
+    not(all(
+        feature = "npz",
+        feature = "pth",
+        feature = "gguf",
+        feature = "qnat",
+        feature = "gptq",
+        feature = "awq",
+        feature = "bnb",
+        feature = "nvfp4"
+    )),
+    allow(dead_code, unused_imports, unused_mut)
+)]
 
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
@@ -35,6 +47,8 @@ mod dtype;
 mod element;
 pub mod error;
 pub mod inspect;
+#[cfg(feature = "qnat")]
+mod lethe;
 mod model;
 pub mod parse;
 mod remember;

@@ -5,6 +5,8 @@ pub(crate) mod atomic;
 pub(crate) mod gguf;
 #[cfg(feature = "npz")]
 pub(crate) mod npz;
+#[cfg(feature = "qnat")]
+pub(crate) mod qnat;
 pub(crate) mod safetensors;
 
 use crate::{Dtype, Result};

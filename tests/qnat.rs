@@ -126,3 +126,36 @@ fn cut_or_changed_anywhere() {
         }
     }
 }
+
+/// What we write of the quantizer's inputs is what the real writer wrote, byte for byte, where it took the block that
+/// we take; and it reads back.
+#[test]
+fn written_like_the_real_writer() {
+    let mut equal = 0;
+    for case in index().iter().filter(|case| case["version"] == 1 && case["input"].is_string()) {
+        let name = case["name"].as_str().unwrap();
+        let input = data().join("qnat").join(case["input"].as_str().unwrap());
+        let model = parse(&input).unwrap();
+        let written = match model.recovery(anamnesis::ConvertTarget::Qnat).and_then(|r| r.to_bytes()) {
+            Ok(written) => written,
+            Err(e) => panic!("{name}: {e}"),
+        };
+        let again = parse_bytes(written.clone()).unwrap();
+        assert_eq!(again.tensors().len(), model.tensors().len());
+        again.remember_to_bytes(TargetDtype::BF16).unwrap();
+        let plain = case["tensors"].as_array().unwrap().iter().all(|t| {
+            t["zero_points"] == false
+                && t["double_quant"] == false
+                && t["block_size"] == 64
+                && t["shape"].as_array().is_some()
+        });
+        let default =
+            case["model_name"] == "qlora-model" && case["model_type"] == "qlora" && case["compute_dtype"] == "F32";
+        if plain && default && std::fs::read(data().join(format!("qnat/{name}.qnat"))).unwrap() == written {
+            equal += 1;
+        } else if plain && default {
+            panic!("{name}: written differently");
+        }
+    }
+    assert!(equal >= 2, "{equal}");
+}

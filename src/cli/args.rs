@@ -49,7 +49,7 @@ pub(super) struct RememberArgs {
 pub(super) struct ConvertArgs {
     /// Model file, or ollama:MODEL[:TAG]
     pub file: PathBuf,
-    /// Container of the output: safetensors, gguf or npz
+    /// Container of the output: safetensors, gguf, npz or qnat
     #[arg(long, value_name = "FORMAT", value_parser = parse_container)]
     pub to: ConvertTarget,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
@@ -89,7 +89,7 @@ fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
 }
 
 fn parse_container(text: &str) -> Result<ConvertTarget, String> {
-    text.parse().map_err(|_| "supported targets: safetensors, gguf, npz".to_owned())
+    text.parse().map_err(|_| "supported targets: safetensors, gguf, npz, qnat".to_owned())
 }
 
 /// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.

@@ -39,6 +39,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
         ConvertTarget::Safetensors | ConvertTarget::Npz => to.to_string().to_lowercase(),
         ConvertTarget::Gguf => "gguf".to_owned(),
+        ConvertTarget::Qnat => "nf4".to_owned(),
     };
     write(&input, &options, &args.run, &suffix, out)
 }

@@ -14,8 +14,14 @@ pub(super) fn layout(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<(Vec<Layout>, Vec<usize>)> {
+    #[cfg(not(any(feature = "gguf", feature = "qnat")))]
+    let _ = &report;
     match options.target {
         ConvertTarget::Safetensors => Ok((vec![in_safetensors(model, drafts, options)?], vec![0; drafts.len()])),
+        #[cfg(feature = "qnat")]
+        ConvertTarget::Qnat => Ok((vec![in_qnat(model, drafts, options, report)?], vec![0; drafts.len()])),
+        #[cfg(not(feature = "qnat"))]
+        ConvertTarget::Qnat => left_out("writing QNAT", "qnat"),
         #[cfg(feature = "npz")]
         ConvertTarget::Npz => Ok((vec![in_npz(drafts, options)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "npz"))]
@@ -23,11 +29,24 @@ pub(super) fn layout(
         #[cfg(feature = "gguf")]
         ConvertTarget::Gguf => gguf::layout(model, drafts, options, report),
         #[cfg(not(feature = "gguf"))]
-        ConvertTarget::Gguf => {
-            let _ = report;
-            left_out("writing GGUF", "gguf")
-        }
+        ConvertTarget::Gguf => left_out("writing GGUF", "gguf"),
     }
+}
+
+#[cfg(feature = "qnat")]
+fn in_qnat(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions, report: &mut Report) -> Result<Layout> {
+    use crate::write::qnat::{Tensor, layout};
+    one_file(options)?;
+    let tensor = |d: &'_ Draft<'_>| match &d.body {
+        super::plan::Body::Encode(encoding) => Some((encoding.block, encoding.blocks)),
+        _ => None,
+    };
+    let tensors: Vec<Tensor<'_>> = drafts
+        .iter()
+        .filter_map(|d| tensor(d).map(|(block, blocks)| Tensor { name: &d.name, shape: &d.shape, block, blocks }))
+        .collect();
+    report.notes.push(format!("{} tensors are quantized to NF4, which QNAT holds and nothing else", tensors.len()));
+    layout(&tensors, &model.metadata)
 }
 
 #[allow(dead_code)] // with every feature nothing is left out

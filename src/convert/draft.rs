@@ -1,7 +1,7 @@
 //! What the output will hold: every tensor with its type and shape, before its place is known.
 
 use super::options::ConvertOptions;
-#[cfg(feature = "gguf")]
+#[cfg(any(feature = "gguf", feature = "qnat"))]
 use super::options::ConvertTarget;
 use super::plan::{Body, Cut, GATHER_BYTES};
 use super::report::{Report, count};
@@ -47,6 +47,24 @@ impl<'m> Draft<'m> {
         Ok(Self { name: t.name().to_owned(), dtype, shape: shape.to_vec(), len, body, cut, verify })
     }
 
+    #[cfg(feature = "qnat")]
+    fn encode(item: Item<'m>) -> Result<Self> {
+        use super::encode::Encoding;
+        let (name, shape, verify, (encoding, cut)) = match item {
+            Item::Plain(t) => {
+                let verify = vec![t.part()];
+                (t.name().to_owned(), t.shape().to_vec(), verify, Encoding::of_tensor(&t)?)
+            }
+            Item::Group(group) => {
+                let verify = group.parts.iter().map(|(_, t)| t.part()).collect();
+                (group.name.clone(), group.shape.clone(), verify, Encoding::of_group(group)?)
+            }
+        };
+        let &Encoding { block, blocks, .. } = &encoding;
+        let len = crate::write::qnat::Tensor { name: &name, shape: &shape, block, blocks }.len();
+        Ok(Self { name, dtype: Dtype::U8, shape, len, body: Body::Encode(encoding), cut, verify })
+    }
+
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
         let Group { name, shape, decoder, parts, .. } = group;
         let verify = parts.iter().map(|(_, t)| t.part()).filter(|part| part.check().is_some()).collect();
@@ -79,6 +97,10 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
             .push(format!("{n} arrays left out that no tensor can hold, e.g. `{}` ({})", skipped.name, skipped.what));
     }
     let draft = |item| {
+        #[cfg(feature = "qnat")]
+        if options.target == ConvertTarget::Qnat {
+            return Draft::encode(item);
+        }
         let mut draft = match item {
             Item::Plain(t) => Draft::copy(&t),
             Item::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),

@@ -97,6 +97,8 @@ pub enum ConvertTarget {
     Gguf,
     /// NumPy's NPZ, stored.
     Npz,
+    /// qlora-rs's native format, in which every tensor is quantized to NF4.
+    Qnat,
 }
 
 impl ConvertTarget {
@@ -109,6 +111,7 @@ impl ConvertTarget {
             Self::Npz => crate::write::npz::descr(dtype).is_some(),
             #[cfg(not(feature = "npz"))]
             Self::Npz => false,
+            Self::Qnat => false,
         }
     }
 
@@ -119,6 +122,7 @@ impl ConvertTarget {
             Self::Safetensors => "safetensors",
             Self::Gguf => "gguf",
             Self::Npz => "npz",
+            Self::Qnat => "qnat",
         }
     }
 }
@@ -127,9 +131,9 @@ impl FromStr for ConvertTarget {
     type Err = AnamnesisError;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = [Self::Safetensors, Self::Gguf, Self::Npz];
+        let all = [Self::Safetensors, Self::Gguf, Self::Npz, Self::Qnat];
         let found = all.into_iter().find(|target| target.extension().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported targets: safetensors, gguf, npz"))
+        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported targets: safetensors, gguf, npz, qnat"))
     }
 }
 

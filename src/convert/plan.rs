@@ -37,6 +37,9 @@ pub(super) enum Body<'m> {
     Gather(Part<'m>, usize),
     /// Decoded values.
     Decode(Box<dyn Decode + 'm>),
+    /// Encoded values, decoded first if need be.
+    #[cfg(feature = "qnat")]
+    Encode(super::encode::Encoding<'m>),
 }
 
 /// One output tensor.

@@ -118,6 +118,13 @@ impl Shared<'_> {
                 self.put(output, (tile.rows.start * output.cut.cols * size) as u64, bytes)?;
                 Ok(bytes.len() as u64)
             }
+            #[cfg(feature = "qnat")]
+            Body::Encode(encoding) => {
+                let before = tile.rows.start * output.cut.cols + tile.cols.start;
+                let level = self.options.level;
+                encoding.run(tile, before, &mut worker.input, level, |at, bytes| self.put(output, at, bytes))?;
+                Ok(tile.values() as u64 / 2)
+            }
             Body::Decode(decoder) => {
                 decoder.load(tile, &mut worker.input)?;
                 let height = (SLAB_VALUES / tile.cols.len().max(1)).max(1);

@@ -68,7 +68,6 @@ impl<'m> Part<'m> {
 
     /// Reads all stored bytes and compares their checksum, if they have one. Compressed data checks itself.
     pub(crate) fn verify(&self) -> Result<()> {
-        #[cfg(any(feature = "npz", feature = "pth"))]
         if let Some(check) = &self.info.check {
             let mut sum = crc32fast::Hasher::new_with_initial_len(check.before.1, check.before.0);
             let mut piece = vec![0; (256 << 10).min(check.len as usize)];
