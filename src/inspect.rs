@@ -41,6 +41,10 @@ pub struct InspectInfo {
     pub quant_states: usize,
     /// Scales of activations and of the KV cache, which no recovery keeps.
     pub activations: usize,
+    /// Tensors of an optimizer's state, as training checkpoints have them beside the model.
+    pub optimizer: usize,
+    /// Their bytes.
+    pub optimizer_size: u64,
     /// Bytes of the stored tensors.
     pub current_size: u64,
     /// Bytes of the tensors after recovery.
@@ -48,6 +52,8 @@ pub struct InspectInfo {
     /// Element type of that recovery.
     #[serde(skip)]
     pub output_dtype: TargetDtype,
+    /// What a user should know of the file.
+    pub notes: Vec<String>,
     /// Why the model cannot be recovered; empty if it can.
     pub problems: Vec<String>,
 }
@@ -91,9 +97,12 @@ impl ParsedModel {
             nested_scales: count(TensorRole::NestedScale),
             quant_states: count(TensorRole::QuantState),
             activations: count(TensorRole::Activation),
+            optimizer: optimizer(self).count(),
+            optimizer_size: optimizer(self).map(|t| t.info().len).sum(),
             current_size: self.tensor_bytes(),
             dequantized_size: dequantized_size(&resolution, output_dtype),
             output_dtype,
+            notes: self.notes.clone(),
             problems: problems(self, &resolution),
             schemes,
         };
@@ -109,6 +118,23 @@ fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole>
     resolution.dropped.iter().for_each(|t| roles[t.index] = crate::scheme::role_of_dropped(t.name()));
     resolution.problems.iter().for_each(|p| roles[p.tensor.index] = p.role);
     roles
+}
+
+/// Keys under which training loops keep the state of their optimizers.
+const OPTIMIZER: &[&str] = &[
+    "optimizer",
+    "optimizers",
+    "optimizer_state",
+    "optimizer_states",
+    "optimizer_state_dict",
+    "optim",
+    "optim_state",
+    "opt",
+    "opt_state",
+];
+
+fn optimizer(model: &ParsedModel) -> impl Iterator<Item = Tensor<'_>> {
+    model.tensors().filter(|t| t.name().split_once('.').is_some_and(|(root, _)| OPTIMIZER.contains(&root)))
 }
 
 fn problems(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<String> {
@@ -168,10 +194,17 @@ impl fmt::Display for InspectInfo {
         for (label, n, what) in optional.into_iter().filter(|(_, n, _)| *n > 0) {
             writeln!(f, "{label}{n} tensors{what}")?;
         }
+        if self.optimizer > 0 {
+            let size = format_bytes(self.optimizer_size);
+            writeln!(f, "Optimizer:   {} of these tensors are its state ({size})", self.optimizer)?;
+        }
         let (now, then) = (format_bytes(self.current_size), format_bytes(self.dequantized_size));
         write!(f, "Size:        {now} ({}) -> {then} ({})", self.family(), self.output_dtype)?;
         if self.quantized > 0 && self.problems.is_empty() {
             write!(f, "\nLethe took:  ~{} of precision", format_bytes(self.lethe_took()))?;
+        }
+        for note in self.notes.iter().take(MAX_PROBLEMS) {
+            write!(f, "\nNote:        {}", printable(note))?;
         }
         for problem in self.problems.iter().take(MAX_PROBLEMS) {
             write!(f, "\nProblem:     {}", printable(problem))?;

@@ -116,6 +116,32 @@ impl ParsedModel {
         self.tensors().find(|t| t.name() == name)
     }
 
+    /// The part of the model below `root`, a way through a checkpoint such as `state_dict`: names lose it.
+    ///
+    /// # Errors
+    /// `Parse` if there is no tensor below it; the error lists where there are some.
+    pub fn with_root(mut self, root: &str) -> Result<Self> {
+        let below = |name: &str| name.strip_prefix(root)?.strip_prefix('.').map(str::to_owned);
+        let mut found = Vec::new();
+        for (i, t) in self.tensors.iter_mut().enumerate() {
+            if let Some(name) = below(&t.name) {
+                t.name = name;
+                found.push(i);
+            }
+        }
+        if found.is_empty() {
+            let mut roots: Vec<&str> = self.tensors.iter().filter_map(|t| Some(t.name.split_once('.')?.0)).collect();
+            roots.dedup();
+            roots.truncate(10);
+            let what = format!("no tensor is below `{root}`; there are some below {}", roots.join(", "));
+            return Err(AnamnesisError::parse(what));
+        }
+        self.qnat = found.iter().filter_map(|&i| self.qnat.get(i).cloned()).collect();
+        self.tensors = found.into_iter().map(|i| self.tensors[i].clone()).collect();
+        self.skipped.retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
+        Ok(self)
+    }
+
     /// Free-form metadata of the container (`__metadata__` in safetensors).
     #[must_use]
     pub fn metadata(&self) -> &HashMap<String, String> {

@@ -20,7 +20,7 @@ pub(super) enum Command {
     Parse(FileArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
-    Inspect(FileArgs),
+    Inspect(InspectArgs),
     /// Decode every quantized tensor and write a standard safetensors file
     #[command(visible_alias = "dequantize")]
     Remember(RememberArgs),
@@ -32,12 +32,24 @@ pub(super) enum Command {
 pub(super) struct FileArgs {
     /// Model file, or ollama:MODEL[:TAG]
     pub file: PathBuf,
+    /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
+    #[arg(long, visible_alias = "prefix", value_name = "KEY")]
+    pub root: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct InspectArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// List every global that a pickle names, allowed or not; nothing is executed
+    #[arg(long)]
+    pub globals: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct RememberArgs {
-    /// Model file, or ollama:MODEL[:TAG]
-    pub file: PathBuf,
+    #[command(flatten)]
+    pub input: FileArgs,
     /// Element type of recovered weights: bf16, f16 or f32
     #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
     pub to: TargetDtype,
@@ -47,8 +59,8 @@ pub(super) struct RememberArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ConvertArgs {
-    /// Model file, or ollama:MODEL[:TAG]
-    pub file: PathBuf,
+    #[command(flatten)]
+    pub input: FileArgs,
     /// Container of the output: safetensors, gguf, npz or qnat
     #[arg(long, value_name = "FORMAT", value_parser = parse_container)]
     pub to: ConvertTarget,

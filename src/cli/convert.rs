@@ -13,7 +13,7 @@ use crate::{
 
 /// Decodes a file and says what was done.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
-    let input = input::open(&args.file)?;
+    let input = input::open(&args.input)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
     write(&input, &options, &args.run, &suffix, out)
@@ -32,7 +32,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     {
         options.gguf_metadata = metadata(args)?;
     }
-    let input = input::open(&args.file)?;
+    let input = input::open(&args.input)?;
     let to = args.out_dtype.unwrap_or_default();
     options.run = run_options(to, &args.run)?;
     let suffix = match args.to {

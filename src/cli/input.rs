@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::args::FileArgs;
 #[cfg(not(feature = "ollama"))]
 use crate::AnamnesisError;
 use crate::{ParsedModel, Result};
@@ -13,8 +14,17 @@ pub(super) struct Input {
     pub named: PathBuf,
 }
 
-/// Opens `path`.
-pub(super) fn open(path: &Path) -> Result<Input> {
+/// Opens a model, or the part of it that is wanted.
+pub(super) fn open(args: &FileArgs) -> Result<Input> {
+    let Input { model, named } = open_all(&args.file)?;
+    let model = match &args.root {
+        Some(root) => model.with_root(root)?,
+        None => model,
+    };
+    Ok(Input { model, named })
+}
+
+fn open_all(path: &Path) -> Result<Input> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {
         return Ok(Input { model: crate::parse(path)?, named: path.to_path_buf() });

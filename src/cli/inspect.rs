@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::args::FileArgs;
+use super::args::{FileArgs, InspectArgs};
 use super::input;
 use crate::error::printable;
 use crate::inspect::{format_bytes, names};
@@ -10,7 +10,7 @@ use crate::{InspectInfo, Result};
 
 /// Counts the tensors by role, or lists those of a GGUF file.
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
-    let model = input::open(&args.file)?.model;
+    let model = input::open(args)?.model;
     let info = model.inspect();
     #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of(&model) {
@@ -46,8 +46,11 @@ fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
 }
 
 /// Shows format and sizes.
-pub(super) fn inspect(args: &FileArgs, out: &mut impl Write) -> Result<()> {
-    let model = input::open(&args.file)?.model;
+pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
+    if args.globals {
+        return globals(&args.input, out);
+    }
+    let model = input::open(&args.input)?.model;
     #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of(&model) {
         writeln!(out, "{summary}")?;
@@ -55,6 +58,22 @@ pub(super) fn inspect(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     }
     writeln!(out, "{}", model.inspect())?;
     Ok(())
+}
+
+/// Lists what a pickle names.
+#[cfg(feature = "pth")]
+fn globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
+    for global in crate::pickle_globals(&args.file)? {
+        let verdict = if global.allowed { "allowed" } else { "refused" };
+        writeln!(out, "{verdict}  {}.{}", printable(&global.module), printable(&global.name))?;
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "pth"))]
+fn globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
+    let what = "needs the feature `pth`, which this build leaves out";
+    Err(crate::AnamnesisError::unsupported("Python pickle", what))
 }
 
 /// The tensors of a GGUF file, one a line.
