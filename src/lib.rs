@@ -74,9 +74,15 @@ pub use parse::gguf::{
 #[cfg(feature = "ollama")]
 pub use parse::ollama::resolve_ollama_model;
 #[cfg(feature = "npz")]
-pub use parse::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
+pub use parse::{
+    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
+    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+};
 #[cfg(feature = "pth")]
-pub use parse::{PickleGlobal, PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader, pickle_globals};
+pub use parse::{
+    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthTensor, PthTensorInfo, parse_pth, parse_pth_bytes,
+    parse_pth_front_matter_from_reader, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+};
 pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
 pub use scheme::{Fp8Format, QuantScheme, TensorRole};
 #[cfg(feature = "gguf")]

@@ -27,9 +27,15 @@ use std::sync::Arc;
 
 pub use self::header::{SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader};
 #[cfg(feature = "npz")]
-pub use self::npz::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
+pub use self::npz::{
+    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
+    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+};
 #[cfg(feature = "pth")]
-pub use self::pth::{PickleGlobal, PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader, pickle_globals};
+pub use self::pth::{
+    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthTensor, PthTensorInfo, parse_pth, parse_pth_bytes,
+    parse_pth_front_matter_from_reader, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+};
 use crate::config::QuantConfig;
 use crate::source::Source;
 use crate::{ParsedModel, Result};

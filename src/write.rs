@@ -8,6 +8,8 @@ pub(crate) mod npz;
 #[cfg(feature = "qnat")]
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
+#[cfg(any(feature = "npz", feature = "pth"))]
+pub(crate) mod whole;
 
 use crate::{Dtype, Result};
 

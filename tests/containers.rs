@@ -107,3 +107,56 @@ fn numpy() {
 fn pytorch() {
     check_all("pth", 150);
 }
+
+#[test]
+fn thin_views_agree_with_the_model() {
+    let path = data().join("demo/arrays.npz");
+    let arrays = anamnesis::parse_npz(&path).unwrap();
+    let model = parse(&path).unwrap();
+    assert_eq!(arrays.len(), model.tensors().len());
+    let listed = anamnesis::inspect_npz(&path).unwrap();
+    for t in &listed.tensors {
+        let (array, tensor) = (&arrays[&t.name], model.tensor(&t.name).unwrap());
+        assert_eq!((&t.shape, t.dtype, t.byte_len), (&array.shape, array.dtype, array.data.len()));
+        assert_eq!(tensor.bytes().unwrap(), array.data);
+    }
+    assert_same(&convert(&model, false).unwrap(), &anamnesis::npz_to_safetensors_bytes(&arrays).unwrap(), "npz");
+
+    let path = data().join("demo/checkpoint.pth");
+    let checkpoint = anamnesis::parse_pth(&path).unwrap();
+    let front = anamnesis::parse_pth_front_matter_from_reader(std::fs::File::open(&path).unwrap()).unwrap();
+    assert_eq!(front.tensors, checkpoint.tensor_info());
+    let bytes = checkpoint.to_safetensors_bytes().unwrap();
+    assert_same(&bytes, &convert(&parse(&path).unwrap(), false).unwrap(), "pth");
+    let tensors = checkpoint.tensors().unwrap();
+    assert_same(&bytes, &anamnesis::pth_to_safetensors_bytes(&tensors).unwrap(), "pth tensors");
+    let directory = tempfile::tempdir().unwrap();
+    checkpoint.to_safetensors(directory.path().join("a")).unwrap();
+    anamnesis::pth_to_safetensors(&tensors, directory.path().join("b")).unwrap();
+    anamnesis::npz_to_safetensors(&arrays, directory.path().join("c")).unwrap();
+    assert_eq!(std::fs::read(directory.path().join("a")).unwrap(), bytes);
+}
+
+/// A stream that counts how often it is read, in windows as a client of a server would have them.
+struct Counting<R>(R, std::rc::Rc<std::cell::Cell<usize>>);
+
+impl<R: std::io::Read> std::io::Read for Counting<R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.1.set(self.1.get() + 1);
+        self.0.read(out)
+    }
+}
+
+impl<R: std::io::Seek> std::io::Seek for Counting<R> {
+    fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+#[test]
+fn headers_take_few_reads() {
+    let reads = std::rc::Rc::new(std::cell::Cell::new(0));
+    let file = |name: &str| Counting(std::fs::File::open(data().join(name)).unwrap(), reads.clone());
+    anamnesis::parse_pth_front_matter_from_reader(file("demo/checkpoint.pth")).unwrap();
+    assert!(reads.get() <= 8, "{} reads", reads.get());
+}

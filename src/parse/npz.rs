@@ -1,5 +1,6 @@
 //! NPZ archives and bare NPY files. Stored arrays are read in place, compressed ones as streams.
 
+mod arrays;
 mod front;
 
 use std::collections::HashSet;
@@ -7,6 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
+pub use self::arrays::{NpzDtype, NpzTensor, npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes};
 pub use self::front::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
 use super::Contents;
 use super::npy::{self, Npy};

@@ -11,6 +11,7 @@ mod pickle;
 mod tar;
 mod tensors;
 mod value;
+mod view;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -26,6 +27,9 @@ use crate::{AnamnesisError, Result};
 
 pub use self::front::{PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader};
 pub(super) use self::tar::is_tar;
+pub use self::view::{
+    ParsedPth, PthDtype, PthTensor, parse_pth, parse_pth_bytes, pth_to_safetensors, pth_to_safetensors_bytes,
+};
 
 /// Largest `data.pkl`.
 const MAX_PICKLE_BYTES: u64 = 100 << 20;

@@ -1,0 +1,86 @@
+//! Arrays of an NPZ archive in memory, for callers who want them all.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::path::Path;
+
+use crate::write::whole::{WholeTensor, to_bytes, to_file};
+use crate::{Dtype, ParsedModel, Result, parse, parse_bytes};
+
+/// Element type of an array.
+pub type NpzDtype = Dtype;
+
+/// An array in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NpzTensor {
+    /// Name, without `.npy`.
+    pub name: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: NpzDtype,
+    /// Elements, little-endian and row-major.
+    pub data: Vec<u8>,
+}
+
+impl NpzTensor {
+    /// An array of these parts.
+    #[must_use]
+    pub const fn new(name: String, shape: Vec<usize>, dtype: NpzDtype, data: Vec<u8>) -> Self {
+        Self { name, shape, dtype, data }
+    }
+}
+
+/// Reads every array of an NPZ archive into memory. [`parse`](crate::parse()) leaves them where they are.
+///
+/// # Errors
+/// As [`parse`](crate::parse()); `Unsupported` if an array is one that no tensor can hold.
+pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
+    arrays(&parse(path)?)
+}
+
+/// As [`parse_npz`], of an archive in memory.
+///
+/// # Errors
+/// As there, without the I/O.
+pub fn parse_npz_bytes(bytes: Vec<u8>) -> Result<HashMap<String, NpzTensor>> {
+    arrays(&parse_bytes(bytes)?)
+}
+
+fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {
+    if let Some(skipped) = model.skipped.first() {
+        return Err(skipped.error());
+    }
+    let array = |t: crate::Tensor<'_>| {
+        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+        Ok((name.clone(), NpzTensor { name, shape, dtype: t.dtype(), data: t.bytes()?.into_owned() }))
+    };
+    model.tensors().map(array).collect()
+}
+
+/// Writes arrays as a safetensors file, sorted by name; an older file is replaced.
+///
+/// # Errors
+/// `Parse` that names an array whose data does not fit its shape; I/O.
+pub fn npz_to_safetensors<S: BuildHasher>(
+    arrays: &HashMap<String, NpzTensor, S>,
+    path: impl AsRef<Path>,
+) -> Result<()> {
+    to_file(&tensors(arrays), path.as_ref())
+}
+
+/// As [`npz_to_safetensors`], into memory.
+///
+/// # Errors
+/// As there, without the I/O.
+pub fn npz_to_safetensors_bytes<S: BuildHasher>(arrays: &HashMap<String, NpzTensor, S>) -> Result<Vec<u8>> {
+    to_bytes(&tensors(arrays))
+}
+
+fn tensors<S: BuildHasher>(arrays: &HashMap<String, NpzTensor, S>) -> Vec<WholeTensor<'_>> {
+    let mut all: Vec<_> =
+        arrays.iter().map(|(name, t)| WholeTensor { name, shape: &t.shape, dtype: t.dtype, data: &t.data }).collect();
+    all.sort_by_key(|t| t.name);
+    all
+}
