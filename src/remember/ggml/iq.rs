@@ -108,8 +108,8 @@ fn nibble(block: &[u8], at: usize, g: usize) -> u32 {
 
 /// Two entries of four values as one of eight.
 #[inline(always)]
-fn join(first: u32, second: u32) -> u64 {
-    u64::from(first) | u64::from(second) << 32
+fn join(first: u64, second: u64) -> u64 {
+    first | second << 32
 }
 
 /// `d | indices[64]`, then 4 bytes for 32 values: four times 7 bits of signs, and 4 bits of scale.
