@@ -108,6 +108,35 @@ fn pytorch() {
     check_all("pth", 150);
 }
 
+/// Whatever comes in goes out as NPZ and comes back the same, checksums included.
+#[test]
+fn out_as_npz_and_back() {
+    let (mut same, mut refused) = (0, 0);
+    for directory in ["npz", "pth"] {
+        for entry in std::fs::read_dir(data().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "safetensors" || e == "json") {
+                continue;
+            }
+            let Ok(model) = parse(&path) else { continue };
+            let Ok(want) = convert(&model, true) else { continue };
+            let options = ConvertOptions::new(ConvertTarget::Npz).with_skip_unsupported(true);
+            match model.recovery(options).and_then(|r| r.to_bytes()) {
+                Ok(npz) => {
+                    let again = parse_bytes(npz).unwrap();
+                    assert_same(&want, &convert(&again, false).unwrap(), &path.display().to_string());
+                    same += 1;
+                }
+                Err(e) => {
+                    assert!(matches!(e, AnamnesisError::Unsupported { .. }), "{}: {e}", path.display());
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(same > 180 && refused < 20, "{same} {refused}");
+}
+
 #[test]
 fn thin_views_agree_with_the_model() {
     let path = data().join("demo/arrays.npz");

@@ -28,7 +28,10 @@ const FORMATS: &[Format] = &[
         #[cfg(not(feature = "gguf"))]
         read: |_, _| unreadable("GGUF", "gguf"),
     },
-    Format { matches: |head| head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06"), read: read_zip },
+    Format {
+        matches: |head| matches!(head, [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]),
+        read: read_zip,
+    },
     Format {
         matches: |head| head.starts_with(b"QNAT"),
         #[cfg(feature = "qnat")]

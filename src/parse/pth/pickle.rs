@@ -14,6 +14,9 @@ use crate::{AnamnesisError, Result};
 /// Marks that are open at once.
 const MAX_MARKS: usize = 256;
 
+/// Different globals that are recorded.
+const MAX_GLOBALS: usize = 4096;
+
 /// A global that a pickle names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
@@ -288,6 +291,10 @@ impl<'a> Machine<'a> {
         let found = Global::find(&module, &name);
         let known = self.named.iter().any(|n| n.module == module && n.name == name);
         if !known {
+            if self.named.len() == MAX_GLOBALS {
+                let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
+                return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_GLOBALS", message });
+            }
             self.values.charge(64 + module.len() + name.len());
             self.named.push(Named { module: module.clone(), name: name.clone(), allowed: found.is_some() });
         }

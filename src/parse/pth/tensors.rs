@@ -18,6 +18,9 @@ const MAX_RATIO: u64 = 16;
 /// What views may take in any case.
 const FREE: u64 = 64 << 20;
 
+/// What all names may take besides eight times the pickle's length: keys can be repeated at no cost.
+const NAMES: usize = 8 << 20;
+
 /// A storage's place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
@@ -88,10 +91,16 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
     // A value that is shared may be walked several times, but not without end.
     let mut steps = machine.values.len() * 4 + 100_000;
     let mut stack = vec![(root, String::new(), 0usize)];
+    let mut names = 0;
     while let Some((id, name, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
             return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_VM_DEPTH", message });
+        }
+        names += name.len();
+        if names > NAMES + 8 * machine.input.at {
+            let message = "names of tensors that take far more than the pickle".to_owned();
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message });
         }
         let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
         let mut below: Vec<(Id, String)> = Vec::new();
