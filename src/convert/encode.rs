@@ -29,7 +29,7 @@ impl<'m> Encoding<'m> {
             return Err(AnamnesisError::unsupported("writing QNAT", what));
         }
         let (block, blocks) = blocks(t.name(), t.elements())?;
-        let cut = Cut { rows: 1, cols: t.elements(), tile_rows: 1, tile_cols: whole(GATHER_BYTES / 4, block) };
+        let cut = Cut { rows: 1, cols: t.elements(), tile_rows: 1, tile_cols: whole(GATHER_BYTES / 8, block) };
         Ok((Self { values: Values::Stored(t.part(), t.dtype()), block, blocks }, cut))
     }
 

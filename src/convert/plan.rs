@@ -22,7 +22,7 @@ const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 const TILE_ROWS: usize = 4096;
 
 /// Bytes that are gathered at once.
-pub(super) const GATHER_BYTES: usize = 1 << 20;
+pub(super) const GATHER_BYTES: usize = 2 << 20;
 
 /// Bytes of a tensor that are copied at once.
 const COPY_BYTES: usize = 256 << 10;

@@ -74,11 +74,11 @@ impl<'a> Machine<'a> {
             b'0' => self.pop_any(),
             b'1' => self.pop_mark().map(drop),
             b'2' => self.top().map(|id| self.stack.push(id)),
-            b'p' => self.memoize_line(),
+            b'p' => self.memo_line().and_then(|n| self.put(n)),
             b'q' => self.input.byte().and_then(|n| self.put(n.into())),
             b'r' => self.input.u32().and_then(|n| self.put(n)),
             0x94 => self.put(self.memo.len() as u32),
-            b'g' => self.get_line(),
+            b'g' => self.memo_line().and_then(|n| self.get(n)),
             b'h' => self.input.byte().and_then(|n| self.get(n.into())),
             b'j' => self.input.u32().and_then(|n| self.get(n)),
             b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => self.object(opcode),
@@ -382,16 +382,6 @@ impl<'a> Machine<'a> {
     fn memo_line(&mut self) -> Result<u32> {
         let range = self.input.line()?;
         self.input.text(&range)?.parse().map_err(|_| wrong("a place in the memo that is no number"))
-    }
-
-    fn memoize_line(&mut self) -> Result<()> {
-        let n = self.memo_line()?;
-        self.put(n)
-    }
-
-    fn get_line(&mut self) -> Result<()> {
-        let n = self.memo_line()?;
-        self.get(n)
     }
 }
 
