@@ -73,9 +73,6 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
-    /// Leave out arrays that no tensor can hold (text, objects, …)
-    #[arg(long)]
-    pub skip_unsupported: bool,
     /// Split a GGUF output into files of at most this size, e.g. 2GB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
@@ -91,6 +88,9 @@ pub(super) struct RunArgs {
     /// Worker threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
+    /// Leave out arrays that no tensor can hold (text, objects, …)
+    #[arg(long)]
+    pub skip_unsupported: bool,
     /// Replace an existing output
     #[arg(long)]
     pub force: bool,

@@ -24,7 +24,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     #[cfg_attr(not(feature = "gguf"), allow(unused_mut))]
     let mut options = ConvertOptions::new(args.to).with_decode(args.out_dtype.is_some());
     options.max_shard_size = args.max_shard_size;
-    options.skip_unsupported = args.skip_unsupported;
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && args.to != ConvertTarget::Gguf {
         return Err(AnamnesisError::unsupported("GGUF metadata", "only a GGUF output has it; use --to gguf"));
     }
@@ -85,6 +84,7 @@ fn write(
     let bar = progress::bar();
     let (moving, started) = (bar.clone(), Instant::now());
     let mut options = options.clone();
+    options.skip_unsupported = args.skip_unsupported;
     options.run = options.run.with_progress(move |p| moving.set_position(p.done_bytes));
     let recovery = input.model.recovery(options)?;
     let report = recovery.report();

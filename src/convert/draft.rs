@@ -1,5 +1,7 @@
 //! What the output will hold: every tensor with its type and shape, before its place is known.
 
+use std::collections::HashSet;
+
 use super::options::ConvertOptions;
 #[cfg(any(feature = "gguf", feature = "qnat"))]
 use super::options::ConvertTarget;
@@ -43,7 +45,7 @@ impl<'m> Draft<'m> {
         } else {
             (Body::Copy(part), Cut::of_bytes(len as usize, dtype))
         };
-        let verify = if part.check().is_some() && part.own_check().is_none() { vec![part] } else { vec![] };
+        let verify = if part.own_check().is_none() { vec![part] } else { vec![] };
         Ok(Self { name: t.name().to_owned(), dtype, shape: shape.to_vec(), len, body, cut, verify })
     }
 
@@ -114,7 +116,13 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         }
         Ok(draft)
     };
-    Ok((resolution.items.into_iter().map(draft).collect::<Result<_>>()?, report))
+    let mut drafts = resolution.items.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
+    // What several tensors are made from is checked once.
+    let mut seen = HashSet::new();
+    for draft in &mut drafts {
+        draft.verify.retain(|part| part.check().is_some_and(|check| seen.insert((part.source_index(), check.start))));
+    }
+    Ok((drafts, report))
 }
 
 /// Whether a tensor of eight-bit floats without a scale goes into the output as it is.

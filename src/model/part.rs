@@ -38,6 +38,11 @@ impl<'m> Part<'m> {
         self.info.check.as_ref()
     }
 
+    /// Which of the model's sources has the bytes.
+    pub(crate) fn source_index(&self) -> usize {
+        self.info.source
+    }
+
     /// The same, if the bytes that it is about are the tensor's, as they are read.
     pub(crate) fn own_check(&self) -> Option<&'m Check> {
         let (offset, len) = (self.info.offset, self.len);
@@ -89,13 +94,12 @@ impl<'m> Part<'m> {
     pub(crate) fn stream(&self, buffer: &mut Vec<u8>, mut put: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let Source::Deflated(member) = self.source else { return Ok(()) };
         let mut stream = member.stream();
-        let mut read = |out: &mut [u8]| stream.read_exact(out).map_err(|e| self.named(e.into()));
         let mut skip = self.info.offset;
         let mut at = 0;
         while skip > 0 || at < self.len {
             let n = if skip > 0 { skip } else { self.len - at }.min(256 << 10) as usize;
             buffer.resize(n, 0);
-            read(buffer)?;
+            stream.read_exact(buffer).map_err(|e| self.named(e.into()))?;
             if skip > 0 {
                 skip -= n as u64;
                 continue;
@@ -106,6 +110,8 @@ impl<'m> Part<'m> {
             put(at, buffer)?;
             at += n as u64;
         }
+        // What no tensor shows is checked with the rest.
+        std::io::copy(&mut stream, &mut std::io::sink()).map_err(|e| self.named(e.into()))?;
         Ok(())
     }
 

@@ -118,7 +118,7 @@ impl Archive {
         let bound = max.min((16 << 20) + member.stored_len.saturating_mul(8));
         if member.len > bound || member.stored_len > max {
             let message = format!("`{name}` of {} bytes, at most {bound} are read", member.len);
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_MEMBER_BYTES", message });
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PKL_SIZE", message });
         }
         let start = self.data_start(file, member)?;
         let mut bytes = vec![0; member.stored_len as usize];

@@ -25,7 +25,7 @@ pub(crate) struct Deflated {
     /// Their CRC-32.
     pub crc: u32,
     /// The bytes in a file that has no name, once someone wanted them out of order; or why that failed.
-    pub spool: OnceLock<std::result::Result<File, String>>,
+    pub spool: OnceLock<std::result::Result<File, (io::ErrorKind, String)>>,
 }
 
 impl Deflated {
@@ -41,10 +41,10 @@ impl Deflated {
     }
 
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let spool = self.spool.get_or_init(|| self.make_spool().map_err(|e| e.to_string()));
+        let spool = self.spool.get_or_init(|| self.make_spool().map_err(|e| (e.kind(), e.to_string())));
         match spool {
             Ok(file) => read_exact_at(file, offset, out).map_err(Into::into),
-            Err(what) => Err(AnamnesisError::parse(what.clone())),
+            Err((kind, what)) => Err(io::Error::new(*kind, what.clone()).into()),
         }
     }
 

@@ -1,14 +1,13 @@
 //! What an NPZ archive holds, by its headers: what tools show of a file they do not have.
 
-use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::Path;
 
 use super::read_archive;
-use crate::parse::read_at::Seeking;
+use crate::parse::read_at::{ReadAt, Seeking};
 use crate::parse::zip::Archive;
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, Result, TargetDtype};
+use crate::{Dtype, Result, TargetDtype};
 
 /// One array of an NPZ archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +46,7 @@ pub struct NpzInspectInfo {
 /// # Errors
 /// `Io` if the file cannot be read; as [`inspect_npz_from_reader`] otherwise.
 pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
-    let path = path.as_ref();
-    inspect_npz_from_reader(File::open(path).map_err(|e| AnamnesisError::io_at(path, &e))?)
+    inspect(&mut &Source::open(path.as_ref())?)
 }
 
 /// Summarises an NPZ archive from a stream: its directory, and the header of each array.
@@ -66,9 +64,12 @@ pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
 /// # Errors
 /// `Io` with the reader's own error; `Parse` if the archive is malformed; `LimitExceeded`.
 pub fn inspect_npz_from_reader<R: Read + Seek>(reader: R) -> Result<NpzInspectInfo> {
-    let mut file = Seeking::new(reader)?;
-    let archive = Archive::read(&mut file)?;
-    let contents = read_archive(&Source::HeaderOnly, &mut file, &archive)?;
+    inspect(&mut Seeking::new(reader)?)
+}
+
+fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
+    let archive = Archive::read(file)?;
+    let contents = read_archive(&Source::HeaderOnly, file, &archive)?;
     let info = |t: crate::model::TensorInfo| NpzTensorInfo {
         name: t.name,
         shape: t.shape,

@@ -54,6 +54,7 @@ pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>)
         }
     }
     drop(machine);
+    tensors::check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
     contents.sources.push(source);
     if lenient { Ok(contents) } else { not_empty(contents) }
 }

@@ -1,6 +1,7 @@
 //! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor is named by its way there.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::globals::{Element, Global};
 use super::pickle::Machine;
@@ -106,13 +107,21 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
         let mut below: Vec<(Id, String)> = Vec::new();
         match machine.values.node(id) {
             Node::Dict(entries) => {
+                let mut seen: HashMap<_, usize> = HashMap::new();
                 for &(key, value) in entries {
-                    let key = key_name(key, machine, 0)?;
-                    if holds_tensors(machine.values.node(value), persistent) {
-                        below.push((value, join(&key)));
+                    // Of a key that is set twice the last value counts; 1 and "1" are two keys.
+                    let own = (std::mem::discriminant(machine.values.node(key)), key_name(key, machine, 0)?);
+                    let name = join(&own.1);
+                    match seen.entry(own) {
+                        Entry::Occupied(at) => below[*at.get()].0 = value,
+                        Entry::Vacant(place) => {
+                            place.insert(below.len());
+                            below.push((value, name));
+                        }
                     }
                     steps = steps.saturating_sub(1);
                 }
+                below.retain(|(value, _)| holds_tensors(machine.values.node(*value), persistent));
             }
             Node::List(items) | Node::Tuple(items) => {
                 for (i, &item) in items.iter().enumerate() {
@@ -190,8 +199,7 @@ pub(super) fn add(
         let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
         let storage = Storage::read(id, machine).map_err(named)?;
         let at = match places.get(&storage.key) {
-            // A storage is checked once, with the first tensor that it has.
-            Some(&at) => Place { crc: None, ..at },
+            Some(&at) => at,
             None => {
                 let at = place(&storage, contents).map_err(named)?;
                 places.insert(storage.key.clone(), at);
@@ -206,7 +214,7 @@ pub(super) fn add(
         *users.entry(storage.key.clone()).or_default() += 1;
         contents.tensors.push(tensor_of(&name, dtype, &view, storage.offset, at, big_endian)?);
     }
-    check_ratio(contents, &places)?;
+    check_ratio(contents, places.values())?;
     let shared = users.values().filter(|&&n| n > 1).sum::<usize>();
     if shared > 0 {
         contents.notes.push(format!("{shared} tensors share their storage with others; each is written by itself"));
@@ -263,8 +271,8 @@ pub(super) fn tensor_of(
 }
 
 /// Views may repeat what is stored, within reason.
-fn check_ratio(contents: &Contents, places: &HashMap<String, Place>) -> Result<()> {
-    let stored = places.values().fold(0u64, |n, place| n.saturating_add(place.len));
+pub(super) fn check_ratio<'a>(contents: &Contents, places: impl Iterator<Item = &'a Place>) -> Result<()> {
+    let stored = places.fold(0u64, |n, place| n.saturating_add(place.len));
     let wanted = contents.tensors.iter().fold(0u64, |n, t| n.saturating_add(t.len));
     if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE) {
         let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
