@@ -246,7 +246,8 @@ impl<'m> Tensor<'m> {
             part.verify()?;
         }
         if part.is_verbatim() {
-            return self.source().view(info.offset..info.offset + info.len);
+            let range = info.offset..info.offset + info.len;
+            return self.source().view(range).map_err(|error| part.named(error));
         }
         let mut bytes = vec![0; info.len as usize];
         part.read_at(0, &mut bytes)?;

@@ -1,6 +1,6 @@
 //! A tensor's bytes as the pipeline reads them: positionally, into the caller's buffer.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
 use super::strided::{self, Dim};
@@ -172,7 +172,9 @@ impl<'m> Part<'m> {
     /// The same error, naming the tensor.
     pub(crate) fn named(&self, error: AnamnesisError) -> AnamnesisError {
         match error {
-            AnamnesisError::Io(e) if is_malformed(&e) => AnamnesisError::parse(format!("tensor `{}`: {e}", self.name)),
+            AnamnesisError::Io(e) if is_malformed(&e) || self.is_deflated() && e.kind() == ErrorKind::UnexpectedEof => {
+                AnamnesisError::parse(format!("tensor `{}`: {e}", self.name))
+            }
             AnamnesisError::Io(e) => {
                 let name = printable(self.name);
                 AnamnesisError::Io(std::io::Error::new(e.kind(), format!("reading tensor `{name}`: {e}")))

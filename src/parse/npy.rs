@@ -60,6 +60,7 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
     let (len, prefix) = match first {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, a, b, ..] => (u32::from(u16::from_le_bytes([*a, *b])), 10),
         [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]), 12),
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1..=3, 0, ..] => return wrong("it is truncated"),
         [0x93, b'N', b'U', b'M', b'P', b'Y', major, minor, ..] => {
             return Err(AnamnesisError::unsupported(
                 format!("NPY version {major}.{minor}"),

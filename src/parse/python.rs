@@ -139,9 +139,10 @@ impl<'a> Parser<'a> {
                     'U' => out.push(self.code(8, 16)?),
                     c @ '0'..='7' => {
                         let more = self.rest.len() - self.rest.trim_start_matches(|c| matches!(c, '0'..='7')).len();
-                        let more = self.code(more.min(2), 8)? as u32;
-                        let shift = if more < 8 { 3 } else { 6 };
-                        out.push(char::from_u32(c.to_digit(8)? << shift | more)?);
+                        let (digits, rest) = self.rest.split_at(more.min(2));
+                        self.rest = rest;
+                        let number = digits.chars().fold(c.to_digit(8)?, |n, d| n * 8 + d.to_digit(8).unwrap_or(0));
+                        out.push(char::from_u32(number)?);
                     }
                     other => out.extend(['\\', other]),
                 },

@@ -39,6 +39,8 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) struct Archive {
     pub members: Vec<Member>,
+    /// Where the members' local headers begin, in ascending order.
+    headers: Vec<u64>,
     /// Where the central directory begins: no member reaches beyond.
     directory: u64,
 }
@@ -89,7 +91,9 @@ impl Archive {
         let members = read_directory(&directory, &end)?;
         check_names(&members)?;
         check_overlap(&members, end.offset)?;
-        Ok(Self { members, directory: end.offset })
+        let mut headers: Vec<u64> = members.iter().map(|m| m.header).collect();
+        headers.sort_unstable();
+        Ok(Self { members, headers, directory: end.offset })
     }
 
     /// Where the data of `member` begins: behind its local header, which must say what the directory says.
@@ -106,9 +110,11 @@ impl Archive {
             return Err(broken(format!("the local header of `{name}` is not what the directory says")));
         }
         let start = member.header + header.len() as u64 + u64::from(u16_at(&header, 28));
-        match start.checked_add(member.stored_len).filter(|&end| end <= self.directory) {
+        let next = self.headers.partition_point(|&header| header <= member.header);
+        let next = self.headers.get(next).copied().unwrap_or(self.directory);
+        match start.checked_add(member.stored_len).filter(|&end| end <= next) {
             Some(_) => Ok(start),
-            None => Err(broken(format!("`{name}` reaches into the directory"))),
+            None => Err(broken(format!("`{name}` reaches into what follows it"))),
         }
     }
 
@@ -167,8 +173,12 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<End>
             return Err(broken("its 64-bit end record is out of place"));
         }
         file.read_at(place, &mut record)?;
-        if !record.starts_with(b"PK\x06\x06") || place + 12 + u64_at(&record, 4) != tail_start + locator as u64 {
+        let ends = u64_at(&record, 4).checked_add(place + 12);
+        if !record.starts_with(b"PK\x06\x06") || ends != Some(tail_start + locator as u64) {
             return Err(broken("its 64-bit end record is malformed"));
+        }
+        if u32_at(&record, 16) != u32_at(&record, 20) || u64_at(&record, 24) != u64_at(&record, 32) {
+            return Err(broken("it is in several parts"));
         }
         end = End { entries: u64_at(&record, 32), len: u64_at(&record, 40), offset: u64_at(&record, 48) };
         directory_end = place;
@@ -224,6 +234,10 @@ fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Mem
     if method != 0 && method != 8 {
         let what = format!("member `{name}`: method {method}; stored and deflated members are read");
         return Err(AnamnesisError::unsupported("ZIP compression", what));
+    }
+    // A byte of deflated data gives 1032 bytes at most.
+    if method == 8 && len > stored_len.saturating_add(1).saturating_mul(1032) {
+        return wrong("it cannot become as long as it is said to be");
     }
     if method == 0 && len != stored_len {
         return wrong("it is stored, and its two sizes differ");

@@ -46,13 +46,17 @@ impl<'a> Input<'a> {
     pub(super) fn skip(&mut self, n: u64) {
         // What was read stays, for values refer to it; the file goes on behind it.
         let at = self.position() + n;
-        self.read.truncate(self.at);
+        let ahead = self.read.len() - self.at;
+        match usize::try_from(n).ok().filter(|&n| n <= ahead) {
+            Some(n) => drop(self.read.drain(self.at..self.at + n)),
+            None => self.read.truncate(self.at),
+        }
         self.len = (self.start + self.len).saturating_sub(at) + self.at as u64;
         self.start = at - self.at as u64;
     }
 
     fn need(&mut self, n: usize) -> Result<()> {
-        let end = self.at as u64 + n as u64;
+        let end = (self.at as u64).saturating_add(n as u64);
         if end > self.len {
             let (at, len) = (self.at, self.len);
             return Err(AnamnesisError::parse(format!("pickle: it is truncated: {n} bytes at {at} of {len}")));

@@ -264,12 +264,12 @@ impl<'a> Machine<'a> {
             }
             b'R' | 0x81 => {
                 let (args, callable) = (self.pop()?, self.pop()?);
-                let args = self.values.tuple(args).ok_or_else(|| wrong("arguments that are no tuple"))?.to_vec();
+                let args = self.arguments(args)?;
                 self.call_value(callable, &args)
             }
             0x92 => {
                 let (_, args, class) = (self.pop()?, self.pop()?, self.pop()?);
-                let args = self.values.tuple(args).ok_or_else(|| wrong("arguments that are no tuple"))?.to_vec();
+                let args = self.arguments(args)?;
                 self.call_value(class, &args)
             }
             // The state of an object is attributes; none of them is a tensor's.
@@ -284,6 +284,12 @@ impl<'a> Machine<'a> {
                 self.push(Node::Persistent(id))
             }
         }
+    }
+
+    /// The first arguments of a call; nothing that is known takes more.
+    fn arguments(&self, args: Id) -> Result<Vec<Id>> {
+        let args = self.values.tuple(args).ok_or_else(|| wrong("arguments that are no tuple"))?;
+        Ok(args.iter().take(16).copied().collect())
     }
 
     fn global(&mut self, module: &Range<usize>, name: &Range<usize>) -> Result<Global> {

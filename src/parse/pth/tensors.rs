@@ -98,11 +98,14 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
             return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_VM_DEPTH", message });
         }
-        names += name.len();
-        if names > NAMES + 8 * machine.input.at {
+        let mut charge = |bytes: usize| {
+            names += bytes;
+            if names <= NAMES + 8 * machine.input.at {
+                return Ok(());
+            }
             let message = "names of tensors that take far more than the pickle".to_owned();
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message });
-        }
+            Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message })
+        };
         let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
         let mut below: Vec<(Id, String)> = Vec::new();
         match machine.values.node(id) {
@@ -112,6 +115,7 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
                     // Of a key that is set twice the last value counts; 1 and "1" are two keys.
                     let own = (std::mem::discriminant(machine.values.node(key)), key_name(key, machine, 0)?);
                     let name = join(&own.1);
+                    charge(name.len() + own.1.len())?;
                     match seen.entry(own) {
                         Entry::Occupied(at) => below[*at.get()].0 = value,
                         Entry::Vacant(place) => {
@@ -126,7 +130,9 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
             Node::List(items) | Node::Tuple(items) => {
                 for (i, &item) in items.iter().enumerate() {
                     if holds_tensors(machine.values.node(item), persistent) {
-                        below.push((item, join(&i.to_string())));
+                        let name = join(&i.to_string());
+                        charge(name.len())?;
+                        below.push((item, name));
                     }
                     steps = steps.saturating_sub(1);
                 }
@@ -154,6 +160,9 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
     Ok(found)
 }
 
+/// Longest key that is made of others.
+const MAX_KEY: usize = 4096;
+
 /// A dict's key as Python's `str` shows it.
 fn key_name(key: Id, machine: &Machine<'_>, depth: usize) -> Result<String> {
     Ok(match machine.values.node(key) {
@@ -164,8 +173,15 @@ fn key_name(key: Id, machine: &Machine<'_>, depth: usize) -> Result<String> {
         Node::Bool(b) => if *b { "True" } else { "False" }.to_owned(),
         Node::None => "None".to_owned(),
         Node::Tuple(items) if depth < 4 => {
-            let items = items.iter().map(|&id| key_name(id, machine, depth + 1)).collect::<Result<Vec<_>>>()?;
-            format!("({})", items.join(", "))
+            let mut text = "(".to_owned();
+            for (i, &id) in items.iter().enumerate() {
+                text += if i == 0 { "" } else { ", " };
+                text += &key_name(id, machine, depth + 1)?;
+                if text.len() > MAX_KEY {
+                    return Err(AnamnesisError::parse("pickle: a dict whose key is no name"));
+                }
+            }
+            text + ")"
         }
         _ => return Err(AnamnesisError::parse("pickle: a dict whose key is no name")),
     })
@@ -250,7 +266,8 @@ pub(super) fn tensor_of(
     // Strides of dimensions with one element, or none, mean nothing.
     let plain = row_major_strides(shape);
     let is_plain = len == 0 || shape.iter().zip(strides).zip(&plain).all(|((&n, s), p)| n == 1 || s == p);
-    let start = (view.offset + before) as u64 * size as u64;
+    // An empty tensor may claim to be anywhere; what has elements was found to lie in its storage.
+    let start = if len == 0 { 0 } else { (view.offset + before) as u64 * size as u64 };
     let mut shape = shape.clone();
     if packed {
         let last = shape.last_mut().filter(|_| is_plain);
@@ -262,7 +279,7 @@ pub(super) fn tensor_of(
         dtype,
         shape,
         source: place.source,
-        offset: place.offset + if len == 0 { 0 } else { start },
+        offset: place.offset + start,
         len,
         strides: (!is_plain).then(|| strides.clone()),
         big_endian: big_endian && dtype.bits() > 8,
