@@ -3,6 +3,9 @@
 //! The tensors decide how they are decoded; the config decides what tensors cannot tell (zero-point
 //! convention, block size of ragged blocks) and is checked against them.
 
+pub(crate) mod edit;
+mod module;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +14,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+pub(crate) use self::module::Module;
 use crate::{AnamnesisError, Result};
 
 /// Largest config file that is read. Real ones have a few KiB, with per-layer tables some MiB.
@@ -21,7 +25,9 @@ const MAX_CONFIG_BYTES: u64 = 64 << 20;
 const PLACES: &[(&str, &[&str])] = &[
     ("config.json", &["quantization_config"]),
     ("config.json", &["text_config", "quantization_config"]),
+    ("config.json", &["compression_config"]),
     ("config.json", &["quantization"]),
+    ("params.json", &["quantization"]),
     ("hf_quant_config.json", &["quantization"]),
     ("quantize_config.json", &[]),
     ("quant_config.json", &[]),
@@ -48,12 +54,18 @@ pub struct QuantConfig {
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
     skipped: OnceLock<Skips>,
+    /// What is said of single modules, compiled when first asked for.
+    rules: OnceLock<module::Rules>,
 }
 
 impl QuantConfig {
     /// Reads the configs in the directory of `model`.
     pub(crate) fn beside(model: &Path) -> Result<Self> {
-        let dir = model.parent().unwrap_or(Path::new(""));
+        Self::of_directory(model.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Reads the configs in `dir`.
+    pub(crate) fn of_directory(dir: &Path) -> Result<Self> {
         let mut files: HashMap<&str, Option<Value>> = HashMap::new();
         let mut places = Vec::new();
         for &(file, keys) in PLACES {
@@ -181,20 +193,6 @@ impl QuantConfig {
         .is_some()
     }
 
-    /// `[rows, columns]` of the blocks that share a scale: `weight_block_size`, or the `block_structure` that
-    /// all config groups of compressed-tensors have.
-    pub(crate) fn weight_block_size(&self) -> Option<([usize; 2], &str)> {
-        self.first(|p| {
-            let group = |g: &Value| pair(g.get("weights")?.get("block_structure")?);
-            let groups = || {
-                let sizes: Option<Vec<_>> = p.get("config_groups")?.as_object()?.values().map(group).collect();
-                let sizes = sizes?;
-                sizes.first().copied().filter(|first| sizes.iter().all(|size| size == first))
-            };
-            p.get("weight_block_size").and_then(pair).or_else(groups)
-        })
-    }
-
     /// Whether a list of unquantized modules covers `module`: by name, by a trailing or inner part of
     /// its path, by a `*` pattern, or by a regular expression after `re:`.
     #[must_use]
@@ -241,6 +239,16 @@ fn pair(value: &Value) -> Option<[usize; 2]> {
         [rows, cols] => Some([size(rows)?, size(cols)?]),
         _ => None,
     }
+}
+
+/// The expression that `text` means: what follows `re:`, from the name's beginning; else a pattern with `*` and `?`.
+pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
+    let expression = match text.strip_prefix("re:") {
+        Some(expression) => format!("^(?:{expression})"),
+        None => format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*").replace(r"\?", ".")),
+    };
+    let wrong = |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string());
+    regex_lite::Regex::new(&expression).map_err(wrong)
 }
 
 /// The modules that skip lists mean.
@@ -303,8 +311,8 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The JSON in `path`; `None` if there is no such file.
-fn read_json(path: &Path) -> Result<Option<Value>> {
+/// The bytes of a small file; `None` if there is no such file.
+pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     // Looked at first: to open a pipe is to wait for its writer.
     let found = std::fs::metadata(path).and_then(|there| there.is_file().then(|| File::open(path)).transpose());
     let file = match found {
@@ -315,12 +323,18 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
         }
         Err(e) => return Err(AnamnesisError::io_at(path, &e)),
     };
-    let mut json = Vec::new();
-    file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut json).map_err(|e| AnamnesisError::io_at(path, &e))?;
-    if json.len() as u64 > MAX_CONFIG_BYTES {
+    let mut bytes = Vec::new();
+    file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut bytes).map_err(|e| AnamnesisError::io_at(path, &e))?;
+    if bytes.len() as u64 > MAX_CONFIG_BYTES {
         let message = format!("{} is larger than {MAX_CONFIG_BYTES} bytes", path.display());
         return Err(AnamnesisError::LimitExceeded { limit: "MAX_CONFIG_BYTES", message });
     }
+    Ok(Some(bytes))
+}
+
+/// The JSON in `path`; `None` if there is no such file.
+fn read_json(path: &Path) -> Result<Option<Value>> {
+    let Some(json) = read_small(path)? else { return Ok(None) };
     let value =
         serde_json::from_slice(&json).or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
     value.map(Some).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))

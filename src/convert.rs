@@ -1,18 +1,23 @@
 //! The pipeline: options, a plan that fixes every output byte, the workers that fill it, and the report.
 
 mod container;
+mod directory;
 mod draft;
 #[cfg(feature = "qnat")]
 mod encode;
+mod manifest;
 mod options;
 mod plan;
 mod report;
 mod run;
+mod sidecars;
 mod sum;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
+pub use self::directory::finish_parts;
 pub use self::options::{ConvertOptions, ConvertTarget, Progress, RememberOptions};
 pub(crate) use self::report::count;
 pub use self::report::{Report, SchemeCount};
@@ -53,7 +58,9 @@ impl ParsedModel {
     /// # Errors
     /// As [`remember`](Self::remember), without the I/O of an output.
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
-        self.recovery(options.into())?.to_bytes()
+        let mut options = ConvertOptions::from(options.into());
+        options.single_file = true;
+        self.recovery(options)?.to_bytes()
     }
 
     /// Writes the model into the container that the options name, in constant memory.
@@ -74,7 +81,7 @@ impl ParsedModel {
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
         let options = options.into();
         let plan = Plan::new(self, &options)?;
-        Ok(Recovery { plan, inputs: self.sources.iter().collect(), options: options.run })
+        Ok(Recovery { plan, model: self, options })
     }
 
     pub(crate) fn resolve(&self) -> Resolution<'_> {
@@ -85,8 +92,8 @@ impl ParsedModel {
 /// A planned recovery: what [`ParsedModel::remember`] does, in two steps.
 pub struct Recovery<'m> {
     plan: Plan<'m>,
-    inputs: Vec<&'m Source>,
-    options: RememberOptions,
+    model: &'m ParsedModel,
+    options: ConvertOptions,
 }
 
 impl Recovery<'_> {
@@ -96,10 +103,31 @@ impl Recovery<'_> {
         &self.plan.report
     }
 
+    fn directory(&self) -> directory::Work<'_, '_> {
+        directory::Work { plan: &self.plan, model: self.model, options: &self.options }
+    }
+
+    /// Bytes of memory that the work takes at most: its threads, and what describes the tensors.
+    #[must_use]
+    pub fn peak_memory(&self) -> u64 {
+        let threads = run::threads(&self.options.run) as u64;
+        let tables = self.plan.outputs.len() as u64 * 1024 + self.model.header_size as u64 * 2;
+        threads * (4 << 20) + tables + (8 << 20)
+    }
+
+    /// Whether the output is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.plan.is_directory
+    }
+
     /// The files that [`write`](Self::write) makes of `output`: itself, or `NAME-00001-of-0000N.gguf` and so on.
     #[must_use]
     pub fn paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
         let (output, count) = (output.as_ref(), self.plan.files.len());
+        if self.plan.is_directory {
+            return self.directory().names().iter().map(|name| output.join(name)).collect();
+        }
         if count == 1 {
             return vec![output.to_path_buf()];
         }
@@ -113,15 +141,21 @@ impl Recovery<'_> {
     /// # Errors
     /// Whatever is wrong with the output's place; I/O; cancellation.
     pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
-        let Self { plan, inputs, options } = self;
+        let Self { plan, model, options } = self;
+        if plan.is_directory {
+            let mut report = plan.report.clone();
+            report.notes.extend(self.directory().write(output.as_ref())?);
+            return Ok(report);
+        }
+        let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
-            let place = Place { force: options.force, inputs, space: plan.report.output_bytes };
+            let place = Place { force: options.force, inputs: &inputs, space: plan.report.output_bytes };
             let file = OutputFile::create(path, planned.len, &place)?;
             planned.pieces.iter().try_for_each(|(at, piece)| file.write_at(*at, piece))?;
             files.push(file);
         }
-        run::run(plan, &files, options)?;
+        run::run(plan, plan.all(), &files, options, &AtomicU64::new(0))?;
         run::patch(plan, &files)?;
         for (file, planned) in files.iter().zip(&plan.files) {
             verify(planned, file)?;
@@ -150,7 +184,7 @@ impl Recovery<'_> {
         out.resize(len, 0);
         let sink = Mutex::new(out);
         file.pieces.iter().try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
-        run::run(plan, &sink, &self.options)?;
+        run::run(plan, plan.all(), &sink, &self.options.run, &AtomicU64::new(0))?;
         run::patch(plan, &sink)?;
         Ok(sink.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
@@ -167,8 +201,8 @@ impl Recovery<'_> {
                 Ok(())
             }
         }
-        let options = RememberOptions { level, threads: Some(1), ..self.options.clone() };
-        run::run(&self.plan, &Nowhere, &options)
+        let options = RememberOptions { level, threads: Some(1), ..self.options.run.clone() };
+        run::run(&self.plan, self.plan.all(), &Nowhere, &options, &AtomicU64::new(0))
     }
 }
 

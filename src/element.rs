@@ -10,6 +10,9 @@ pub(crate) trait Element: Pod + Send + Sync {
     /// `x` rounded once, to nearest even. NaN stays NaN.
     fn from_f32(x: f32) -> Self;
 
+    /// The exact value.
+    fn to_f32(self) -> f32;
+
     /// Rounds a tile of values; the loop is what gets vectorised.
     #[inline(always)]
     fn store(values: &[f32], out: &mut [Self]) {
@@ -24,6 +27,11 @@ impl Element for f32 {
     fn from_f32(x: f32) -> Self {
         x
     }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
 }
 
 impl Element for bf16 {
@@ -35,6 +43,11 @@ impl Element for bf16 {
         let nan = (bits >> 16) | 0x40;
         let out = if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded };
         bf16::from_bits(out as u16)
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32_from_bf16(self.to_bits())
     }
 }
 
@@ -55,6 +68,11 @@ impl Element for f16 {
         let out = if abs < 113 << 23 { small } else { normal };
         let out = if abs >= 143 << 23 { special } else { out };
         f16::from_bits((out | (sign >> 16)) as u16)
+    }
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32_from_f16(self.to_bits())
     }
 }
 

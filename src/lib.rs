@@ -59,7 +59,9 @@ mod write;
 
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
-pub use convert::{ConvertOptions, ConvertTarget, Progress, Recovery, RememberOptions, Report, SchemeCount};
+pub use convert::{
+    ConvertOptions, ConvertTarget, Progress, Recovery, RememberOptions, Report, SchemeCount, finish_parts,
+};
 #[cfg(feature = "gguf")]
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
@@ -84,6 +86,6 @@ pub use parse::{
     parse_pth_front_matter_from_reader, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
 };
 pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
-pub use scheme::{Fp8Format, QuantScheme, TensorRole};
+pub use scheme::{Fp8Format, Granularity, QuantScheme, TensorRole};
 #[cfg(feature = "gguf")]
 pub use write::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};

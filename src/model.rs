@@ -29,6 +29,8 @@ pub struct ParsedModel {
     /// The file, or the files that hold parts of the model.
     pub(crate) sources: Vec<Source>,
     pub(crate) path: Option<PathBuf>,
+    /// The directory, if it was one.
+    pub(crate) directory: Option<Directory>,
     pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) metadata: HashMap<String, String>,
     pub(crate) header_size: usize,
@@ -61,6 +63,16 @@ pub(crate) struct TensorInfo {
     pub big_endian: bool,
     /// What the stored bytes are checked by.
     pub check: Option<Check>,
+}
+
+/// A directory with a model in one weight file or several.
+#[derive(Debug, Clone)]
+pub(crate) struct Directory {
+    pub path: PathBuf,
+    /// Names of the weight files.
+    pub files: Vec<String>,
+    /// Which of them each source is a part of.
+    pub file_of: Vec<usize>,
 }
 
 /// A tensor of a QNAT file: its shape, its blocks, and where its parts begin, from its first byte.
@@ -187,7 +199,7 @@ impl ParsedModel {
         false
     }
 
-    /// The file that was parsed, if it was one.
+    /// The file or the directory that was parsed, if it was one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()

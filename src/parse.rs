@@ -1,6 +1,7 @@
 //! Containers: one reader each, all into one [`ParsedModel`].
 
 mod detect;
+pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 mod header;
@@ -40,7 +41,8 @@ use crate::config::QuantConfig;
 use crate::source::Source;
 use crate::{ParsedModel, Result};
 
-/// Parses a model file: its header, and the quantization config beside it. No tensor data is read.
+/// Parses a model file, or a directory of Hugging Face's with all its shards: headers, and the quantization config
+/// beside them. No tensor data is read.
 ///
 /// Tensor views map the file: truncating it while they are in use raises SIGBUS. Conversions read
 /// positionally and do not; for a file that others may change under you use [`parse_bytes`].
@@ -50,6 +52,9 @@ use crate::{ParsedModel, Result};
 /// feature for it) is not in this build.
 pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
     let path = path.as_ref();
+    if path.is_dir() {
+        return directory::read(path);
+    }
     let source = Source::open(path)?;
     let config = QuantConfig::beside(path)?;
     read(source, config, Some(path))
@@ -106,6 +111,7 @@ impl Contents {
         ParsedModel {
             sources: self.sources,
             path: path.map(Path::to_path_buf),
+            directory: None,
             tensors: self.tensors,
             metadata: self.metadata,
             header_size: self.header_size,

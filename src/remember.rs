@@ -14,9 +14,9 @@ pub(crate) mod fp8;
 pub(crate) mod ggml;
 #[cfg(feature = "gptq")]
 pub(crate) mod gptq;
+pub(crate) mod grouped;
 #[cfg(feature = "nvfp4")]
 pub(crate) mod nvfp4;
-#[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) mod packed;
 #[cfg(feature = "qnat")]
 pub(crate) mod qnat;

@@ -5,15 +5,20 @@
 mod awq;
 #[cfg(feature = "bnb")]
 mod bnb;
+mod compressed_tensors;
 mod decode;
+mod fit;
 mod foreign;
 mod fp8;
 #[cfg(feature = "gguf")]
 mod ggml;
 #[cfg(feature = "gptq")]
 mod gptq;
+mod grouped;
+mod int8;
 mod kind;
 mod load;
+mod numbers;
 #[cfg(feature = "nvfp4")]
 mod nvfp4;
 #[cfg(any(feature = "gptq", feature = "awq"))]
@@ -26,7 +31,7 @@ mod roles;
 use std::collections::HashMap;
 
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
-pub use self::kind::{Fp8Format, QuantScheme};
+pub use self::kind::{Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 pub(crate) use self::resolve::{Item, Resolution};
 pub(crate) use self::roles::role_of_dropped;
@@ -86,6 +91,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &foreign::ComfyUi,
     #[cfg(feature = "nvfp4")]
     &nvfp4::Nvfp4,
+    &compressed_tensors::CompressedTensors,
+    &int8::Int8,
     &foreign::Foreign,
     #[cfg(feature = "gptq")]
     &gptq::Gptq,

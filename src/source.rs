@@ -1,6 +1,7 @@
 //! Where a model's bytes lie: a file, or memory. The only place that maps files.
 
 mod deflated;
+mod files;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,13 +12,15 @@ use std::sync::{Arc, OnceLock};
 use memmap2::Mmap;
 
 pub(crate) use self::deflated::Deflated;
+use self::files::Handle;
+pub(crate) use self::files::Pool;
 use crate::{AnamnesisError, Result};
 
 /// The bytes behind a [`ParsedModel`](crate::ParsedModel).
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A file, read positionally; mapped when a view is asked for.
-    File { file: Arc<File>, len: u64, map: OnceLock<Mmap> },
+    File { file: Handle, len: u64, map: OnceLock<Mmap> },
     /// The whole container in memory.
     Bytes(Arc<Vec<u8>>),
     /// A compressed part of another source.
@@ -29,21 +32,20 @@ pub(crate) enum Source {
 impl Source {
     /// Opens a regular file. Anything else (a directory, a device, a pipe) is an error.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        // Looked at first: to open a pipe is to wait for its writer.
-        let meta = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        if !meta.is_file() {
-            let what = if meta.is_dir() { "is a directory" } else { "not a regular file" };
-            let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
-            return Err(AnamnesisError::io_at(path, &error));
-        }
-        let file = File::open(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        Self::from_file(&file)
+        Self::from_file(&open_regular(path)?)
+    }
+
+    /// As [`open`](Self::open), for file `number` of many, of which `pool` keeps few open.
+    pub(crate) fn open_pooled(pool: &Arc<Pool>, number: usize, path: &Path) -> Result<Self> {
+        let file = open_regular(path)?;
+        let len = file.metadata()?.len();
+        Ok(Self::File { file: Handle::pooled(pool, number, path, file, len), len, map: OnceLock::new() })
     }
 
     /// A file that is open already.
     pub(crate) fn from_file(file: &File) -> Result<Self> {
         let (file, len) = (file.try_clone()?, file.metadata()?.len());
-        Ok(Self::File { file: Arc::new(file), len, map: OnceLock::new() })
+        Ok(Self::File { file: Handle::Open(Arc::new(file)), len, map: OnceLock::new() })
     }
 
     /// The same bytes once more.
@@ -58,7 +60,7 @@ impl Source {
     /// Whether `path` leads to this very file.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
         let Self::File { file, .. } = self else { return false };
-        let ours = file.try_clone().and_then(same_file::Handle::from_file);
+        let ours = file.get().and_then(|file| file.try_clone()).and_then(same_file::Handle::from_file);
         matches!((ours, same_file::Handle::from_path(path)), (Ok(ours), Ok(theirs)) if ours == theirs)
     }
 
@@ -75,7 +77,7 @@ impl Source {
     /// Fills `out` from `offset` on, without touching any mapping.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
-            Self::File { file, .. } => read_exact_at(file, offset, out).map_err(Into::into),
+            Self::File { file, .. } => read_exact_at(file.get()?.as_ref(), offset, out).map_err(Into::into),
             Self::Bytes(bytes) => {
                 let start = usize::try_from(offset).ok();
                 let range = start.and_then(|s| Some(s..s.checked_add(out.len())?));
@@ -94,7 +96,7 @@ impl Source {
             Self::File { file, map, .. } => match map.get() {
                 Some(map) => map,
                 None => {
-                    let new = map_file(file)?;
+                    let new = map_file(file.get()?.as_ref())?;
                     map.get_or_init(|| new)
                 }
             },
@@ -111,6 +113,18 @@ impl Source {
         let found = range.and_then(|(start, end)| bytes.get(start..end));
         found.map(Cow::Borrowed).ok_or_else(|| AnamnesisError::parse("tensor data past the end of the file"))
     }
+}
+
+/// Opens a regular file. Anything else (a directory, a device, a pipe) is an error.
+fn open_regular(path: &Path) -> Result<File> {
+    // Looked at first: to open a pipe is to wait for its writer.
+    let meta = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+    if !meta.is_file() {
+        let what = if meta.is_dir() { "is a directory" } else { "not a regular file" };
+        let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+        return Err(AnamnesisError::io_at(path, &error));
+    }
+    File::open(path).map_err(|e| AnamnesisError::io_at(path, &e))
 }
 
 fn header_only() -> AnamnesisError {

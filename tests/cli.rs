@@ -160,7 +160,10 @@ fn exit_codes_say_who_is_to_blame() {
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
     assert!(stderr(&missing).contains("No such file or directory"), "{}", stderr(&missing));
-    assert_eq!(amn(&["inspect", &at.to_string_lossy()]).status.code(), Some(7));
+    let empty = tempfile::tempdir().unwrap();
+    let empty = amn(&["inspect", &empty.path().to_string_lossy()]);
+    assert_eq!(empty.status.code(), Some(3));
+    assert!(stderr(&empty).contains("no weights in this directory"), "{}", stderr(&empty));
 }
 
 #[cfg(unix)]

@@ -30,7 +30,7 @@ pub(super) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// Model file, or ollama:MODEL[:TAG]
+    /// Model file, directory of a model, or ollama:MODEL[:TAG]
     pub file: PathBuf,
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
     #[arg(long, visible_alias = "prefix", value_name = "KEY")]
@@ -53,6 +53,9 @@ pub(super) struct RememberArgs {
     /// Element type of recovered weights: bf16, f16 or f32
     #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
     pub to: TargetDtype,
+    /// Give the directory FILE its name, now that all its parts are made (see --part)
+    #[arg(long, conflicts_with_all = ["part", "resume", "output"])]
+    pub finish: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -73,16 +76,14 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
-    /// Split a GGUF output into files of at most this size, e.g. 2GB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub max_shard_size: Option<u64>,
     #[command(flatten)]
     pub run: RunArgs,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
-    /// Output file [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors]
+    /// Output file or directory [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors,
+    /// and the directory NAME gives NAME-BF16]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
     /// Worker threads [default: one for each core]
@@ -94,10 +95,33 @@ pub(super) struct RunArgs {
     /// Replace an existing output
     #[arg(long)]
     pub force: bool,
+    /// Split the output into files of at most this size, e.g. 5GB [default: as the input is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_shard_size: Option<u64>,
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// No tensors with names like this; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Go on with an unfinished directory
+    #[arg(long)]
+    pub resume: bool,
+    /// Make part I of N of a directory; any number of processes can make the others; --finish ends it
+    #[arg(long, value_name = "I/N", value_parser = parse_part)]
+    pub part: Option<(usize, usize)>,
 }
 
 fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
     text.parse().map_err(|_| "supported target dtypes: bf16, f32, f16".to_owned())
+}
+
+fn parse_part(text: &str) -> Result<(usize, usize), String> {
+    let part = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    part.filter(|&(part, of)| part >= 1 && part <= of).ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
 }
 
 fn parse_container(text: &str) -> Result<ConvertTarget, String> {

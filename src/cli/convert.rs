@@ -13,6 +13,11 @@ use crate::{
 
 /// Decodes a file and says what was done.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
+    if args.finish {
+        crate::finish_parts(&args.input.file, args.run.force)?;
+        say(out, format_args!("Output: {}", printable(&args.input.file.to_string_lossy())));
+        return Ok(());
+    }
     let input = input::open(&args.input)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
@@ -23,7 +28,6 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     #[cfg_attr(not(feature = "gguf"), allow(unused_mut))]
     let mut options = ConvertOptions::new(args.to).with_decode(args.out_dtype.is_some());
-    options.max_shard_size = args.max_shard_size;
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && args.to != ConvertTarget::Gguf {
         return Err(AnamnesisError::unsupported("GGUF metadata", "only a GGUF output has it; use --to gguf"));
     }
@@ -76,19 +80,27 @@ fn write(
     suffix: &str,
     out: &mut impl Write,
 ) -> Result<()> {
-    let output = args.output.clone();
-    let output = output.unwrap_or_else(|| {
-        let keep = options.carries_blocks(&input.model);
-        input::output(&input.named, suffix, options.target.extension(), keep)
-    });
     let bar = progress::bar();
     let (moving, started) = (bar.clone(), Instant::now());
     let mut options = options.clone();
     options.skip_unsupported = args.skip_unsupported;
+    (options.max_shard_size, options.part, options.resume) = (args.max_shard_size, args.part, args.resume);
+    (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
+    let named = args.output.as_deref().and_then(|output| output.extension());
+    options.single_file = named.is_some_and(|ending| ending == "safetensors") && args.max_shard_size.is_none();
     options.run = options.run.with_progress(move |p| moving.set_position(p.done_bytes));
+    let keep = options.carries_blocks(&input.model);
+    let extension = options.target.extension();
     let recovery = input.model.recovery(options)?;
+    let output = args.output.clone().unwrap_or_else(|| match recovery.is_directory() {
+        true => input::output_directory(&input.named, suffix),
+        false => input::output(&input.named, suffix, extension, keep),
+    });
     let report = recovery.report();
     say(out, format_args!("Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report)));
+    if args.dry_run {
+        return plan(&recovery, &output, out);
+    }
     let (verb, n) = match report.recovered() {
         0 => ("Copying...  ", report.passthrough),
         n => ("Recalling...", n),
@@ -103,10 +115,34 @@ fn write(
         say(out, format_args!("Note: {}", printable(note)));
     }
     let paths = recovery.paths(&output);
+    if recovery.is_directory() {
+        let (path, size) = (printable(&output.to_string_lossy()), format_bytes(report.output_bytes));
+        say(out, format_args!("Output: {path} ({} files of weights, {size})", paths.len()));
+        return Ok(());
+    }
     for path in &paths {
         let bytes = if paths.len() == 1 { report.output_bytes } else { path.metadata().map_or(0, |m| m.len()) };
         say(out, format_args!("Output: {} ({})", printable(&path.to_string_lossy()), format_bytes(bytes)));
     }
+    Ok(())
+}
+
+/// What would be done.
+fn plan(recovery: &crate::Recovery<'_>, output: &std::path::Path, out: &mut impl Write) -> Result<()> {
+    let report = recovery.report();
+    let parent = output.parent().filter(|parent| *parent != std::path::Path::new(""));
+    let free = fs4::available_space(parent.unwrap_or(std::path::Path::new(".")));
+    writeln!(out, "Decoded:     {} tensors to {}", report.recovered(), report.to)?;
+    writeln!(out, "As they are: {} tensors", report.passthrough)?;
+    writeln!(out, "Left out:    {} tensors", report.dropped.len())?;
+    for note in &report.notes {
+        writeln!(out, "Note:        {}", printable(note))?;
+    }
+    let files = recovery.paths(output).len();
+    let path = printable(&output.to_string_lossy());
+    writeln!(out, "Output:      {path} ({}, files of weights: {files})", format_bytes(report.output_bytes))?;
+    writeln!(out, "Memory:      at most {}", format_bytes(recovery.peak_memory()))?;
+    writeln!(out, "Free space:  {}", free.map_or("unknown".to_owned(), format_bytes))?;
     Ok(())
 }
 

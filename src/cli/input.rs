@@ -42,6 +42,22 @@ fn open_all(path: &Path) -> Result<Input> {
     }
 }
 
+/// `dir/NAME` with the suffix `bf16` as `dir/NAME-BF16`. A snapshot in the cache of Hugging Face's hub gives the name of
+/// its model, in the current directory.
+pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
+    let input = std::fs::canonicalize(input).unwrap_or_else(|_| input.to_path_buf());
+    let suffix = suffix.to_uppercase();
+    let cached = input.components().rev().find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
+    match cached.and_then(|model| model.rsplit("--").next()) {
+        Some(model) => PathBuf::from(format!("{model}-{suffix}")),
+        None if input.is_dir() => {
+            let name = input.file_name().unwrap_or_default().to_string_lossy();
+            input.with_file_name(format!("{name}-{suffix}"))
+        }
+        None => input.with_file_name(format!("{}-{suffix}", input.file_stem().unwrap_or_default().to_string_lossy())),
+    }
+}
+
 /// Endings of file names that name a quantization, which a recovered file is not.
 const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
     fp4 mxfp4 q8_0 q6_k q6_k_l q5_0 q5_1 q5_k q5_k_m q5_k_s q4_0 q4_1 q4_k q4_k_m q4_k_s q3_k q3_k_l q3_k_m q3_k_s q2_k \

@@ -1,5 +1,7 @@
 //! What each container makes of the drafts: their types, the metadata, and how many files there are.
 
+use std::ops::Range;
+
 use super::draft::Draft;
 use super::options::{ConvertOptions, ConvertTarget};
 use super::report::Report;
@@ -17,7 +19,7 @@ pub(super) fn layout(
     #[cfg(not(any(feature = "gguf", feature = "qnat")))]
     let _ = &report;
     match options.target {
-        ConvertTarget::Safetensors => Ok((vec![in_safetensors(model, drafts, options)?], vec![0; drafts.len()])),
+        ConvertTarget::Safetensors => in_safetensors(model, drafts, options),
         #[cfg(feature = "qnat")]
         ConvertTarget::Qnat => Ok((vec![in_qnat(model, drafts, options, report)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "qnat"))]
@@ -56,7 +58,7 @@ fn left_out<T>(what: &str, feature: &str) -> Result<T> {
 
 fn one_file(options: &ConvertOptions) -> Result<()> {
     match options.max_shard_size {
-        Some(_) => Err(AnamnesisError::unsupported("sharding", "only GGUF output can be split")),
+        Some(_) => Err(AnamnesisError::unsupported("sharding", "only safetensors and GGUF can be split")),
         None => Ok(()),
     }
 }
@@ -72,8 +74,11 @@ fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
     crate::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 
-fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
-    one_file(options)?;
+fn in_safetensors(
+    model: &ParsedModel,
+    drafts: &[Draft<'_>],
+    options: &ConvertOptions,
+) -> Result<(Vec<Layout>, Vec<usize>)> {
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
         let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
@@ -81,7 +86,43 @@ fn in_safetensors(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOp
     let mut metadata = model.metadata.clone();
     metadata.retain(|key, _| !UNTRUE.iter().any(|untrue| key.starts_with(untrue)));
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
-    safetensors::layout(&drafts.iter().map(entry).collect::<Vec<_>>(), &metadata)
+    let entries: Vec<Entry<'_>> = drafts.iter().map(entry).collect();
+    let shards = match (&model.directory, options.max_shard_size) {
+        _ if !options.is_directory(model) => runs(&entries, None),
+        (Some(directory), None) => as_before(drafts, &directory.file_of),
+        (_, max) => runs(&entries, max),
+    };
+    let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
+    let layouts = shards.into_iter().map(|shard| safetensors::layout(&entries[shard], &metadata));
+    Ok((layouts.collect::<Result<_>>()?, files))
+}
+
+/// Runs of drafts whose codes are in the same file.
+fn as_before(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
+    let file = |d: &Draft<'_>| file_of.get(d.source).copied().unwrap_or(0);
+    let (mut shards, mut start) = (Vec::new(), 0);
+    for i in 1..drafts.len() {
+        if file(&drafts[i]) != file(&drafts[i - 1]) {
+            shards.push(start..i);
+            start = i;
+        }
+    }
+    shards.push(start..drafts.len());
+    shards
+}
+
+/// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone.
+fn runs(entries: &[Entry<'_>], max: Option<u64>) -> Vec<Range<usize>> {
+    let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
+    for (i, e) in entries.iter().enumerate() {
+        if i > start && max.is_some_and(|max| size.saturating_add(e.len) > max) {
+            shards.push(start..i);
+            (start, size) = (i, 0);
+        }
+        size = size.saturating_add(e.len);
+    }
+    shards.push(start..entries.len());
+    shards
 }
 
 /// Beginnings of metadata keys that would be untrue of the output: that it is quantized, in parts, or reshaped.
@@ -97,7 +138,7 @@ const UNTRUE: [&str; 5] = [
 mod gguf {
     use std::ops::Range;
 
-    use super::{ConvertOptions, Draft, Entry, Layout, ParsedModel, Report, Result};
+    use super::{ConvertOptions, Draft, Entry, Layout, ParsedModel, Report, Result, runs};
     use crate::parse::gguf::{GgufMetadataValue, MAX_PARTS, PREFIX, from_text, is_split_key};
     use crate::write::gguf::{Keys, accept, layout as lay_out};
     use crate::{AnamnesisError, TargetDtype};
@@ -120,7 +161,7 @@ mod gguf {
             let note = format!("{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read");
             report.notes.push(note);
         }
-        let shards = shards(&entries, options.max_shard_size);
+        let shards = runs(&entries, options.max_shard_size);
         let keys = keys(model, options)?;
         let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
         if shards.len() as u64 > MAX_PARTS {
@@ -138,20 +179,6 @@ mod gguf {
             lay_out(&entries[shard.clone()], &keys)
         };
         Ok((shards.iter().enumerate().map(part).collect::<Result<_>>()?, files))
-    }
-
-    /// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone.
-    fn shards(entries: &[Entry<'_>], max: Option<u64>) -> Vec<Range<usize>> {
-        let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
-        for (i, e) in entries.iter().enumerate() {
-            if i > start && max.is_some_and(|max| size.saturating_add(e.len) > max) {
-                shards.push(start..i);
-                (start, size) = (i, 0);
-            }
-            size = size.saturating_add(e.len);
-        }
-        shards.push(start..entries.len());
-        shards
     }
 
     /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.

@@ -23,6 +23,8 @@ pub(super) struct Draft<'m> {
     pub cut: Cut,
     /// Inputs whose stored bytes have to be checked by themselves.
     pub verify: Vec<Part<'m>>,
+    /// The source that its codes are in.
+    pub source: usize,
 }
 
 impl<'m> Draft<'m> {
@@ -46,7 +48,16 @@ impl<'m> Draft<'m> {
             (Body::Copy(part), Cut::of_bytes(len as usize, dtype))
         };
         let verify = if part.own_check().is_none() { vec![part] } else { vec![] };
-        Ok(Self { name: t.name().to_owned(), dtype, shape: shape.to_vec(), len, body, cut, verify })
+        Ok(Self {
+            name: t.name().to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+            len,
+            body,
+            cut,
+            verify,
+            source: t.info().source,
+        })
     }
 
     #[cfg(feature = "qnat")]
@@ -64,17 +75,18 @@ impl<'m> Draft<'m> {
         };
         let &Encoding { block, blocks, .. } = &encoding;
         let len = crate::write::qnat::Tensor { name: &name, shape: &shape, block, blocks }.len();
-        Ok(Self { name, dtype: Dtype::U8, shape, len, body: Body::Encode(encoding), cut, verify })
+        Ok(Self { name, dtype: Dtype::U8, shape, len, body: Body::Encode(encoding), cut, verify, source: 0 })
     }
 
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
         let Group { name, shape, decoder, parts, .. } = group;
+        let source = parts.first().map_or(0, |(_, t)| t.info().source);
         let verify = parts.iter().map(|(_, t)| t.part()).filter(|part| part.check().is_some()).collect();
         let dtype = target.dtype();
         let len = dtype.byte_len(&shape).map(|n| n as u64);
         let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
         let cut = Cut::of_grid(&decoder.grid());
-        Ok(Self { name, dtype, shape, len, body: Body::Decode(decoder), cut, verify })
+        Ok(Self { name, dtype, shape, len, body: Body::Decode(decoder), cut, verify, source })
     }
 }
 
@@ -89,7 +101,12 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
         return Err(skipped.error());
     }
-    let resolution = model.resolve().into_result()?;
+    let mut resolution = model.resolve().into_result()?;
+    let wanted = Selection::new(options)?;
+    resolution.items.retain(|item| wanted.has(item.name()));
+    if resolution.items.is_empty() && model.tensors.len() > 0 {
+        return Err(AnamnesisError::parse("no tensor is left: none has a name that is included and not excluded"));
+    }
     let mut report = report(model, &resolution, options);
     report.notes.extend_from_slice(&model.notes);
     if let Some(skipped) = model.skipped.first() {
@@ -123,6 +140,24 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         draft.verify.retain(|part| part.check().is_some_and(|check| seen.insert((part.source_index(), check.start))));
     }
     Ok((drafts, report))
+}
+
+/// The tensors that are wanted, by their names.
+struct Selection {
+    include: Vec<regex_lite::Regex>,
+    exclude: Vec<regex_lite::Regex>,
+}
+
+impl Selection {
+    fn new(options: &ConvertOptions) -> Result<Self> {
+        let compile = |patterns: &[String]| patterns.iter().map(|p| crate::config::pattern(p)).collect::<Result<_>>();
+        Ok(Self { include: compile(&options.include)?, exclude: compile(&options.exclude)? })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let any = |list: &[regex_lite::Regex]| list.iter().any(|e| e.is_match(name));
+        (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
+    }
 }
 
 /// Whether a tensor of eight-bit floats without a scale goes into the output as it is.

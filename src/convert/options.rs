@@ -152,8 +152,19 @@ pub struct ConvertOptions {
     pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
     /// Whether what no tensor can hold (arrays of text, of objects, …) is left out rather than an error.
     pub skip_unsupported: bool,
-    /// Splits a GGUF output into files of at most so many bytes of tensors; a larger tensor is alone.
+    /// Splits the output into files of at most so many bytes of tensors; a larger tensor is alone. safetensors files
+    /// are then in a directory, with their index.
     pub max_shard_size: Option<u64>,
+    /// Whether a model in many files becomes one file. By default safetensors of a directory are a directory.
+    pub single_file: bool,
+    /// Output tensors that are wanted: patterns with `*` and `?`, or `re:` and an expression. None: all.
+    pub include: Vec<String>,
+    /// Output tensors that are not wanted, likewise.
+    pub exclude: Vec<String>,
+    /// Which part of a directory is made, and of how many, from 1 on; [`finish_parts`](crate::finish_parts) joins them.
+    pub part: Option<(usize, usize)>,
+    /// Whether an unfinished directory with the same parameters is continued.
+    pub resume: bool,
 }
 
 impl ConvertOptions {
@@ -192,11 +203,31 @@ impl ConvertOptions {
         self
     }
 
-    /// Splits a GGUF output into files of at most `bytes` bytes of tensors.
+    /// Splits the output into files of at most `bytes` bytes of tensors.
     #[must_use]
     pub fn with_max_shard_size(mut self, bytes: u64) -> Self {
         self.max_shard_size = Some(bytes);
         self
+    }
+
+    /// Makes part `part` of `of`, from 1 on, of a directory.
+    #[must_use]
+    pub fn with_part(mut self, part: usize, of: usize) -> Self {
+        self.part = Some((part, of));
+        self
+    }
+
+    /// Continues an unfinished directory.
+    #[must_use]
+    pub fn with_resume(mut self, resume: bool) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Whether the output is a directory.
+    pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
+        let many = model.directory.is_some() || self.max_shard_size.is_some();
+        self.target == ConvertTarget::Safetensors && many && !self.single_file
     }
 
     /// Whether `model`'s GGUF blocks go into the output as they are.

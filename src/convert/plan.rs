@@ -1,6 +1,7 @@
 //! The plan: every output tensor with its offset, and every job, before the first byte is read.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::container;
 use super::draft::{Draft, drafts};
@@ -44,6 +45,7 @@ pub(super) enum Body<'m> {
 
 /// One output tensor.
 pub(super) struct Output<'m> {
+    pub name: String,
     pub body: Body<'m>,
     /// Which of the output's files it is in.
     pub file: usize,
@@ -79,6 +81,8 @@ pub(crate) struct Plan<'m> {
     pub report: Report,
     /// Bytes that the workers write.
     pub(super) data_len: u64,
+    /// Whether the files are the shards of a directory.
+    pub is_directory: bool,
     pub(super) outputs: Vec<Output<'m>>,
     /// Number of the first job of each output, and at the end the number of jobs.
     pub(super) first_job: Vec<usize>,
@@ -103,17 +107,24 @@ impl<'m> Plan<'m> {
                 (last, offsets) = (file, places.next().unwrap_or_default());
             }
             let offset = offsets.next().copied().unwrap_or_default();
-            let Draft { body, cut, verify, .. } = draft;
+            let Draft { name, body, cut, verify, .. } = draft;
             first_job.push(first_job[first_job.len() - 1] + cut.tiles());
-            outputs.push(Output { body, file, offset, cut, verify, sums: Sums::new(patches.next()) });
+            outputs.push(Output { name, body, file, offset, cut, verify, sums: Sums::new(patches.next()) });
         }
         let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
-        Ok(Self { files, target: options.run.to, report, data_len, outputs, first_job })
+        let is_directory = options.is_directory(model);
+        Ok(Self { files, target: options.run.to, report, data_len, is_directory, outputs, first_job })
     }
 
-    /// Number of jobs.
-    pub(super) fn jobs(&self) -> usize {
-        self.first_job[self.first_job.len() - 1]
+    /// Every output.
+    pub(super) fn all(&self) -> Range<usize> {
+        0..self.outputs.len()
+    }
+
+    /// The outputs in file `file`.
+    pub(super) fn outputs_of(&self, file: usize) -> Range<usize> {
+        let start = self.outputs.partition_point(|output| output.file < file);
+        start..self.outputs.partition_point(|output| output.file <= file)
     }
 
     /// The output and the tile that job `job` makes.

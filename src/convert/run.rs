@@ -1,5 +1,6 @@
 //! The workers: each takes the next job from one cursor, reads, decodes, and writes at the planned place.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -12,19 +13,26 @@ use crate::scheme::{Buffers, Tile};
 use crate::write::Sink;
 use crate::{AnamnesisError, Result};
 
-/// Runs every job of `plan`. The result does not depend on the number of threads: jobs are independent,
+/// Runs jobs of `plan`: those of the outputs in `outputs`. The result does not depend on the number of threads: jobs are independent,
 /// and of several errors the one of the lowest job counts.
-pub(super) fn run(plan: &Plan<'_>, sink: &dyn Sink, options: &RememberOptions) -> Result<()> {
-    let cores = || thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.unwrap_or_else(cores).clamp(1, plan.jobs().max(1));
+pub(super) fn run(
+    plan: &Plan<'_>,
+    outputs: Range<usize>,
+    sink: &dyn Sink,
+    options: &RememberOptions,
+    done: &AtomicU64,
+) -> Result<()> {
+    let jobs = plan.first_job[outputs.start]..plan.first_job[outputs.end];
+    let threads = threads(options).clamp(1, jobs.len().max(1));
     let shared = Shared {
         plan,
         sink,
         options,
-        next: AtomicUsize::new(0),
+        next: AtomicUsize::new(jobs.start),
+        end: jobs.end,
         failed: Mutex::new(None),
         stop_at: AtomicUsize::new(usize::MAX),
-        done: AtomicU64::new(0),
+        done,
     };
     thread::scope(|scope| -> Result<()> {
         for _ in 1..threads {
@@ -34,7 +42,12 @@ pub(super) fn run(plan: &Plan<'_>, sink: &dyn Sink, options: &RememberOptions) -
         Ok(())
     })?;
     let failed = shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failed.map_or_else(|| check(plan), |(_, error)| Err(error))
+    failed.map_or_else(|| check(&plan.outputs[outputs]), |(_, error)| Err(error))
+}
+
+/// Threads that the options ask for.
+pub(super) fn threads(options: &RememberOptions) -> usize {
+    options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 struct Shared<'a> {
@@ -42,11 +55,14 @@ struct Shared<'a> {
     sink: &'a dyn Sink,
     options: &'a RememberOptions,
     next: AtomicUsize,
+    /// Number of the first job that is not to be done.
+    end: usize,
     /// The lowest job that failed.
     failed: Mutex<Option<(usize, AnamnesisError)>>,
     /// Its number; no job above it is begun. All below it have been, so the lowest failure is always found.
     stop_at: AtomicUsize,
-    done: AtomicU64,
+    /// Bytes that are written.
+    done: &'a AtomicU64,
 }
 
 /// What a worker keeps from job to job.
@@ -59,10 +75,9 @@ struct Worker {
 impl Shared<'_> {
     fn work(&self) {
         let mut worker = Worker::default();
-        let jobs = self.plan.jobs();
         loop {
             let job = self.next.fetch_add(1, Ordering::Relaxed);
-            if job >= jobs || job >= self.stop_at.load(Ordering::Acquire) {
+            if job >= self.end || job >= self.stop_at.load(Ordering::Acquire) {
                 return;
             }
             let (output, tile) = self.plan.job(job);
@@ -176,8 +191,8 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
 }
 
 /// Compares the checksums of what was copied as it is.
-fn check(plan: &Plan<'_>) -> Result<()> {
-    for output in &plan.outputs {
+fn check(outputs: &[Output<'_>]) -> Result<()> {
+    for output in outputs {
         if let Body::Copy(part) = &output.body
             && let Some(check) = part.own_check()
             && output.sums.input.total(check.before) != check.crc

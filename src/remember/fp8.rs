@@ -54,7 +54,7 @@ impl Code for E5M2Fnuz {
 /// Sign, exponent, `MANTISSA` bits, all exponents finite. No step touches an f32 subnormal, which some
 /// CPUs handle in microcode.
 #[inline(always)]
-fn finite<const MANTISSA: u32, const BIAS: u32>(code: u8) -> f32 {
+pub(crate) fn finite<const MANTISSA: u32, const BIAS: u32>(code: u8) -> f32 {
     let magnitude = u32::from(code & 0x7f);
     let aligned = magnitude << (23 - MANTISSA);
     let normal = aligned + ((127 - BIAS) << 23);

@@ -4,8 +4,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::fit::{granularity, per_tensor, rows_and_cols};
 use super::{Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
-use super::{base_of, module_of, read, wrong};
+use super::{Granularity, base_of, module_of, read, wrong};
 use crate::Result;
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -86,115 +87,17 @@ fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> 
     Ok(listed.then_some("model.safetensors.index.json"))
 }
 
-/// A shape as one matrix: all but the last dimension are rows.
-fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
-    match shape {
-        [] => (1, 1),
-        [rows @ .., cols] => (rows.iter().product(), *cols),
-    }
-}
-
-/// One scale for everything.
-fn per_tensor(shape: &[usize]) -> ScaleGrid {
-    let (rows, cols) = rows_and_cols(shape);
-    ScaleGrid {
-        matrix_rows: rows.max(1),
-        block_rows: rows.max(1),
-        block_cols: cols.max(1),
-        rows_per_matrix: 1,
-        cols: 1,
-    }
-}
-
-/// How the scales lie over the weight, proved from both shapes and checked against the config.
+/// How the scales lie, and what that is called.
 fn fit(t: &Tensor<'_>, scale: &Tensor<'_>, format: Fp8Format, all: &Index<'_>) -> Result<(QuantScheme, ScaleGrid)> {
-    let misfit =
-        |what: String| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
-    let block = all.config.weight_block_size().filter(|_| !all.config.skips(module_of(t.name())));
-    let grid = whole_rows(t.shape(), scale).or_else(|| blocks(t.shape(), scale.shape(), block.map(|(size, _)| size)));
-    let grid = grid.ok_or_else(|| {
-        misfit(
-            "it is neither one scale, nor one a row, nor a grid of blocks; the config's `weight_block_size` might tell"
-                .into(),
-        )
-    })?;
-    let (_, cols) = rows_and_cols(t.shape());
-    if let Some((size, place)) = block {
-        // Sizes that both cover the dimension mean the same.
-        let same = |dim: usize, ours: usize, theirs: usize| ours == theirs || ours.min(theirs) >= dim;
-        let rows = t.shape().iter().nth_back(1).copied().unwrap_or(1);
-        if !(same(rows, grid.block_rows, size[0]) && same(cols, grid.block_cols, size[1])) {
-            return Err(misfit(format!("{place} says blocks of {size:?}")));
-        }
-    }
-    let scheme = match (grid.block_rows, grid.block_cols) {
+    let grid = super::fit::fit(t, t.shape(), scale, all)?;
+    let scheme = match granularity(&grid, rows_and_cols(t.shape()).1) {
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
-        (1, width) if width >= cols => QuantScheme::PerChannelFp8 { format },
-        (height, width) if height >= grid.matrix_rows && width >= cols => QuantScheme::PerTensorFp8 { format },
-        (rows, cols) => QuantScheme::FineGrainedFp8 { format, rows, cols },
+        Granularity::Tensor => QuantScheme::PerTensorFp8 { format },
+        Granularity::Channel => QuantScheme::PerChannelFp8 { format },
+        Granularity::Group(cols) => QuantScheme::FineGrainedFp8 { format, rows: 1, cols },
+        Granularity::Block { rows, cols } => QuantScheme::FineGrainedFp8 { format, rows, cols },
     };
     Ok((scheme, grid))
-}
-
-/// One scale for everything, or for each index of the leading dimensions: rows of a matrix, experts of a
-/// stack, rows of each expert.
-fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
-    let s = scale.shape();
-    let whole = per_tensor(w);
-    if scale.elements() == 1 {
-        return Some(whole);
-    }
-    let leading = s.first() == w.first() && s.iter().skip(1).all(|&d| d == 1) && (s.len() == 1 || s.len() == w.len());
-    let each_row = w.len() == 3 && s == w.get(..2)?;
-    if scale.elements() == 0 || !(w.len() >= 2 && (leading || each_row)) {
-        return None;
-    }
-    let block_rows = (whole.matrix_rows / scale.elements()).max(1);
-    Some(ScaleGrid { matrix_rows: block_rows, block_rows, ..whole })
-}
-
-/// A grid of blocks over each matrix of a stack: of the configured size where that fits, else of the size
-/// that the shapes imply.
-fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
-    let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else { return None };
-    if w_stack != s_stack {
-        return None;
-    }
-    let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
-    let [block_rows, block_cols] = match configured.filter(fits) {
-        Some(size) => size,
-        None => infer([*n, *k], [*rows, *cols])?,
-    };
-    Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: *rows, cols: *cols })
-}
-
-/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. Where
-/// a side fits two sizes, it is the one that the other side has.
-fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
-    let [rows, cols] = [sizes(dims[0], counts[0]), sizes(dims[1], counts[1])];
-    match (rows.as_slice(), cols.as_slice()) {
-        (&[rows], &[cols]) => Some([rows, cols]),
-        (&[a, b], &[cols]) if a == cols || b == cols => Some([cols, cols]),
-        (&[rows], &[a, b]) if a == rows || b == rows => Some([rows, rows]),
-        _ => None,
-    }
-}
-
-/// The sizes that cut `dim` into `n` pieces and that anyone would choose: all or one at the ends, else the
-/// power of two that does, and an exact divisor that is a multiple of 16.
-fn sizes(dim: usize, n: usize) -> Vec<usize> {
-    match n {
-        0 => vec![],
-        1 => vec![dim],
-        _ if n == dim => vec![1],
-        _ if n > dim => vec![],
-        _ => {
-            let mut powers = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p < dim);
-            let power = powers.find(|p| dim.div_ceil(*p) == n);
-            let exact = dim.is_multiple_of(n).then(|| dim / n).filter(|&exact| exact % 16 == 0 && Some(exact) != power);
-            power.into_iter().chain(exact).collect()
-        }
-    }
 }
 
 /// An FP8 weight with its scales.
@@ -258,24 +161,5 @@ impl Decode for Weight<'_> {
             Fp8Format::E4M3Fnuz => self.run::<E4M3Fnuz>(tile, rows, buffers, level, out),
             Fp8Format::E5M2Fnuz => self.run::<E5M2Fnuz>(tile, rows, buffers, level, out),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::infer;
-
-    #[test]
-    fn block_sizes_from_ragged_edges() {
-        assert_eq!(infer([576, 7168], [5, 56]), Some([128, 128]));
-        assert_eq!(infer([300, 260], [3, 3]), Some([128, 128]));
-        assert_eq!(infer([192, 256], [2, 2]), Some([128, 128]));
-        assert_eq!(infer([192, 192], [2, 2]), None);
-        assert_eq!(infer([8, 8], [2, 2]), Some([4, 4]));
-        assert_eq!(infer([960, 960], [10, 10]), Some([96, 96]));
-        assert_eq!(infer([64, 64], [64, 2]), Some([1, 32]));
-        assert_eq!(infer([192, 8], [2, 1]), None);
-        assert_eq!(infer([100, 64], [37, 1]), None);
-        assert_eq!(infer([4, 4], [5, 1]), None);
     }
 }

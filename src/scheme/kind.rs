@@ -43,6 +43,37 @@ impl fmt::Display for Fp8Format {
     }
 }
 
+/// What shares a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Granularity {
+    /// The whole tensor, or each matrix of a stack.
+    Tensor,
+    /// A row.
+    Channel,
+    /// So many neighbours of a row.
+    Group(usize),
+    /// A block.
+    Block {
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        cols: usize,
+    },
+}
+
+impl fmt::Display for Granularity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tensor => f.write_str("per-tensor scale"),
+            Self::Channel => f.write_str("per-channel scale"),
+            Self::Group(n) => write!(f, "groups of {n}"),
+            Self::Block { rows, cols } => write!(f, "{rows}x{cols} blocks"),
+        }
+    }
+}
+
 /// How a weight is quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +120,17 @@ pub enum QuantScheme {
     },
     /// qlora-rs's native format: NF4 in blocks of any size, with and without zero points.
     Qnat,
+    /// Narrow codes with scales, in the layout of one library.
+    Grouped {
+        /// The library, or the model that the layout is known by.
+        family: &'static str,
+        /// Codes: `INT4`, `FP4`, ….
+        codes: &'static str,
+        /// What shares a scale.
+        scales: Granularity,
+    },
+    /// Values left out where they are zero.
+    Sparse,
     /// A block type of ggml's.
     Ggml {
         /// The type.
@@ -115,6 +157,8 @@ impl QuantScheme {
             Self::Nvfp4 { .. } => "NVFP4",
             Self::Ggml { .. } => "GGUF",
             Self::Qnat => "QNAT",
+            Self::Grouped { family, .. } => family,
+            Self::Sparse => "sparse",
             Self::Other(name) => name,
         }
     }
@@ -162,6 +206,8 @@ impl fmt::Display for QuantScheme {
             Self::Nvfp4 { divides: false } => f.write_str("NVIDIA NVFP4 (ModelOpt), 16-value blocks"),
             Self::Nvfp4 { divides: true } => f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks"),
             Self::Qnat => f.write_str("QNAT NF4 (qlora-rs)"),
+            Self::Grouped { family, codes, scales } => write!(f, "{family} {codes}, {scales}"),
+            Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
             Self::Ggml { dtype: dtype @ Dtype::UnknownGgml(_) } => write!(f, "GGUF {dtype}"),
             Self::Ggml { dtype } => write!(f, "GGUF {dtype}, {}-value blocks", dtype.block_size()),
             Self::Other(name) => f.write_str(name),

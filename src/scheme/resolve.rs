@@ -14,6 +14,16 @@ pub(crate) enum Item<'m> {
     Plain(Tensor<'m>),
 }
 
+impl Item<'_> {
+    /// Name in the output.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Group(group) => &group.name,
+            Self::Plain(t) => t.name(),
+        }
+    }
+}
+
 /// A tensor that cannot be part of an output, and why.
 pub(crate) struct Problem<'m> {
     pub tensor: Tensor<'m>,

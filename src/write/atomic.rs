@@ -117,12 +117,12 @@ impl Sink for Vec<OutputFile> {
 }
 
 #[cfg(unix)]
-fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
 #[cfg(windows)]
-fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),

@@ -7,8 +7,9 @@ pub mod verdict;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anamnesis::{Dtype, TargetDtype};
+use anamnesis::{Dtype, ParsedModel, TargetDtype};
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 
 /// The three output types with the names that golden files use.
 pub const TARGETS: [(TargetDtype, &str); 3] =
@@ -102,6 +103,38 @@ pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
             panic!("{context}: {name}[{i}]: expected {:02x?}, got {:02x?}", &want.data()[at.clone()], &got.data()[at]);
         }
     }
+}
+
+/// The decodings in F32, rounded once to `target`. What the model has in F32 itself stays.
+pub fn rounded(f32: &[u8], model: &ParsedModel, target: TargetDtype) -> Vec<u8> {
+    let expected = SafeTensors::deserialize(f32).unwrap();
+    let out: Vec<(String, TensorView<'_>, Vec<u8>)> = expected
+        .tensors()
+        .into_iter()
+        .map(|(name, t)| {
+            let stored =
+                model.tensor(&name).is_some_and(|s| s.dtype() == Dtype::F32 && *s.bytes().unwrap() == *t.data());
+            if t.dtype() != safetensors::Dtype::F32 || stored {
+                return (name, t, vec![]);
+            }
+            let values = t.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+            let bytes = match target {
+                TargetDtype::BF16 => values.flat_map(|v| half::bf16::from_f32(v).to_le_bytes()).collect(),
+                TargetDtype::F16 => values.flat_map(|v| half::f16::from_f32(v).to_le_bytes()).collect(),
+                _ => vec![],
+            };
+            (name, t, bytes)
+        })
+        .collect();
+    let dtype = match target {
+        TargetDtype::BF16 => safetensors::Dtype::BF16,
+        _ => safetensors::Dtype::F16,
+    };
+    let views = out.iter().map(|(name, t, bytes)| match bytes.is_empty() {
+        true => (name, TensorView::new(t.dtype(), t.shape().to_vec(), t.data()).unwrap()),
+        false => (name, TensorView::new(dtype, t.shape().to_vec(), bytes).unwrap()),
+    });
+    safetensors::serialize(views, None).unwrap()
 }
 
 /// The first element that differs, where NaN equals NaN.

@@ -1,0 +1,172 @@
+//! What a config says of one module: its own entry, if it has one, before what holds for all.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::{Place, QuantConfig, pair};
+
+/// The entries for one module, the most particular first.
+pub(crate) struct Module<'c> {
+    config: &'c QuantConfig,
+    own: Vec<(&'c Map<String, Value>, &'c str)>,
+    /// Whether the config says that it is not quantized.
+    pub skipped: bool,
+}
+
+/// What rules say of a module; `None`: it is not quantized.
+type Says = Option<(Map<String, Value>, String)>;
+
+/// The rules of a config for single modules.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rules {
+    /// By a module's path.
+    paths: HashMap<String, Vec<Says>>,
+    patterns: Vec<(regex_lite::Regex, Says)>,
+    /// For modules of a class, which no file names.
+    class: Vec<Says>,
+}
+
+enum Matcher {
+    Path(String),
+    Expression(regex_lite::Regex),
+    Class,
+}
+
+/// Keys of a config that hold an object for each of some modules, by path.
+const BY_PATH: &[&str] = &["quantized_layers", "extra_config", "layer_quant_config"];
+
+impl Rules {
+    pub(super) fn new(places: &[Place]) -> Self {
+        let mut all = Self::default();
+        places.iter().for_each(|place| all.read(place));
+        all
+    }
+
+    fn add(&mut self, place: &Place, matcher: Option<Matcher>, value: &Value) {
+        let says = match value {
+            Value::Object(map) => Some((map.clone(), place.name.clone())),
+            Value::Bool(false) => None,
+            _ => return,
+        };
+        match matcher {
+            Some(Matcher::Path(path)) => self.paths.entry(path).or_default().push(says),
+            Some(Matcher::Expression(expression)) => self.patterns.push((expression, says)),
+            Some(Matcher::Class) => self.class.push(says),
+            None => {}
+        }
+    }
+
+    fn read(&mut self, place: &Place) {
+        for key in BY_PATH {
+            let modules = place.get(key).and_then(Value::as_object).into_iter().flatten();
+            modules.for_each(|(path, value)| self.add(place, matcher(path), value));
+        }
+        for (pattern, value) in place.get("dynamic").and_then(Value::as_object).into_iter().flatten() {
+            match pattern.strip_prefix("-:") {
+                Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
+                None => self.add(place, expression(pattern.strip_prefix("+:").unwrap_or(pattern)), value),
+            }
+        }
+        // MLX has a module's path as a key of its own.
+        let paths = place.values.iter().filter(|(path, _)| path.contains('.') || is_top_module(path));
+        paths.for_each(|(path, value)| self.add(place, Some(Matcher::Path(path.clone())), value));
+        for (_, group) in place.get("config_groups").and_then(Value::as_object).into_iter().flatten() {
+            self.read_group(place, group);
+        }
+    }
+
+    /// A config group of compressed-tensors.
+    fn read_group(&mut self, place: &Place, group: &Value) {
+        let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else { return };
+        if let Some(format) = group.get("format") {
+            args.insert("format".to_owned(), format.clone());
+        }
+        let args = Value::Object(args);
+        let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        for target in targets {
+            let is_path = target.starts_with("re:") || target.contains('.') || is_top_module(target);
+            self.add(place, if is_path { matcher(target) } else { Some(Matcher::Class) }, &args);
+        }
+    }
+
+    /// What is said of `module`, the most particular first.
+    fn of(&self, module: &str) -> impl Iterator<Item = &Says> {
+        let patterns = self.patterns.iter().filter(|(e, _)| e.is_match(module)).map(|(_, says)| says);
+        self.paths.get(module).into_iter().flatten().chain(patterns).chain(&self.class)
+    }
+}
+
+fn expression(text: &str) -> Option<Matcher> {
+    // Python's `re.match` anchors at the start only.
+    regex_lite::Regex::new(&format!("^(?:{text})")).ok().map(Matcher::Expression)
+}
+
+/// A path, `re:` and an expression, or a pattern with `*`.
+fn matcher(text: &str) -> Option<Matcher> {
+    match text.strip_prefix("re:") {
+        Some(text) => expression(text),
+        None if text.contains('*') => {
+            let parts: Vec<_> = text.split('*').map(regex_lite::escape).collect();
+            expression(&format!("{}$", parts.join(".*")))
+        }
+        None => Some(Matcher::Path(text.to_owned())),
+    }
+}
+
+/// Modules without a dot in their path.
+fn is_top_module(path: &str) -> bool {
+    matches!(path, "lm_head" | "embed_tokens" | "model")
+}
+
+impl QuantConfig {
+    /// What it says of `module`.
+    pub(crate) fn at(&self, module: &str) -> Module<'_> {
+        let rules = self.rules.get_or_init(|| Rules::new(&self.places));
+        let mut own = Vec::new();
+        let mut skipped = self.skips(module);
+        for says in rules.of(module) {
+            match says {
+                Some((map, place)) => own.push((map, place.as_str())),
+                None => skipped |= own.is_empty(),
+            }
+        }
+        Module { config: self, own, skipped }
+    }
+}
+
+impl<'c> Module<'c> {
+    fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
+        let own =
+            self.own.iter().find_map(|&(map, place)| Some((f(keys.iter().find_map(|key| map.get(*key))?)?, place)));
+        own.or_else(|| self.config.first(|place| f(keys.iter().find_map(|key| place.get(key))?)))
+    }
+
+    /// An integer under the first of `keys` that is there, with the place's name.
+    pub(crate) fn int(&self, keys: &[&str]) -> Option<(i64, &'c str)> {
+        self.first(keys, |value| value.as_i64().or_else(|| value.as_str()?.trim().parse().ok()))
+    }
+
+    /// A string under the first of `keys` that is there, with the place's name.
+    pub(crate) fn text(&self, keys: &[&str]) -> Option<(&'c str, &'c str)> {
+        self.first(keys, Value::as_str)
+    }
+
+    /// A boolean under `key`.
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        self.first(&[key], Value::as_bool).map(|(flag, _)| flag)
+    }
+
+    /// Whether an entry for this module, or for its class, is there.
+    pub(crate) fn is_named(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// `[rows, columns]` of the blocks that share a scale.
+    pub(crate) fn block(&self) -> Option<([usize; 2], &'c str)> {
+        if self.skipped {
+            return None;
+        }
+        self.first(&["weight_block_size", "block_structure"], pair)
+    }
+}

@@ -1,0 +1,359 @@
+//! An output that is a directory: shards one after another into a hidden sibling, which gets its name at the end.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use super::manifest::{Manifest, Parameters, is_manifest, path as manifest_path, sync_directory};
+use super::options::ConvertOptions;
+use super::plan::Plan;
+use super::{run, sidecars};
+use crate::model::ParsedModel;
+use crate::parse::directory::is_weights;
+use crate::write::Sink;
+use crate::write::atomic::write_all_at;
+use crate::{AnamnesisError, Result};
+
+/// The work on one part of a directory.
+pub(super) struct Work<'a, 'm> {
+    pub plan: &'a Plan<'m>,
+    pub model: &'m ParsedModel,
+    pub options: &'a ConvertOptions,
+}
+
+impl Work<'_, '_> {
+    /// Writes the part, and finishes the directory if it is the only one. What there is to say of it is returned.
+    pub(super) fn write(&self, output: &Path) -> Result<Vec<String>> {
+        let (part, parts) = self.options.part.unwrap_or((1, 1));
+        if part == 0 || part > parts {
+            return Err(AnamnesisError::unsupported("part", format!("{part} of {parts}: parts count from 1")));
+        }
+        check_place(output, self.options.run.force)?;
+        if self.model.directory.as_ref().is_some_and(|input| is_same(&input.path, output)) {
+            return Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, "the output is the input")));
+        }
+        let partial = partial(output)?;
+        let names = self.names();
+        let path = manifest_path(&partial, (part, parts));
+        let mut manifest = self.manifest(&partial, &path, &names, parts)?;
+        let mine: Vec<usize> = (0..names.len()).filter(|file| file % parts == part - 1).collect();
+        self.check_space(&partial, &mine, &manifest, &names)?;
+        self.shards(&mine, &partial, &names, &mut manifest, &path)?;
+        let mut notes = Vec::new();
+        if part == 1 {
+            notes = self.rest(&partial, output, &names)?;
+        }
+        manifest.done = true;
+        manifest.write(&path)?;
+        if parts == 1 {
+            finish(output, self.options.run.force)?;
+        } else {
+            notes.push(format!("part {part} of {parts}; when all are there, `amn remember --finish` ends it"));
+        }
+        Ok(notes)
+    }
+
+    /// Names of the shards.
+    pub(super) fn names(&self) -> Vec<String> {
+        let first = self.model.directory.as_ref().and_then(|directory| directory.files.first());
+        let known = ["diffusion_pytorch_model", "consolidated", "adapter_model"];
+        let stem = known.into_iter().find(|stem| first.is_some_and(|first| first.starts_with(stem)));
+        let (stem, count) = (stem.unwrap_or("model"), self.plan.files.len());
+        match count {
+            1 => vec![format!("{stem}.safetensors")],
+            _ => (1..=count).map(|no| format!("{stem}-{no:05}-of-{count:05}.safetensors")).collect(),
+        }
+    }
+
+    /// The manifest to go on with: a new one, or that of the work that is resumed.
+    fn manifest(&self, partial: &Path, path: &Path, names: &[String], parts: usize) -> Result<Manifest> {
+        let new = Manifest {
+            parameters: self.parameters(names, parts),
+            inputs: self.inputs(),
+            finished: vec![],
+            done: false,
+        };
+        let refuse = |what: String| Err(AnamnesisError::io_at(partial, &Error::new(ErrorKind::AlreadyExists, what)));
+        if self.options.run.force && !self.options.resume && parts == 1 && partial.exists() {
+            std::fs::remove_dir_all(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+        }
+        for other in manifests(partial)? {
+            let Some(theirs) = Manifest::read(&other)? else { continue };
+            if let Some(what) = new.parameters.difference(&theirs.parameters) {
+                return refuse(format!("an unfinished conversion with other parameters is there ({what})"));
+            }
+        }
+        let there = Manifest::read(path)?;
+        match there {
+            Some(_) if !self.options.resume => {
+                refuse("an unfinished conversion is there; --resume continues it, --force begins anew".to_owned())
+            }
+            Some(there) if there.inputs != new.inputs => {
+                refuse("the input has changed since the conversion was begun; --force begins anew".to_owned())
+            }
+            Some(there) => Ok(there),
+            None => {
+                std::fs::create_dir_all(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+                new.write(path)?;
+                Ok(new)
+            }
+        }
+    }
+
+    fn parameters(&self, names: &[String], parts: usize) -> Parameters {
+        let header = |(name, file): (&String, &super::PlannedFile)| {
+            let crc = file.pieces.first().map_or(0, |(_, piece)| crc32fast::hash(piece));
+            (name.clone(), file.len, crc)
+        };
+        Parameters {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            to: self.options.run.to.to_string(),
+            decode: self.options.decode,
+            max_shard_size: self.options.max_shard_size,
+            include: self.options.include.clone(),
+            exclude: self.options.exclude.clone(),
+            parts,
+            shards: names.iter().zip(&self.plan.files).map(header).collect(),
+        }
+    }
+
+    /// The input's files as they are now.
+    fn inputs(&self) -> Vec<(String, u64, u128)> {
+        let files: Vec<PathBuf> = match (&self.model.directory, self.model.path()) {
+            (Some(directory), _) => directory.files.iter().map(|file| directory.path.join(file)).collect(),
+            (None, path) => path.into_iter().map(Path::to_path_buf).collect(),
+        };
+        let facts = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let there = std::fs::metadata(path).ok();
+            let changed =
+                there.as_ref().and_then(|there| there.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok());
+            (name, there.map_or(0, |there| there.len()), changed.map_or(0, |changed| changed.as_nanos()))
+        };
+        files.iter().map(facts).collect()
+    }
+
+    fn check_space(&self, partial: &Path, mine: &[usize], manifest: &Manifest, names: &[String]) -> Result<()> {
+        let left = mine.iter().filter(|&&file| !manifest.finished.contains(&names[file]));
+        let needed: u64 = left.map(|&file| self.plan.files[file].len).sum();
+        let free = fs4::available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+        if free < needed {
+            let what = format!("the output takes {needed} bytes, and {free} are free");
+            return Err(AnamnesisError::io_at(partial, &Error::new(ErrorKind::StorageFull, what)));
+        }
+        Ok(())
+    }
+
+    /// Makes the shards `mine`, but those that are there. While one is made, the one before reaches the disk.
+    fn shards(
+        &self,
+        mine: &[usize],
+        partial: &Path,
+        names: &[String],
+        manifest: &mut Manifest,
+        path: &Path,
+    ) -> Result<()> {
+        let done = AtomicU64::new(0);
+        let mut pending: Option<Pending> = None;
+        for &file in mine {
+            let (name, planned) = (&names[file], &self.plan.files[file]);
+            let target = partial.join(name);
+            let is_there = target.metadata().is_ok_and(|there| there.len() == planned.len);
+            if manifest.finished.contains(name) && is_there {
+                done.fetch_add(planned.len, Ordering::Relaxed);
+                continue;
+            }
+            let shard = Shard::create(&target, planned.len)?;
+            planned.pieces.iter().try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
+            let made = run::run(self.plan, self.plan.outputs_of(file), &shard, &self.options.run, &done);
+            if let Some(before) = pending.take() {
+                before.wait(manifest, path)?;
+            }
+            made?;
+            self.options.run.cancel.check()?;
+            pending = Some(Pending::start(shard, name.clone())?);
+        }
+        pending.map_or(Ok(()), |last| last.wait(manifest, path))
+    }
+
+    /// Everything but the shards; the index and the config come last.
+    fn rest(&self, partial: &Path, output: &Path, names: &[String]) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        if let Some(directory) = &self.model.directory {
+            notes = sidecars::copy(&directory.path, partial, self.options.run.to, &[partial, output])?;
+        }
+        if let [first, _, ..] = names {
+            let stem = first.split_once("-00001-of-").map_or("model", |(stem, _)| stem);
+            let outputs = self.plan.outputs.iter();
+            let map: BTreeMap<&str, &str> = outputs.map(|o| (o.name.as_str(), names[o.file].as_str())).collect();
+            let path = partial.join(format!("{stem}.safetensors.index.json"));
+            sidecars::write_index(&path, &map, self.plan.data_len)?;
+        }
+        Ok(notes)
+    }
+}
+
+/// A shard under a name of its own, until it is whole.
+struct Shard {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Shard {
+    fn create(path: &Path, len: u64) -> Result<Self> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".partial");
+        let temporary = PathBuf::from(temporary);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary);
+        let file = file.and_then(|file| file.set_len(len).map(|()| file));
+        let file = file.map_err(|e| AnamnesisError::io_at(&temporary, &e))?;
+        Ok(Self { file, temporary, path: path.to_path_buf() })
+    }
+
+    fn commit(self) -> Result<()> {
+        let named = self.file.sync_all().and_then(|()| std::fs::rename(&self.temporary, &self.path));
+        named.map_err(|e| AnamnesisError::io_at(&self.path, &e))
+    }
+}
+
+impl Sink for Shard {
+    fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        write_all_at(&self.file, offset, bytes).map_err(|e| AnamnesisError::io_at(&self.temporary, &e))
+    }
+}
+
+/// A shard on its way to the disk.
+struct Pending {
+    name: String,
+    thread: thread::JoinHandle<Result<()>>,
+}
+
+impl Pending {
+    fn start(shard: Shard, name: String) -> Result<Self> {
+        let thread = thread::Builder::new().name("anamnesis-sync".to_owned()).spawn(move || shard.commit())?;
+        Ok(Self { name, thread })
+    }
+
+    /// Waits for it, and enters it as finished.
+    fn wait(self, manifest: &mut Manifest, path: &Path) -> Result<()> {
+        let failed = |_| AnamnesisError::Io(Error::other("a thread failed"));
+        self.thread.join().map_err(failed)??;
+        manifest.finished.push(self.name);
+        manifest.write(path)
+    }
+}
+
+/// The hidden sibling in which `output` is made.
+fn partial(output: &Path) -> Result<PathBuf> {
+    let name = output
+        .file_name()
+        .ok_or_else(|| AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, "the output has no name")))?;
+    Ok(output.with_file_name(format!(".{}.partial", name.to_string_lossy())))
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((std::fs::canonicalize(a), std::fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
+fn check_place(output: &Path, force: bool) -> Result<()> {
+    let refuse = |what: &str| Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::AlreadyExists, what)));
+    let parent = output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        let error = Error::new(ErrorKind::NotFound, "the output's directory does not exist");
+        return Err(AnamnesisError::io_at(parent, &error));
+    }
+    let Ok(there) = output.symlink_metadata() else { return Ok(()) };
+    if !there.is_dir() {
+        return refuse("the output is to be a directory, and a file is there");
+    }
+    let names = std::fs::read_dir(output).map_err(|e| AnamnesisError::io_at(output, &e))?;
+    let names: Vec<String> = names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    match force {
+        false => refuse("the output exists; --force (`force`) replaces it"),
+        true if names.iter().any(|name| is_weights(name)) => Ok(()),
+        true => refuse("the output is a directory without weights, which is not replaced"),
+    }
+}
+
+/// Manifests in `partial`, sorted.
+fn manifests(partial: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(partial) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(AnamnesisError::io_at(partial, &e)),
+    };
+    let names = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        names.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_manifest)).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Gives a directory its name, once all parts of it are there.
+///
+/// # Errors
+/// `Io` if there is no such unfinished directory, a part is missing or not done, or `output` exists and `force` is
+/// not set.
+pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
+    finish(output.as_ref(), force)
+}
+
+fn finish(output: &Path, force: bool) -> Result<()> {
+    check_place(output, force)?;
+    let partial = partial(output)?;
+    let refuse = |what: String| Err(AnamnesisError::io_at(&partial, &Error::new(ErrorKind::InvalidInput, what)));
+    let found = manifests(&partial)?;
+    let Some(first) = found.first().map(|path| Manifest::read(path)).transpose()?.flatten() else {
+        return refuse("there is nothing to finish".to_owned());
+    };
+    let parameters = first.parameters;
+    for part in 1..=parameters.parts {
+        match Manifest::read(&manifest_path(&partial, (part, parameters.parts)))? {
+            None => return refuse(format!("part {part} of {} was not begun", parameters.parts)),
+            Some(theirs) if theirs.parameters != parameters => {
+                return refuse(format!("part {part} was made with other parameters"));
+            }
+            Some(theirs) if !theirs.done => {
+                return refuse(format!("part {part} of {} is not done", parameters.parts));
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, len, _) in &parameters.shards {
+        if partial.join(name).metadata().map_or(0, |there| there.len()) != *len {
+            return refuse(format!("shard `{name}` is not there, or not whole"));
+        }
+    }
+    name(&partial, output, &found)
+}
+
+/// Takes the manifests out of `partial` and renames it; what was there before goes when the new is in its place.
+fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
+    let failed = |e: Error| AnamnesisError::io_at(output, &e);
+    let old = output.with_file_name(format!(".{}.old", output.file_name().unwrap_or_default().to_string_lossy()));
+    for entry in std::fs::read_dir(partial).map_err(failed)?.flatten() {
+        // Small files were written without waiting for the disk.
+        if entry.path().is_file() {
+            File::open(entry.path()).and_then(|file| file.sync_all()).map_err(failed)?;
+        }
+    }
+    let exists = output.symlink_metadata().is_ok();
+    if exists {
+        std::fs::rename(output, &old).map_err(failed)?;
+    }
+    manifests.iter().try_for_each(std::fs::remove_file).map_err(failed)?;
+    std::fs::rename(partial, output).map_err(failed)?;
+    sync_directory(output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")));
+    if exists {
+        std::fs::remove_dir_all(&old).map_err(failed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What lies beside the weights of a directory: copied, but for what says that they are quantized.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::config::{edit, read_small};
+use crate::parse::directory::is_weights;
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// Files that describe a quantization, and nothing else.
+const QUANTIZATION: &[&str] =
+    &["quantize_config.json", "quant_config.json", "hf_quant_config.json", "quantization_config.json"];
+
+/// Files that describe a model, its quantization among other things.
+const CONFIGS: &[&str] = &["config.json", "params.json"];
+
+/// Directories that are not part of a model.
+const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
+
+/// How far below the input directories are copied.
+const MAX_DEPTH: usize = 8;
+
+/// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. What was
+/// left out for a reason is said.
+pub(super) fn copy(from: &Path, to: &Path, dtype: TargetDtype, outputs: &[&Path]) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    let walk = Walk { root: real(from), outputs: outputs.iter().map(|path| real(path)).collect(), dtype };
+    walk.copy(from, to, 0, &mut notes)?;
+    Ok(notes)
+}
+
+struct Walk {
+    /// The input, with all links followed.
+    root: PathBuf,
+    outputs: Vec<PathBuf>,
+    dtype: TargetDtype,
+}
+
+fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+impl Walk {
+    fn copy(&self, from: &Path, to: &Path, depth: usize, notes: &mut Vec<String>) -> Result<()> {
+        let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
+        let mut entries: Vec<PathBuf> = Vec::new();
+        for entry in std::fs::read_dir(from).map_err(|e| failed(&e))? {
+            entries.push(entry.map_err(|e| failed(&e))?.path());
+        }
+        entries.sort();
+        for path in entries {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let Ok(kind) = path.symlink_metadata() else { continue };
+            if kind.is_dir() {
+                if depth < MAX_DEPTH && !SKIPPED.contains(&name) && !self.outputs.contains(&real(&path)) {
+                    self.copy(&path, &to.join(name), depth + 1, notes)?;
+                }
+            } else if path.is_file() && !self.is_left_out(name) {
+                if self.is_ours(&path) {
+                    self.one(&path, name, to)?;
+                } else {
+                    notes.push(format!("`{name}` is a link out of the directory, and was left out"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_left_out(&self, name: &str) -> bool {
+        is_weights(name)
+            || QUANTIZATION.contains(&name)
+            || name.ends_with("_qmap.json")
+            || super::manifest::is_manifest(name)
+    }
+
+    /// Whether a file is in the input, or in the store of the cache that the input's links lead into.
+    fn is_ours(&self, path: &Path) -> bool {
+        let file = real(path);
+        let store = self.root.parent().and_then(Path::parent).map(|repository| repository.join("blobs"));
+        file.starts_with(&self.root) || store.is_some_and(|store| file.starts_with(store))
+    }
+
+    fn one(&self, path: &Path, name: &str, to: &Path) -> Result<()> {
+        let target = to.join(name);
+        let written = std::fs::create_dir_all(to).and_then(|()| {
+            let edited = if CONFIGS.contains(&name) { self.edited(path) } else { None };
+            match edited {
+                Some(text) => std::fs::write(&target, text),
+                None => std::fs::copy(path, &target).map(|_| ()),
+            }
+        });
+        written.map_err(|e| AnamnesisError::io_at(&target, &e))
+    }
+
+    /// A config that says nothing of a quantization any more.
+    fn edited(&self, path: &Path) -> Option<String> {
+        let json = String::from_utf8(read_small(path).ok()??).ok()?;
+        let dtype = match self.dtype {
+            TargetDtype::F32 => "float32",
+            TargetDtype::F16 => "float16",
+            TargetDtype::BF16 => "bfloat16",
+        };
+        edit::dequantized(&json, dtype)
+    }
+}
+
+/// Writes the index of a model in several files.
+pub(super) fn write_index(path: &Path, weight_map: &BTreeMap<&str, &str>, total_size: u64) -> Result<()> {
+    let index = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
+    let mut json = serde_json::to_vec_pretty(&index).map_err(|e| AnamnesisError::parse(e.to_string()))?;
+    json.push(b'\n');
+    std::fs::write(path, json).map_err(|e| AnamnesisError::io_at(path, &e))
+}

@@ -1,0 +1,324 @@
+//! compressed-tensors, packed: `W_packed` I32 with `W_scale`, and mostly `W_shape`; `W_zero_point` I32, packed down
+//! the rows, if it is asymmetric; `W_g_idx` if columns lie in groups out of order. MXFP4: `W_packed` U8 with
+//! exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code.
+//!
+//! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
+
+use super::fit::{fit, granularity, rows_and_cols};
+use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use super::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, refused, wrong,
+};
+use crate::model::{Part, Tensor};
+use crate::remember::fp8::ScaleGrid;
+use crate::remember::grouped::{E2M1, Formula, Int};
+use crate::{AnamnesisError, Dtype, Result};
+
+/// What listings call it.
+const FAMILY: &str = "compressed-tensors";
+
+pub(super) struct CompressedTensors;
+
+impl Scheme for CompressedTensors {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other("compressed-tensors")
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(name) = t.name().strip_suffix("_packed") else { return Ok(None) };
+        let Some(scale) = all.at(name, "_scale") else { return Ok(None) };
+        match t.dtype() {
+            Dtype::I32 | Dtype::U32 => packed(t, name, &scale, all).map(Some),
+            Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
+                microscaled(t, name, &scale, all).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Integers of one to eight bits.
+fn packed<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
+    let module = all.config.at(module_of(name));
+    let bits = module.int(&["num_bits"]).and_then(|(bits, _)| usize::try_from(bits).ok());
+    let declared = all.at(name, "_shape").map(|shape| read_shape(&shape).map(|dims| (shape, dims))).transpose()?;
+    let Packing { bits, per_word, shape } = packing(t, declared.as_ref().map(|(_, dims)| dims.as_slice()), bits)?;
+    let (rows, cols) = rows_and_cols(&shape);
+    let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    parts.extend(declared.map(|(shape, _)| (TensorRole::QuantState, shape)));
+    let index = all.at(name, "_g_idx");
+    parts.extend(index.map(|index| (TensorRole::GroupIndex, index)));
+    let index = index.map(|index| group_index(&index, cols)).transpose()?.flatten();
+    let grid = match &index {
+        Some(_) => by_index(t, scale, rows, cols)?,
+        None => grouped_rows(t, &shape, scale, &module, all)?,
+    };
+    let groups = if index.is_some() { scale.elements() / rows.max(1) } else { grid.cols };
+    let behind_index = |numbers: Box<dyn Numbers + 'm>| match index {
+        Some(index) => Box::new(Indexed { inner: numbers, groups, index }) as Box<dyn Numbers + 'm>,
+        None => numbers,
+    };
+    let scales = behind_index(Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups }));
+    let codes = match per_word {
+        None => Codes::Rows { part: t.part(), row_bytes: row_words(t) * 4 },
+        Some(per_word) => Codes::Own(Box::new(Loose { part: t.part(), row_words: row_words(t), bits, per_word })),
+    };
+    let meaning = Meaning::Int(Int::offset_binary(bits));
+    let mut decoder = Grouped::scaled(codes, bits, meaning, [rows, cols], grid, scales);
+    let zero = all.at(name, "_zero_point");
+    match zero {
+        Some(zero) => {
+            parts.push((TensorRole::ZeroPoint, zero));
+            let numbers = zero_points(&zero, &shape, scale.elements(), groups, (bits, per_word))?;
+            decoder.offsets = Some(behind_index(numbers));
+            decoder.formula = Formula::ShiftScale;
+        }
+        None if module.flag("symmetric") == Some(false) => {
+            return Err(wrong(t, format!("the config says that it is asymmetric, and `{name}_zero_point` is missing")));
+        }
+        None => {}
+    }
+    let scales =
+        if decoder.grid.block_cols == 1 { Granularity::Group(cols / groups.max(1)) } else { granularity(&grid, cols) };
+    let scheme = QuantScheme::Grouped { family: FAMILY, codes: int_name(bits), scales };
+    Ok(Group { name: logical_name(name, &shape), shape, scheme, parts, decoder: Box::new(decoder) })
+}
+
+/// Stacks of experts are parameters themselves, and not the weight of a module.
+fn logical_name(name: &str, shape: &[usize]) -> String {
+    let stacked = name.strip_suffix(".weight").filter(|name| shape.len() == 3 && name.contains(".experts."));
+    stacked.unwrap_or(name).to_owned()
+}
+
+/// `INT` and the bits.
+pub(super) fn int_name(bits: usize) -> &'static str {
+    ["INT", "INT1", "INT2", "INT3", "INT4", "INT5", "INT6", "INT7", "INT8"].get(bits).copied().unwrap_or("INT")
+}
+
+/// How codes lie in words, and what shape they make.
+struct Packing {
+    bits: usize,
+    /// Codes in a word, if none goes across words: so it was where a width does not divide 32.
+    per_word: Option<usize>,
+    shape: Vec<usize>,
+}
+
+fn row_words(t: &Tensor<'_>) -> usize {
+    t.shape().last().copied().unwrap_or(0)
+}
+
+fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Result<Packing> {
+    let words = row_words(t);
+    let Some((_, leading)) = t.shape().split_last().filter(|(_, leading)| !leading.is_empty()) else {
+        return Err(wrong(t, "packed weights have two dimensions or three"));
+    };
+    let Some(shape) = shape else {
+        let bits = bits.filter(|bits| matches!(bits, 1 | 2 | 4 | 8));
+        let Some((bits, cols)) = bits.and_then(|bits| Some((bits, words.checked_mul(32 / bits)?))) else {
+            return Err(wrong(t, "neither its shape nor the config tells how many columns it has"));
+        };
+        let shape = leading.iter().copied().chain([cols]).collect();
+        return Ok(Packing { bits, per_word: None, shape });
+    };
+    let Some((&cols, rows)) = shape.split_last() else { return Err(wrong(t, "its shape has no dimensions")) };
+    // Stacks of experts may keep the shape of one.
+    let stack = &leading[..leading.len().saturating_sub(rows.len())];
+    if leading[stack.len()..] != *rows {
+        return Err(wrong(t, format!("its rows are not those of its shape, {shape:?}")));
+    }
+    let fits = |&bits: &usize| {
+        let dense = cols.checked_mul(bits).is_some_and(|n| n.div_ceil(32) == words);
+        let loose = !32usize.is_multiple_of(bits) && cols.div_ceil(32 / bits) == words;
+        dense || loose
+    };
+    let found: Vec<usize> = match bits {
+        Some(bits) => Some(bits).filter(|bits| (1..=8).contains(bits) && fits(bits)).into_iter().collect(),
+        None => (1..=8).filter(fits).collect(),
+    };
+    let [bits] = *found.as_slice() else {
+        let says = bits.map_or_else(|| format!("{found:?}"), |bits| bits.to_string());
+        return Err(wrong(t, format!("{words} words a row do not hold {cols} codes of {says} bits")));
+    };
+    let dense = (cols * bits).div_ceil(32) == words;
+    let loose = (!32usize.is_multiple_of(bits)).then(|| 32 / bits).filter(|n| cols.div_ceil(*n) == words);
+    let per_word = match loose {
+        Some(n) if dense && cols > n => is_loose(t, bits, n)?.then_some(n),
+        loose => loose.filter(|_| !dense),
+    };
+    let shape = stack.iter().chain(shape).copied().collect();
+    Ok(Packing { bits, per_word, shape })
+}
+
+/// Words that tell a packing.
+const SAMPLE: usize = 4096;
+
+/// Whether the bits that loose packing leaves over are zero in all of the first words.
+fn is_loose(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool> {
+    let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
+    t.part().read_at(0, &mut bytes)?;
+    let mut words = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
+    let loose = words.all(|word| word >> (bits * per_word) == 0);
+    // A few words could be like this by chance.
+    if loose && bytes.len() < 64 * 4 {
+        return Err(wrong(
+            t,
+            format!("its rows hold codes of {bits} bits in two ways, and its data does not tell which"),
+        ));
+    }
+    Ok(loose)
+}
+
+/// The numbers of a small tensor of dimensions.
+pub(super) fn read_shape(t: &Tensor<'_>) -> Result<Vec<usize>> {
+    let size = match t.dtype() {
+        Dtype::I64 | Dtype::U64 => 8,
+        Dtype::I32 | Dtype::U32 => 4,
+        _ => return Err(wrong(t, "a shape is I64 or I32")),
+    };
+    if t.elements() == 0 || t.elements() > 4 {
+        return Err(wrong(t, "a shape has a few dimensions"));
+    }
+    let mut bytes = vec![0; t.elements() * size];
+    t.part().read_at(0, &mut bytes)?;
+    let dim = |bytes: &[u8]| {
+        let mut wide = [0; 8];
+        wide[..size].copy_from_slice(bytes);
+        usize::try_from(u64::from_le_bytes(wide)).ok()
+    };
+    let dims: Option<Vec<usize>> = bytes.chunks_exact(size).map(dim).collect();
+    let fits = |dims: &Vec<usize>| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_some_and(|n| n < 1 << 60);
+    dims.filter(fits).ok_or_else(|| wrong(t, "its dimensions are no sizes"))
+}
+
+/// The grid of scales, a group of columns of one row each, or one for more.
+fn grouped_rows<'m>(
+    t: &Tensor<'m>,
+    shape: &[usize],
+    scale: &Tensor<'m>,
+    module: &crate::config::Module<'_>,
+    all: &Index<'m>,
+) -> Result<ScaleGrid> {
+    let (rows, cols) = rows_and_cols(shape);
+    if let Some((size, place)) = module.int(&["group_size"]).filter(|(size, _)| *size > 0) {
+        let size = size as usize;
+        let groups = cols.div_ceil(size);
+        if scale.elements() != rows.saturating_mul(groups) {
+            let what =
+                format!("its scale `{}` {:?} does not fit: {place} says groups of {size}", scale.name(), scale.shape());
+            return Err(wrong(t, what));
+        }
+        return Ok(row_groups(cols, size));
+    }
+    fit(t, shape, scale, all)
+}
+
+/// An index that says nothing, of which there are many, has -1 everywhere.
+fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> {
+    if index.dtype() != Dtype::I32 || index.elements() != cols {
+        return Err(wrong(index, format!("an index is I32 and has a group for each of {cols} columns")));
+    }
+    let mut first = [0; 4];
+    if cols > 0 {
+        index.part().read_at(0, &mut first)?;
+    }
+    Ok(Some(index.part()).filter(|_| i32::from_le_bytes(first) != -1))
+}
+
+fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Result<ScaleGrid> {
+    if rows == 0 || !scale.elements().is_multiple_of(rows) {
+        return Err(wrong(t, format!("its scale `{}` {:?} does not fit its rows", scale.name(), scale.shape())));
+    }
+    Ok(row_groups(cols, 1))
+}
+
+/// Zero points, stored as the codes are but down the rows.
+fn zero_points<'m>(
+    zero: &Tensor<'m>,
+    shape: &[usize],
+    scales: usize,
+    groups: usize,
+    (bits, per_word): (usize, Option<usize>),
+) -> Result<Box<dyn Numbers + 'm>> {
+    let (rows, _) = rows_and_cols(shape);
+    if zero.dtype() == Dtype::I8 && zero.elements() == scales {
+        return Ok(Box::new(Integers::new(zero, groups, 0.0)?));
+    }
+    let matrix_rows = shape.iter().nth_back(1).copied().unwrap_or(1);
+    let word_rows = zero.shape().iter().nth_back(1).copied().unwrap_or(0);
+    let dense = (matrix_rows * bits).div_ceil(32) == word_rows;
+    let loose = (!32usize.is_multiple_of(bits)).then(|| 32 / bits);
+    let loose = loose.filter(|n| (per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows);
+    let stack = rows.checked_div(matrix_rows).unwrap_or(0);
+    let fits = zero.elements() == stack.saturating_mul(word_rows).saturating_mul(groups);
+    if !(matches!(zero.dtype(), Dtype::I32 | Dtype::U32) && fits && (dense || loose.is_some())) {
+        return Err(wrong(zero, format!("{groups} groups of {rows} rows want another shape of zero points")));
+    }
+    let offset = (1u32 << (bits - 1)) as f32;
+    let (part, per_word) = (zero.part(), loose);
+    Ok(Box::new(PackedDown { part, cols: groups, bits, per_word, offset, rows: matrix_rows, word_rows }))
+}
+
+/// Words with as many whole codes as fit.
+struct Loose<'m> {
+    part: Part<'m>,
+    row_words: usize,
+    bits: usize,
+    per_word: usize,
+}
+
+impl Unpack for Loose<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let words = tile.cols.start / self.per_word..tile.cols.end.div_ceil(self.per_word);
+        read(&self.part, self.row_words * 4, tile.rows.clone(), words.start * 4..words.end * 4, staging)?;
+        out.clear();
+        let mask = (1u32 << self.bits) - 1;
+        for row in staging.chunks_exact(words.len().max(1) * 4) {
+            let codes = row.as_chunks().0.iter().flat_map(|&word| {
+                let word = u32::from_le_bytes(word);
+                (0..self.per_word).map(move |i| (word >> (i * self.bits) & mask) as u8)
+            });
+            out.extend(codes.take(tile.cols.len()));
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (1, self.per_word)
+    }
+}
+
+/// Values that share an exponent.
+const MX_BLOCK: usize = 32;
+
+/// FP4 with a power of two for each 32 values.
+fn microscaled<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Group<'m>> {
+    let misfit =
+        || wrong(t, format!("its scale `{}` {:?} is not one for 32 values of a row", scale.name(), scale.shape()));
+    let (Some((&bytes, rows)), Some((&blocks, scale_rows))) = (t.shape().split_last(), scale.shape().split_last())
+    else {
+        return Err(misfit());
+    };
+    if rows != scale_rows || rows.is_empty() {
+        return Err(misfit());
+    }
+    let (bits, codes) = match blocks.checked_mul(MX_BLOCK) {
+        Some(cols) if bytes.checked_mul(2) == Some(cols) => (4, "FP4"),
+        Some(cols) if bytes.checked_mul(4) == cols.checked_mul(3) => {
+            return Err(refused(t, "MXFP6", "recognised, not decoded by this version"));
+        }
+        _ => return Err(misfit()),
+    };
+    let shape: Vec<usize> = rows.iter().copied().chain([blocks * MX_BLOCK]).collect();
+    let (rows, cols) = rows_and_cols(&shape);
+    let meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
+    let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: blocks });
+    let codes_at = Codes::Rows { part: t.part(), row_bytes: bytes };
+    let decoder = Grouped::scaled(codes_at, bits, meaning, [rows, cols], row_groups(cols, MX_BLOCK), scales);
+    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: Granularity::Group(MX_BLOCK) };
+    if cols == usize::MAX {
+        return Err(AnamnesisError::parse("its size overflows"));
+    }
+    Ok(Group { name: logical_name(name, &shape), shape, scheme, parts, decoder: Box::new(decoder) })
+}

@@ -1,0 +1,48 @@
+//! Integers of eight bits: `W` I8 with `W_scale`, per tensor, row, group or block, and `W_zero_point` I8 if it is
+//! asymmetric. ModelOpt's weights may have been divided by `pre_quant_scale`, column by column.
+//!
+//! Layouts: compressed-tensors `compressors/naive_quantized`, modelopt `export/quant_utils.py`.
+
+use super::fit::{fit, granularity, rows_and_cols};
+use super::grouped::{Codes, Grouped, Meaning};
+use super::numbers::{Integers, Matrix};
+use super::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, wrong};
+use crate::model::Tensor;
+use crate::remember::grouped::{Formula, Int};
+use crate::{Dtype, Result};
+
+pub(super) struct Int8;
+
+impl Scheme for Int8 {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other("INT8")
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let scale = all.at(t.name(), "_scale").filter(|scale| scale.dtype().is_floating_point());
+        let Some(scale) = scale.filter(|_| t.dtype() == Dtype::I8) else { return Ok(None) };
+        let grid = fit(t, t.shape(), &scale, all)?;
+        let (rows, cols) = rows_and_cols(t.shape());
+        let codes = Codes::Rows { part: t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
+        let meaning = Meaning::Int(Int::signed(8));
+        let mut decoder = Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales);
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
+        if let Some(zero) = all.at(t.name(), "_zero_point") {
+            if zero.elements() != scale.elements() || zero.dtype() != Dtype::I8 {
+                return Err(wrong(&zero, format!("it is no I8 for each scale of `{}`", t.name())));
+            }
+            decoder.offsets = Some(Box::new(Integers::new(&zero, grid.cols, 0.0)?));
+            decoder.formula = Formula::ShiftScale;
+            parts.push((TensorRole::ZeroPoint, zero));
+        }
+        let family = match all.config.method().as_deref() {
+            Some("modelopt") => "ModelOpt",
+            Some("quark") => "Quark",
+            _ => "compressed-tensors",
+        };
+        let scheme = QuantScheme::Grouped { family, codes: "INT8", scales: granularity(&grid, cols) };
+        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+        Ok(Some(Group { name, shape, scheme, parts, decoder: Box::new(decoder) }))
+    }
+}

@@ -1,0 +1,62 @@
+//! Models as Hugging Face has them, decoded by the canonical libraries (tests/data/README.md), against ours: whole
+//! directories of a few shards, and single layers in every variant of a scheme.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use anamnesis::{AnamnesisError, ParsedModel, parse};
+use common::{TARGETS, assert_same, data, rounded};
+
+/// Every case of `family`: a directory with a `model`, whole or in one file.
+fn cases(family: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data().join(family)).unwrap();
+    let mut cases: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    cases.retain(|c| c.join("model").is_dir());
+    cases.sort();
+    cases
+}
+
+fn check(family: &str, least: usize) {
+    let cases = cases(family);
+    assert!(cases.len() >= least, "{family}: only {} cases", cases.len());
+    let mut failures = Vec::new();
+    for case in cases {
+        if let Err(e) = std::panic::catch_unwind(|| check_case(&case)) {
+            let text = e.downcast_ref::<String>().cloned().unwrap_or_default();
+            failures.push(format!("{}: {text}", case.display()));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn check_case(case: &Path) {
+    let model = parse(case.join("model")).unwrap_or_else(|e| panic!("{e}"));
+    let refused = case.join("unsupported.json");
+    if refused.is_file() {
+        return check_refusal(&model, &refused);
+    }
+    let f32 = std::fs::read(case.join("expected-f32.safetensors")).unwrap();
+    for (target, name) in TARGETS {
+        let own = case.join(format!("expected-{name}.safetensors"));
+        let expected = if own.is_file() { std::fs::read(own).unwrap() } else { rounded(&f32, &model, target) };
+        let bytes = model.remember_to_bytes(target).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&expected, &bytes, name);
+    }
+    let problems = model.inspect().problems;
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+/// What cannot be decoded is refused, and the message names the tensor.
+fn check_refusal(model: &ParsedModel, refused: &Path) {
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(refused).unwrap()).unwrap();
+    let error = model.remember_to_bytes(TARGETS[0].0).err();
+    let Some(AnamnesisError::Unsupported { detail, .. }) = &error else { panic!("not refused: {error:?}") };
+    assert!(detail.contains(json["tensor"].as_str().unwrap()), "{detail}");
+}
+
+#[test]
+fn compressed_tensors() {
+    check("compressed_tensors", 20);
+}
