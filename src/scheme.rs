@@ -18,6 +18,7 @@ mod grouped;
 mod int8;
 mod kind;
 mod load;
+mod mxfp4;
 mod numbers;
 #[cfg(feature = "nvfp4")]
 mod nvfp4;
@@ -93,6 +94,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
     &int8::Int8,
+    &mxfp4::Mxfp4,
     &foreign::Foreign,
     #[cfg(feature = "gptq")]
     &gptq::Gptq,

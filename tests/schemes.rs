@@ -60,3 +60,13 @@ fn check_refusal(model: &ParsedModel, refused: &Path) {
 fn compressed_tensors() {
     check("compressed_tensors", 20);
 }
+
+#[test]
+fn mxfp4() {
+    check("mxfp4", 4);
+}
+
+#[test]
+fn fp8() {
+    check("fp8_dirs", 15);
+}

@@ -82,6 +82,13 @@ pub(crate) fn f32_from_exponent(code: u8) -> f32 {
     if code == 255 { f32::INFINITY } else { f32_from_e8m0(code) }
 }
 
+/// Half of the power of two of an exponent byte: 2^(b - 128), which is finite for all.
+#[inline(always)]
+pub(crate) fn half_of_exponent(code: u8) -> f32 {
+    let code = u32::from(code);
+    f32::from_bits(if code < 2 { 1 << (21 + code) } else { (code - 1) << 23 })
+}
+
 /// Which scale belongs to which value of a stack of matrices of `matrix_rows` rows each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScaleGrid {

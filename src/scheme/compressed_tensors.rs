@@ -6,14 +6,15 @@
 
 use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use super::mxfp4::in_rows;
 use super::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
 use super::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, refused, wrong,
 };
 use crate::model::{Part, Tensor};
 use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{E2M1, Formula, Int};
-use crate::{AnamnesisError, Dtype, Result};
+use crate::remember::grouped::{Formula, Int};
+use crate::{Dtype, Result};
 
 /// What listings call it.
 const FAMILY: &str = "compressed-tensors";
@@ -31,7 +32,7 @@ impl Scheme for CompressedTensors {
         match t.dtype() {
             Dtype::I32 | Dtype::U32 => packed(t, name, &scale, all).map(Some),
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
-                microscaled(t, name, &scale, all).map(Some)
+                in_rows(t, name, &scale, FAMILY).map(Some)
             }
             _ => Ok(None),
         }
@@ -286,39 +287,4 @@ impl Unpack for Loose<'_> {
     fn align(&self) -> (usize, usize) {
         (1, self.per_word)
     }
-}
-
-/// Values that share an exponent.
-const MX_BLOCK: usize = 32;
-
-/// FP4 with a power of two for each 32 values.
-fn microscaled<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Group<'m>> {
-    let misfit =
-        || wrong(t, format!("its scale `{}` {:?} is not one for 32 values of a row", scale.name(), scale.shape()));
-    let (Some((&bytes, rows)), Some((&blocks, scale_rows))) = (t.shape().split_last(), scale.shape().split_last())
-    else {
-        return Err(misfit());
-    };
-    if rows != scale_rows || rows.is_empty() {
-        return Err(misfit());
-    }
-    let (bits, codes) = match blocks.checked_mul(MX_BLOCK) {
-        Some(cols) if bytes.checked_mul(2) == Some(cols) => (4, "FP4"),
-        Some(cols) if bytes.checked_mul(4) == cols.checked_mul(3) => {
-            return Err(refused(t, "MXFP6", "recognised, not decoded by this version"));
-        }
-        _ => return Err(misfit()),
-    };
-    let shape: Vec<usize> = rows.iter().copied().chain([blocks * MX_BLOCK]).collect();
-    let (rows, cols) = rows_and_cols(&shape);
-    let meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
-    let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: blocks });
-    let codes_at = Codes::Rows { part: t.part(), row_bytes: bytes };
-    let decoder = Grouped::scaled(codes_at, bits, meaning, [rows, cols], row_groups(cols, MX_BLOCK), scales);
-    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: Granularity::Group(MX_BLOCK) };
-    if cols == usize::MAX {
-        return Err(AnamnesisError::parse("its size overflows"));
-    }
-    Ok(Group { name: logical_name(name, &shape), shape, scheme, parts, decoder: Box::new(decoder) })
 }

@@ -2,6 +2,7 @@
 
 use super::{Granularity, Index, module_of, wrong};
 use crate::Result;
+use crate::config::Module;
 use crate::model::Tensor;
 use crate::remember::fp8::ScaleGrid;
 
@@ -31,7 +32,9 @@ pub(super) fn fit(t: &Tensor<'_>, shape: &[usize], scale: &Tensor<'_>, all: &Ind
         |what: String| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
-    let grid = whole_rows(shape, scale).or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)));
+    let grid = by_column(shape, scale, &module)
+        .or_else(|| whole_rows(shape, scale))
+        .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)));
     let grid = grid.ok_or_else(|| {
         misfit(
             "it is neither one scale, nor one a row, nor a grid of blocks; the config's `weight_block_size` might tell"
@@ -58,6 +61,16 @@ pub(super) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
         (1, width) => Granularity::Group(width),
         (rows, cols) => Granularity::Block { rows, cols },
     }
+}
+
+/// A scale for each column of each expert of a stack, which is stored the other way round than a layer's weight:
+/// `[experts, out, 1]` over `[experts, in, out]` (FBGEMM's).
+fn by_column(w: &[usize], scale: &Tensor<'_>, module: &Module<'_>) -> Option<ScaleGrid> {
+    let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else { return None };
+    let fbgemm = module.text(&["quant_method"]).is_some_and(|(method, _)| method == "fbgemm_fp8");
+    let fits = e == experts && n == cols && (rows != cols || fbgemm);
+    let grid = ScaleGrid { matrix_rows: rows.max(1), block_rows: rows.max(1), block_cols: 1, rows_per_matrix: 1, cols };
+    fits.then_some(grid)
 }
 
 /// One scale for everything, or for each index of the leading dimensions: rows of a matrix, experts of a

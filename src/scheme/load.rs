@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::element::{f32_from_bf16, f32_from_f16};
 use crate::model::{Part, Tensor};
-use crate::remember::fp8::{f32_from_e8m0, f32_from_exponent};
+use crate::remember::fp8::{Code, E4M3, f32_from_e8m0, f32_from_exponent, half_of_exponent};
 use crate::scheme::wrong;
 use crate::{Dtype, Result};
 
@@ -37,6 +37,8 @@ pub(crate) fn read(
 pub(crate) struct Floats<'m> {
     pub part: Part<'m>,
     dtype: Dtype,
+    /// Whether exponents mean half of what they are.
+    half: bool,
 }
 
 impl<'m> Floats<'m> {
@@ -44,16 +46,29 @@ impl<'m> Floats<'m> {
     pub(crate) fn new(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => {
-                Ok(Self { part: t.part(), dtype: t.dtype() })
+                Ok(Self { part: t.part(), dtype: t.dtype(), half: false })
             }
             _ => Err(wrong(t, "scales are F32, F16, BF16, F8_E8M0 or U8 exponents")),
+        }
+    }
+
+    /// U8 exponents as half of the power of two.
+    pub(crate) fn half_exponents(t: &Tensor<'m>) -> Self {
+        Self { part: t.part(), dtype: Dtype::U8, half: true }
+    }
+
+    /// E4M3, as the scales of small blocks are.
+    pub(crate) fn fp8(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F8E4M3 | Dtype::U8 => Ok(Self { part: t.part(), dtype: Dtype::F8E4M3, half: false }),
+            _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
         }
     }
 
     /// [`new`](Self::new) for scales that are ordinary floats.
     pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self { part: t.part(), dtype: t.dtype() }),
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self { part: t.part(), dtype: t.dtype(), half: false }),
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
         }
     }
@@ -73,6 +88,8 @@ impl<'m> Floats<'m> {
             Dtype::F32 => out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
             Dtype::F16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_f16(u16::from_le_bytes(b)))),
             Dtype::BF16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_bf16(u16::from_le_bytes(b)))),
+            Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
+            _ if self.half => out.extend(staging.iter().map(|&b| half_of_exponent(b))),
             Dtype::F8E8M0 => out.extend(staging.iter().map(|&b| f32_from_e8m0(b))),
             _ => out.extend(staging.iter().map(|&b| f32_from_exponent(b))),
         }

@@ -1,0 +1,146 @@
+//! FP4 with a power of two for each 32 values of a row, low nibble first.
+//!
+//! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`; the weight is `W`
+//! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`.
+//!
+//! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
+//! `dequantize_deepseek_v4_fp4_expert`.
+
+use super::fit::rows_and_cols;
+use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use super::numbers::{Matrix, Transposed};
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, read, wrong};
+use crate::model::{Part, Tensor};
+use crate::remember::fp8::ScaleGrid;
+use crate::remember::grouped::E2M1;
+use crate::{Dtype, Result};
+
+pub(super) struct Mxfp4;
+
+/// Values that share an exponent.
+const BLOCK: usize = 32;
+
+impl Scheme for Mxfp4 {
+    fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        scheme(if t.dtype() == Dtype::I8 { "DeepSeek" } else { "MXFP4" }, "FP4")
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if let Some(name) = t.name().strip_suffix("_blocks").filter(|_| t.dtype() == Dtype::U8) {
+            return all.at(name, "_scales").map(|scales| gpt_oss(t, name, &scales)).transpose();
+        }
+        let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::I8);
+        let scale = base.and_then(|base| all.at(base, "scale")).filter(|scale| scale.dtype() == Dtype::F8E8M0);
+        scale.map(|scale| in_rows(t, t.name(), &scale, "DeepSeek")).transpose()
+    }
+}
+
+fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
+    QuantScheme::Grouped { family, codes, scales: Granularity::Group(BLOCK) }
+}
+
+/// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
+pub(super) fn in_rows<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, family: &'static str) -> Result<Group<'m>> {
+    let (bytes, blocks) = (t.shape().last().copied(), scale.shape().last().copied());
+    let leading = |t: &Tensor<'m>| t.shape().split_last().map(|(_, leading)| leading);
+    let cols = blocks.and_then(|blocks| blocks.checked_mul(BLOCK)).filter(|_| leading(t) == leading(scale));
+    let plain = E2M1 { factor: 1.0, plain_zero: false };
+    let (cols, bits, meaning, codes) = match (bytes, cols) {
+        (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => (cols, 4, Meaning::E2M1(plain), "FP4"),
+        (Some(bytes), Some(cols)) if bytes.checked_mul(4) == cols.checked_mul(3) => (cols, 6, Meaning::E2M3, "FP6"),
+        _ => {
+            let what = format!("its scales `{}` {:?} are not one for 32 values of a row", scale.name(), scale.shape());
+            return Err(wrong(t, what));
+        }
+    };
+    let shape: Vec<usize> = leading(t).unwrap_or_default().iter().copied().chain([cols]).collect();
+    let size = rows_and_cols(&shape);
+    let stored = Codes::Rows { part: t.part(), row_bytes: cols * bits / 8 };
+    let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
+    let decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
+    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    Ok(Group { name: name.to_owned(), shape, scheme: scheme(family, codes), parts, decoder: Box::new(decoder) })
+}
+
+fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'m>> {
+    let (&[experts, outputs, blocks, 16], true) = (t.shape(), scale.dtype() == Dtype::U8) else {
+        return Err(wrong(t, "blocks are [experts, out, in / 32, 16], and their scales U8"));
+    };
+    if scale.shape() != [experts, outputs, blocks] {
+        return Err(wrong(t, format!("its scales `{}` {:?} are not one for each block", scale.name(), scale.shape())));
+    }
+    let inputs = blocks * BLOCK;
+    let shape = vec![experts, inputs, outputs];
+    let codes = Codes::Own(Box::new(Columns { part: t.part(), inputs, outputs }));
+    // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
+    let meaning = Meaning::E2M1(E2M1 { factor: 2.0, plain_zero: false });
+    let floats = Floats::half_exponents(scale);
+    let scales = Box::new(Transposed { floats, rows: blocks, cols: outputs });
+    let grid = ScaleGrid {
+        matrix_rows: inputs.max(1),
+        block_rows: BLOCK,
+        block_cols: 1,
+        rows_per_matrix: blocks,
+        cols: outputs,
+    };
+    let size = [experts.saturating_mul(inputs), outputs];
+    let decoder = Grouped::scaled(codes, 4, meaning, size, grid, scales);
+    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    Ok(Group { name: name.to_owned(), shape, scheme: scheme("MXFP4", "FP4"), parts, decoder: Box::new(decoder) })
+}
+
+/// Matrices that are stored by columns, two codes to a byte.
+struct Columns<'m> {
+    part: Part<'m>,
+    inputs: usize,
+    outputs: usize,
+}
+
+/// Bytes and columns of a square that is turned at once.
+const SQUARE: usize = 32;
+
+impl Unpack for Columns<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        out.resize(tile.rows.len() * width, 0);
+        let mut row = tile.rows.start;
+        for out in out.chunks_mut(tile.rows.len().max(1) * width.max(1)) {
+            let mut rest = out;
+            while row < tile.rows.end {
+                let (expert, first) = (row / self.inputs, row % self.inputs);
+                let n = (self.inputs - first).min(tile.rows.end - row);
+                let lines = expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
+                read(&self.part, self.inputs / 2, lines, first / 2..(first + n) / 2, staging)?;
+                let (matrix, next) = rest.split_at_mut(n * width);
+                turn(staging, n / 2, matrix, width);
+                (rest, row) = (next, row + n);
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (BLOCK, 1)
+    }
+
+    fn transposed(&self) -> bool {
+        true
+    }
+}
+
+/// Makes columns of `lines`, each of `bytes` bytes: row 2i of `out` are the low nibbles of byte i, row 2i + 1 the high.
+fn turn(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
+    for first in (0..bytes).step_by(SQUARE) {
+        let rows = first..(first + SQUARE).min(bytes);
+        for left in (0..width).step_by(SQUARE) {
+            let columns = left..(left + SQUARE).min(width);
+            for i in rows.clone() {
+                let (low, high) = out[2 * i * width..][..2 * width].split_at_mut(width);
+                let pairs = low[columns.clone()].iter_mut().zip(&mut high[columns.clone()]);
+                for ((low, high), line) in pairs.zip(lines[left * bytes + i..].iter().step_by(bytes)) {
+                    (*low, *high) = (line & 15, line >> 4);
+                }
+            }
+        }
+    }
+}
