@@ -54,6 +54,8 @@ pub struct QuantConfig {
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
     skipped: OnceLock<Skips>,
+    /// Width of the model's layers.
+    hidden_size: Option<usize>,
     /// What is said of single modules, compiled when first asked for.
     rules: OnceLock<module::Rules>,
 }
@@ -79,7 +81,10 @@ impl QuantConfig {
                 places.push(Place { name, values: values.clone() });
             }
         }
-        Ok(Self { places, directory: Some(dir.to_path_buf()), ..Self::default() })
+        let root = files.get("config.json").and_then(Option::as_ref);
+        let size = |root: &Value| usize::try_from(root.get("hidden_size")?.as_u64()?).ok();
+        let hidden_size = root.and_then(|root| root.get("text_config").and_then(size).or_else(|| size(root)));
+        Ok(Self { places, hidden_size, directory: Some(dir.to_path_buf()), ..Self::default() })
     }
 
     /// Adds what AutoGPTQ writes into a safetensors file's own metadata (`gptq_bits`, …).
@@ -107,6 +112,11 @@ impl QuantConfig {
             }
         };
         Ok(names.iter().any(|name| indexed.contains(name)))
+    }
+
+    /// Width of the layers, as `config.json` has it.
+    pub(crate) fn hidden_size(&self) -> Option<usize> {
+        self.hidden_size
     }
 
     /// Whether anything says that the model is quantized.

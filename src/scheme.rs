@@ -18,6 +18,7 @@ mod grouped;
 mod int8;
 mod kind;
 mod load;
+mod mlx;
 mod mxfp4;
 mod numbers;
 #[cfg(feature = "nvfp4")]
@@ -30,7 +31,9 @@ mod resolve;
 mod roles;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use self::decode::Window;
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
 pub use self::kind::{Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
@@ -73,7 +76,26 @@ pub(crate) struct Group<'m> {
     pub scheme: QuantScheme,
     /// Stored tensors, by role; the weight's codes come first.
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
+    /// Names of the matrices of a stack, if each is a tensor of its own in the output.
+    pub split: Vec<String>,
     pub decoder: Box<dyn Decode + 'm>,
+}
+
+impl<'m> Group<'m> {
+    /// The group, or one for each matrix of a stack that the output has apart.
+    fn taken_apart(self) -> Vec<Self> {
+        if self.split.is_empty() {
+            return vec![self];
+        }
+        let decoder: Arc<dyn Decode + 'm> = Arc::from(self.decoder);
+        let rows = decoder.grid().rows / self.split.len();
+        let matrix = |(i, name)| {
+            let window = Window { inner: decoder.clone(), first: i * rows, rows };
+            let (shape, parts) = (self.shape[1..].to_vec(), self.parts.clone());
+            Self { name, shape, scheme: self.scheme, parts, split: vec![], decoder: Box::new(window) }
+        };
+        self.split.into_iter().enumerate().map(matrix).collect()
+    }
 }
 
 /// How a group of stored tensors becomes one logical tensor.
@@ -95,6 +117,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &compressed_tensors::CompressedTensors,
     &int8::Int8,
     &mxfp4::Mxfp4,
+    &mlx::Mlx,
     &foreign::Foreign,
     #[cfg(feature = "gptq")]
     &gptq::Gptq,

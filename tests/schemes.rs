@@ -70,3 +70,8 @@ fn mxfp4() {
 fn fp8() {
     check("fp8_dirs", 15);
 }
+
+#[test]
+fn mlx() {
+    check("mlx", 45);
+}

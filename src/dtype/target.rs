@@ -38,6 +38,13 @@ impl TargetDtype {
     }
 }
 
+impl TargetDtype {
+    /// The target that is `dtype`.
+    pub(crate) fn of(dtype: Dtype) -> Option<Self> {
+        [Self::BF16, Self::F32, Self::F16].into_iter().find(|target| target.dtype() == dtype)
+    }
+}
+
 impl fmt::Display for TargetDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.dtype().fmt(f)

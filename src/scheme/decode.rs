@@ -1,6 +1,7 @@
 //! The seam between schemes and the pipeline: any tile of a logical tensor decodes on any thread.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::Result;
 use crate::element::Out;
@@ -66,4 +67,35 @@ pub(crate) trait Decode: Send + Sync {
 
     /// Decodes rows `rows` of the loaded `tile`, row-major, into `out`, which holds exactly their values.
     fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>);
+}
+
+/// Some rows of a tensor, as one of its own.
+pub(super) struct Window<'m> {
+    pub inner: Arc<dyn Decode + 'm>,
+    pub first: usize,
+    pub rows: usize,
+}
+
+impl Window<'_> {
+    fn outside(&self, rows: &Range<usize>) -> Range<usize> {
+        rows.start + self.first..rows.end + self.first
+    }
+
+    fn tile(&self, tile: &Tile) -> Tile {
+        Tile { rows: self.outside(&tile.rows), cols: tile.cols.clone() }
+    }
+}
+
+impl Decode for Window<'_> {
+    fn grid(&self) -> Grid {
+        Grid { rows: self.rows, ..self.inner.grid() }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        self.inner.load(&self.tile(tile), buffers)
+    }
+
+    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+        self.inner.decode(&self.tile(tile), self.outside(&rows), buffers, level, out);
+    }
 }

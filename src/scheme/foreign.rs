@@ -62,7 +62,6 @@ const SIGNS: &[Sign] = &[
     sign("EETQ", ".weight", INT8, &[".weight_scales"]),
     sign("Gemma QAT", ".embedding_quantized", &[], &[".embedding_scale"]),
     sign("SVDQuant (ModelOpt)", ".svdquant_lora_a", &[], &[]),
-    sign("MLX", ".weight", &[Dtype::U32], &[".scales"]),
     sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
     sign("HQQ", ".W_q", &[], &[]),
     sign("AQLM", ".codes", &[], &[".codebooks"]),

@@ -71,7 +71,7 @@ impl Scheme for Fp8 {
         parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
         let decoder = Box::new(Weight { codes: t.part(), scale, format, rows, cols, grid });
-        Ok(Some(Group { name: t.name().to_owned(), shape: t.shape().to_vec(), scheme, parts, decoder }))
+        Ok(Some(Group { name: t.name().to_owned(), shape: t.shape().to_vec(), scheme, parts, split: vec![], decoder }))
     }
 }
 

@@ -59,7 +59,14 @@ pub(super) fn in_rows<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, family
     let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
     let decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group { name: name.to_owned(), shape, scheme: scheme(family, codes), parts, decoder: Box::new(decoder) })
+    Ok(Group {
+        name: name.to_owned(),
+        shape,
+        scheme: scheme(family, codes),
+        parts,
+        split: vec![],
+        decoder: Box::new(decoder),
+    })
 }
 
 fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'m>> {
@@ -86,7 +93,14 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     let size = [experts.saturating_mul(inputs), outputs];
     let decoder = Grouped::scaled(codes, 4, meaning, size, grid, scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group { name: name.to_owned(), shape, scheme: scheme("MXFP4", "FP4"), parts, decoder: Box::new(decoder) })
+    Ok(Group {
+        name: name.to_owned(),
+        shape,
+        scheme: scheme("MXFP4", "FP4"),
+        parts,
+        split: vec![],
+        decoder: Box::new(decoder),
+    })
 }
 
 /// Matrices that are stored by columns, two codes to a byte.

@@ -77,7 +77,7 @@ impl<'m> Resolution<'m> {
         let quantized = all.config.is_quantized() || !blame || groups.iter().any(Option::is_some);
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
-                out.items.push(Item::Group(group));
+                out.items.extend(group.taken_apart().into_iter().map(Item::Group));
             } else if owner[t.index].is_none() {
                 out.leftover(t, &all, quantized, blame);
             }

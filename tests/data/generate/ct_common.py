@@ -126,4 +126,9 @@ def whole(c):
                 continue
             scale = own[base] if own[base].is_floating_point and own[base].itemsize > 1 else BF16
             if scale == dtype:
-                assert same(got[name], dirs.rounded(f32)[d]), (c.dir.name, name, d, dirs.differing(got[name], dirs.rounded(f32)[d]))
+                assert same(got[name], dirs.rounded(f32)[d]), (
+                    c.dir.name,
+                    name,
+                    d,
+                    dirs.differing(got[name], dirs.rounded(f32)[d]),
+                )

@@ -7,6 +7,7 @@ from ct_common import *  # noqa: F403
 
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+from compressed_tensors.quantization import preset_name_to_scheme
 
 from dirs import DirCase
 from fp8 import BF16, F16, F32
@@ -27,12 +28,15 @@ def bits_cases():
     """Every width, symmetric and not, in groups and channels; sizes that fill neither words nor bytes."""
     for b in range(1, 9):
         c = DirCase(FAMILY, f"pack_b{b}")
-        groups, make = {}, [
-            (Q, (13, 96), F16, dict(group_size=32, strategy="group")),
-            (K, (37, 64), BF16, dict(group_size=32, strategy="group", symmetric=False)),
-            (UP, (9, 75), F32, dict(strategy="channel")),
-            (DOWN, (29, 77), BF16, dict(strategy="channel", symmetric=False)),
-        ]
+        groups, make = (
+            {},
+            [
+                (Q, (13, 96), F16, dict(group_size=32, strategy="group")),
+                (K, (37, 64), BF16, dict(group_size=32, strategy="group", symmetric=False)),
+                (UP, (9, 75), F32, dict(strategy="channel")),
+                (DOWN, (19, 77), BF16, dict(strategy="channel", symmetric=False)),
+            ],
+        )
         for i, (base, shape, dtype, args) in enumerate(make):
             groups[f"group_{i}"] = s = scheme([base], num_bits=b, **args)
             s.format = "pack-quantized"
@@ -56,8 +60,6 @@ def preset_cases():
         ("pack_w3a16_g32", "W3A16", (11, 160), {"group_size": 32}),
     ]:
         c = DirCase(FAMILY, case)
-        from compressed_tensors.quantization import preset_name_to_scheme
-
         s = preset_name_to_scheme(preset, ["Linear"])
         for k, v in edit.items():
             setattr(s.weights, k, v)
@@ -124,7 +126,9 @@ def variant_cases():
     s = scheme(group_size=32, strategy="group")
     ignore = ["lm_head", "re:.*self_attn.*", "re:vision_tower.*", L + "mlp.gate_proj"]
     c.config = config_of({"group_0": s}, ignore=ignore)
-    c.config["quantization_config"]["kv_cache_scheme"] = QuantizationArgs(num_bits=8, type="float", strategy="tensor").model_dump()
+    c.config["quantization_config"]["kv_cache_scheme"] = QuantizationArgs(
+        num_bits=8, type="float", strategy="tensor"
+    ).model_dump()
     add(c, UP, compress(weight(c, 8, 64), s), s)
     add(c, DOWN, compress(weight(c, 8, 32), s), s)
     c.add({UP + ".input_scale": torch.tensor([0.5]).to(BF16), UP + ".output_scale": torch.tensor([0.25]).to(BF16)})
@@ -171,8 +175,26 @@ def expert_cases():
     c.write()
 
 
-ODD = [0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1e-45, -1e-40, 3e38, -3e38, 1.17549435e-38, 0.1, -0.37,
-       65504.0, 6e-8, 2.0**-133, 2.0**-130 * 1.7, 3.3895314e38, 6.1e-5]
+ODD = [
+    0.0,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    1e-45,
+    -1e-40,
+    3e38,
+    -3e38,
+    1.17549435e-38,
+    0.1,
+    -0.37,
+    65504.0,
+    6e-8,
+    2.0**-133,
+    2.0**-130 * 1.7,
+    3.3895314e38,
+    6.1e-5,
+]
 
 
 def hostile_case():
@@ -180,13 +202,19 @@ def hostile_case():
     for b in (4, 8):
         c = DirCase(FAMILY, f"pack_hostile_b{b}")
         groups, n, k = {}, len(ODD), 64
-        for i, (base, dtype, symmetric) in enumerate([(Q, BF16, True), (K, F16, True), (V, F32, True), (UP, BF16, False),
-                                                      (GATE, F16, False), (DOWN, F32, False)]):
-            groups[f"group_{i}"] = s = scheme([base], num_bits=b, strategy="channel", symmetric=symmetric, format="pack-quantized")
+        for i, (base, dtype, symmetric) in enumerate(
+            [(Q, BF16, True), (K, F16, True), (V, F32, True), (UP, BF16, False), (GATE, F16, False), (DOWN, F32, False)]
+        ):
+            groups[f"group_{i}"] = s = scheme(
+                [base], num_bits=b, strategy="channel", symmetric=symmetric, format="pack-quantized"
+            )
             low = -(2 ** (b - 1))
             codes = torch.stack([torch.randperm(256, generator=c.rng)[:k] % 2**b + low for _ in range(n)]).to(torch.int8)
-            parts = {"weight_packed": pack_to_int32(codes, b), "weight_shape": torch.tensor([n, k]),
-                     "weight_scale": torch.tensor(ODD).view(n, 1).to(dtype)}
+            parts = {
+                "weight_packed": pack_to_int32(codes, b),
+                "weight_shape": torch.tensor([n, k]),
+                "weight_scale": torch.tensor(ODD).view(n, 1).to(dtype),
+            }
             if not symmetric:
                 zero = (torch.arange(n) * (2**b - 1) // (n - 1) + low).to(torch.int8).view(n, 1)
                 parts["weight_zero_point"] = pack_to_int32(zero, b, packed_dim=0)

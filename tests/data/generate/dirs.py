@@ -9,7 +9,7 @@ import sys
 
 sys.dont_write_bytecode = True
 
-from fp8 import DATA, TARGETS, Case, differing, rounded, same
+from fp8 import TARGETS, Case, differing, rounded, same
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -20,7 +20,7 @@ META = {"format": "pt"}
 class DirCase(Case):
     def __init__(self, family, name, config=None):
         super().__init__(family, name, config)
-        self.model, self.sidecars, self.own = self.dir / "model", {}, {}
+        self.model, self.sidecars = self.dir / "model", {}
 
     def sidecar(self, name, content):
         self.sidecars[name] = content
@@ -59,8 +59,21 @@ class DirCase(Case):
             print(f"    {note}")
 
 
-SUFFIXES = ("_packed", "_scale", "qscale_weight", "_zero_point", "_shape", "_global_scale", "_scale_inv", "_g_idx", "_scales", ".scale",
-            "bitmask", "row_offsets", ".shape")
+SUFFIXES = (
+    "_packed",
+    "_scale",
+    "qscale_weight",
+    "_zero_point",
+    "_shape",
+    "_global_scale",
+    "_scale_inv",
+    "_g_idx",
+    "_scales",
+    ".scale",
+    "bitmask",
+    "row_offsets",
+    ".shape",
+)
 
 
 def apart(tensors, shards):
