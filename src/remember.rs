@@ -22,3 +22,4 @@ pub(crate) mod packed;
 pub(crate) mod qnat;
 #[cfg(test)]
 mod tests;
+pub(crate) mod widen;

@@ -29,6 +29,7 @@ mod packed;
 mod qnat;
 mod resolve;
 mod roles;
+mod sparse;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub(crate) use self::resolve::{Item, Resolution};
 pub(crate) use self::roles::role_of_dropped;
 use crate::config::QuantConfig;
 use crate::model::Tensor;
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What a stored tensor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
@@ -78,6 +79,8 @@ pub(crate) struct Group<'m> {
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
     /// Names of the matrices of a stack, if each is a tensor of its own in the output.
     pub split: Vec<String>,
+    /// The type that it has in every output: that of values which are not quantized.
+    pub keeps: Option<TargetDtype>,
     pub decoder: Box<dyn Decode + 'm>,
 }
 
@@ -92,7 +95,15 @@ impl<'m> Group<'m> {
         let matrix = |(i, name)| {
             let window = Window { inner: decoder.clone(), first: i * rows, rows };
             let (shape, parts) = (self.shape[1..].to_vec(), self.parts.clone());
-            Self { name, shape, scheme: self.scheme, parts, split: vec![], decoder: Box::new(window) }
+            Self {
+                name,
+                shape,
+                scheme: self.scheme,
+                parts,
+                split: vec![],
+                keeps: self.keeps,
+                decoder: Box::new(window),
+            }
         };
         self.split.into_iter().enumerate().map(matrix).collect()
     }
@@ -118,6 +129,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &int8::Int8,
     &mxfp4::Mxfp4,
     &mlx::Mlx,
+    &sparse::Sparse,
     &foreign::Foreign,
     #[cfg(feature = "gptq")]
     &gptq::Gptq,

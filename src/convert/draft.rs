@@ -79,7 +79,8 @@ impl<'m> Draft<'m> {
     }
 
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
-        let Group { name, shape, decoder, parts, .. } = group;
+        let Group { name, shape, decoder, parts, keeps, .. } = group;
+        let target = keeps.unwrap_or(target);
         let source = parts.first().map_or(0, |(_, t)| t.info().source);
         let verify = parts.iter().map(|(_, t)| t.part()).filter(|part| part.check().is_some()).collect();
         let dtype = target.dtype();

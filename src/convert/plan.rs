@@ -51,6 +51,8 @@ pub(super) struct Output<'m> {
     pub file: usize,
     /// Absolute offset there.
     pub offset: u64,
+    /// Type of decoded values.
+    pub target: TargetDtype,
     /// How it is cut.
     pub cut: Cut,
     /// Inputs whose stored bytes have to be checked by themselves, before the first tile.
@@ -77,7 +79,6 @@ pub(crate) struct PlannedFile {
 /// Everything about an output that is known before the work.
 pub(crate) struct Plan<'m> {
     pub files: Vec<PlannedFile>,
-    pub target: TargetDtype,
     pub report: Report,
     /// Bytes that the workers write.
     pub(super) data_len: u64,
@@ -107,13 +108,14 @@ impl<'m> Plan<'m> {
                 (last, offsets) = (file, places.next().unwrap_or_default());
             }
             let offset = offsets.next().copied().unwrap_or_default();
+            let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
             let Draft { name, body, cut, verify, .. } = draft;
             first_job.push(first_job[first_job.len() - 1] + cut.tiles());
-            outputs.push(Output { name, body, file, offset, cut, verify, sums: Sums::new(patches.next()) });
+            outputs.push(Output { name, body, file, offset, target, cut, verify, sums: Sums::new(patches.next()) });
         }
         let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
         let is_directory = options.is_directory(model);
-        Ok(Self { files, target: options.run.to, report, data_len, is_directory, outputs, first_job })
+        Ok(Self { files, report, data_len, is_directory, outputs, first_job })
     }
 
     /// Every output.

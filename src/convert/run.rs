@@ -143,12 +143,12 @@ impl Shared<'_> {
             Body::Decode(decoder) => {
                 decoder.load(tile, &mut worker.input)?;
                 let height = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
-                let size = self.plan.target.byte_size();
+                let size = output.target.byte_size();
                 for first in tile.rows.clone().step_by(height) {
                     let rows = first..(first + height).min(tile.rows.end);
                     let values = rows.len() * tile.cols.len();
                     worker.output.resize((values * size).div_ceil(4), 0);
-                    let out = Out::new(self.plan.target, &mut worker.output).first(values);
+                    let out = Out::new(output.target, &mut worker.output).first(values);
                     decoder.decode(tile, rows.clone(), &worker.input, self.options.level, out);
                     let bytes = &bytemuck::cast_slice(&worker.output)[..values * size];
                     self.write(output, tile, rows, bytes)?;
@@ -160,7 +160,7 @@ impl Shared<'_> {
 
     /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
     fn write(&self, output: &Output<'_>, tile: &Tile, rows: std::ops::Range<usize>, bytes: &[u8]) -> Result<()> {
-        let size = self.plan.target.byte_size();
+        let size = output.target.byte_size();
         let at = |row: usize| ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
         if tile.cols.len() == output.cut.cols || rows.len() == 1 {
             return self.put(output, at(rows.start), bytes);

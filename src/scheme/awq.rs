@@ -58,7 +58,15 @@ impl Scheme for Awq {
         let scales = Floats::ieee(&packed.scales)?;
         let decoder = Box::new(Weight { qweight: t.part(), scales, qzeros, k, n: packed.n, group_size });
         let name = format!("{}weight", packed.base);
-        Ok(Some(Group { name, shape: vec![packed.n, k], scheme: QuantScheme::Awq, parts, split: vec![], decoder }))
+        Ok(Some(Group {
+            name,
+            shape: vec![packed.n, k],
+            scheme: QuantScheme::Awq,
+            parts,
+            split: vec![],
+            keeps: None,
+            decoder,
+        }))
     }
 }
 

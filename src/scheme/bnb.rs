@@ -69,6 +69,7 @@ impl Scheme for Bnb4 {
             scheme: QuantScheme::Bnb4,
             parts,
             split: vec![],
+            keeps: None,
             decoder,
         }))
     }
@@ -251,7 +252,7 @@ impl Scheme for BnbInt8 {
         }
         let decoder = Box::new(Int8 { codes: t.part(), scb: Floats::ieee(&scb)?, n, k });
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok(Some(Group { name, shape, scheme: QuantScheme::BnbInt8, parts, split: vec![], decoder }))
+        Ok(Some(Group { name, shape, scheme: QuantScheme::BnbInt8, parts, split: vec![], keeps: None, decoder }))
     }
 }
 

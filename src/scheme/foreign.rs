@@ -55,7 +55,6 @@ const SIGNS: &[Sign] = &[
     sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
     sign("compressed-tensors marlin-24", ".weight_packed", WORDS, &[".scale_packed"]),
     sign("packed weights", ".weight_packed", &[], &[]),
-    sign("compressed-tensors sparse-bitmask", ".compressed", &[], &[".bitmask"]),
     sign("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
     sign("packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)", ".weight", BYTES, &[".weight_scale"]),
     sign("SDNQ", ".weight", BYTES, &[".scale"]),

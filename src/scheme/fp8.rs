@@ -71,7 +71,15 @@ impl Scheme for Fp8 {
         parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
         let decoder = Box::new(Weight { codes: t.part(), scale, format, rows, cols, grid });
-        Ok(Some(Group { name: t.name().to_owned(), shape: t.shape().to_vec(), scheme, parts, split: vec![], decoder }))
+        Ok(Some(Group {
+            name: t.name().to_owned(),
+            shape: t.shape().to_vec(),
+            scheme,
+            parts,
+            split: vec![],
+            keeps: None,
+            decoder,
+        }))
     }
 }
 

@@ -60,7 +60,15 @@ impl Scheme for Gptq {
             group_size,
         });
         let name = format!("{}weight", packed.base);
-        Ok(Some(Group { name, shape: vec![packed.n, k], scheme: QuantScheme::Gptq, parts, split: vec![], decoder }))
+        Ok(Some(Group {
+            name,
+            shape: vec![packed.n, k],
+            scheme: QuantScheme::Gptq,
+            parts,
+            split: vec![],
+            keeps: None,
+            decoder,
+        }))
     }
 }
 

@@ -44,7 +44,7 @@ impl Scheme for Mlx {
         let scheme = QuantScheme::Grouped { family: "MLX", codes, scales: Granularity::Group(group) };
         let split = expert_names(base, &shape);
         let name = t.name().to_owned();
-        Ok(Some(Group { name, shape, scheme, parts, split, decoder: Box::new(decoder) }))
+        Ok(Some(Group { name, shape, scheme, parts, split, keeps: None, decoder: Box::new(decoder) }))
     }
 }
 

@@ -65,6 +65,7 @@ pub(super) fn in_rows<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, family
         scheme: scheme(family, codes),
         parts,
         split: vec![],
+        keeps: None,
         decoder: Box::new(decoder),
     })
 }
@@ -99,6 +100,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         scheme: scheme("MXFP4", "FP4"),
         parts,
         split: vec![],
+        keeps: None,
         decoder: Box::new(decoder),
     })
 }

@@ -65,7 +65,7 @@ impl Scheme for Nvfp4 {
             rows_per_global: (rows / globals).max(1),
         });
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales), (TensorRole::Scale, global)];
-        Ok(Some(Group { name: name.to_owned(), shape, scheme, parts, split: vec![], decoder }))
+        Ok(Some(Group { name: name.to_owned(), shape, scheme, parts, split: vec![], keeps: None, decoder }))
     }
 }
 
