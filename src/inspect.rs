@@ -1,8 +1,11 @@
 //! Summaries of a model, for people.
 
+mod modules;
+
 use std::collections::BTreeSet;
 use std::fmt;
 
+pub use self::modules::ModuleClass;
 use crate::convert::SchemeCount;
 use crate::error::printable;
 use crate::model::Tensor;
@@ -52,6 +55,8 @@ pub struct InspectInfo {
     /// Element type of that recovery.
     #[serde(skip)]
     pub output_dtype: TargetDtype,
+    /// The model by its module classes.
+    pub modules: Vec<ModuleClass>,
     /// What a user should know of the file.
     pub notes: Vec<String>,
     /// Why the model cannot be recovered; empty if it can.
@@ -59,6 +64,12 @@ pub struct InspectInfo {
 }
 
 impl InspectInfo {
+    /// Number of values in the recovered model.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.modules.iter().map(|m| m.parameters).sum()
+    }
+
     /// Bytes that quantization took.
     #[must_use]
     pub const fn lethe_took(&self) -> u64 {
@@ -102,6 +113,7 @@ impl ParsedModel {
             current_size: self.tensor_bytes(),
             dequantized_size: dequantized_size(&resolution, output_dtype),
             output_dtype,
+            modules: modules::classes(&resolution),
             notes: self.notes.clone(),
             problems: problems(self, &resolution),
             schemes,

@@ -66,7 +66,7 @@ pub use convert::{
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
-pub use inspect::{InspectInfo, format_bytes};
+pub use inspect::{InspectInfo, ModuleClass, format_bytes};
 pub use model::{ParsedModel, Tensor};
 #[cfg(feature = "gguf")]
 pub use parse::gguf::{

@@ -155,8 +155,8 @@ fn exit_codes_say_who_is_to_blame() {
     assert_eq!(code_of(&orphan, "orphan", at), Some(3));
     assert_eq!(code_of(b"GGUF\x09\0\0\0", "gguf", at), Some(6));
     let foreign =
-        file(&[raw("x.weight", "U32", &[1, 1], vec![0; 4]), raw("x.scales", "F16", &[1, 1], vec![0; 2])], &[]);
-    assert_eq!(code_of(&foreign, "mlx", at), Some(6));
+        file(&[raw("x.q_weight", "I32", &[1, 1], vec![0; 4]), raw("x.q_scale", "I32", &[1, 1], vec![0; 4])], &[]);
+    assert_eq!(code_of(&foreign, "exl2", at), Some(6));
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
     assert!(stderr(&missing).contains("No such file or directory"), "{}", stderr(&missing));

@@ -267,17 +267,10 @@ fn foreign_schemes() {
         X.pre_quant_scale BF16 8; X.weight F8_E4M3 4,8; X.weight_scale F32 () |  | Unsupported: `X.pre_quant_scale`
         X.qweight I8 8,4; X.wscales BF16 1,8 |  | Unsupported: `X.qweight` & Nunchaku
         X.qweight I32 64,4; X.theta F16 8; X.pairs I16 8; X.scales F16 2,32 |  | Unsupported: `X.qweight` & ParoQuant
-        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 |  | Unsupported: `X.weight_packed` & pack-quantized
         X.weight_packed I32 4,1; X.scale_packed F16 4,1; X.meta I16 4 |  | Unsupported: `X.weight_packed` & marlin-24
-        X.weight_packed U8 4,16; X.weight_scale U8 4,1 |  | Unsupported: `X.weight_packed` & MXFP4
-        X.compressed F16 4; X.bitmask U8 4,1; X.shape I64 2 |  | Unsupported: `X.compressed` & sparse-bitmask
-        X_blocks U8 2,4,1,16; X_scales U8 2,4,1 |  | Unsupported: `X_blocks` & gpt-oss MXFP4
-        X.weight I8 4,16; X.scale F8_E8M0 4,1 |  | Unsupported: `X.weight` & DeepSeek FP4
-        X.weight I8 4,16; X.weight_scale BF16 4,1 |  | Unsupported: `X.weight` & int8 with weight_scale
         X.weight I8 4,16; X.weight_scale_inv F32 1,1 |  | Unsupported: `X.weight` & blockwise int8
         X.weight U8 4,16; X.weight_scale U8 4,1 |  | Unsupported: `X.weight` & packed bytes
         X.weight U8 1,16; X.weight_scale BF16 1 |  | Unsupported: `X.weight` & packed bytes
-        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,1 |  | Unsupported: `X.weight` & MLX
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1 |  | Unsupported: `X.W_q` & HQQ
         X.W_q U8 4,8 |  | Unsupported: `X.W_q` & HQQ
         X.codes I8 1,4,1; X.codebooks F16 1,256,1,8; X.scales F16 1,1,1,1 |  | Unsupported: `X.codes` & AQLM
@@ -297,6 +290,29 @@ fn foreign_schemes() {
         X.weight F8_E4M3 4,8; X.weight_scale F32 (); X.svdquant_lora_a BF16 2,8 |  | Unsupported: `X.svdquant_lora_a`
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,
+    );
+}
+
+/// Layouts that contradict themselves, or their config.
+#[test]
+fn grouped_schemes() {
+    check(
+        r#"
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 |  | Parse: `X.weight_packed` & how many columns
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,3 | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"group_size":4}}}} | Parse: `X.weight_packed` & groups of 4
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 | {"config_groups":{"g":{"targets":["re:X"],"weights":{"num_bits":4,"symmetric":false}}}} | Parse: `X.weight_zero_point` & missing
+        X.weight_packed U8 4,16; X.weight_scale U8 4,2 |  | Parse: `X.weight_packed` & one for 32 values
+        X.compressed F16 4; X.bitmask U8 4,1; X.shape I64 2 |  | Parse: `X.bitmask`
+        X_blocks U8 2,4,1,16; X_scales U8 2,4,2 |  | Parse: `X_blocks` & one for each block
+        X_blocks U8 2,4,16; X_scales U8 2,4 |  | Parse: `X_blocks`
+        X.weight I8 4,16; X.scale F8_E8M0 4,2 |  | Parse: `X.weight` & one for 32 values
+        X.weight I8 4,16; X.weight_scale BF16 3,1 |  | Parse: `X.weight` & does not fit
+        X.weight I8 4,16; X.weight_scale BF16 4,1; X.weight_zero_point I8 3,1 |  | Parse: `X.weight_zero_point`
+        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,2 |  | Parse: `X.biases`
+        X.weight U32 4,8; X.scales BF16 4,1 |  | Parse: `X.weight` & `X.biases` is missing
+        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,1 |  | Parse: `X.weight` & (bits, group)
+        X.weight U32 4,8; X.scales U8 4,8 |  | Unsupported: `X.weight` & no mode
+        "#,
     );
 }
 

@@ -56,7 +56,20 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
         writeln!(out, "{summary}")?;
         return problems(&model.inspect(), out);
     }
-    writeln!(out, "{}", model.inspect())?;
+    let info = model.inspect();
+    writeln!(out, "{info}")?;
+    if model.path().is_some_and(std::path::Path::is_dir) { modules(&info, out) } else { Ok(()) }
+}
+
+/// A line for each class of modules.
+fn modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
+    let bits = info.current_size as f64 * 8.0 / (info.parameters() as f64).max(1.0);
+    writeln!(out, "Parameters:  {} ({bits:.2} bits each as stored)", info.parameters())?;
+    let width = info.modules.iter().map(|m| m.class.chars().count()).max().unwrap_or(0).min(64);
+    for m in &info.modules {
+        let (class, bits, scheme) = (printable(&m.class), m.bits_per_weight(), m.scheme.column());
+        writeln!(out, "  {class:<width$} {:>5} x {:>14} values {bits:>6.2} bits  {scheme}", m.tensors, m.parameters)?;
+    }
     Ok(())
 }
 

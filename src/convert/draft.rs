@@ -105,7 +105,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     let mut resolution = model.resolve().into_result()?;
     let wanted = Selection::new(options)?;
     resolution.items.retain(|item| wanted.has(item.name()));
-    if resolution.items.is_empty() && model.tensors.len() > 0 {
+    if resolution.items.is_empty() && !model.tensors.is_empty() {
         return Err(AnamnesisError::parse("no tensor is left: none has a name that is included and not excluded"));
     }
     let mut report = report(model, &resolution, options);

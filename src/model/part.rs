@@ -63,6 +63,11 @@ impl<'m> Part<'m> {
         }
         match &self.info.strides {
             None => self.source.read_at(self.info.offset + at, out).map_err(|error| self.named(error))?,
+            // All of it is read along whichever dimension lies closest, and not row by row, which can be short.
+            Some(strides) if at == 0 && end == Some(self.len) => {
+                let dims = self.info.shape.iter().zip(strides).map(|(&len, &stride)| Dim { len, stride });
+                self.gather(0, &dims.collect::<Vec<_>>(), out)?;
+            }
             Some(strides) => self.read_strided(strides, at, out)?,
         }
         if self.info.big_endian {

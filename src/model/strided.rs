@@ -59,6 +59,7 @@ pub(super) fn gather(
         rest.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(first));
         return Ok(());
     };
+    let (mut from, mut to) = (start, 0usize);
     let lens: Vec<usize> = dims.iter().map(|d| d.len).collect();
     let places = row_major_strides(&lens);
     let Dim { len, stride } = dims[fast];
@@ -66,10 +67,6 @@ pub(super) fn gather(
     let mut run = Vec::new();
     let mut index = vec![0usize; dims.len()];
     loop {
-        let (from, to) = index
-            .iter()
-            .enumerate()
-            .fold((start, 0), |(from, to), (d, &i)| (from + i * dims[d].stride, to + i * places[d]));
         if stride == 1 && place == 1 {
             read(from, &mut out[to * size..(to + len) * size])?;
         } else {
@@ -90,9 +87,13 @@ pub(super) fn gather(
                 continue;
             }
             index[d] += 1;
+            // Where a dimension ends, its last step may lead anywhere, and is taken back.
+            (from, to) = (from.wrapping_add(dims[d].stride), to.wrapping_add(places[d]));
             if index[d] < dims[d].len {
                 break;
             }
+            from = from.wrapping_sub(dims[d].stride.wrapping_mul(dims[d].len));
+            to = to.wrapping_sub(places[d].wrapping_mul(dims[d].len));
             index[d] = 0;
         }
     }

@@ -127,8 +127,11 @@ fn list(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Tensors and the files that they are in.
+type WeightMap = Vec<(String, String)>;
+
 /// The weight files, in order, and what an index says of them.
-fn shards(dir: &Path, names: &[String]) -> Result<(Vec<String>, Option<Vec<(String, String)>>)> {
+fn shards(dir: &Path, names: &[String]) -> Result<(Vec<String>, Option<WeightMap>)> {
     let preferred = |list: &[&str]| list.iter().find(|name| names.iter().any(|n| n == *name)).map(|n| (*n).to_owned());
     let only = |fits: &dyn Fn(&str) -> bool, what: &str| {
         let found: Vec<&str> = names.iter().map(String::as_str).filter(|name| fits(name)).collect();
@@ -247,7 +250,7 @@ fn some(things: &[&str]) -> String {
 }
 
 /// Tensors and the files that they are in, as an index has them; a tensor that is listed twice is an error.
-fn weight_map(path: &Path) -> Result<Vec<(String, String)>> {
+fn weight_map(path: &Path) -> Result<WeightMap> {
     struct Pairs(Vec<(String, String)>);
     impl<'de> serde::Deserialize<'de> for Pairs {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {

@@ -7,7 +7,9 @@ mod front;
 mod globals;
 mod input;
 mod legacy;
+mod literal;
 mod pickle;
+mod storage;
 mod tar;
 mod tensors;
 mod value;
@@ -18,7 +20,7 @@ use std::sync::OnceLock;
 
 use self::input::Input;
 use self::pickle::Machine;
-use self::tensors::{Place, Storage};
+use self::storage::{Keys, Place, Storage};
 use super::Contents;
 use super::read_at::ReadAt;
 use super::zip::{Archive, Member};
@@ -48,33 +50,41 @@ pub struct PickleGlobal {
 
 /// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or called.
 ///
+/// A pickle is followed past what is wrong with it, as long as its opcodes can be told. If they no longer can, or
+/// something else is wrong with the file, the list has what was named before. A module or name that is not written in
+/// the pickle, but would be computed, is `?`.
+///
 /// # Errors
-/// `Unsupported` if the file is no pickle; `Parse`, `LimitExceeded` and `Io` as [`parse`](super::parse()).
+/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and nothing was named; `LimitExceeded` and `Io`
+/// as [`parse`](super::parse()).
 pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     let source = Source::open(path.as_ref())?;
     let mut head = [0; 512];
     let n = source.len().unwrap_or(0).min(512) as usize;
     source.read_at(0, &mut head[..n])?;
     let mut named = Vec::new();
-    if head.starts_with(b"PK\x03\x04") {
+    let result = if head.starts_with(b"PK\x03\x04") {
         let archive = Archive::read(&mut &source)?;
-        open_archive(&source, &archive, true, &mut named)?;
+        run_archive(&mut &source, &archive, true, &mut named).map(drop)
     } else if is_tar(&head[..n]) {
-        tar::read(source, true, &mut named)?;
+        tar::name_all(&source, &mut named)
     } else if head[0] == 0x80 {
-        legacy::read(source, true, &mut named)?;
+        legacy::read(source, true, &mut named).map(drop)
     } else {
-        return Err(AnamnesisError::unsupported(
-            "not a pickle",
-            "globals are named by PyTorch checkpoints and pickles",
-        ));
+        let what = "globals are named by PyTorch checkpoints and pickles";
+        return Err(AnamnesisError::unsupported("not a pickle", what));
+    };
+    match result {
+        // A list that a limit ends would hide what comes behind it.
+        Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => Err(e),
+        Err(e) if named.is_empty() => Err(e),
+        _ => Ok(named),
     }
-    Ok(named)
 }
 
 /// Reads an archive.
 pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents> {
-    let mut contents = open_archive(&source, archive, false, &mut Vec::new())?;
+    let mut contents = open_archive(&source, archive)?;
     contents.sources[0] = source;
     Ok(contents)
 }
@@ -85,7 +95,7 @@ pub(super) fn read_pickles(source: Source, _path: Option<&Path>) -> Result<Conte
 }
 
 pub(super) fn read_tar(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    tar::read(source, false, &mut Vec::new())
+    tar::read(source)
 }
 
 /// Whether an archive is a checkpoint.
@@ -117,7 +127,8 @@ fn run_archive(
     };
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.content(file, member, MAX_PICKLE_BYTES)?;
-    let mut machine = Machine::new(Input::of_bytes(pickle), lenient);
+    let input = Input::of_bytes(pickle, member.stored_len as usize, file.len());
+    let mut machine = Machine::new(input, lenient);
     let root = machine.run();
     record(&machine, named);
     let root = root?;
@@ -141,14 +152,14 @@ fn run_archive(
     Ok(Opened { machine, root, big_endian, prefix })
 }
 
-fn open_archive(source: &Source, archive: &Archive, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
-    let Opened { machine, root, big_endian, prefix } = run_archive(&mut &*source, archive, lenient, named)?;
+fn open_archive(source: &Source, archive: &Archive) -> Result<Contents> {
+    let Opened { machine, root, big_endian, prefix } = run_archive(&mut &*source, archive, false, &mut Vec::new())?;
     let mut contents = Contents::new(machine.input.at);
     let by_name: std::collections::HashMap<&str, &Member> =
         archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
     contents.sources.push(source.share());
     let place = |storage: &Storage, contents: &mut Contents| {
-        let name = format!("{prefix}data/{}", storage.key);
+        let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
         let (data, offset) = member_source(source, archive, member)?;
@@ -159,11 +170,11 @@ fn open_archive(source: &Source, archive: &Archive, lenient: bool, named: &mut V
         if member.deflated {
             contents.sources.push(data);
         }
-        check_storage(storage, member.len).map(|()| place)
+        storage.check_len(member.len).map(|()| place)
     };
-    let found = if lenient { Vec::new() } else { tensors::walk(root, &machine)? };
-    tensors::add(found, &machine, big_endian, place, &mut contents)?;
-    if lenient { Ok(contents) } else { not_empty(contents) }
+    let found = tensors::walk(root, &machine)?;
+    tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
+    not_empty(contents)
 }
 
 /// The source that has a member's bytes, and where they begin there.
@@ -175,16 +186,6 @@ fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<
     let Member { stored_len, len, crc, .. } = *member;
     let deflated = Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
     Ok((Source::Deflated(Box::new(deflated)), 0))
-}
-
-/// A storage has the length that the pickle says.
-fn check_storage(storage: &Storage, len: u64) -> Result<()> {
-    let size = storage.element.map_or(1, |element| element.size);
-    if storage.len.checked_mul(size).is_some_and(|declared| declared as u64 == len) {
-        return Ok(());
-    }
-    let (key, n) = (&storage.key, storage.len);
-    Err(AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are not {n} elements")))
 }
 
 fn not_empty(contents: Contents) -> Result<Contents> {

@@ -118,13 +118,14 @@ impl Archive {
         }
     }
 
-    /// A whole member, checked. Of a compressed one at most some MiB more than eight times what is stored.
+    /// A whole member, checked. Of a compressed one at most some MiB more than twice what is stored, for what is made
+    /// of it takes memory besides.
     pub(crate) fn content(&self, file: &mut impl ReadAt, member: &Member, max: u64) -> Result<Vec<u8>> {
         let name = &member.name;
-        let bound = max.min((16 << 20) + member.stored_len.saturating_mul(8));
+        let bound = max.min((16 << 20) + member.stored_len.saturating_mul(2));
         if member.len > bound || member.stored_len > max {
             let message = format!("`{name}` of {} bytes, at most {bound} are read", member.len);
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PKL_SIZE", message });
+            return Err(AnamnesisError::LimitExceeded { limit: "MAX_MEMBER_BYTES", message });
         }
         let start = self.data_start(file, member)?;
         let mut bytes = vec![0; member.stored_len as usize];
@@ -146,7 +147,8 @@ impl Archive {
 
 /// Decompresses `bytes`, at most `max` bytes of them.
 pub(super) fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
-    let mut out = Vec::new();
+    // Made for all of it at once: what grows takes twice as much in between.
+    let mut out = Vec::with_capacity(max as usize + 1);
     flate2::bufread::DeflateDecoder::new(bytes).take(max).read_to_end(&mut out)?;
     Ok(out)
 }
@@ -159,7 +161,10 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<End>
     let last = tail.len().checked_sub(22).ok_or_else(|| broken("it is too short"))?;
     let at = (0..=last).rev().find(ends_file).ok_or_else(|| broken("it does not end in a directory"))?;
     let record = &tail[at..at + 22];
-    if u16_at(record, 4) != u16_at(record, 6) || u16_at(record, 8) != u16_at(record, 10) {
+    // Of both disks, 0xffff says that the 64-bit record has their numbers.
+    if !matches!((u16_at(record, 4), u16_at(record, 6)), (0, 0) | (0xffff, 0xffff))
+        || u16_at(record, 8) != u16_at(record, 10)
+    {
         return Err(broken("it is in several parts"));
     }
     let mut end =
@@ -167,21 +172,7 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<End>
     let mut directory_end = tail_start + at as u64;
     let needs_64 = end.entries == 0xffff || end.offset == 0xffff_ffff || end.len == 0xffff_ffff;
     if let Some(locator) = at.checked_sub(20).filter(|&l| tail[l..].starts_with(b"PK\x06\x07")) {
-        let place = u64_at(tail, locator + 8);
-        let mut record = [0; 56];
-        if place.checked_add(56).is_none_or(|end| end > tail_start + locator as u64) {
-            return Err(broken("its 64-bit end record is out of place"));
-        }
-        file.read_at(place, &mut record)?;
-        let ends = u64_at(&record, 4).checked_add(place + 12);
-        if !record.starts_with(b"PK\x06\x06") || ends != Some(tail_start + locator as u64) {
-            return Err(broken("its 64-bit end record is malformed"));
-        }
-        if u32_at(&record, 16) != u32_at(&record, 20) || u64_at(&record, 24) != u64_at(&record, 32) {
-            return Err(broken("it is in several parts"));
-        }
-        end = End { entries: u64_at(&record, 32), len: u64_at(&record, 40), offset: u64_at(&record, 48) };
-        directory_end = place;
+        (end, directory_end) = wide_end(file, tail, tail_start, locator, &end)?;
     } else if needs_64 {
         return Err(broken("its 64-bit end record is missing"));
     }
@@ -189,6 +180,37 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<End>
         return Err(broken("its directory is not where its end says"));
     }
     Ok(end)
+}
+
+/// What the 64-bit end record says, which is found by its locator, and where it begins.
+fn wide_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64, locator: usize, end: &End) -> Result<(End, u64)> {
+    // Some writers number no disks, and so count none.
+    if u32_at(tail, locator + 4) != 0 || u32_at(tail, locator + 16) > 1 {
+        return Err(broken("it is in several parts"));
+    }
+    let place = u64_at(tail, locator + 8);
+    let mut record = [0; 56];
+    if place.checked_add(56).is_none_or(|end| end > tail_start + locator as u64) {
+        return Err(broken("its 64-bit end record is out of place"));
+    }
+    file.read_at(place, &mut record)?;
+    let ends = u64_at(&record, 4).checked_add(place + 12);
+    if !record.starts_with(b"PK\x06\x06") || ends != Some(tail_start + locator as u64) {
+        return Err(broken("its 64-bit end record is malformed"));
+    }
+    if (u32_at(&record, 16), u32_at(&record, 20)) != (0, 0) || u64_at(&record, 24) != u64_at(&record, 32) {
+        return Err(broken("it is in several parts"));
+    }
+    let wide = End { entries: u64_at(&record, 32), len: u64_at(&record, 40), offset: u64_at(&record, 48) };
+    // Which of the two counts depends on the reader, so what is in both must be the same.
+    let agree = |short: u64, all_ones: u64, wide: u64| short == all_ones || short == wide;
+    if !agree(end.entries, 0xffff, wide.entries)
+        || !agree(end.len, 0xffff_ffff, wide.len)
+        || !agree(end.offset, 0xffff_ffff, wide.offset)
+    {
+        return Err(broken("its two end records contradict each other"));
+    }
+    Ok((wide, place))
 }
 
 fn read_directory(directory: &[u8], end: &End) -> Result<Vec<Member>> {

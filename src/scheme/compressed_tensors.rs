@@ -8,9 +8,7 @@ use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::mxfp4::in_rows;
 use super::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
-use super::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, refused, wrong,
-};
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, wrong};
 use crate::model::{Part, Tensor};
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::{Formula, Int};
@@ -222,16 +220,20 @@ fn grouped_rows<'m>(
     fit(t, shape, scale, all)
 }
 
-/// An index that says nothing, of which there are many, has -1 everywhere.
+/// The index, unless it says nothing: -1 stands for a group that was never set.
 fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> {
     if index.dtype() != Dtype::I32 || index.elements() != cols {
         return Err(wrong(index, format!("an index is I32 and has a group for each of {cols} columns")));
     }
-    let mut first = [0; 4];
-    if cols > 0 {
-        index.part().read_at(0, &mut first)?;
+    let (part, mut piece) = (index.part(), Vec::new());
+    for first in (0..cols).step_by(SAMPLE) {
+        piece.resize(SAMPLE.min(cols - first) * 4, 0);
+        part.read_at(first as u64 * 4, &mut piece)?;
+        if piece.as_chunks().0.iter().any(|&group| i32::from_le_bytes(group) == -1) {
+            return Ok(None);
+        }
     }
-    Ok(Some(index.part()).filter(|_| i32::from_le_bytes(first) != -1))
+    Ok(Some(part))
 }
 
 fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Result<ScaleGrid> {

@@ -98,10 +98,8 @@ impl<'m> Grouped<'m> {
     ) {
         let row_bytes = buffers.bytes.len() / tile.rows.len().max(1);
         let (scale_rows, scale_cols) = self.scale_range(tile);
-        let round = match (self.own, &out) {
-            (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_)) => true,
-            _ => false,
-        };
+        let round =
+            matches!((self.own, &out), (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_)));
         let kernel = Rows::<BITS, N> {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
             row_bytes,

@@ -2,7 +2,10 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod gguf;
+pub mod pickle;
+pub mod trial;
 pub mod verdict;
+pub mod zip;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

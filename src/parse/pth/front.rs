@@ -2,8 +2,8 @@
 
 use std::io::{Read, Seek};
 
-use super::tensors::{self, Place, Storage};
-use super::{Opened, check_storage, not_empty, run_archive};
+use super::storage::{Keys, Place, Storage};
+use super::{Opened, not_empty, run_archive, tensors};
 use crate::parse::Contents;
 use crate::parse::read_at::Seeking;
 use crate::parse::zip::Archive;
@@ -58,14 +58,14 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
     contents.sources.push(Source::HeaderOnly);
     let by_name: std::collections::HashMap<_, _> = archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
     let place = |storage: &Storage, _: &mut Contents| {
-        let name = format!("{prefix}data/{}", storage.key);
+        let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        check_storage(storage, member.len)?;
+        storage.check_len(member.len)?;
         Ok(Place { source: 0, offset: 0, len: member.len, crc: None })
     };
     let found = tensors::walk(root, &machine)?;
-    tensors::add(found, &machine, big_endian, place, &mut contents)?;
+    tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
     let tensors = not_empty(contents)?.tensors.into_iter();
     let info = |t: crate::model::TensorInfo| PthTensorInfo {
         name: t.name,

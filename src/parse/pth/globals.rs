@@ -195,14 +195,14 @@ impl Global {
     /// What calling the global would give.
     pub(super) fn call(self, args: &[Id], values: &Values) -> Result<Node> {
         Ok(match self {
-            Self::Dict => Node::Dict(self::entries(args, values)),
+            Self::Dict => Node::Dict(self::entries(args, values)?),
             Self::Set => Node::Set,
             Self::Sizes => match args.first().map(|&id| values.node(id)) {
                 Some(Node::Tuple(items) | Node::List(items)) => Node::Tuple(items.clone()),
                 _ => Node::Tuple(vec![]),
             },
-            Self::Rebuild if is_lazy(args.get(6), values) => Node::Refused(LAZY),
-            Self::RebuildUntyped if is_lazy(args.get(7), values) => Node::Refused(LAZY),
+            Self::Rebuild if is_lazy(args.get(6), values)? => Node::Refused(LAZY),
+            Self::RebuildUntyped if is_lazy(args.get(7), values)? => Node::Refused(LAZY),
             Self::Rebuild => Node::Tensor(Box::new(view(args, None, values)?)),
             Self::RebuildUntyped => {
                 let dtype = match args.get(6).map(|&id| values.node(id)) {
@@ -220,12 +220,10 @@ impl Global {
                 let (function, inner) = (args.first().map(|&id| values.node(id)), args.get(2));
                 let class = args.get(1).map(|&id| values.node(id));
                 match (function, inner.and_then(|&id| values.tuple(id))) {
-                    (Some(Node::Global(function)), Some(inner)) if *function != Self::Typed => {
-                        match (function.call(inner, values)?, class) {
-                            (node, Some(Node::Global(Self::First))) => node,
-                            _ => Node::Refused("tensor subclass"),
-                        }
-                    }
+                    (Some(Node::Global(function)), Some(inner)) if *function != Self::Typed => match class {
+                        Some(Node::Global(Self::First)) => function.call(inner, values)?,
+                        _ => Node::Refused("tensor subclass"),
+                    },
                     _ => return Err(wrong("a tensor with attributes but no function")),
                 }
             }
@@ -241,28 +239,38 @@ impl Global {
 }
 
 /// The entries of a dict that is made from a list of pairs.
-fn entries(args: &[Id], values: &Values) -> Vec<(Id, Id)> {
+fn entries(args: &[Id], values: &Values) -> Result<Vec<(Id, Id)>> {
     let items = match args.first().map(|&id| values.node(id)) {
         Some(Node::List(items) | Node::Tuple(items)) => items.as_slice(),
-        Some(Node::Dict(entries)) => return entries.clone(),
+        Some(Node::Dict(entries)) => return Ok(entries.clone()),
         _ => &[],
     };
     let pair = |&id: &Id| match values.node(id) {
         Node::Tuple(pair) | Node::List(pair) => pair.as_slice().try_into().ok().map(|[k, v]: [Id; 2]| (k, v)),
         _ => None,
     };
-    items.iter().filter_map(pair).collect()
+    // Items that are passed over would be looked at again by every call, and take nothing that is accounted for.
+    items.iter().map(|id| pair(id).ok_or_else(|| wrong("a dict made from what is no pair"))).collect()
 }
 
 const LAZY: &str = "tensor whose conjugate or negative is meant, not what is stored";
 
+/// Entries of a tensor's metadata: torch has a handful. They are looked at for each tensor that has them.
+const MAX_METADATA: usize = 64;
+
 /// Whether a tensor's metadata say that its values are to be conjugated or negated.
-fn is_lazy(metadata: Option<&Id>, values: &Values) -> bool {
+fn is_lazy(metadata: Option<&Id>, values: &Values) -> Result<bool> {
     let entries = match metadata.map(|&id| values.node(id)) {
         Some(Node::Dict(entries)) => entries.as_slice(),
         _ => &[],
     };
-    entries.iter().any(|&(_, value)| matches!(values.node(value), Node::Bool(true)))
+    if entries.len() > MAX_METADATA {
+        return Err(wrong(&format!(
+            "a tensor with {} entries of metadata, at most {MAX_METADATA} are read",
+            entries.len()
+        )));
+    }
+    Ok(entries.iter().any(|&(_, value)| matches!(values.node(value), Node::Bool(true))))
 }
 
 /// A view from storage, offset, size and stride.

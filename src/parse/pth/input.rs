@@ -5,8 +5,9 @@ use std::ops::Range;
 use crate::parse::read_at::ReadAt;
 use crate::{AnamnesisError, Result};
 
-/// Bytes that are read at once.
+/// Bytes that are read at once to begin with, and behind a gap, where there may be little before the next one.
 const STEP: u64 = 64 << 10;
+const STEP_BEHIND_GAP: u64 = 512;
 
 /// Most bytes of pickles that are read.
 const MAX_BYTES: u64 = 100 << 20;
@@ -17,19 +18,34 @@ pub(super) struct Input<'a> {
     file: Option<&'a mut dyn ReadAt>,
     start: u64,
     len: u64,
+    /// Length of the file.
+    pub file_len: u64,
+    /// What of it this can have been made from: less than its length if it was compressed.
+    stored: usize,
+    step: u64,
     read: Vec<u8>,
     pub at: usize,
+    /// Whether the next byte is not known to be an opcode, for what is before it is unknown or goes beyond the end.
+    pub is_lost: bool,
 }
 
 impl<'a> Input<'a> {
     /// `len` bytes from `start` on.
     pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64) -> Self {
-        Self { file: Some(file), start, len, read: Vec::new(), at: 0 }
+        let (file_len, stored) = (file.len(), usize::MAX);
+        let (step, read) = (STEP, Vec::new());
+        Self { file: Some(file), start, len, file_len, stored, step, read, at: 0, is_lost: false }
     }
 
-    /// Bytes that are all there.
-    pub(super) fn of_bytes(read: Vec<u8>) -> Self {
-        Self { file: None, start: 0, len: read.len() as u64, read, at: 0 }
+    /// Bytes that are all there, and how many of a file they were made from.
+    pub(super) fn of_bytes(read: Vec<u8>, stored: usize, file_len: u64) -> Self {
+        let len = read.len() as u64;
+        Self { file: None, start: 0, len, file_len, stored, step: STEP, read, at: 0, is_lost: false }
+    }
+
+    /// Bytes of the file that were read: memory is in proportion to them.
+    pub(super) fn paid(&self) -> usize {
+        self.at.min(self.stored)
     }
 
     /// Where the next byte is in the file.
@@ -37,20 +53,16 @@ impl<'a> Input<'a> {
         self.start + self.at as u64
     }
 
-    /// Length of the file behind it.
-    pub(super) fn file_len(&self) -> u64 {
-        self.file.as_ref().map_or(self.len, |file| file.len())
-    }
-
     /// Goes on `n` bytes further.
     pub(super) fn skip(&mut self, n: u64) {
-        // What was read stays, for values refer to it; the file goes on behind it.
-        let at = self.position() + n;
-        let ahead = self.read.len() - self.at;
-        match usize::try_from(n).ok().filter(|&n| n <= ahead) {
-            Some(n) => drop(self.read.drain(self.at..self.at + n)),
-            None => self.read.truncate(self.at),
+        if n == 0 {
+            return;
         }
+        // What was read stays, for values refer to it; the file goes on behind it. What was read ahead is read again:
+        // to move it would take long where there are many gaps.
+        let at = self.position() + n;
+        self.read.truncate(self.at);
+        self.step = STEP_BEHIND_GAP;
         self.len = (self.start + self.len).saturating_sub(at) + self.at as u64;
         self.start = at - self.at as u64;
     }
@@ -58,6 +70,7 @@ impl<'a> Input<'a> {
     fn need(&mut self, n: usize) -> Result<()> {
         let end = (self.at as u64).saturating_add(n as u64);
         if end > self.len {
+            self.is_lost = true;
             let (at, len) = (self.at, self.len);
             return Err(AnamnesisError::parse(format!("pickle: it is truncated: {n} bytes at {at} of {len}")));
         }
@@ -67,7 +80,8 @@ impl<'a> Input<'a> {
         }
         while (self.read.len() as u64) < end {
             let have = self.read.len();
-            let step = (self.len - have as u64).min(STEP.max(have as u64 / 2).min(1 << 20));
+            let step = (self.len - have as u64).min(self.step);
+            self.step = (self.step * 2).min(1 << 20);
             self.read.resize(have + step as usize, 0);
             match &mut self.file {
                 Some(file) => file.read_at(self.start + have as u64, &mut self.read[have..])?,

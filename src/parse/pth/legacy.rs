@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use super::input::Input;
 use super::pickle::Machine;
-use super::tensors::{self, Place, Storage};
+use super::storage::{Keys, Place, Storage};
 use super::value::{Id, Node};
-use super::{PickleGlobal, not_empty, record};
+use super::{PickleGlobal, not_empty, record, tensors};
 use crate::parse::Contents;
 use crate::parse::read_at::ReadAt;
 use crate::source::Source;
@@ -31,6 +31,16 @@ pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>)
 
 fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let first = machine.run()?;
+    if machine.lenient {
+        // The magic number can be spelled in many ways, and its pickles follow all the same.
+        let number = matches!(machine.values.node(first), Node::Int(_) | Node::BigInt(_) | Node::Opaque);
+        for _ in 0..if number { 4 } else { 0 } {
+            if machine.input.position() < machine.input.file_len {
+                machine.run()?;
+            }
+        }
+        return Ok(Contents::new(machine.input.at));
+    }
     let is_magic = matches!(machine.values.node(first), Node::BigInt(range) if machine.input.bytes(range) == MAGIC);
     if !is_magic {
         return tensors::walk(first, machine).map(|_| Contents::new(machine.input.at));
@@ -47,57 +57,51 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let root = machine.run()?;
     let keys = machine.run()?;
     let mut contents = Contents::new(machine.input.at);
-    if machine.lenient {
-        return Ok(contents);
-    }
     let found = tensors::walk(root, machine)?;
-    let places = read_storages(keys, machine)?;
+    let mut read = Keys::default();
+    let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut Contents| {
-        let what = || AnamnesisError::parse(format!("its storage `{}` is not in the file", storage.key));
-        places.get(&storage.key).copied().ok_or_else(what)
+        let what = || AnamnesisError::parse(format!("its storage `{}` is not in the file", storage.key.text));
+        places.get(&storage.key.number).copied().ok_or_else(what)
     };
-    tensors::add(found, machine, false, place, &mut contents)?;
+    tensors::add(found, machine, &mut read, false, place, &mut contents)?;
     Ok(contents)
 }
 
 /// Where the storages are, by key. How long one is depends on its element type, which only the object says.
-fn read_storages(keys: Id, machine: &mut Machine<'_>) -> Result<HashMap<String, Place>> {
+fn read_storages(keys: Id, machine: &mut Machine<'_>, read: &mut Keys) -> Result<HashMap<usize, Place>> {
     let wrong = |what: &str| AnamnesisError::parse(format!("PyTorch checkpoint: {what}"));
-    let sizes = storage_sizes(machine)?;
+    let sizes = storage_sizes(machine, read)?;
     let Node::List(keys) = machine.values.node(keys) else { return Err(wrong("the keys of its storages are no list")) };
     let mut places = HashMap::new();
     for key in keys.clone() {
-        let key = match machine.values.node(key) {
-            Node::Str(range) => machine.input.text(range)?.to_owned(),
-            Node::Int(n) => n.to_string(),
-            _ => return Err(wrong("a storage's key is no text")),
-        };
+        let key = read.read(key, machine)?.ok_or_else(|| wrong("a storage's key is no text"))?;
         let range = machine.input.take(8)?;
         let bytes = machine.input.bytes(&range);
         let elements = bytes.iter().rev().fold(0, |n: u64, &b| n << 8 | u64::from(b));
-        let size = sizes.get(&key).copied().ok_or_else(|| wrong("a storage that no tensor has"))?;
+        let size = sizes.get(&key.number).copied().ok_or_else(|| wrong("a storage that no tensor has"))?;
         let offset = machine.input.position();
-        let file_len = machine.input.file_len();
+        let file_len = machine.input.file_len;
         let len = elements.checked_mul(size).filter(|len| offset.checked_add(*len).is_some_and(|end| end <= file_len));
-        let len = len.ok_or_else(|| wrong(&format!("storage `{key}` of {elements} elements is truncated")))?;
+        let len = len.ok_or_else(|| wrong(&format!("storage `{}` of {elements} elements is truncated", key.text)))?;
         machine.input.skip(len);
-        if places.insert(key, Place { source: 0, offset, len, crc: None }).is_some() {
+        if places.insert(key.number, Place { source: 0, offset, len, crc: None }).is_some() {
             return Err(wrong("a storage is there twice"));
         }
     }
-    if machine.input.position() != machine.input.file_len() {
+    if machine.input.position() != machine.input.file_len {
         return Err(wrong("there is data behind its last storage"));
     }
     Ok(places)
 }
 
 /// Bytes of an element of each storage that the object refers to.
-fn storage_sizes(machine: &Machine<'_>) -> Result<HashMap<String, u64>> {
+fn storage_sizes(machine: &Machine<'_>, read: &mut Keys) -> Result<HashMap<usize, u64>> {
     let mut sizes = HashMap::new();
     for id in machine.values.persistent() {
-        let storage = Storage::read(id, machine)?;
+        let storage = Storage::read(id, machine, read)?;
         let size = storage.element.map_or(1, |element| element.size as u64);
-        if sizes.insert(storage.key, size).is_some_and(|other| other != size) {
+        if sizes.insert(storage.key.number, size).is_some_and(|other| other != size) {
             return Err(AnamnesisError::parse("PyTorch checkpoint: a storage of two element types"));
         }
     }

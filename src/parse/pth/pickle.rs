@@ -3,8 +3,7 @@
 //!
 //! Opcodes: CPython `Lib/pickle.py`, protocols 0 to 5.
 
-use std::collections::HashMap;
-use std::ops::Range;
+use std::collections::{HashMap, HashSet};
 
 use super::globals::Global;
 use super::input::Input;
@@ -18,7 +17,7 @@ const MAX_MARKS: usize = 256;
 const MAX_GLOBALS: usize = 4096;
 
 /// A global that a pickle names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Named {
     pub module: String,
     pub name: String,
@@ -34,18 +33,25 @@ pub(super) struct Machine<'a> {
     memo: HashMap<u32, Id>,
     /// Every global that was named, once each.
     pub named: Vec<Named>,
-    /// Whether a global that is not allowed is only recorded.
+    seen: HashSet<Named>,
+    /// Globals that were looked up by values on the stack.
+    looked_up: HashMap<(Id, Id), Global>,
+    /// Whether a global that is not allowed is only recorded, and what is wrong passed over as far as opcodes can be
+    /// told from each other: nothing is called then, and values are of no use but as names of globals.
     pub lenient: bool,
 }
 
-fn wrong(what: &str) -> AnamnesisError {
+/// The name in a list of globals of what is not written in the pickle: it would be computed.
+const COMPUTED: &str = "?";
+
+pub(super) fn wrong(what: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("pickle: {what}"))
 }
 
 impl<'a> Machine<'a> {
     pub(super) fn new(input: Input<'a>, lenient: bool) -> Self {
-        let (stack, marks, memo, named) = Default::default();
-        Self { input, values: Values::default(), stack, marks, memo, named, lenient }
+        let (stack, marks, memo, named, seen, looked_up) = Default::default();
+        Self { input, values: Values::default(), stack, marks, memo, named, seen, looked_up, lenient }
     }
 
     /// Runs one pickle from the input's position to its end; its value.
@@ -58,8 +64,12 @@ impl<'a> Machine<'a> {
             if opcode == b'.' {
                 return self.pop();
             }
-            self.step(opcode)?;
-            self.values.check_budget(self.input.at, self.stack.len() + self.memo.len())?;
+            match self.step(opcode) {
+                // Where Python would raise, it matters no more what is on the stack.
+                Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => self.push(Node::Opaque)?,
+                result => result?,
+            }
+            self.values.check_budget(self.input.paid(), self.stack.len() + self.marks.len() + self.memo.len())?;
         }
     }
 
@@ -81,97 +91,18 @@ impl<'a> Machine<'a> {
             b'g' => self.memo_line().and_then(|n| self.get(n)),
             b'h' => self.input.byte().and_then(|n| self.get(n.into())),
             b'j' => self.input.u32().and_then(|n| self.get(n)),
+            // Numbers of globals and data that come from elsewhere: nobody here knows them, but they name nothing.
+            0x82 | 0x83 | 0x84 | 0x97 if self.lenient => {
+                self.input.take([1, 2, 4, 0][usize::from(opcode - 0x82).min(3)])?;
+                self.push(Node::Opaque)
+            }
+            0x98 if self.lenient => Ok(()),
             b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => self.object(opcode),
             b']' | b'l' | b'a' | b'e' | b')' | b't' | 0x85..=0x87 | b'}' | b'd' | b's' | b'u' | 0x8f..=0x91 => {
                 self.container(opcode)
             }
             _ => self.literal(opcode),
         }
-    }
-
-    /// Opcodes for constants.
-    fn literal(&mut self, opcode: u8) -> Result<()> {
-        let node = match opcode {
-            b'N' => Node::None,
-            0x88 => Node::Bool(true),
-            0x89 => Node::Bool(false),
-            b'J' => Node::Int(i64::from(self.input.u32()? as i32)),
-            b'K' => Node::Int(self.input.byte()?.into()),
-            b'M' => Node::Int(i64::from(self.input.byte()?) | i64::from(self.input.byte()?) << 8),
-            0x8a => {
-                let n = self.input.byte()?.into();
-                self.long(n)?
-            }
-            0x8b => {
-                let n = self.input.u32()? as usize;
-                self.long(n)?
-            }
-            b'I' | b'L' => self.integer_line()?,
-            b'F' => {
-                let range = self.input.line()?;
-                Node::Float(self.input.text(&range)?.parse().map_err(|_| wrong("a number that is none"))?)
-            }
-            b'G' => {
-                let range = self.input.take(8)?;
-                let bits = self.input.bytes(&range).iter().fold(0, |n, &b| n << 8 | u64::from(b));
-                Node::Float(f64::from_bits(bits))
-            }
-            b'S' => Node::Str(unquoted(self.input.line()?)?),
-            b'V' => Node::Str(self.input.line()?),
-            b'U' | 0x8c => {
-                let n = self.input.byte()?.into();
-                Node::Str(self.input.take(n)?)
-            }
-            b'T' | b'X' => {
-                let n = self.input.u32()? as usize;
-                Node::Str(self.input.take(n)?)
-            }
-            0x8d => {
-                let n = self.input.len8()?;
-                Node::Str(self.input.take(n)?)
-            }
-            b'C' => {
-                let n = self.input.byte()?.into();
-                Node::Bytes(self.input.take(n)?)
-            }
-            b'B' => {
-                let n = self.input.u32()? as usize;
-                Node::Bytes(self.input.take(n)?)
-            }
-            0x8e | 0x96 => {
-                let n = self.input.len8()?;
-                Node::Bytes(self.input.take(n)?)
-            }
-            _ => return Err(wrong(&format!("opcode {opcode:#04x} at {}", self.input.at - 1))),
-        };
-        self.push(node)
-    }
-
-    /// A long integer; those that do not fit 64 bits are no sizes.
-    fn long(&mut self, n: usize) -> Result<Node> {
-        let range = self.input.take(n)?;
-        let bytes = self.input.bytes(&range);
-        if n > 8 {
-            return Ok(Node::BigInt(range));
-        }
-        let negative = bytes.last().is_some_and(|b| b & 0x80 != 0);
-        let mut wide = if negative { [0xff; 8] } else { [0; 8] };
-        wide[..n].copy_from_slice(bytes);
-        Ok(Node::Int(i64::from_le_bytes(wide)))
-    }
-
-    fn integer_line(&mut self) -> Result<Node> {
-        let range = self.input.line()?;
-        let text = self.input.text(&range)?;
-        Ok(match text.trim_end_matches('L') {
-            "00" => Node::Bool(false),
-            "01" => Node::Bool(true),
-            digits => match digits.parse() {
-                Ok(n) => Node::Int(n),
-                Err(_) if digits.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Node::BigInt(range),
-                Err(_) => return Err(wrong("a number that is none")),
-            },
-        })
     }
 
     /// Opcodes for lists, tuples, dicts and sets.
@@ -216,6 +147,8 @@ impl<'a> Machine<'a> {
         match self.values.node_mut(top) {
             Node::List(list) => list.extend(items),
             Node::Opaque | Node::Set => {}
+            // Python asks for no list, but for something that items can be added to.
+            _ if self.lenient => {}
             _ => return Err(wrong("an item is added to what is no list")),
         }
         Ok(())
@@ -226,6 +159,7 @@ impl<'a> Machine<'a> {
         match self.values.node_mut(top) {
             Node::Dict(entries) => entries.extend(more),
             Node::Opaque => {}
+            _ if self.lenient => {}
             _ => return Err(wrong("an entry is added to what is no dict")),
         }
         Ok(())
@@ -235,22 +169,16 @@ impl<'a> Machine<'a> {
     fn object(&mut self, opcode: u8) -> Result<()> {
         match opcode {
             b'c' => {
-                let (module, name) = (self.input.line()?, self.input.line()?);
-                let global = self.global(&module, &name)?;
+                let global = self.global_line()?;
                 self.push(Node::Global(global))
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let (Node::Str(module), Node::Str(name)) = (self.values.node(module), self.values.node(name)) else {
-                    return Err(wrong("a global whose name is no text"));
-                };
-                let (module, name) = (module.clone(), name.clone());
-                let global = self.global(&module, &name)?;
+                let global = self.global_of(module, name)?;
                 self.push(Node::Global(global))
             }
             b'i' => {
-                let (module, name) = (self.input.line()?, self.input.line()?);
-                let global = self.global(&module, &name)?;
+                let global = self.global_line()?;
                 let args = self.pop_mark()?;
                 self.call(&global, &args)
             }
@@ -292,22 +220,51 @@ impl<'a> Machine<'a> {
         Ok(args.iter().take(16).copied().collect())
     }
 
-    fn global(&mut self, module: &Range<usize>, name: &Range<usize>) -> Result<Global> {
-        let (module, name) = (self.input.text(module)?.to_owned(), self.input.text(name)?.to_owned());
+    /// A global that the next two lines name.
+    fn global_line(&mut self) -> Result<Global> {
+        let lines = [self.input.line()?, self.input.line()?];
+        let [module, name] = match self.lenient {
+            true => lines.map(|line| String::from_utf8_lossy(self.input.bytes(&line)).into_owned()),
+            false => [self.input.text(&lines[0])?.to_owned(), self.input.text(&lines[1])?.to_owned()],
+        };
+        self.global(module, name)
+    }
+
+    /// A global that two values name.
+    fn global_of(&mut self, module: Id, name: Id) -> Result<Global> {
+        if let Some(&global) = self.looked_up.get(&(module, name)) {
+            return Ok(global);
+        }
+        let text = |id: Id| match self.values.node(id) {
+            Node::Str(range) if self.lenient => Ok(String::from_utf8_lossy(self.input.bytes(range)).into_owned()),
+            Node::Str(range) => self.input.text(range).map(str::to_owned),
+            _ if self.lenient => Ok(COMPUTED.to_owned()),
+            _ => Err(wrong("a global whose name is no text")),
+        };
+        let texts = (text(module)?, text(name)?);
+        // A long text can be named again at no cost; so that this comes to an end, it has a price.
+        self.values.charge(64 + texts.0.len() + texts.1.len());
+        let global = self.global(texts.0, texts.1)?;
+        self.looked_up.insert((module, name), global);
+        Ok(global)
+    }
+
+    fn global(&mut self, module: String, name: String) -> Result<Global> {
         let found = Global::find(&module, &name);
-        let known = self.named.iter().any(|n| n.module == module && n.name == name);
-        if !known {
+        let named = Named { module, name, allowed: found.is_some() };
+        if !self.seen.contains(&named) {
             if self.named.len() == MAX_GLOBALS {
                 let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
                 return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_GLOBALS", message });
             }
-            self.values.charge(64 + module.len() + name.len());
-            self.named.push(Named { module: module.clone(), name: name.clone(), allowed: found.is_some() });
+            self.values.charge(2 * (size_of::<Named>() + named.module.len() + named.name.len()));
+            self.seen.insert(named.clone());
+            self.named.push(named.clone());
         }
         match found {
             Some(global) => Ok(global),
             None if self.lenient => Ok(Global::Opaque),
-            None => Err(AnamnesisError::DisallowedGlobal { module, name }),
+            None => Err(AnamnesisError::DisallowedGlobal { module: named.module, name: named.name }),
         }
     }
 
@@ -323,11 +280,11 @@ impl<'a> Machine<'a> {
     }
 
     fn call(&mut self, global: &Global, args: &[Id]) -> Result<()> {
-        let node = global.call(args, &self.values).or_else(|e| if self.lenient { Ok(Node::Opaque) } else { Err(e) })?;
+        let node = if self.lenient { Node::Opaque } else { global.call(args, &self.values)? };
         self.push(node)
     }
 
-    fn push(&mut self, node: Node) -> Result<()> {
+    pub(super) fn push(&mut self, node: Node) -> Result<()> {
         let id = self.values.add(node);
         self.stack.push(id);
         Ok(())
@@ -360,7 +317,7 @@ impl<'a> Machine<'a> {
     }
 
     fn mark(&mut self) -> Result<()> {
-        if self.marks.len() == MAX_MARKS {
+        if self.marks.len() == MAX_MARKS && !self.lenient {
             let message = format!("a pickle with more than {MAX_MARKS} open marks");
             return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_MARK_DEPTH", message });
         }
@@ -387,16 +344,12 @@ impl<'a> Machine<'a> {
 
     fn memo_line(&mut self) -> Result<u32> {
         let range = self.input.line()?;
-        self.input.text(&range)?.parse().map_err(|_| wrong("a place in the memo that is no number"))
+        // As in Python, blanks around a number are no part of it.
+        self.input.text(&range)?.trim().parse().map_err(|_| wrong("a place in the memo that is no number"))
     }
 }
 
 fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
     let (pairs, rest) = items.as_chunks::<2>();
     if rest.is_empty() { Ok(pairs.iter().map(|&[k, v]| (k, v)).collect()) } else { Err(wrong("a key without a value")) }
-}
-
-/// The text between the quotes of a line. Escapes are left as they are: no name of a tensor is written like this.
-fn unquoted(line: Range<usize>) -> Result<Range<usize>> {
-    if line.len() < 2 { Err(wrong("text without quotes")) } else { Ok(line.start + 1..line.end - 1) }
 }

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use super::globals::{Element, Global};
 use super::input::Input;
 use super::pickle::Machine;
-use super::tensors::{self, Found, Place};
+use super::storage::{Key, Keys, Place};
+use super::tensors::{self, Found};
 use super::value::{Id, Node, View};
 use super::{PickleGlobal, not_empty, record};
 use crate::model::TensorInfo;
@@ -34,29 +35,50 @@ struct Stored {
     place: Place,
 }
 
-pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
+pub(super) fn read(source: Source) -> Result<Contents> {
     let mut file = &source;
     let files = list(&mut file)?;
-    let part = |name: &str| files.get(name).copied().ok_or_else(|| wrong(&format!("`{name}` is missing")));
-    let storages = read_storages(&mut file, part("storages")?, lenient, named)?;
-    let tensors = read_tensors(&mut file, part("tensors")?, &storages, lenient, named)?;
-    let (start, len) = part("pickle")?;
-    let mut machine = Machine::new(Input::new(&mut file, start, len), lenient);
-    let root = machine.run();
-    record(&machine, named);
+    let mut run = Run { lenient: false, keys: Keys::default(), named: &mut Vec::new() };
+    let storages = run.storages(&mut file, part(&files, "storages")?)?;
+    let tensors = run.tensors(&mut file, part(&files, "tensors")?, &storages)?;
+    let (start, len) = part(&files, "pickle")?;
+    let mut machine = Machine::new(Input::new(&mut file, start, len), false);
+    let root = machine.run()?;
+    run.keys.forget_values();
     let mut contents = Contents::new(machine.input.at);
-    if !lenient {
-        for Found { name, tensor } in tensors::walk_persistent(root?, &machine)? {
-            let Ok(View { storage, .. }) = tensor else { continue };
-            let key = key_of(storage, &machine)?;
-            let info = tensors.get(&key).ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
-            contents.tensors.push(TensorInfo { name, ..info.clone() });
-        }
+    for Found { name, tensor } in tensors::walk_persistent(root, &machine)? {
+        let Ok(View { storage, .. }) = tensor else { continue };
+        let key = key_of(storage, &machine, &mut run.keys)?;
+        let info = tensors.get(&key.number).and_then(Option::as_ref);
+        let info = info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
+        contents.tensors.push(TensorInfo { name, ..info.clone() });
     }
     drop(machine);
     tensors::check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
     contents.sources.push(source);
-    if lenient { Ok(contents) } else { not_empty(contents) }
+    not_empty(contents)
+}
+
+/// Runs all pickles for the globals that they name. What is wrong with one file does not keep the others from it.
+pub(super) fn name_all(source: &Source, named: &mut Vec<PickleGlobal>) -> Result<()> {
+    let mut file = source;
+    let files = list(&mut file)?;
+    let mut run = Run { lenient: true, keys: Keys::default(), named };
+    let storages = part(&files, "storages").and_then(|part| run.storages(&mut file, part));
+    let none = HashMap::new();
+    let tensors = part(&files, "tensors")
+        .and_then(|part| run.tensors(&mut file, part, storages.as_ref().unwrap_or(&none)).map(drop));
+    let pickle = part(&files, "pickle").and_then(|(start, len)| {
+        let mut machine = Machine::new(Input::new(&mut file, start, len), true);
+        let result = machine.run().map(drop);
+        record(&machine, run.named);
+        result
+    });
+    storages.map(drop).and(tensors).and(pickle)
+}
+
+fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
+    files.get(name).copied().ok_or_else(|| wrong(&format!("`{name}` is missing")))
 }
 
 /// The files of the archive, with their places.
@@ -94,63 +116,99 @@ fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
     }
 }
 
-/// Runs the pickles of one file, with `read` for each of the declared number of things.
-fn run<T>(
-    file: &mut dyn ReadAt,
-    (start, len): (u64, u64),
+/// What running the pickles of a file takes.
+struct Run<'a> {
     lenient: bool,
-    named: &mut Vec<PickleGlobal>,
-    mut read: impl FnMut(&mut Machine<'_>) -> Result<(String, T)>,
-    finish: impl FnOnce(&mut Machine<'_>, &mut HashMap<String, T>) -> Result<()>,
-) -> Result<HashMap<String, T>> {
-    let mut machine = Machine::new(Input::new(file, start, len), lenient);
-    let mut all = HashMap::new();
-    let go = || {
-        let n = machine.run()?;
-        let n = machine.values.size(n).ok_or_else(|| wrong("a number of things that is none"))?;
-        for _ in 0..n {
-            let (key, thing) = read(&mut machine)?;
-            if all.insert(key, thing).is_some() {
-                return Err(wrong("a key is there twice"));
-            }
-        }
-        finish(&mut machine, &mut all)
-    };
-    let result = go();
-    record(&machine, named);
-    result.map(|()| all)
+    keys: Keys,
+    named: &'a mut Vec<PickleGlobal>,
 }
 
-fn read_storages(
-    file: &mut dyn ReadAt,
-    part: (u64, u64),
-    lenient: bool,
-    named: &mut Vec<PickleGlobal>,
-) -> Result<HashMap<String, Stored>> {
-    let end = part.0 + part.1;
-    let read = |machine: &mut Machine<'_>| {
-        let id = machine.run()?;
-        let &[key, _, class] = machine.values.tuple(id).ok_or_else(|| wrong("a storage that is none"))? else {
-            return Err(wrong("a storage that is none"));
+impl Run<'_> {
+    /// Runs the pickles of one file, with `read` for each of the declared number of things.
+    fn all<T>(
+        &mut self,
+        file: &mut dyn ReadAt,
+        (start, len): (u64, u64),
+        mut read: impl FnMut(&mut Machine<'_>, &mut Keys) -> Result<(Key, T)>,
+        finish: impl FnOnce(&mut Machine<'_>, &mut Keys, &mut HashMap<usize, T>) -> Result<()>,
+    ) -> Result<HashMap<usize, T>> {
+        let mut machine = Machine::new(Input::new(file, start, len), self.lenient);
+        let mut all = HashMap::new();
+        self.keys.forget_values();
+        let go = || {
+            let n = machine.run()?;
+            let n = machine.values.size(n).ok_or_else(|| wrong("a number of things that is none"))?;
+            for _ in 0..n {
+                let (key, thing) = read(&mut machine, &mut self.keys)?;
+                if all.insert(key.number, thing).is_some() && !machine.lenient {
+                    return Err(wrong("a key is there twice"));
+                }
+            }
+            finish(&mut machine, &mut self.keys, &mut all)
         };
-        let &Node::Global(Global::Storage(Some(Element { dtype: Some(dtype), .. }))) = machine.values.node(class)
-        else {
-            return Err(wrong("a storage of a type that is not read"));
+        let result = go();
+        record(&machine, self.named);
+        result.map(|()| all)
+    }
+
+    fn storages(&mut self, file: &mut dyn ReadAt, part: (u64, u64)) -> Result<HashMap<usize, Stored>> {
+        let end = part.0 + part.1;
+        let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
+            let id = machine.run()?;
+            let &[key, _, class] = machine.values.tuple(id).ok_or_else(|| wrong("a storage that is none"))? else {
+                return Err(wrong("a storage that is none"));
+            };
+            let &Node::Global(Global::Storage(Some(Element { dtype: Some(dtype), .. }))) = machine.values.node(class)
+            else {
+                return Err(wrong("a storage of a type that is not read"));
+            };
+            let key = key_of(key, machine, keys)?;
+            let elements = number(machine)?;
+            let offset = machine.input.position();
+            let len = elements.checked_mul(dtype.bits() as u64 / 8);
+            let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
+            let what = || wrong(&format!("storage `{}` of {elements} elements is truncated", key.text));
+            let len = len.ok_or_else(what)?;
+            machine.input.skip(len);
+            Ok((key, Stored { dtype, place: Place { source: 0, offset, len, crc: None } }))
         };
-        let key = key_of(key, machine)?;
-        let elements = number(machine)?;
-        let offset = machine.input.position();
-        let len = elements.checked_mul(dtype.bits() as u64 / 8);
-        let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
-        let len = len.ok_or_else(|| wrong(&format!("storage `{key}` of {elements} elements is truncated")))?;
-        machine.input.skip(len);
-        Ok((key, Stored { dtype, place: Place { source: 0, offset, len, crc: None } }))
-    };
-    run(file, part, lenient, named, read, read_views)
+        self.all(file, part, read, read_views)
+    }
+
+    fn tensors(
+        &mut self,
+        file: &mut dyn ReadAt,
+        part: (u64, u64),
+        storages: &HashMap<usize, Stored>,
+    ) -> Result<HashMap<usize, Option<TensorInfo>>> {
+        let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
+            let id = machine.run()?;
+            let &[key, storage, _] = machine.values.tuple(id).ok_or_else(|| wrong("a tensor that is none"))? else {
+                return Err(wrong("a tensor that is none"));
+            };
+            let (key, storage) = (key_of(key, machine, keys)?, key_of(storage, machine, keys)?);
+            // The rank was written in eight bytes, of which torch reads four.
+            let rank = number(machine)? & 0xffff_ffff;
+            if rank > 64 {
+                return Err(wrong("a tensor of more than 64 dimensions"));
+            }
+            let mut sizes = || (0..rank).map(|_| number(machine).map(|n| n as usize)).collect::<Result<Vec<_>>>();
+            let (shape, strides) = (sizes()?, sizes()?);
+            let offset = number(machine)? as usize;
+            if machine.lenient {
+                return Ok((key, None));
+            }
+            let stored = storages.get(&storage.number).ok_or_else(|| wrong("a tensor whose storage is missing"))?;
+            let view = View { storage: 0, dtype: None, offset, shape, strides };
+            let tensor = tensors::tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
+            Ok((key, Some(tensor)))
+        };
+        self.all(file, part, read, |_, _, _| Ok(()))
+    }
 }
 
 /// Views of storages, which tensors refer to as if they were storages: `[(key, root, offset, length)]`.
-fn read_views(machine: &mut Machine<'_>, storages: &mut HashMap<String, Stored>) -> Result<()> {
+fn read_views(machine: &mut Machine<'_>, keys: &mut Keys, storages: &mut HashMap<usize, Stored>) -> Result<()> {
     let id = machine.run()?;
     let (Node::List(views) | Node::Tuple(views)) = machine.values.node(id) else {
         return Err(wrong("views that are no list"));
@@ -158,49 +216,22 @@ fn read_views(machine: &mut Machine<'_>, storages: &mut HashMap<String, Stored>)
     for &view in views {
         let view = machine.values.tuple(view).ok_or_else(|| wrong("a view that is none"))?;
         let &[key, root, offset, len] = view else { return Err(wrong("a view that is none")) };
-        let (key, root) = (key_of(key, machine)?, key_of(root, machine)?);
+        let (key, root) = (key_of(key, machine, keys)?, key_of(root, machine, keys)?);
         let sizes = machine.values.size(offset).zip(machine.values.size(len));
-        let (Some((offset, len)), Some(&Stored { dtype, place })) = (sizes, storages.get(&root)) else {
-            return Err(wrong(&format!("view `{key}` of a storage that is missing")));
+        let (Some((offset, len)), Some(&Stored { dtype, place })) = (sizes, storages.get(&root.number)) else {
+            return Err(wrong(&format!("view `{}` of a storage that is missing", key.text)));
         };
         let size = dtype.bits() / 8;
         let bytes = offset.checked_mul(size).zip(len.checked_mul(size)).map(|(o, l)| (o as u64, l as u64));
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
-        let (o, l) = bytes.filter(inside).ok_or_else(|| wrong(&format!("view `{key}` leads out of its storage")))?;
+        let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
+        let (o, l) = bytes.filter(inside).ok_or_else(what)?;
         let place = Place { offset: place.offset + o, len: l, ..place };
-        if storages.insert(key, Stored { dtype, place }).is_some() {
+        if storages.insert(key.number, Stored { dtype, place }).is_some() {
             return Err(wrong("a key is there twice"));
         }
     }
     Ok(())
-}
-
-fn read_tensors(
-    file: &mut dyn ReadAt,
-    part: (u64, u64),
-    storages: &HashMap<String, Stored>,
-    lenient: bool,
-    named: &mut Vec<PickleGlobal>,
-) -> Result<HashMap<String, TensorInfo>> {
-    let read = |machine: &mut Machine<'_>| {
-        let id = machine.run()?;
-        let &[key, storage, _] = machine.values.tuple(id).ok_or_else(|| wrong("a tensor that is none"))? else {
-            return Err(wrong("a tensor that is none"));
-        };
-        let (key, storage) = (key_of(key, machine)?, key_of(storage, machine)?);
-        // The rank was written in eight bytes, of which torch reads four.
-        let rank = number(machine)? & 0xffff_ffff;
-        if rank > 64 {
-            return Err(wrong("a tensor of more than 64 dimensions"));
-        }
-        let mut sizes = || (0..rank).map(|_| number(machine).map(|n| n as usize)).collect::<Result<Vec<_>>>();
-        let (shape, strides) = (sizes()?, sizes()?);
-        let offset = number(machine)? as usize;
-        let stored = storages.get(&storage).ok_or_else(|| wrong("a tensor whose storage is missing"))?;
-        let view = View { storage: 0, dtype: None, offset, shape, strides };
-        Ok((key.clone(), tensors::tensor_of(&key, stored.dtype, &view, 0, stored.place, false)?))
-    };
-    run(file, part, lenient, named, read, |_, _| Ok(()))
 }
 
 fn number(machine: &mut Machine<'_>) -> Result<u64> {
@@ -209,11 +240,6 @@ fn number(machine: &mut Machine<'_>) -> Result<u64> {
 }
 
 /// A key, which is a number or text.
-fn key_of(id: Id, machine: &Machine<'_>) -> Result<String> {
-    match machine.values.node(id) {
-        Node::Int(n) => Ok(n.to_string()),
-        Node::BigInt(range) => Ok(format!("{:?}", machine.input.bytes(range))),
-        Node::Str(range) => machine.input.text(range).map(str::to_owned),
-        _ => Err(wrong("a key that is none")),
-    }
+fn key_of(id: Id, machine: &Machine<'_>, keys: &mut Keys) -> Result<Key> {
+    keys.read(id, machine)?.ok_or_else(|| wrong("a key that is none"))
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::globals::{Element, Global};
 use super::pickle::Machine;
+use super::storage::{Keys, Place, Storage};
 use super::value::{Id, Node, View};
 use crate::model::{Check, Skipped, TensorInfo, row_major_strides, span};
 use crate::parse::Contents;
@@ -19,57 +19,11 @@ const MAX_RATIO: u64 = 16;
 /// What views may take in any case.
 const FREE: u64 = 64 << 20;
 
-/// What all names may take besides eight times the pickle's length: keys can be repeated at no cost.
-const NAMES: usize = 8 << 20;
+/// What tensors and their names may take besides four times the file's length: both can be repeated at no cost.
+const TENSORS: u64 = 16 << 20;
 
-/// A storage's place.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    pub source: usize,
-    pub offset: u64,
-    /// In bytes.
-    pub len: u64,
-    /// CRC-32 of them, where there is one.
-    pub crc: Option<u32>,
-}
-
-/// A storage as a persistent id names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Storage {
-    pub key: String,
-    /// Of typed storages.
-    pub element: Option<Element>,
-    /// Elements, or bytes if it is untyped.
-    pub len: usize,
-    /// Of the view of it that is meant, in elements.
-    pub offset: usize,
-}
-
-impl Storage {
-    /// Reads `('storage', type, key, location, length[, view])`.
-    pub(super) fn read(id: Id, machine: &Machine<'_>) -> Result<Self> {
-        let wrong = || AnamnesisError::parse("pickle: a persistent id that is no storage");
-        let values = &machine.values;
-        let &[kind, class, key, _, len, ref view @ ..] = values.tuple(id).ok_or_else(wrong)? else {
-            return Err(wrong());
-        };
-        let text = |id: Id| match values.node(id) {
-            Node::Str(range) => machine.input.text(range).map(str::to_owned),
-            Node::Int(n) => Ok(n.to_string()),
-            _ => Err(wrong()),
-        };
-        if text(kind)? != "storage" {
-            return Err(wrong());
-        }
-        let &Node::Global(Global::Storage(element)) = values.node(class) else { return Err(wrong()) };
-        let offset = match view.first().and_then(|&view| values.tuple(view)) {
-            Some(&[_, offset, _]) => values.size(offset).ok_or_else(wrong)?,
-            Some(_) => return Err(wrong()),
-            None => 0,
-        };
-        Ok(Self { key: text(key)?, element, len: values.size(len).ok_or_else(wrong)?, offset })
-    }
-}
+/// What a tensor takes besides its name, with what a conversion makes of it.
+const TENSOR: usize = 1000;
 
 /// A tensor that was found, and its name.
 pub(super) struct Found {
@@ -92,18 +46,18 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
     // A value that is shared may be walked several times, but not without end.
     let mut steps = machine.values.len() * 4 + 100_000;
     let mut stack = vec![(root, String::new(), 0usize)];
-    let mut names = 0;
+    let (mut charged, most) = (0, TENSORS.saturating_add(machine.input.file_len.saturating_mul(4)));
     while let Some((id, name, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
             return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_VM_DEPTH", message });
         }
         let mut charge = |bytes: usize| {
-            names += bytes;
-            if names <= NAMES + 8 * machine.input.at {
+            charged += bytes as u64;
+            if charged <= most {
                 return Ok(());
             }
-            let message = "names of tensors that take far more than the pickle".to_owned();
+            let message = "tensors and names that take far more than the file".to_owned();
             Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message })
         };
         let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
@@ -137,9 +91,16 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
                     steps = steps.saturating_sub(1);
                 }
             }
-            Node::Tensor(view) => found.push(Found { name, tensor: Ok((**view).clone()) }),
-            Node::Refused(what) => found.push(Found { name, tensor: Err(what) }),
+            Node::Tensor(view) => {
+                charge(TENSOR + name.len() + view.shape.len() * 32)?;
+                found.push(Found { name, tensor: Ok((**view).clone()) });
+            }
+            Node::Refused(what) => {
+                charge(TENSOR + name.len())?;
+                found.push(Found { name, tensor: Err(what) });
+            }
             &Node::Persistent(id) if persistent => {
+                charge(TENSOR + name.len())?;
                 let view = View { storage: id, dtype: None, offset: 0, shape: vec![], strides: vec![] };
                 found.push(Found { name, tensor: Ok(view) });
             }
@@ -198,11 +159,12 @@ fn holds_tensors(node: &Node, persistent: bool) -> bool {
 pub(super) fn add(
     found: Vec<Found>,
     machine: &Machine<'_>,
+    keys: &mut Keys,
     big_endian: bool,
     mut place: impl FnMut(&Storage, &mut Contents) -> Result<Place>,
     contents: &mut Contents,
 ) -> Result<()> {
-    let (mut places, mut users): (HashMap<String, Place>, HashMap<String, usize>) = Default::default();
+    let (mut places, mut users): (HashMap<usize, Place>, HashMap<usize, usize>) = Default::default();
     for Found { name, tensor } in found {
         let view = match tensor {
             Ok(view) => view,
@@ -213,12 +175,12 @@ pub(super) fn add(
         };
         let &Node::Persistent(id) = machine.values.node(view.storage) else { continue };
         let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
-        let storage = Storage::read(id, machine).map_err(named)?;
-        let at = match places.get(&storage.key) {
+        let storage = Storage::read(id, machine, keys).map_err(named)?;
+        let at = match places.get(&storage.key.number) {
             Some(&at) => at,
             None => {
                 let at = place(&storage, contents).map_err(named)?;
-                places.insert(storage.key.clone(), at);
+                places.insert(storage.key.number, at);
                 at
             }
         };
@@ -227,7 +189,7 @@ pub(super) fn add(
             contents.skipped.push(Skipped { name, what: "tensor of a dtype that is not read".to_owned() });
             continue;
         };
-        *users.entry(storage.key.clone()).or_default() += 1;
+        *users.entry(storage.key.number).or_default() += 1;
         contents.tensors.push(tensor_of(&name, dtype, &view, storage.offset, at, big_endian)?);
     }
     check_ratio(contents, places.values())?;

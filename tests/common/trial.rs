@@ -1,0 +1,231 @@
+//! Trials of hostile files: everything is done with a file that can be done, and the time, the memory and the files
+//! that it takes are watched.
+#![cfg(all(feature = "npz", feature = "pth"))]
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anamnesis::{AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes};
+use safetensors::SafeTensors;
+
+use super::Random;
+use super::verdict::{Kind, verdict};
+
+/// What is wrong, the file, and what the error must be.
+pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
+
+/// What changes, the file with a number there, the numbers, and the error that each of them must give.
+pub type Numbers<'a> = (&'a str, &'a dyn Fn(u64) -> Vec<u8>, &'a [u64], Kind, &'a str);
+
+/// What a file may take: this, and eight bytes for each of its own.
+const MEMORY: usize = 64 << 20;
+const TIME: Duration = Duration::from_secs(2);
+
+/// Tries files, one after the other: there is one profiler in a process, and so there is one trial at a time.
+pub struct Trial {
+    _alone: MutexGuard<'static, ()>,
+    failures: String,
+    files: usize,
+    peak: (usize, String),
+    slowest: (Duration, String),
+}
+
+impl Trial {
+    pub fn new() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (failures, files, peak, slowest) = Default::default();
+        Self { _alone, failures, files, peak, slowest }
+    }
+
+    /// Says what was seen, and fails if any file did.
+    pub fn end(self) {
+        let Self { files, peak, slowest, failures, .. } = self;
+        println!("{files} files; {} bytes for `{:.60}`; {:?} for `{:.60}`", peak.0, peak.1, slowest.0, slowest.1);
+        assert!(failures.is_empty(), "{failures}");
+    }
+
+    pub fn fail(&mut self, what: &str, wrong: impl std::fmt::Display) {
+        self.failures.push_str(&format!("\n{what:.60}: {wrong}"));
+    }
+
+    /// Each file must give its error.
+    pub fn refused(&mut self, rows: Vec<Row<'_>>) {
+        for (what, bytes, kind, words) in rows {
+            let Some(result) = self.try_file(what, &bytes) else { continue };
+            verdict(result, kind, words).into_iter().for_each(|wrong| self.fail(what, wrong));
+        }
+    }
+
+    pub fn refused_numbers(&mut self, tables: &[Numbers<'_>]) {
+        for &(what, make, numbers, kind, word) in tables {
+            numbers.iter().for_each(|&n| self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])]));
+        }
+    }
+
+    /// Each file must be read.
+    pub fn fine(&mut self, rows: Vec<(&str, Vec<u8>)>) {
+        for (what, bytes) in rows {
+            let result = self.try_file(what, &bytes);
+            result.and_then(Result::err).into_iter().for_each(|error| self.fail(what, error));
+        }
+    }
+
+    /// Does everything with a file, from memory and from a directory, which must hold nothing else afterwards but
+    /// the output of what went well. `None`: it failed already.
+    pub fn try_file(&mut self, what: &str, bytes: &[u8]) -> Option<Result<Vec<u8>>> {
+        let place = tempfile::tempdir().unwrap();
+        let [input, output] = ["in", "out"].map(|name| place.path().join(name).join("model"));
+        [&input, &output].iter().for_each(|path| std::fs::create_dir(path.parent().unwrap()).unwrap());
+        std::fs::write(&input, bytes).unwrap();
+        let from_memory = self.time(what, || exhaust(bytes.to_vec()));
+        let from_file = self.watch(what, bytes.len(), || parse(&input).and_then(|m| use_up(&m, Some(&output))));
+        self.time(what, || anamnesis::pickle_globals(&input).is_ok())?;
+        self.watch(what, bytes.len(), || anamnesis::pickle_globals(&input).is_ok())?;
+        self.files += 1;
+        let (from_memory, from_file) = (from_memory?, from_file?);
+        let files = below(place.path());
+        let expected: &[&str] = if from_file.is_ok() { &["in/model", "out/model"] } else { &["in/model"] };
+        if files != expected {
+            self.fail(what, format!("it leaves {files:?}"));
+        }
+        if from_memory.is_ok() != from_file.is_ok() {
+            self.fail(what, format!("from memory {:?}, from a file {:?}", from_memory.err(), from_file.err()));
+            return None;
+        }
+        Some(from_memory)
+    }
+
+    /// Cut anywhere, a file must give an error.
+    pub fn truncations(&mut self, what: &str, whole: &[u8]) {
+        let mut read = Vec::new();
+        self.watch(what, 0, || read.extend((0..whole.len()).filter(|&end| exhaust(whole[..end].to_vec()).is_ok())));
+        if !read.is_empty() {
+            self.fail(what, format!("it is read when cut at {read:?}"));
+        }
+        for end in [0, 1, 21, whole.len() - 1] {
+            self.refused(vec![(what, whole[..end].to_vec(), Kind::Parse, &[])]);
+        }
+    }
+
+    /// Changes files in 5000 ways; how many of them are still read.
+    pub fn mutations(&mut self, files: &[Vec<u8>], seed: u64) -> usize {
+        let (mut random, mut good) = (Random(seed), 0);
+        for batch in 0..50 {
+            let (what, mut odd) = (format!("mutations {batch}"), Vec::new());
+            self.watch(&what, 0, || {
+                for i in 0..100 {
+                    let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
+                    (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
+                    match exhaust(bytes) {
+                        Ok(_) => good += 1,
+                        Err(error) => odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error)),
+                    }
+                }
+            });
+            odd.iter().for_each(|error| self.fail(&what, error));
+        }
+        good
+    }
+
+    /// Runs `f`, which may take so long. One that takes longer gets more chances: the machine may have other things
+    /// to do.
+    pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> Option<T> {
+        let mut run = || {
+            let start = Instant::now();
+            let caught = catch_unwind(AssertUnwindSafe(&mut f));
+            (start.elapsed(), caught)
+        };
+        let (mut time, mut caught) = run();
+        for _ in 0..2 {
+            if time > TIME {
+                (time, caught) = run();
+            }
+        }
+        if time > self.slowest.0 {
+            self.slowest = (time, what.to_owned());
+        }
+        if time > TIME {
+            self.fail(what, format!("{time:?}"));
+        }
+        caught.map_err(|_| self.fail(what, "panic")).ok()
+    }
+
+    /// Runs `f`, which may take memory for a file of `len` bytes. The profiler makes it slow.
+    pub fn watch<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
+        let profiler = dhat::Profiler::builder().testing().trim_backtraces(Some(4)).build();
+        let caught = catch_unwind(AssertUnwindSafe(f));
+        let peak = dhat::HeapStats::get().max_bytes;
+        drop(profiler);
+        if peak > self.peak.0 {
+            self.peak = (peak, what.to_owned());
+        }
+        if peak > MEMORY + 8 * len {
+            self.fail(what, format!("{peak} bytes of memory for {len} of file"));
+        }
+        caught.map_err(|_| self.fail(what, "panic")).ok()
+    }
+}
+
+/// Does everything that can be done with a file in memory.
+pub fn exhaust(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let _ = anamnesis::inspect_npz_from_reader(Cursor::new(&bytes));
+    let _ = anamnesis::parse_pth_front_matter_from_reader(Cursor::new(&bytes));
+    use_up(&parse_bytes(bytes)?, None)
+}
+
+/// The model recovered, into a file if there is a place for it.
+fn use_up(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<u8>> {
+    let info = model.inspect();
+    let _ = info.to_string();
+    let bad = model.tensors().find_map(|tensor| tensor.bytes().err());
+    let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
+    options.run.threads = Some(1);
+    let result = match output {
+        Some(path) => model.convert(path, options).map(|_| vec![]),
+        None => model.recovery(options).and_then(|recovery| recovery.to_bytes()),
+    };
+    if let Ok(bytes) = &result {
+        assert!(bad.is_none() && info.problems.is_empty(), "recovered in spite of {bad:?} {:?}", info.problems);
+        assert!(output.is_some() || SafeTensors::deserialize(bytes).is_ok(), "the output is none");
+    }
+    result
+}
+
+/// A few bytes become others, come or go.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    const NUMBERS: [u64; 12] =
+        [0, 1, 2, 8, 0xfffe, 0xffff, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 62, u64::MAX - 11, u64::MAX];
+    let mut pick = |n: usize| (random.next() >> 20) as usize % n;
+    let (at, number) = (pick(bytes.len() - 8), NUMBERS[pick(12)].to_le_bytes());
+    match pick(8) {
+        0 => bytes.insert(at, number[0]),
+        1 => drop(bytes.remove(at)),
+        2 => bytes[at] = pick(256) as u8,
+        3 => bytes[at..at + 2].copy_from_slice(&number[..2]),
+        4 => bytes[at..at + 4].copy_from_slice(&number[..4]),
+        5 => bytes[at..at + 8].copy_from_slice(&number),
+        _ => bytes[at] ^= 1 << pick(8),
+    }
+}
+
+/// Every file below a directory.
+fn below(directory: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let (path, name) = {
+            let entry = entry.unwrap();
+            (entry.path(), entry.file_name().to_string_lossy().into_owned())
+        };
+        match path.is_dir() {
+            true => all.extend(below(&path).into_iter().map(|file| format!("{name}/{file}"))),
+            false => all.push(name),
+        }
+    }
+    all.sort();
+    all
+}
