@@ -1,7 +1,11 @@
 """Writes a synthetic quantized model for whole-program timings: N tensors of 4096 x 4096.
 
-python3 benches/make_model.py SCHEME OUT [N]      SCHEME: fp8-block fp8-tensor gptq4 gptq4-act awq nf4 nf4-dq int8 nvfp4
+python3 benches/make_model.py SCHEME OUT [N [M]]  SCHEME: fp8-block fp8-tensor gptq4 gptq4-act awq nf4 nf4-dq int8 nvfp4
+                                                  int4 mlx4 gpt-oss
                                                   or a type of GGUF: Q4_0 Q8_0 Q4_K Q6_K IQ2_XS IQ3_S ...
+
+With M, OUT is a directory of M shards of N tensors each, under an index; with N = 1 a shard has the scales of the weight
+before it.
 
 Codes are random, scales are random and small. Needs nothing but Python.
 """
@@ -60,6 +64,18 @@ def tensors(scheme, i):
         yield p + "weight", "U8", [D, D // 2], os.urandom(D * D // 2)
         yield p + "weight_scale", "F8_E4M3", [D, D // 16], fp8_codes()[: D * D // 16]
         yield p + "weight_scale_2", "F32", [], scales(1, "<f", 4)
+    elif scheme == "int4":
+        yield p + "weight_packed", "I32", [D, D // 8], os.urandom(D * D // 2)
+        yield p + "weight_scale", "BF16", [D, D // 128], scales(D * D // 128, "<f", 4)[2 : 2 + D * D // 64]
+        yield p + "weight_shape", "I64", [2], struct.pack("<2q", D, D)
+    elif scheme == "mlx4":
+        yield p + "weight", "U32", [D, D // 8], os.urandom(D * D // 2)
+        yield p + "scales", "F16", [D, D // 64], scales(D * D // 64, "<e", 2)
+        yield p + "biases", "F16", [D, D // 64], scales(D * D // 64, "<e", 2)
+    elif scheme == "gpt-oss":
+        p = f"model.layers.{i}.mlp.experts.down_proj"
+        yield p + "_blocks", "U8", [1, D, D // 32, 16], os.urandom(D * D // 2)
+        yield p + "_scales", "U8", [1, D, D // 32], bytes(120 + b % 8 for b in os.urandom(D * D // 32))
     else:
         sys.exit(__doc__)
 
@@ -103,12 +119,38 @@ def main():
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 24
     if scheme in GGML:
         return gguf(scheme, out, count)
+    if len(sys.argv) > 4:
+        return directory(scheme, out, count, int(sys.argv[4]))
+    write(out, (t for i in range(count) for t in tensors(scheme, i)))
+
+
+def directory(scheme, out, count, shards):
+    """Weights and their scales lie in different shards."""
+    os.makedirs(out)
+    index, late, size = {}, [], 0
+    for shard in range(shards):
+        name = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
+        here = [t for i in range(count) for t in tensors(scheme, shard * count + i)]
+        now = [t for t in here if len(t[3]) > 1 << 20] + late
+        late = [t for t in here if len(t[3]) <= 1 << 20]
+        if shard == shards - 1:
+            now, late = now + late, []
+        write(os.path.join(out, name), now)
+        index |= {t[0]: name for t in now}
+        size += sum(len(t[3]) for t in now)
+    with open(os.path.join(out, "model.safetensors.index.json"), "w") as file:
+        json.dump({"metadata": {"total_size": size}, "weight_map": index}, file)
+    with open(os.path.join(out, "config.json"), "w") as file:
+        config = {"quant_method": "fp8", "weight_block_size": [128, 128]} if scheme == "fp8-block" else {}
+        json.dump({"model_type": "llama", "quantization_config": config}, file)
+
+
+def write(out, tensors):
     header, at = {}, 0
     with open(out + ".data", "wb") as data:
-        for i in range(count):
-            for name, dtype, shape, content in tensors(scheme, i):
-                header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(content)]}
-                at += data.write(content)
+        for name, dtype, shape, content in tensors:
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(content)]}
+            at += data.write(content)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(out, "wb") as file, open(out + ".data", "rb") as data:

@@ -61,6 +61,13 @@ pub struct QuantConfig {
 }
 
 impl QuantConfig {
+    /// Names of the files that configs are read from.
+    pub(crate) fn files() -> Vec<&'static str> {
+        let mut files: Vec<_> = PLACES.iter().map(|(file, _)| *file).collect();
+        files.dedup();
+        files
+    }
+
     /// Reads the configs in the directory of `model`.
     pub(crate) fn beside(model: &Path) -> Result<Self> {
         Self::of_directory(model.parent().unwrap_or(Path::new("")))

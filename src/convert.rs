@@ -147,6 +147,9 @@ impl Recovery<'_> {
             report.notes.extend(self.directory().write(output.as_ref())?);
             return Ok(report);
         }
+        if options.part.is_some() {
+            return Err(AnamnesisError::unsupported("part", "only a directory of safetensors is made in parts"));
+        }
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {

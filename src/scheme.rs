@@ -151,6 +151,9 @@ pub(crate) struct Index<'m> {
     pub is_gguf: bool,
     /// Whether the file says that ComfyUI's own layouts are in it.
     pub is_comfyui: bool,
+    /// Whether some tensor belongs to a 4-bit weight of BitsAndBytes.
+    #[cfg(feature = "bnb")]
+    pub has_absmax: bool,
     /// Whether some tensor of the file is a scale of an FP8 weight, or a marker that there are such.
     pub has_fp8_scales: bool,
 }
@@ -163,9 +166,22 @@ impl<'m> Index<'m> {
             fp8::is_scale_name(t.name()) || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
         };
         let has_fp8_scales = model.tensors().any(|t| scaled(&t));
+        #[cfg(feature = "bnb")]
+        let has_absmax = {
+            let parts = [".absmax", ".quant_map", ".quant_state.bitsandbytes__"];
+            model.tensors().any(|t| parts.iter().any(|part| t.name().contains(part)))
+        };
         let is_gguf = model.is_gguf();
         let is_comfyui = model.metadata.contains_key("_quantization_metadata");
-        Self { by_name, config: &model.config, is_gguf, is_comfyui, has_fp8_scales }
+        Self {
+            by_name,
+            config: &model.config,
+            is_gguf,
+            is_comfyui,
+            #[cfg(feature = "bnb")]
+            has_absmax,
+            has_fp8_scales,
+        }
     }
 
     /// The tensor called `name`.

@@ -42,19 +42,22 @@ fn open_all(path: &Path) -> Result<Input> {
     }
 }
 
-/// `dir/NAME` with the suffix `bf16` as `dir/NAME-BF16`. A snapshot in the cache of Hugging Face's hub gives the name of
-/// its model, in the current directory.
+/// `dir/NAME` with the suffix `bf16` as `dir/NAME-BF16`.
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
-    let input = std::fs::canonicalize(input).unwrap_or_else(|_| input.to_path_buf());
-    let suffix = suffix.to_uppercase();
+    let whole = whole(input);
+    let input = whole.as_deref().unwrap_or(input);
+    let name = if whole.is_some() { input.file_name() } else { input.file_stem() };
+    input.with_file_name(format!("{}-{}", name.unwrap_or_default().to_string_lossy(), suffix.to_uppercase()))
+}
+
+/// The path of a directory, under its own name: `.` has none. Whatever is in the cache of Hugging Face's hub has the
+/// name of its model, in the current directory.
+fn whole(input: &Path) -> Option<PathBuf> {
+    let input = std::fs::canonicalize(input).ok()?;
     let cached = input.components().rev().find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
     match cached.and_then(|model| model.rsplit("--").next()) {
-        Some(model) => PathBuf::from(format!("{model}-{suffix}")),
-        None if input.is_dir() => {
-            let name = input.file_name().unwrap_or_default().to_string_lossy();
-            input.with_file_name(format!("{name}-{suffix}"))
-        }
-        None => input.with_file_name(format!("{}-{suffix}", input.file_stem().unwrap_or_default().to_string_lossy())),
+        Some(model) => Some(PathBuf::from(model)),
+        None => input.is_dir().then_some(input),
     }
 }
 
@@ -68,7 +71,10 @@ const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit 
 ///
 /// `keep`: the quantization's name stays, for it is in the output too.
 pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
-    let stem = input.file_stem().unwrap_or_default().to_string_lossy();
+    // What follows a dot in a directory's name is no ending.
+    let whole = whole(input).filter(|_| input.is_dir());
+    let stem = whole.as_deref().map_or_else(|| input.file_stem(), Path::file_name);
+    let stem = stem.unwrap_or_default().to_string_lossy();
     let stem = stem.split_once("-00001-of-").map_or(&*stem, |(stem, _)| stem);
     let lower = stem.to_ascii_lowercase();
     let cut = QUANT_SUFFIXES.split_whitespace().find_map(|ending| {
@@ -76,7 +82,7 @@ pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) ->
         (!rest.is_empty()).then_some(rest.len())
     });
     let stem = &stem[..cut.filter(|_| !keep).unwrap_or(stem.len())];
-    input.with_file_name(format!("{stem}-{suffix}.{extension}"))
+    whole.as_deref().unwrap_or(input).with_file_name(format!("{stem}-{suffix}.{extension}"))
 }
 
 #[cfg(test)]

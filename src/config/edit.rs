@@ -11,14 +11,14 @@ const DTYPE: &[&str] = &["torch_dtype", "dtype"];
 /// Models within models that are looked at.
 const MAX_DEPTH: usize = 4;
 
-/// `json` of a model that is not quantized, with weights of type `dtype`, in it and in the models that it is made of.
-/// `None` if it is no JSON object.
-pub(crate) fn dequantized(json: &str, dtype: &str) -> Option<String> {
+/// `json` of a model that is not quantized, with weights of type `dtype` if they are of a new one, in it and in the
+/// models that it is made of. `None` if it is no JSON object.
+pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
     let object = Object::parse(json, json.find('{')?)?;
     let mut edits = Vec::new();
     collect(json, &object, dtype, 0, &mut edits);
     let named = object.members.iter().any(|m| DTYPE.contains(&&json[m.key.clone()]));
-    if !named {
+    if let Some(dtype) = dtype.filter(|_| !named) {
         let before = object.members.first().map_or(object.span.end - 1, |m| m.key.start - 1);
         let comma = if object.members.iter().all(|m| is_gone(json, m)) { "" } else { ", " };
         edits.insert(0, (before..before, format!("\"torch_dtype\": \"{dtype}\"{comma}")));
@@ -39,7 +39,8 @@ fn is_gone(json: &str, m: &Member) -> bool {
 }
 
 /// The edits of one object, and of those below it.
-fn collect(json: &str, object: &Object, dtype: &str, depth: usize, edits: &mut Vec<(Range<usize>, String)>) {
+fn collect(json: &str, object: &Object, dtype: Option<&str>, depth: usize, edits: &mut Vec<(Range<usize>, String)>) {
+    let others = edits.len();
     let kept: Vec<&Member> = object.members.iter().filter(|m| !is_gone(json, m)).collect();
     for (i, m) in object.members.iter().enumerate().filter(|(_, m)| is_gone(json, m)) {
         // With the comma behind it, and what comes up to the next member; or with the one before, if it is the last.
@@ -50,8 +51,8 @@ fn collect(json: &str, object: &Object, dtype: &str, depth: usize, edits: &mut V
             (None, Some(last)) => last.value.end..m.value.end,
             (None, None) => m.key.start - 1..m.value.end,
         };
-        // Members that go one after another up to the end are one edit.
-        match edits.last_mut().filter(|(other, text)| text.is_empty() && other.end >= range.start) {
+        // Members that go one after another up to the end are one edit; those of other objects are not among them.
+        match edits[others..].last_mut().filter(|(other, _)| other.end >= range.start) {
             Some((other, _)) => *other = other.start.min(range.start)..range.end.max(other.end),
             None => edits.push((range, String::new())),
         }
@@ -59,7 +60,7 @@ fn collect(json: &str, object: &Object, dtype: &str, depth: usize, edits: &mut V
     for m in kept {
         let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
         if DTYPE.contains(&key) && (value.starts_with('"') || value == "null") {
-            edits.push((m.value.clone(), format!("\"{dtype}\"")));
+            edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
         } else if value.starts_with('{')
             && depth < MAX_DEPTH
             && let Some(inner) = Object::parse(json, m.value.start)
@@ -165,7 +166,7 @@ mod tests {
     use super::dequantized;
 
     fn same(json: &str, expected: &str) {
-        let edited = dequantized(json, "bfloat16").unwrap();
+        let edited = dequantized(json, Some("bfloat16")).unwrap();
         assert_eq!(edited, expected);
         let plain: serde_json::Value = serde_json::from_str(&edited.replace("NaN", "0")).unwrap();
         assert!(plain.is_object());
@@ -188,7 +189,12 @@ mod tests {
         same("{\"quantization_config\": {}}", "{\"torch_dtype\": \"bfloat16\"}");
         same("{}", "{\"torch_dtype\": \"bfloat16\"}");
         same("{\"a\": \"}\\\"\", \"b\": [ ]}", "{\"torch_dtype\": \"bfloat16\", \"a\": \"}\\\"\", \"b\": [ ]}");
-        assert!(dequantized("[]", "x").is_none());
-        assert!(dequantized("{\"a\": ", "x").is_none());
+        same(
+            "{\"dtype\": \"x\", \"text_config\": {\"quantization\": {}, \"x\": 1}, \"quantization_config\": {}}",
+            "{\"dtype\": \"bfloat16\", \"text_config\": {\"x\": 1}}",
+        );
+        assert_eq!(dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(), "{\"dtype\": \"x\"}");
+        assert!(dequantized("[]", Some("x")).is_none());
+        assert!(dequantized("{\"a\": ", Some("x")).is_none());
     }
 }

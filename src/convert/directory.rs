@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use super::manifest::{Manifest, Parameters, is_manifest, path as manifest_path, sync_directory};
+use super::manifest::{self, Manifest, Parameters, is_account, is_manifest, path as manifest_path, sync_directory};
 use super::options::ConvertOptions;
 use super::plan::Plan;
 use super::{run, sidecars};
@@ -32,9 +32,7 @@ impl Work<'_, '_> {
             return Err(AnamnesisError::unsupported("part", format!("{part} of {parts}: parts count from 1")));
         }
         check_place(output, self.options.run.force)?;
-        if self.model.directory.as_ref().is_some_and(|input| is_same(&input.path, output)) {
-            return Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, "the output is the input")));
-        }
+        self.check_input(output)?;
         let partial = partial(output)?;
         let names = self.names();
         let path = manifest_path(&partial, (part, parts));
@@ -56,6 +54,21 @@ impl Work<'_, '_> {
         Ok(notes)
     }
 
+    /// What is replaced goes with all that is in it, and the input must not.
+    fn check_input(&self, output: &Path) -> Result<()> {
+        let Ok(there) = std::fs::canonicalize(output) else { return Ok(()) };
+        let directory = self.model.directory.as_ref().map(|directory| directory.path.clone());
+        for path in directory.into_iter().chain(manifest::files(self.model)) {
+            let what = match std::fs::canonicalize(path) {
+                Ok(path) if path == there => "the output is the input",
+                Ok(path) if path.starts_with(&there) => "the output is to be replaced, and the input is in it",
+                _ => continue,
+            };
+            return Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, what)));
+        }
+        Ok(())
+    }
+
     /// Names of the shards.
     pub(super) fn names(&self) -> Vec<String> {
         let first = self.model.directory.as_ref().and_then(|directory| directory.files.first());
@@ -72,11 +85,13 @@ impl Work<'_, '_> {
     fn manifest(&self, partial: &Path, path: &Path, names: &[String], parts: usize) -> Result<Manifest> {
         let new = Manifest {
             parameters: self.parameters(names, parts),
-            inputs: self.inputs(),
+            inputs: manifest::inputs(self.model),
             finished: vec![],
             done: false,
         };
         let refuse = |what: String| Err(AnamnesisError::io_at(partial, &Error::new(ErrorKind::AlreadyExists, what)));
+        // Of several parts none can take away what the others have made.
+        let anew = if parts == 1 { "--force begins anew" } else { "to begin anew, delete it" };
         if self.options.run.force && !self.options.resume && parts == 1 && partial.exists() {
             std::fs::remove_dir_all(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
         }
@@ -85,14 +100,13 @@ impl Work<'_, '_> {
             if let Some(what) = new.parameters.difference(&theirs.parameters) {
                 return refuse(format!("an unfinished conversion with other parameters is there ({what})"));
             }
-        }
-        let there = Manifest::read(path)?;
-        match there {
-            Some(_) if !self.options.resume => {
-                refuse("an unfinished conversion is there; --resume continues it, --force begins anew".to_owned())
+            if theirs.inputs != new.inputs {
+                return refuse(format!("the input has changed since the conversion was begun; {anew}"));
             }
-            Some(there) if there.inputs != new.inputs => {
-                refuse("the input has changed since the conversion was begun; --force begins anew".to_owned())
+        }
+        match Manifest::read(path)? {
+            Some(_) if !self.options.resume => {
+                refuse(format!("an unfinished conversion is there; --resume continues it, {anew}"))
             }
             Some(there) => Ok(there),
             None => {
@@ -118,22 +132,6 @@ impl Work<'_, '_> {
             parts,
             shards: names.iter().zip(&self.plan.files).map(header).collect(),
         }
-    }
-
-    /// The input's files as they are now.
-    fn inputs(&self) -> Vec<(String, u64, u128)> {
-        let files: Vec<PathBuf> = match (&self.model.directory, self.model.path()) {
-            (Some(directory), _) => directory.files.iter().map(|file| directory.path.join(file)).collect(),
-            (None, path) => path.into_iter().map(Path::to_path_buf).collect(),
-        };
-        let facts = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let there = std::fs::metadata(path).ok();
-            let changed =
-                there.as_ref().and_then(|there| there.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok());
-            (name, there.map_or(0, |there| there.len()), changed.map_or(0, |changed| changed.as_nanos()))
-        };
-        files.iter().map(facts).collect()
     }
 
     fn check_space(&self, partial: &Path, mine: &[usize], manifest: &Manifest, names: &[String]) -> Result<()> {
@@ -163,7 +161,8 @@ impl Work<'_, '_> {
             let target = partial.join(name);
             let is_there = target.metadata().is_ok_and(|there| there.len() == planned.len);
             if manifest.finished.contains(name) && is_there {
-                done.fetch_add(planned.len, Ordering::Relaxed);
+                let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
+                done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
                 continue;
             }
             let shard = Shard::create(&target, planned.len)?;
@@ -183,14 +182,14 @@ impl Work<'_, '_> {
     fn rest(&self, partial: &Path, output: &Path, names: &[String]) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         if let Some(directory) = &self.model.directory {
-            notes = sidecars::copy(&directory.path, partial, self.options.run.to, &[partial, output])?;
+            // What is copied as it is keeps the type that the config names.
+            let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
+            notes = sidecars::copy(&directory.path, partial, dtype, &[partial, output])?;
         }
-        if let [first, _, ..] = names {
-            let stem = first.split_once("-00001-of-").map_or("model", |(stem, _)| stem);
+        if let Some(index) = index_name(names.iter().map(String::as_str)) {
             let outputs = self.plan.outputs.iter();
             let map: BTreeMap<&str, &str> = outputs.map(|o| (o.name.as_str(), names[o.file].as_str())).collect();
-            let path = partial.join(format!("{stem}.safetensors.index.json"));
-            sidecars::write_index(&path, &map, self.plan.data_len)?;
+            sidecars::write_index(&partial.join(index), &map, self.plan.data_len)?;
         }
         Ok(notes)
     }
@@ -255,8 +254,11 @@ fn partial(output: &Path) -> Result<PathBuf> {
     Ok(output.with_file_name(format!(".{}.partial", name.to_string_lossy())))
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
-    matches!((std::fs::canonicalize(a), std::fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+/// The name of the index of several shards.
+fn index_name<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let (first, _) = (names.next()?, names.next()?);
+    let stem = first.split_once("-00001-of-").map_or("model", |(stem, _)| stem);
+    Some(format!("{stem}.safetensors.index.json"))
 }
 
 /// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
@@ -314,12 +316,12 @@ fn finish(output: &Path, force: bool) -> Result<()> {
     let Some(first) = found.first().map(|path| Manifest::read(path)).transpose()?.flatten() else {
         return refuse("there is nothing to finish".to_owned());
     };
-    let parameters = first.parameters;
+    let parameters = &first.parameters;
     for part in 1..=parameters.parts {
         match Manifest::read(&manifest_path(&partial, (part, parameters.parts)))? {
             None => return refuse(format!("part {part} of {} was not begun", parameters.parts)),
-            Some(theirs) if theirs.parameters != parameters => {
-                return refuse(format!("part {part} was made with other parameters"));
+            Some(theirs) if theirs.parameters != *parameters || theirs.inputs != first.inputs => {
+                return refuse(format!("part {part} was made with other parameters, or of another input"));
             }
             Some(theirs) if !theirs.done => {
                 return refuse(format!("part {part} of {} is not done", parameters.parts));
@@ -332,21 +334,50 @@ fn finish(output: &Path, force: bool) -> Result<()> {
             return refuse(format!("shard `{name}` is not there, or not whole"));
         }
     }
+    clean(&partial, parameters)?;
     name(&partial, output, &found)
+}
+
+/// Takes out what an interrupted conversion with other parameters left behind, when its manifests were gone already.
+fn clean(partial: &Path, parameters: &Parameters) -> Result<()> {
+    let shards = || parameters.shards.iter().map(|(name, ..)| name.as_str());
+    let index = index_name(shards());
+    for entry in std::fs::read_dir(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_part = shards().any(|shard| shard == name) || index.as_ref() == Some(&name) || is_manifest(&name);
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_file && !is_part && (is_weights(&name) || is_account(&name)) {
+            std::fs::remove_file(entry.path()).map_err(|e| AnamnesisError::io_at(&entry.path(), &e))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the files below `directory` durable: the small ones were written without waiting for the disk.
+fn sync_files(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            sync_files(&entry.path())?;
+        } else if let Ok(file) = OpenOptions::new().read(true).write(cfg!(windows)).open(entry.path()) {
+            // Windows syncs what is open for writing, and a read-only file is not.
+            file.sync_all()?;
+        }
+    }
+    sync_directory(directory);
+    Ok(())
 }
 
 /// Takes the manifests out of `partial` and renames it; what was there before goes when the new is in its place.
 fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
     let failed = |e: Error| AnamnesisError::io_at(output, &e);
     let old = output.with_file_name(format!(".{}.old", output.file_name().unwrap_or_default().to_string_lossy()));
-    for entry in std::fs::read_dir(partial).map_err(failed)?.flatten() {
-        // Small files were written without waiting for the disk.
-        if entry.path().is_file() {
-            File::open(entry.path()).and_then(|file| file.sync_all()).map_err(failed)?;
-        }
-    }
+    sync_files(partial).map_err(failed)?;
     let exists = output.symlink_metadata().is_ok();
     if exists {
+        if old.exists() {
+            // A replacement was interrupted when it was through but for this.
+            std::fs::remove_dir_all(&old).map_err(failed)?;
+        }
         std::fs::rename(output, &old).map_err(failed)?;
     }
     manifests.iter().try_for_each(std::fs::remove_file).map_err(failed)?;

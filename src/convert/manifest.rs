@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::read_small;
-use crate::{AnamnesisError, Result};
+use crate::config::{QuantConfig, read_small};
+use crate::{AnamnesisError, ParsedModel, Result};
 
 /// One part's account of its work.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     /// Everything that the output's bytes depend on.
     pub parameters: Parameters,
-    /// The input's files: name, length, and time of the last change in nanoseconds.
+    /// The input's files, as [`inputs`] has them.
     pub inputs: Vec<(String, u64, u128)>,
     /// The shards that are whole.
     pub finished: Vec<String>,
@@ -38,7 +38,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// The first thing in which `self` differs from `other`.
+    /// The first thing in which `self` differs from `other`: the shards only if nothing else tells why they differ.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let (ours, theirs) = (serde_json::to_value(self).ok()?, serde_json::to_value(other).ok()?);
         let fields = ours.as_object()?.iter();
@@ -48,8 +48,32 @@ impl Parameters {
                 if key == "shards" { String::new() } else { format!(": {value}, and it was begun with {other}") };
             Some(format!("{key}{both}"))
         };
-        fields.filter_map(differ).next()
+        let (shards, others): (Vec<_>, Vec<_>) = fields.partition(|(key, _)| *key == "shards");
+        others.into_iter().chain(shards).find_map(differ)
     }
+}
+
+/// The files that `model` is read from: its weights, and the configs that say how to read them.
+pub(super) fn files(model: &ParsedModel) -> Vec<PathBuf> {
+    let (mut files, directory) = match (&model.directory, model.path()) {
+        (Some(d), _) => (d.files.iter().map(|file| d.path.join(file)).collect(), Some(d.path.as_path())),
+        (None, path) => (path.into_iter().map(Path::to_path_buf).collect::<Vec<_>>(), path.and_then(Path::parent)),
+    };
+    let configs = directory.into_iter().flat_map(|dir| QuantConfig::files().into_iter().map(|name| dir.join(name)));
+    files.extend(configs.filter(|path| path.is_file()));
+    files
+}
+
+/// The files of `model` as they are now: name, length, and time of the last change in nanoseconds.
+pub(super) fn inputs(model: &ParsedModel) -> Vec<(String, u64, u128)> {
+    let facts = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let there = std::fs::metadata(path).ok();
+        let changed =
+            there.as_ref().and_then(|there| there.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok());
+        (name, there.map_or(0, |there| there.len()), changed.map_or(0, |changed| changed.as_nanos()))
+    };
+    files(model).into_iter().map(facts).collect()
 }
 
 /// Where part `part` of `of` keeps its manifest.
@@ -59,7 +83,12 @@ pub(super) fn path(directory: &Path, (part, of): (usize, usize)) -> PathBuf {
 
 /// Whether a file of this name is a manifest.
 pub(super) fn is_manifest(name: &str) -> bool {
-    name.starts_with("anamnesis-part-") && name.ends_with(".json")
+    is_account(name) && name.ends_with(".json")
+}
+
+/// Whether a file of this name is a manifest, or was to become one.
+pub(super) fn is_account(name: &str) -> bool {
+    name.starts_with("anamnesis-part-")
 }
 
 impl Manifest {

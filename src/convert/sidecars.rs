@@ -20,9 +20,9 @@ const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 /// How far below the input directories are copied.
 const MAX_DEPTH: usize = 8;
 
-/// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. What was
-/// left out for a reason is said.
-pub(super) fn copy(from: &Path, to: &Path, dtype: TargetDtype, outputs: &[&Path]) -> Result<Vec<String>> {
+/// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. `dtype` is
+/// that of decoded weights, if there are any. What was left out for a reason is said.
+pub(super) fn copy(from: &Path, to: &Path, dtype: Option<TargetDtype>, outputs: &[&Path]) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     let walk = Walk { root: real(from), outputs: outputs.iter().map(|path| real(path)).collect(), dtype };
     walk.copy(from, to, 0, &mut notes)?;
@@ -33,7 +33,7 @@ struct Walk {
     /// The input, with all links followed.
     root: PathBuf,
     outputs: Vec<PathBuf>,
-    dtype: TargetDtype,
+    dtype: Option<TargetDtype>,
 }
 
 fn real(path: &Path) -> PathBuf {
@@ -55,12 +55,16 @@ impl Walk {
                 if depth < MAX_DEPTH && !SKIPPED.contains(&name) && !self.outputs.contains(&real(&path)) {
                     self.copy(&path, &to.join(name), depth + 1, notes)?;
                 }
-            } else if path.is_file() && !self.is_left_out(name) {
-                if self.is_ours(&path) {
-                    self.one(&path, name, to)?;
-                } else {
-                    notes.push(format!("`{name}` is a link out of the directory, and was left out"));
-                }
+            } else if self.is_left_out(name) {
+            } else if path.is_file() && self.is_ours(&path) {
+                self.one(&path, name, to)?;
+            } else if kind.is_symlink() {
+                let what = match path.metadata() {
+                    Ok(there) if there.is_dir() => "is a link to a directory",
+                    Ok(_) => "is a link out of the directory",
+                    Err(_) => "is a link to nothing",
+                };
+                notes.push(format!("`{name}` {what}, and was left out"));
             }
         }
         Ok(())
@@ -83,6 +87,8 @@ impl Walk {
     fn one(&self, path: &Path, name: &str, to: &Path) -> Result<()> {
         let target = to.join(name);
         let written = std::fs::create_dir_all(to).and_then(|()| {
+            // One that an interrupted run left is as read-only as its original, and could not be written again.
+            let _ = std::fs::remove_file(&target);
             let edited = if CONFIGS.contains(&name) { self.edited(path) } else { None };
             match edited {
                 Some(text) => std::fs::write(&target, text),
@@ -95,11 +101,11 @@ impl Walk {
     /// A config that says nothing of a quantization any more.
     fn edited(&self, path: &Path) -> Option<String> {
         let json = String::from_utf8(read_small(path).ok()??).ok()?;
-        let dtype = match self.dtype {
+        let dtype = self.dtype.map(|dtype| match dtype {
             TargetDtype::F32 => "float32",
             TargetDtype::F16 => "float16",
             TargetDtype::BF16 => "bfloat16",
-        };
+        });
         edit::dequantized(&json, dtype)
     }
 }

@@ -87,8 +87,11 @@ pub(super) fn read(path: &Path) -> Result<ParsedModel> {
     directory.files = files;
     check(&contents, &directory, map.as_deref())?;
     let strays: Vec<&String> = names.iter().filter(|n| is_weights(n) && !n.ends_with(".json")).collect();
-    let strays: Vec<&str> =
-        strays.into_iter().filter(|name| !directory.files.contains(name)).map(String::as_str).collect();
+    // Of a model in several GGUF files the first stands for all.
+    let sets: Vec<_> = directory.files.iter().filter_map(|file| Some(numbering(file)?.0)).collect();
+    let is_ours =
+        |name: &String| directory.files.contains(name) || numbering(name).is_some_and(|(set, ..)| sets.contains(&set));
+    let strays: Vec<&str> = strays.into_iter().filter(|name| !is_ours(name)).map(String::as_str).collect();
     if !strays.is_empty() {
         contents.notes.push(format!("not part of the model and left out: {}", some(&strays)));
     }
@@ -158,23 +161,42 @@ fn shards(dir: &Path, names: &[String]) -> Result<(Vec<String>, Option<WeightMap
     if let Some(single) = preferred(SINGLE) {
         return Ok((vec![single], None));
     }
-    if let Some(set) = numbered(names) {
+    if let Some(set) = numbered(names)? {
         return Ok((set, None));
     }
-    let is_model = |name: &str| is_weights(name) && !name.contains("-of-") || name.contains("-00001-of-");
+    let is_model = |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
     match only(&is_model, "weight files")? {
         Some(single) => Ok((vec![single], None)),
         None => Err(nothing(dir, names)),
     }
 }
 
-/// Shards that say how many they are, if they all are there: `NAME-00001-of-0000N.safetensors` and so on.
-fn numbered(names: &[String]) -> Option<Vec<String>> {
-    let first = names.iter().find(|name| name.contains("-00001-of-") && name.ends_with(".safetensors"))?;
-    let (stem, rest) = first.split_once("-00001-of-")?;
-    let count: usize = rest.strip_suffix(".safetensors")?.parse().ok().filter(|&n| n <= names.len())?;
-    let set: Vec<String> = (1..=count).map(|no| format!("{stem}-{no:05}-of-{rest}")).collect();
-    set.iter().all(|name| names.contains(name)).then_some(set)
+/// Shards that say how many they are: all of them must be there, for a part of a model is no model. Those of GGUF are
+/// found from the first.
+fn numbered(names: &[String]) -> Result<Option<Vec<String>>> {
+    let parts = names.iter().filter_map(|name| Some((numbering(name)?, name)));
+    let parts: Vec<_> = parts.filter(|(((_, rest), ..), _)| !rest.ends_with(".gguf")).collect();
+    let Some(&((set, _, count), first)) = parts.first() else { return Ok(None) };
+    if let Some((_, other)) = parts.iter().find(|((other, ..), _)| *other != set) {
+        return Err(AnamnesisError::parse(format!("which of several sets of shards? {first}, {other}")));
+    }
+    let by_number: HashMap<usize, &String> = parts.iter().map(|&((_, no, _), name)| (no, name)).collect();
+    let shard = |no: usize| {
+        let missing = || {
+            let ((stem, rest), width) = (set, set.1.find('.').unwrap_or(0));
+            AnamnesisError::parse(format!("shard `{stem}-{no:0width$}-of-{rest}` is missing"))
+        };
+        by_number.get(&no).map(|name| (*name).clone()).ok_or_else(missing)
+    };
+    (1..=count).map(shard).collect::<Result<_>>().map(Some)
+}
+
+/// What `NAME-00001-of-0000N.safetensors` says: the set `(NAME, 0000N.safetensors)`, and number and count.
+fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
+    let (head, rest) = name.rsplit_once("-of-").filter(|_| is_weights(name))?;
+    let (stem, no) = head.rsplit_once('-')?;
+    let (no, count) = (no.parse().ok()?, rest.split_once('.')?.0.parse().ok()?);
+    (1..=count).contains(&no).then_some(((stem, rest), no, count))
 }
 
 /// Says where weights might be instead.

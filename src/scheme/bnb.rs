@@ -26,6 +26,9 @@ impl Scheme for Bnb4 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if !all.has_absmax {
+            return Ok(None);
+        }
         let name = t.name();
         let state_of = |kind: &str| all.at(name, &format!(".quant_state.bitsandbytes__{kind}"));
         let fp4 = state_of("fp4");

@@ -19,8 +19,11 @@ impl Scheme for Int8 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if t.dtype() != Dtype::I8 {
+            return Ok(None);
+        }
         let scale = all.at(t.name(), "_scale").filter(|scale| scale.dtype().is_floating_point());
-        let Some(scale) = scale.filter(|_| t.dtype() == Dtype::I8) else { return Ok(None) };
+        let Some(scale) = scale else { return Ok(None) };
         let grid = fit(t, t.shape(), &scale, all)?;
         let (rows, cols) = rows_and_cols(t.shape());
         let codes = Codes::Rows { part: t.part(), row_bytes: cols };

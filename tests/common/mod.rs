@@ -1,6 +1,7 @@
 //! What several test binaries need: safetensors files made in memory, and tensors compared.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+pub mod directory;
 pub mod gguf;
 pub mod pickle;
 pub mod trial;
