@@ -119,7 +119,7 @@ impl<'a> Out<'a> {
     }
 
     /// The first `n` elements, and the rest.
-    #[cfg(feature = "gguf")]
+    #[cfg(any(feature = "gguf", feature = "nvfp4"))]
     pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
         macro_rules! split {
             ($out:ident, $variant:ident) => {{

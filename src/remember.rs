@@ -16,6 +16,8 @@ pub(crate) mod ggml;
 pub(crate) mod gptq;
 pub(crate) mod grouped;
 #[cfg(feature = "nvfp4")]
+pub(crate) mod low_rank;
+#[cfg(feature = "nvfp4")]
 pub(crate) mod nvfp4;
 pub(crate) mod packed;
 #[cfg(feature = "qnat")]

@@ -5,6 +5,7 @@
 mod awq;
 #[cfg(feature = "bnb")]
 mod bnb;
+mod comfy;
 mod compressed_tensors;
 mod decode;
 mod fit;
@@ -18,7 +19,10 @@ mod grouped;
 mod int8;
 mod kind;
 mod load;
+#[cfg(feature = "nvfp4")]
+mod low_rank;
 mod mlx;
+mod modelopt;
 mod mxfp4;
 mod numbers;
 #[cfg(feature = "nvfp4")]
@@ -27,9 +31,12 @@ mod nvfp4;
 mod packed;
 #[cfg(feature = "qnat")]
 mod qnat;
+mod quark;
 mod resolve;
 mod roles;
 mod sparse;
+mod tiled;
+mod turned;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,6 +71,8 @@ pub enum TensorRole {
     NestedScale,
     /// Description of the quantization, and markers.
     QuantState,
+    /// Factor of a product of low rank that is part of the weight.
+    LowRank,
     /// Scale of activations or of the KV cache; no part of any weight.
     Activation,
 }
@@ -122,7 +131,9 @@ pub(crate) trait Scheme: Sync {
 const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "qnat")]
     &qnat::Qnat,
-    &foreign::ComfyUi,
+    &comfy::ComfyUi,
+    &modelopt::ModelOpt,
+    &quark::Quark,
     #[cfg(feature = "nvfp4")]
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
@@ -149,8 +160,8 @@ pub(crate) struct Index<'m> {
     pub config: &'m QuantConfig,
     /// Whether the tensors come from GGUF, where types say all and no other scheme is meant by a name.
     pub is_gguf: bool,
-    /// Whether the file says that ComfyUI's own layouts are in it.
-    pub is_comfyui: bool,
+    /// What the file says of layers in ComfyUI's own formats, if they are in it.
+    comfyui: Option<comfy::Layers>,
     /// Whether some tensor belongs to a 4-bit weight of BitsAndBytes.
     #[cfg(feature = "bnb")]
     pub has_absmax: bool,
@@ -172,12 +183,12 @@ impl<'m> Index<'m> {
             model.tensors().any(|t| parts.iter().any(|part| t.name().contains(part)))
         };
         let is_gguf = model.is_gguf();
-        let is_comfyui = model.metadata.contains_key("_quantization_metadata");
+        let comfyui = comfy::Layers::of(model);
         Self {
             by_name,
             config: &model.config,
             is_gguf,
-            is_comfyui,
+            comfyui,
             #[cfg(feature = "bnb")]
             has_absmax,
             has_fp8_scales,

@@ -7,8 +7,8 @@ mod common;
 use anamnesis::TargetDtype;
 use common::file;
 #[cfg(feature = "gptq")]
-use common::verdict::Parse;
-use common::verdict::{Unsupported, check, recover, tensors, verdict};
+use common::verdict::{Parse, verdict};
+use common::verdict::{check, recover, tensors};
 
 #[test]
 fn fp8() {
@@ -249,22 +249,11 @@ fn nvfp4() {
     check(&table.replace("{w}", "X.weight U8 4,16"));
 }
 
-/// ComfyUI's NVFP4 has ModelOpt's names and, for most sizes, its shapes; only the file's metadata tells that
-/// nibbles and scales lie otherwise.
-#[test]
-fn comfyui_metadata() {
-    let all = tensors("X.weight U8 128,32; X.weight_scale F8_E4M3 128,4; X.weight_scale_2 F32 ()");
-    let metadata = [("_quantization_metadata", r#"{"format_version":"1.0","layers":{"X":{"format":"nvfp4"}}}"#)];
-    assert_eq!(verdict(recover(file(&all, &metadata), ""), Unsupported, &[]), None);
-}
-
 /// Schemes that are recognised and not decoded.
 #[test]
 fn foreign_schemes() {
     check(
         r#"
-        X.comfy_quant U8 20; X.weight F8_E4M3 4,8; X.weight_scale F32 () |  | Unsupported: `X.comfy_quant` & ComfyUI
-        X.pre_quant_scale BF16 8; X.weight F8_E4M3 4,8; X.weight_scale F32 () |  | Unsupported: `X.pre_quant_scale`
         X.qweight I8 8,4; X.wscales BF16 1,8 |  | Unsupported: `X.qweight` & Nunchaku
         X.qweight I32 64,4; X.theta F16 8; X.pairs I16 8; X.scales F16 2,32 |  | Unsupported: `X.qweight` & ParoQuant
         X.weight_packed I32 4,1; X.scale_packed F16 4,1; X.meta I16 4 |  | Unsupported: `X.weight_packed` & marlin-24
@@ -287,7 +276,6 @@ fn foreign_schemes() {
         X.weight U8 4,4; X.scale F16 4,1; X.zero_point F16 4,1 |  | Unsupported: `X.weight` & SDNQ
         X.B I32 4,8; X.s_channel F32 1,8; X.s_group F16 2,8 |  | Unsupported: `X.B` & QQQ
         X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
-        X.weight F8_E4M3 4,8; X.weight_scale F32 (); X.svdquant_lora_a BF16 2,8 |  | Unsupported: `X.svdquant_lora_a`
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,
     );

@@ -49,6 +49,26 @@ fn tensors(scheme: &str) -> Vec<Raw> {
                         raw(&name("weight.quant_state.bitsandbytes__nf4"), "U8", &[state.len()], state),
                     ]
                 }
+                "svd" => vec![
+                    raw(&name("weight"), "U8", &[n, k / 2], random.bytes(n * k / 2)),
+                    raw(&name("weight_scale"), "F8_E4M3", &[n, k / 32], random.bytes(n * k / 32)),
+                    raw(&name("weight_scale_2"), "F32", &[], f32s(&[0.5])),
+                    raw(&name("pre_quant_scale"), "F32", &[k], f32s(&random.floats(k))),
+                    raw(&name("svdquant_lora_a"), "F32", &[33, k], f32s(&random.floats(33 * k))),
+                    raw(&name("svdquant_lora_b"), "F32", &[n, 33], f32s(&random.floats(33 * n))),
+                ],
+                // A layout of ComfyUI's, in one row of tiles.
+                "comfy" => vec![
+                    raw(&name("weight"), "U8", &[32, n * k / 64], random.bytes(n * k / 2)),
+                    raw(&name("weight_scale"), "F8_E4M3", &[128, n * k / 512], random.bytes(n * k / 4)),
+                    raw(&name("weight_scale_2"), "F32", &[], f32s(&[0.5])),
+                    raw(&name("comfy_quant"), "U8", &[18], br#"{"format":"nvfp4"}"#.to_vec()),
+                ],
+                "quark" => vec![
+                    raw(&name("weight"), "I32", &[k, n / 8], random.bytes(k * n / 2)),
+                    raw(&name("weight_zero_point"), "I32", &[k / 16, n / 8], random.bytes(k * n / 32)),
+                    raw(&name("weight_scale"), "F32", &[k / 16, n], f32s(&random.floats(k * n / 16))),
+                ],
                 // One value a row: the worst that a grid can be for scales, and a plain tensor.
                 _ => vec![
                     raw(&name("weight"), "F8_E5M2", &[n * k, 1], random.bytes(n * k)),
@@ -73,12 +93,18 @@ fn gguf() -> Vec<u8> {
 fn heap_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let input = directory.path().join("in");
-    for scheme in ["fp8", "gptq", "awq", "nf4", "odd", "gguf"] {
+    let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
+        {"dtype":"uint4","qscheme":"per_group","group_size":16}}}}"#;
+    for scheme in ["fp8", "gptq", "awq", "nf4", "svd", "comfy", "odd", "gguf", "quark"] {
         if matches!(scheme, "gptq" | "awq") && !cfg!(all(feature = "gptq", feature = "awq"))
             || scheme == "nf4" && !cfg!(feature = "bnb")
+            || matches!(scheme, "svd" | "comfy") && !cfg!(feature = "nvfp4")
             || scheme == "gguf" && !cfg!(feature = "gguf")
         {
             continue;
+        }
+        if scheme == "quark" {
+            std::fs::write(directory.path().join("config.json"), quark).unwrap();
         }
         std::fs::write(&input, if scheme == "gguf" { gguf() } else { file(&tensors(scheme), &[]) }).unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F32] {

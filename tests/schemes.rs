@@ -75,3 +75,20 @@ fn fp8() {
 fn mlx() {
     check("mlx", 45);
 }
+
+#[cfg(feature = "nvfp4")]
+#[test]
+fn modelopt() {
+    check("modelopt", 33);
+}
+
+#[cfg(feature = "nvfp4")]
+#[test]
+fn comfy() {
+    check("comfy", 23);
+}
+
+#[test]
+fn quark() {
+    check("quark", 29);
+}

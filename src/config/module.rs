@@ -34,7 +34,7 @@ enum Matcher {
 }
 
 /// Keys of a config that hold an object for each of some modules, by path.
-const BY_PATH: &[&str] = &["quantized_layers", "extra_config", "layer_quant_config"];
+const BY_PATH: &[&str] = &["quantized_layers", "extra_config"];
 
 impl Rules {
     pub(super) fn new(places: &[Place]) -> Self {
@@ -71,6 +71,7 @@ impl Rules {
         // MLX has a module's path as a key of its own.
         let paths = place.values.iter().filter(|(path, _)| path.contains('.') || is_top_module(path));
         paths.for_each(|(path, value)| self.add(place, Some(Matcher::Path(path.clone())), value));
+        self.read_quark(place);
         for (_, group) in place.get("config_groups").and_then(Value::as_object).into_iter().flatten() {
             self.read_group(place, group);
         }
@@ -87,6 +88,27 @@ impl Rules {
         for target in targets {
             let is_path = target.starts_with("re:") || target.contains('.') || is_top_module(target);
             self.add(place, if is_path { matcher(target) } else { Some(Matcher::Class) }, &args);
+        }
+    }
+
+    /// Quark's config: what it says of weights, by path or pattern, by class, and of all.
+    fn read_quark(&mut self, place: &Place) {
+        let export = place.get("export").and_then(|export| export.get("pack_method"));
+        let weight = |layer: &Value| {
+            let mut args = match layer.get("weight")? {
+                Value::Object(args) => args.clone(),
+                Value::Null => return Some(Value::Bool(false)),
+                // Levels of scales: a dtype that nothing decodes.
+                levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),
+            };
+            args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
+            Some(Value::Object(args))
+        };
+        for (path, layer) in place.get("layer_quant_config").and_then(Value::as_object).into_iter().flatten() {
+            self.add(place, matcher(path), &weight(layer).unwrap_or_else(|| layer.clone()));
+        }
+        if let Some(weight) = place.get("global_quant_config").and_then(weight) {
+            self.add(place, Some(Matcher::Class), &weight);
         }
     }
 

@@ -181,3 +181,19 @@ fn int8_kernel() {
         f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3
     });
 }
+
+#[cfg(feature = "nvfp4")]
+#[test]
+fn low_rank() {
+    use super::low_rank::Corrected;
+    let width = 1030;
+    let (values, columns) = (scales(3 * width), scales(width + 3)[3..].to_vec());
+    let sums: Vec<f64> = (0..3 * width).map(|i| f64::from(HOSTILE[i % 7]) / 3.0).collect();
+    for columns in [&[][..], &columns] {
+        let kernel = Corrected { values: &values, sums: &sums, width, columns };
+        check("low rank", &kernel, 3 * width, |i| {
+            let sum = values[i] + sums[i] as f32;
+            if columns.is_empty() { sum } else { sum * columns[i % width] }
+        });
+    }
+}

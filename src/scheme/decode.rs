@@ -54,6 +54,11 @@ pub(crate) struct Buffers {
     /// Raw bytes, and one row of scales, on their way into another field.
     pub staging: Vec<u8>,
     pub row: Vec<f32>,
+    /// What is added to each value, not rounded yet, and a factor for each column.
+    #[cfg(feature = "nvfp4")]
+    pub sums: Vec<f64>,
+    #[cfg(feature = "nvfp4")]
+    pub factors: Vec<f32>,
 }
 
 /// Decodes one logical tensor. [`load`](Self::load) does all the reading and checking, and brings scales and

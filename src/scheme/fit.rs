@@ -34,7 +34,8 @@ pub(super) fn fit(t: &Tensor<'_>, shape: &[usize], scale: &Tensor<'_>, all: &Ind
     let block = module.block();
     let grid = by_column(shape, scale, &module)
         .or_else(|| whole_rows(shape, scale))
-        .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)));
+        .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
+        .or_else(|| reduced_blocks(shape, scale.shape()));
     let grid = grid.ok_or_else(|| {
         misfit(
             "it is neither one scale, nor one a row, nor a grid of blocks; the config's `weight_block_size` might tell"
@@ -103,6 +104,12 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
         None => infer([*n, *k], [*rows, *cols])?,
     };
     Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: *rows, cols: *cols })
+}
+
+/// A grid of blocks as the maxima over them are left, `[rows, 1, columns, 1]`: ModelOpt's, whose blocks are 128 × 128.
+fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
+    let (&[_, _], &[rows, 1, cols, 1]) = (w, s) else { return None };
+    blocks(w, &[rows, cols], Some([128, 128]))
 }
 
 /// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. Where

@@ -49,8 +49,6 @@ const SIGNS: &[Sign] = &[
         remedy: "needs the feature `nvfp4`, which this build leaves out",
         ..sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"])
     },
-    sign("ComfyUI quantization", ".comfy_quant", BYTES, &[]),
-    sign("activation-aware scaling (pre_quant_scale)", ".pre_quant_scale", &[], &[]),
     sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
     sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
     sign("compressed-tensors marlin-24", ".weight_packed", WORDS, &[".scale_packed"]),
@@ -60,7 +58,6 @@ const SIGNS: &[Sign] = &[
     sign("SDNQ", ".weight", BYTES, &[".scale"]),
     sign("EETQ", ".weight", INT8, &[".weight_scales"]),
     sign("Gemma QAT", ".embedding_quantized", &[], &[".embedding_scale"]),
-    sign("SVDQuant (ModelOpt)", ".svdquant_lora_a", &[], &[]),
     sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
     sign("HQQ", ".W_q", &[], &[]),
     sign("AQLM", ".codes", &[], &[".codebooks"]),
@@ -126,20 +123,6 @@ fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
 
 fn refuse<'m>(signs: &[Sign], t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
     signs.iter().find(|s| s.fits(t, all)).map_or(Ok(None), |s| Err(refused(t, s.scheme, s.remedy)))
-}
-
-/// Refuses what ComfyUI's metadata describes: its nibbles and scales lie otherwise than their names say.
-pub(super) struct ComfyUi;
-
-impl Scheme for ComfyUi {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("ComfyUI quantization")
-    }
-
-    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let scaled = all.is_comfyui && all.at(t.name(), "_scale").is_some();
-        if scaled { Err(refused(t, "ComfyUI quantization", NOT_YET)) } else { Ok(None) }
-    }
 }
 
 impl Scheme for Foreign {

@@ -1,10 +1,14 @@
 //! FP8 weights: `X.weight` (F8_E4M3, F8_E5M2 or FNUZ) with a multiplier under one of several names, per
-//! tensor, row, column or block. Stacked experts `X` have `X_scale_inv` or `X_scale` beside them.
+//! tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or `X_weight_scale` beside them.
+//! ModelOpt's weights may have been divided by [`pre_quant_scale`], column by column.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::fit::{granularity, per_tensor, rows_and_cols};
+use super::grouped::{Codes, Grouped, Meaning};
+use super::modelopt::pre_quant_scale;
+use super::numbers::Matrix;
 use super::{Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{Granularity, base_of, module_of, read, wrong};
 use crate::Result;
@@ -70,7 +74,14 @@ impl Scheme for Fp8 {
         let mut parts = vec![(TensorRole::Quantized, *t)];
         parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
-        let decoder = Box::new(Weight { codes: t.part(), scale, format, rows, cols, grid });
+        let weight = Weight { codes: t.part(), scale, format, rows, cols, grid };
+        let decoder: Box<dyn Decode + 'm> = match pre_quant_scale(t, cols, all)? {
+            Some(columns) => {
+                parts.push((TensorRole::Scale, columns));
+                Box::new(smoothed(t, &weight, &columns)?)
+            }
+            None => Box::new(weight),
+        };
         Ok(Some(Group {
             name: t.name().to_owned(),
             shape: t.shape().to_vec(),
@@ -106,6 +117,19 @@ fn fit(t: &Tensor<'_>, scale: &Tensor<'_>, format: Fp8Format, all: &Index<'_>) -
         Granularity::Block { rows, cols } => QuantScheme::FineGrainedFp8 { format, rows, cols },
     };
     Ok((scheme, grid))
+}
+
+/// `weight` with a factor for each column, by the shared decoder.
+fn smoothed<'m>(t: &Tensor<'m>, weight: &Weight<'m>, columns: &Tensor<'m>) -> Result<Grouped<'m>> {
+    let &Weight { codes: part, scale, format, rows, cols, grid } = weight;
+    let (Some(floats), Some(meaning)) = (scale, Meaning::of_fp8(format)) else {
+        return Err(wrong(t, format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name())));
+    };
+    let codes = Codes::Rows { part, row_bytes: cols };
+    let scales = Box::new(Matrix { floats, cols: grid.cols });
+    let mut decoder = Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales);
+    decoder.columns = Some(Floats::ieee(columns)?);
+    Ok(decoder)
 }
 
 /// An FP8 weight with its scales.

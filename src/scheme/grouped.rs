@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::numbers::Numbers;
-use super::{Buffers, Decode, Floats, Grid, Tile, read};
+use super::{Buffers, Decode, Floats, Fp8Format, Grid, Tile, read};
 use crate::element::Out;
 use crate::model::Part;
 use crate::remember::fp8::ScaleGrid;
@@ -25,6 +25,17 @@ pub(super) enum Meaning {
     /// FP8.
     E4M3,
     E5M2,
+}
+
+impl Meaning {
+    /// What the shared decoder knows of FP8.
+    pub(super) fn of_fp8(format: Fp8Format) -> Option<Self> {
+        match format {
+            Fp8Format::E4M3 => Some(Self::E4M3),
+            Fp8Format::E5M2 => Some(Self::E5M2),
+            _ => None,
+        }
+    }
 }
 
 /// Where the codes lie.
@@ -123,7 +134,8 @@ impl Decode for Grouped<'_> {
     fn grid(&self) -> Grid {
         let numbers = if self.offsets.is_some() { 64.0 } else { 32.0 };
         let per_group = self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
-        let load_bits = self.bits as f64 + numbers / per_group as f64;
+        let bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
+        let load_bits = bits as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
             Codes::Rows { .. } if self.bits == 8 => ((1, 1), false),
             Codes::Rows { .. } => ((1, CHUNK), false),

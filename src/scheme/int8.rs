@@ -1,10 +1,11 @@
 //! Integers of eight bits: `W` I8 with `W_scale`, per tensor, row, group or block, and `W_zero_point` I8 if it is
-//! asymmetric. ModelOpt's weights may have been divided by `pre_quant_scale`, column by column.
+//! asymmetric. ModelOpt's weights may have been divided by [`pre_quant_scale`], column by column.
 //!
 //! Layouts: compressed-tensors `compressors/naive_quantized`, modelopt `export/quant_utils.py`.
 
 use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning};
+use super::modelopt::pre_quant_scale;
 use super::numbers::{Integers, Matrix};
 use super::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, wrong};
 use crate::model::Tensor;
@@ -38,6 +39,10 @@ impl Scheme for Int8 {
             decoder.offsets = Some(Box::new(Integers::new(&zero, grid.cols, 0.0)?));
             decoder.formula = Formula::ShiftScale;
             parts.push((TensorRole::ZeroPoint, zero));
+        }
+        if let Some(scale) = pre_quant_scale(t, cols, all)? {
+            decoder.columns = Some(Floats::ieee(&scale)?);
+            parts.push((TensorRole::Scale, scale));
         }
         let family = match all.config.method().as_deref() {
             Some("modelopt") => "ModelOpt",

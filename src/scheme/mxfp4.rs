@@ -47,7 +47,7 @@ pub(super) fn in_rows<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, family
     let plain = E2M1 { factor: 1.0, plain_zero: false };
     let (cols, bits, meaning, codes) = match (bytes, cols) {
         (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => (cols, 4, Meaning::E2M1(plain), "FP4"),
-        (Some(bytes), Some(cols)) if bytes.checked_mul(4) == cols.checked_mul(3) => (cols, 6, Meaning::E2M3, "FP6"),
+        (Some(bytes), Some(cols)) if cols % 4 == 0 && bytes == cols / 4 * 3 => (cols, 6, Meaning::E2M3, "FP6"),
         _ => {
             let what = format!("its scales `{}` {:?} are not one for 32 values of a row", scale.name(), scale.shape());
             return Err(wrong(t, what));

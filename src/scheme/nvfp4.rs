@@ -1,16 +1,25 @@
-//! NVFP4. ModelOpt: `X` U8 `[…, out, in / 2]`, `X_scale` F8_E4M3 `[…, out, in / 16]`, `X_scale_2` F32, which
-//! multiplies. compressed-tensors: `P.weight_packed`, `P.weight_scale`, `P.weight_global_scale`, which
-//! divides. Global scales are one, or one for each matrix of a stack.
+//! NVFP4. ModelOpt: `X` U8 `[…, out, in / 2]`, `X_scale` F8_E4M3 `[…, out, in / 16]` or `[…, out, in / 32]`,
+//! `X_scale_2` F32, which multiplies; then perhaps a low-rank part and a factor for each column. Its stacks of experts
+//! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns.
+//! compressed-tensors: `P.weight_packed`, `P.weight_scale`, `P.weight_global_scale`, which divides. Global scales are
+//! one, or one for each matrix of a stack.
 //!
-//! Layouts: modelopt `NVFP4QTensor`; compressed-tensors `compressors/nvfp4`.
+//! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`.
 
 use std::ops::Range;
 
-use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::fit::rows_and_cols;
+use super::grouped::{Codes, Grouped, Meaning, row_groups};
+use super::low_rank::{Factors, Sum};
+use super::modelopt::{RowPairs, pre_quant_scale};
+use super::numbers::{Matrix, Nested, Op};
+use super::{Buffers, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{read, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::codebook::{Blocks, Pairs};
+use crate::remember::fp8::ScaleGrid;
+use crate::remember::grouped::E2M1;
 use crate::remember::nvfp4::{BLOCK, block_scale, e2m1};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
@@ -46,46 +55,125 @@ impl Scheme for Nvfp4 {
                 ));
             }
         };
-        let (scheme, shape) = (QuantScheme::Nvfp4 { divides }, logical_shape(t, &scales)?);
-        let (&k, rows) = shape.split_last().unwrap_or((&0, &[]));
-        let stack = rows.split_last().map_or(1, |(_, stack)| stack.iter().product());
-        let globals = global.elements();
-        if globals == 0 || globals != 1 && globals != stack {
-            return Err(wrong(&global, format!("`{}` has {stack} matrices", t.name())));
-        }
-        let rows: usize = rows.iter().product();
-        let decoder = Box::new(Weight {
-            codes: t.part(),
-            scales: scales.part(),
-            global: Floats::ieee(&global)?,
-            globals,
-            divides,
-            rows,
-            k,
-            rows_per_global: (rows / globals).max(1),
-        });
-        let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales), (TensorRole::Scale, global)];
-        Ok(Some(Group { name: name.to_owned(), shape, scheme, parts, split: vec![], keeps: None, decoder }))
+        let layout = Layout::of(t, &scales, divides)?;
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales), (TensorRole::Scale, global)];
+        let scheme = match layout.block {
+            BLOCK => QuantScheme::Nvfp4 { divides },
+            block => QuantScheme::Grouped { family: "ModelOpt", codes: "NVFP4", scales: Granularity::Group(block) },
+        };
+        let decoder = layout.decoder(t, [&scales, &global], divides, all, &mut parts)?;
+        Ok(Some(Group {
+            name: name.to_owned(),
+            shape: layout.shape,
+            scheme,
+            parts,
+            split: vec![],
+            keeps: None,
+            decoder,
+        }))
     }
 }
 
-/// The shape of the codes, two to a byte, if the scales fit it.
-fn logical_shape(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<Vec<usize>> {
-    let mut shape = t.shape().to_vec();
-    let fits = match (shape.split_last_mut(), scales.shape().split_last()) {
-        (Some((bytes, rows)), Some((&blocks, scale_rows))) if !rows.is_empty() => {
-            *bytes = bytes.saturating_mul(2);
-            rows == scale_rows && blocks.checked_mul(BLOCK) == Some(*bytes)
+/// Where codes and scales lie.
+struct Layout {
+    /// Of the weight.
+    shape: Vec<usize>,
+    /// Values that share a scale.
+    block: usize,
+    /// Whether two codes of a byte, and blocks, lie along the last dimension but one.
+    down: bool,
+}
+
+impl Layout {
+    /// What the shapes of codes and scales prove.
+    fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
+        let (w, s) = (t.shape(), scales.shape());
+        let blocks: &[usize] = if divides { &[BLOCK] } else { &[BLOCK, 2 * BLOCK] };
+        // The dimension that is packed, counted from the last; in both tensors all others are the same.
+        for (down, back) in [(false, 0), (true, 1)] {
+            let place =
+                w.len().checked_sub(back + 1).filter(|_| w.len() == s.len() && w.len() >= if down { 3 } else { 2 });
+            let Some(place) = place.filter(|&p| w[..p] == s[..p] && w[p + 1..] == s[p + 1..]) else { continue };
+            let Some(values) = w[place].checked_mul(2) else { continue };
+            if let Some(&block) = blocks.iter().find(|&&block| s[place].checked_mul(block) == Some(values)) {
+                let mut shape = w.to_vec();
+                shape[place] = values;
+                return Ok(Self { shape, block, down });
+            }
         }
-        _ => false,
-    };
-    if !fits {
-        return Err(wrong(
-            t,
-            format!("its scales `{}` {:?} are not one for 16 values of a row", scales.name(), scales.shape()),
-        ));
+        let what = format!("its scales `{}` {s:?} are not one for 16 values of a row", scales.name());
+        Err(wrong(t, what))
     }
-    Ok(shape)
+
+    fn decoder<'m>(
+        &self,
+        t: &Tensor<'m>,
+        [scales, global]: [&Tensor<'m>; 2],
+        divides: bool,
+        all: &Index<'m>,
+        parts: &mut Vec<(TensorRole, Tensor<'m>)>,
+    ) -> Result<Box<dyn Decode + 'm>> {
+        let (rows, k) = rows_and_cols(&self.shape);
+        let stack: usize = self.shape.iter().rev().skip(2).product();
+        let globals = global.elements();
+        if globals == 0 || globals != 1 && globals != stack {
+            return Err(wrong(global, format!("`{}` has {stack} matrices", t.name())));
+        }
+        let columns = pre_quant_scale(t, k, all)?;
+        let factors = Factors::find(t, [rows, k], all)?;
+        parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
+        parts.extend(factors.iter().flat_map(Factors::parts));
+        let columns = columns.map(|columns| Floats::ieee(&columns)).transpose()?;
+        if self.block == BLOCK && !self.down && columns.is_none() && factors.is_none() {
+            return Ok(Box::new(Weight {
+                codes: t.part(),
+                scales: scales.part(),
+                global: Floats::ieee(global)?,
+                globals,
+                divides,
+                rows,
+                k,
+                rows_per_global: (rows / globals).max(1),
+            }));
+        }
+        let mut grouped = self.grouped(t, [scales, global], divides)?;
+        Ok(match factors {
+            Some(factors) => Box::new(Sum { quantized: Box::new(grouped), factors, columns }),
+            None => {
+                grouped.columns = columns;
+                Box::new(grouped)
+            }
+        })
+    }
+
+    /// By the shared decoder.
+    fn grouped<'m>(&self, t: &Tensor<'m>, [scales, global]: [&Tensor<'m>; 2], divides: bool) -> Result<Grouped<'m>> {
+        let (rows, cols) = rows_and_cols(&self.shape);
+        let height = self.shape.iter().nth_back(1).copied().unwrap_or(1);
+        let (codes, grid, scale_rows) = if self.down {
+            let grid = ScaleGrid {
+                matrix_rows: height.max(1),
+                block_rows: self.block,
+                block_cols: 1,
+                rows_per_matrix: height / self.block,
+                cols,
+            };
+            (Codes::Own(Box::new(RowPairs { part: t.part(), cols })), grid, rows / self.block)
+        } else {
+            (Codes::Rows { part: t.part(), row_bytes: cols / 2 }, row_groups(cols, self.block), rows)
+        };
+        let count = global.elements();
+        let scales = Box::new(Nested {
+            inner: Box::new(Matrix { floats: Floats::fp8(scales)?, cols: grid.cols }),
+            outer: Floats::ieee(global)?,
+            count,
+            rows_each: (scale_rows / count).max(1),
+            op: if divides { Op::Divide } else { Op::Multiply },
+            unit: 1.0,
+        });
+        let meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: !divides });
+        Ok(Grouped::scaled(codes, 4, meaning, [rows, cols], grid, scales))
+    }
 }
 
 /// An NVFP4 weight.

@@ -21,6 +21,9 @@ const ACTIVATION: &[&str] = &[
     "prob_output_scale",
     "scale_input",
     "qscale_act",
+    // ModelOpt's affine FP8 cache. Other models have biases of theirs called `k_bias`.
+    "k_proj.k_bias",
+    "v_proj.v_bias",
 ];
 
 /// Last parts of the names of tensors that mean nothing without a quantized weight.
@@ -31,6 +34,10 @@ const COMPANION: &[(&str, TensorRole)] = &[
     (".qscale_weight", TensorRole::Scale),
     ("weight_scale_2", TensorRole::Scale),
     (".weight_global_scale", TensorRole::Scale),
+    ("pre_quant_scale", TensorRole::Scale),
+    ("svdquant_lora_a", TensorRole::LowRank),
+    ("svdquant_lora_b", TensorRole::LowRank),
+    (".comfy_quant", TensorRole::QuantState),
     (".weight_zero_point", TensorRole::ZeroPoint),
     (".weight_offset", TensorRole::ZeroPoint),
     (".weight_shape", TensorRole::QuantState),

@@ -1,0 +1,133 @@
+//! ModelOpt's weights that no other scheme is like.
+//!
+//! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`, of which a byte has row 2i in its low nibble and row 2i + 1 in
+//!   its high one, in two's complement; `X.weight_scale` floats `[out, in / group]`. `X.weight_scale_2` of W4A8 belongs
+//!   to the cast to FP8 that runs on top of it, and is no part of the weight.
+//! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents.
+//!
+//! Beside any weight can be `X.pre_quant_scale` `[in]`, which multiplies what goes into the layer: in its stead it
+//! multiplies the weight's columns.
+//!
+//! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
+
+use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use super::mxfp4::in_rows;
+use super::numbers::Matrix;
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, module_of, read, refused, wrong,
+};
+use crate::config::Module;
+use crate::model::{Part, Tensor};
+use crate::remember::grouped::Int;
+use crate::{Dtype, Result};
+
+/// What listings call it.
+const FAMILY: &str = "ModelOpt";
+
+pub(super) struct ModelOpt;
+
+impl Scheme for ModelOpt {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other("ModelOpt")
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let scale = all.at(t.name(), "_scale").filter(|_| t.dtype() == Dtype::U8);
+        let Some(scale) = scale else { return Ok(None) };
+        let module = all.config.at(module_of(t.name()));
+        let says = module.text(&["quant_algo"]).is_some();
+        if !says && !all.config.method().is_some_and(|method| method.starts_with("modelopt")) {
+            return Ok(None);
+        }
+        match scale.dtype() {
+            Dtype::U8 | Dtype::F8E8M0 => mxfp4(t, &scale).map(Some),
+            dtype if dtype.is_floating_point() => awq(t, &scale, &module, all).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn mxfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
+    let last = |t: &Tensor<'m>| t.shape().last().copied().unwrap_or(0);
+    if last(scale).checked_mul(16) != Some(last(t)) {
+        let what = format!("its scales `{}` {:?} are not one for 32 values of a row", scale.name(), scale.shape());
+        return Err(wrong(t, what));
+    }
+    in_rows(t, t.name(), scale, FAMILY)
+}
+
+fn awq<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, module: &Module<'_>, all: &Index<'m>) -> Result<Group<'m>> {
+    let misfit =
+        |what: &str| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
+    let (&[bytes, cols], &[rows, groups]) = (t.shape(), scale.shape()) else {
+        return Err(misfit("both have two dimensions"));
+    };
+    if bytes.checked_mul(2) != Some(rows) || groups == 0 {
+        return Err(misfit("it has a row for each row of the weight, of which two lie in a byte"));
+    }
+    if module.flag("has_zero_point") == Some(true) {
+        return Err(refused(t, "ModelOpt AWQ", "the config says that it has zero points, which no file of its has"));
+    }
+    let width = match module.int(&["group_size"]).and_then(|(size, _)| usize::try_from(size).ok()).filter(|&n| n > 0) {
+        Some(size) if cols.div_ceil(size) == groups => size,
+        Some(size) => return Err(misfit(&format!("the config says groups of {size}"))),
+        None if cols.is_multiple_of(groups) => (cols / groups).max(1),
+        None => return Err(misfit("its groups are not whole ones")),
+    };
+    let codes = Codes::Own(Box::new(RowPairs { part: t.part(), cols }));
+    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups });
+    let meaning = Meaning::Int(Int::signed(4));
+    let mut decoder = Grouped::scaled(codes, 4, meaning, [rows, cols], row_groups(cols, width), scales);
+    let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    if let Some(columns) = pre_quant_scale(t, cols, all)? {
+        decoder.columns = Some(Floats::ieee(&columns)?);
+        parts.push((TensorRole::Scale, columns));
+    }
+    parts.extend(all.at(t.name(), "_scale_2").map(|unused| (TensorRole::Scale, unused)));
+    let scheme = QuantScheme::Grouped { family: FAMILY, codes: "INT4", scales: Granularity::Group(width) };
+    Ok(Group {
+        name: t.name().to_owned(),
+        shape: vec![rows, cols],
+        scheme,
+        parts,
+        split: vec![],
+        keeps: None,
+        decoder: Box::new(decoder),
+    })
+}
+
+/// What multiplies the columns of weight `t` after all else, if there is such a tensor: the config does not tell, for
+/// most of them are merged into the layer before.
+pub(super) fn pre_quant_scale<'m>(t: &Tensor<'m>, cols: usize, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
+    let scale = base_of(t.name(), "weight").and_then(|base| all.at(base, "pre_quant_scale"));
+    match scale {
+        Some(scale) if scale.elements() != cols => {
+            Err(wrong(&scale, format!("it has not one factor for each of the {cols} columns of `{}`", t.name())))
+        }
+        scale => Ok(scale),
+    }
+}
+
+/// Matrices of four-bit codes, of which a byte has those of two rows, the even one in its low nibble.
+pub(super) struct RowPairs<'m> {
+    pub part: Part<'m>,
+    pub cols: usize,
+}
+
+impl Unpack for RowPairs<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        let pairs = tile.rows.start / 2..tile.rows.end.div_ceil(2);
+        read(&self.part, self.cols, pairs, tile.cols.clone(), staging)?;
+        out.clear();
+        for bytes in staging.chunks_exact(width.max(1)) {
+            out.extend(bytes.iter().map(|byte| byte & 15));
+            out.extend(bytes.iter().map(|byte| byte >> 4));
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (2, 1)
+    }
+}
