@@ -37,11 +37,16 @@ const PLACES: &[(&str, &[&str])] = &[
 const SKIP_KEYS: &[&str] =
     &["modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules", "exclude"];
 
+/// Objects in a config whose first fitting entry counts.
+const ORDERED: &[&str] = &["dynamic", "extra_config"];
+
 /// One quantization config and the place it was found in.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Place {
     name: String,
     values: Map<String, Value>,
+    /// Keys of objects whose order matters, as the file has them.
+    order: Vec<(&'static str, Vec<String>)>,
 }
 
 /// A model's quantization config, from whichever places hold one; empty if none does.
@@ -75,20 +80,19 @@ impl QuantConfig {
 
     /// Reads the configs in `dir`.
     pub(crate) fn of_directory(dir: &Path) -> Result<Self> {
-        let mut files: HashMap<&str, Option<Value>> = HashMap::new();
+        let mut files: HashMap<&str, Option<(Value, Vec<u8>)>> = HashMap::new();
         let mut places = Vec::new();
         for &(file, keys) in PLACES {
             if !files.contains_key(file) {
                 files.insert(file, read_json(&dir.join(file))?);
             }
-            let root = files.get(file).and_then(Option::as_ref);
-            let found = root.and_then(|root| keys.iter().try_fold(root, |v, key| v.get(key)));
-            if let Some(Value::Object(values)) = found {
+            let Some((root, text)) = files.get(file).and_then(Option::as_ref) else { continue };
+            if let Some(Value::Object(values)) = keys.iter().try_fold(root, |v, key| v.get(key)) {
                 let name = if keys.is_empty() { file.to_owned() } else { format!("{file}: {}", keys.join(".")) };
-                places.push(Place { name, values: values.clone() });
+                places.push(Place { name, values: values.clone(), order: order(text, keys, values) });
             }
         }
-        let root = files.get("config.json").and_then(Option::as_ref);
+        let root = files.get("config.json").and_then(Option::as_ref).map(|(root, _)| root);
         let size = |root: &Value| usize::try_from(root.get("hidden_size")?.as_u64()?).ok();
         let hidden_size = root.and_then(|root| root.get("text_config").and_then(size).or_else(|| size(root)));
         Ok(Self { places, hidden_size, directory: Some(dir.to_path_buf()), ..Self::default() })
@@ -102,7 +106,7 @@ impl QuantConfig {
         let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
         if values.contains_key("bits") || values.contains_key("group_size") {
             values.insert("quant_method".to_owned(), "gptq".into());
-            self.places.push(Place { name: "__metadata__".to_owned(), values });
+            self.places.push(Place { name: "__metadata__".to_owned(), values, ..Place::default() });
         }
     }
 
@@ -113,7 +117,7 @@ impl QuantConfig {
             Some(indexed) => indexed,
             None => {
                 let index = read_json(&directory.join("model.safetensors.index.json"))?;
-                let map = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+                let map = index.as_ref().and_then(|(index, _)| index.get("weight_map")?.as_object());
                 let names = map.into_iter().flat_map(|map| map.keys().cloned()).collect();
                 self.indexed.get_or_init(|| names)
             }
@@ -184,9 +188,9 @@ impl QuantConfig {
         explicit.or_else(implied).map(|(method, _)| method)
     }
 
-    /// An integer under the first of `keys` that is there, with the place's name.
-    pub(crate) fn int(&self, keys: &[&str]) -> Option<(i64, &str)> {
-        self.first(|p| p.int(keys))
+    /// Whether `quant_method` is AutoRound's.
+    pub(crate) fn is_auto_round(&self) -> bool {
+        self.method().is_some_and(|method| matches!(method.as_str(), "auto-round" | "auto_round" | "intel/auto-round"))
     }
 
     /// A string under the first of `keys` that is there, with the place's name.
@@ -229,24 +233,49 @@ impl Place {
         self.values.get(key)
     }
 
+    /// The entries of the object under `key`, in the order of the file if that matters.
+    fn entries(&self, key: &str) -> Vec<(&str, &Value)> {
+        let Some(map) = self.get(key).and_then(Value::as_object) else { return vec![] };
+        let entry = |(key, value)| (String::as_str(key), value);
+        match self.order.iter().find(|(ordered, _)| *ordered == key) {
+            Some((_, keys)) => keys.iter().filter_map(|key| map.get_key_value(key)).map(entry).collect(),
+            None => map.iter().map(entry).collect(),
+        }
+    }
+
     fn int(&self, keys: &[&str]) -> Option<i64> {
         let value = keys.iter().find_map(|key| self.get(key))?;
         value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
     }
 
-    /// A boolean, which a safetensors file's metadata has as Python prints it.
     fn flag(&self, key: &str) -> Option<bool> {
-        match self.get(key)? {
-            Value::Bool(flag) => Some(*flag),
-            Value::String(text) if text == "True" => Some(true),
-            Value::String(text) if text == "False" => Some(false),
-            _ => None,
-        }
+        flag(self.get(key)?)
     }
 
     fn text(&self, keys: &[&str]) -> Option<&str> {
         keys.iter().find_map(|key| self.get(key)?.as_str())
     }
+}
+
+/// A boolean, which a safetensors file's metadata has as Python prints it.
+fn flag(value: &Value) -> Option<bool> {
+    match value {
+        Value::Bool(flag) => Some(*flag),
+        Value::String(text) if text == "True" => Some(true),
+        Value::String(text) if text == "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// The keys, in their order, of what is [`ORDERED`] in `values`, which lie at `path` in `text`.
+fn order(text: &[u8], path: &[&str], values: &Map<String, Value>) -> Vec<(&'static str, Vec<String>)> {
+    let Ok(text) = std::str::from_utf8(text) else { return vec![] };
+    let in_order = |&key: &&'static str| {
+        values.get(key).filter(|value| value.is_object())?;
+        let path: Vec<&str> = path.iter().copied().chain([key]).collect();
+        Some((key, edit::keys(text, &path)?))
+    };
+    ORDERED.iter().filter_map(in_order).collect()
 }
 
 /// Two positive sizes.
@@ -349,12 +378,12 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The JSON in `path`; `None` if there is no such file.
-fn read_json(path: &Path) -> Result<Option<Value>> {
+/// The JSON in `path`, and its text; `None` if there is no such file.
+fn read_json(path: &Path) -> Result<Option<(Value, Vec<u8>)>> {
     let Some(json) = read_small(path)? else { return Ok(None) };
     let value =
         serde_json::from_slice(&json).or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
-    value.map(Some).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
+    value.map(|value| Some((value, json))).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
 }
 
 #[cfg(test)]
@@ -365,7 +394,7 @@ mod tests {
     fn skip_patterns() {
         let skips = |pattern: &str, module: &str| {
             let values = serde_json::json!({"ignore": [pattern]}).as_object().unwrap().clone();
-            let place = Place { name: "test".into(), values };
+            let place = Place { name: "test".into(), values, ..Place::default() };
             QuantConfig { places: vec![place], ..QuantConfig::default() }.skips(module)
         };
         assert!(skips("lm_head", "lm_head"));
@@ -380,12 +409,28 @@ mod tests {
     }
 
     #[test]
+    fn rules_for_modules() {
+        let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
+            "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;
+        let values = serde_json::from_slice::<Value>(json).unwrap().as_object().unwrap().clone();
+        let place = Place { name: "test".into(), order: order(json, &[], &values), values };
+        let config = QuantConfig { places: vec![place], ..QuantConfig::default() };
+        let bits = |module: &str| config.at(module).int(&["bits"]).map(|(bits, _)| bits);
+        assert!(config.at("a.v_proj").skipped && config.at("a.gates").skipped && !config.at("a.q_proj").skipped);
+        // The first that fits, matched from the name's beginning; what it does not say is said of all.
+        assert_eq!((bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")), (Some(4), Some(8), Some(4)));
+        // A name before an expression, which is searched.
+        assert_eq!((bits("a.up"), bits("b.a.up.c")), (Some(2), Some(3)));
+        assert_eq!((config.at("a.up").flag("sym"), config.at("b.up").flag("sym")), (Some(false), Some(true)));
+    }
+
+    #[test]
     fn metadata_of_autogptq() {
         let mut config = QuantConfig::default();
         config
             .add_metadata(&HashMap::from([("gptq_bits".into(), "8".into()), ("gptq_group_size".into(), "-1".into())]));
-        assert_eq!(config.int(&["bits"]), Some((8, "__metadata__")));
-        assert_eq!(config.int(&["group_size"]), Some((-1, "__metadata__")));
+        assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
+        assert_eq!(config.at("x").int(&["group_size"]), Some((-1, "__metadata__")));
         assert_eq!(config.method().as_deref(), Some("gptq"));
     }
 }

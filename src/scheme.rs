@@ -3,6 +3,8 @@
 
 #[cfg(feature = "awq")]
 mod awq;
+#[cfg(feature = "awq")]
+mod awq_wide;
 #[cfg(feature = "bnb")]
 mod bnb;
 mod comfy;
@@ -11,6 +13,8 @@ mod decode;
 mod fit;
 mod foreign;
 mod fp8;
+#[cfg(feature = "awq")]
+mod gemv;
 #[cfg(feature = "gguf")]
 mod ggml;
 #[cfg(feature = "gptq")]
@@ -21,6 +25,8 @@ mod kind;
 mod load;
 #[cfg(feature = "nvfp4")]
 mod low_rank;
+#[cfg(any(feature = "gptq", feature = "awq"))]
+mod marlin;
 mod mlx;
 mod modelopt;
 mod mxfp4;
@@ -146,6 +152,12 @@ const SCHEMES: &[&dyn Scheme] = &[
     &gptq::Gptq,
     #[cfg(feature = "awq")]
     &awq::Awq,
+    #[cfg(feature = "awq")]
+    &awq_wide::AwqWide,
+    #[cfg(feature = "awq")]
+    &gemv::Gemv,
+    #[cfg(any(feature = "gptq", feature = "awq"))]
+    &marlin::Marlin,
     #[cfg(feature = "bnb")]
     &bnb::Bnb4,
     #[cfg(feature = "bnb")]

@@ -74,15 +74,23 @@ fn gptq() {
         {q}; {z} | {"bits":8,"group_size":32} | Parse: `X.qweight` & config.json & 8 bits
         {q}; {z}; {g} | {"bits":2,"group_size":32} | Parse: `X.qweight` & config.json & 2 bits
         {q} |  | Parse: `X.qweight` & bits
-        {q}; {z} | {"bits":5,"group_size":32} | Unsupported: `X.qweight` & 5 bits
-        X.qweight I32 24,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:X":{"bits":8}}} | Parse: `X.qweight`
+        {q}; {z} | {"bits":5,"group_size":32} | Parse: `X.qweight` & 5 bits
+        X.qweight I32 24,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:Y":{"bits":8}}} | Parse: `X.qweight`
+        X.qweight I32 24,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:(?=X)":{"bits":8}}} | Parse: `X.qweight`
+        X.qweight I32 12,32; {s} | {"bits":4,"group_size":32,"sym":true,"extra_config":{"X":{"bits":8}}} | Parse: `X.qweight` & 48
+        X.qweight I32 12,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:X":{"group_size":64},"+:.*":{"bits":4}}} | Parse: `X.qweight` & 64
+        # Planes, or a stream? And planes that do not fill their words.
+        X.qweight I32 15,32; {s}; X.qzeros I32 3,5 |  | Parse: `X.qweight` & 5 bits & planes
+        X.qweight I32 15,32; {s}; X.qzeros I32 3,5 | {"bits":5,"group_size":32} | Parse: `X.qweight` & planes
+        X.qweight I32 15,40; X.scales F16 3,40; X.qzeros I32 3,7 | {"quant_method":"gptq","bits":5,"group_size":32} | Parse: `X.qweight` & planes
+        X.qweight I16 9,32; {s}; X.qzeros I16 3,6 | {"quant_method":"gptq","bits":3,"group_size":16} | Parse: `X.qweight` & 3 bits
         # Zero points.
         {q} | {G} | Parse: `X.qweight` & X.qzeros & sym
         {q} | {"bits":4,"group_size":32} | Parse: `X.qweight` & X.qzeros & sym
         {q}; X.qzeros I32 3,5; {g} |  | Parse: `X.qweight` & qzeros
         {q}; X.qzeros I32 2,4 | {G} | Parse: `X.qweight` & qzeros
         {q}; X.qzeros F16 3,4 | {G} | Unsupported: `X.qzeros`
-        {q}; {z} | {"bits":4,"checkpoint_format":"marlin"} | Unsupported: `X.qweight` & marlin
+        {q}; {z} | {"bits":4,"checkpoint_format":"bitblas"} | Unsupported: `X.qweight` & bitblas
         {q}; {z} | {"bits":4,"format":"from_mars"} | Unsupported: `X.qweight` & from_mars
         # Shapes and dtypes.
         X.qweight I32 12,32; {z} |  | Parse: `X.qweight` & X.scales
@@ -90,7 +98,8 @@ fn gptq() {
         X.qweight I32 12,32; X.scales F16 32; {z} | {G} | Parse: `X.scales`
         X.qweight I32 12,32; X.scales I32 3,32; {z} | {G} | Parse: `X.scales` & I32
         X.qweight I32 384; {s}; {z} | {G} | Parse: `X.qweight`
-        X.qweight I16 12,32; {s}; {z} | {G} | Unsupported: `X.qweight`
+        X.qweight I16 12,32; {s}; {z} | {G} | Unsupported: `X.qzeros`
+        X.qweight I64 12,32; {s}; {z} | {G} | Unsupported: `X.qweight`
         # Groups; without a config, two groups of 96 can be 48 and 48, or 64 and 32.
         {q}; {z} | {"bits":4,"group_size":64} | Parse: `X.qweight` & config.json & 64
         {q}; {z} | {"bits":4,"group_size":-2} | Parse: `X.qweight` & config.json
@@ -116,6 +125,25 @@ fn gptq() {
     let table = table.replace("{q}", "X.qweight I32 12,32; {s}").replace("{s}", "X.scales F16 3,32");
     let table = table.replace("{z}", "X.qzeros I32 3,4").replace("{g}", "X.g_idx I32 96");
     check(&table.replace("{G}", r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":false}"#));
+}
+
+#[cfg(feature = "gptq")]
+#[test]
+fn marlin() {
+    let table = r#"
+        {b}; X.s F16 2,64 | {"bits":8} | Parse: `X.B` & 8 bits
+        {b}; X.s F16 2,64 | {"bits":4,"group_size":64} | Parse: `X.B` & 64
+        {b}; X.s F16 2,64 | {"bits":4,"sym":false} | Parse: `X.B` & sym
+        {b}; X.s F16 2,64 | {"bits":4,"desc_act":true} | Parse: `X.B` & desc_act
+        {b}; X.s F16 2,128 |  | Parse: `X.B` & [2, 128]
+        {b}; X.s F16 64 |  | Parse: `X.B` & [64]
+        {b}; X.s F16 0,64 |  | Parse: `X.B`
+        {b}; X.s I32 2,64 |  | Parse: `X.s` & I32
+        X.B I32 16,80; X.s F16 2,40 |  | Parse: `X.B`
+        X.B F16 16,128; X.s F16 2,64 |  | Parse: `X.B`
+        X.B I32 0,128; X.s F16 2,64 |  | Parse: `X.B`
+    "#;
+    check(&table.replace("{b}", "X.B I32 16,128"));
 }
 
 #[cfg(feature = "gptq")]
@@ -149,7 +177,12 @@ fn awq() {
     let table = r#"
         {a}; X.qzeros I32 2,4 | {"quant_method":"gptq","bits":4} | Parse: `X.qweight` & GPTQ
         {a}; X.qzeros I32 2,4 | {"quant_method":"awq","bits":8} | Parse: `X.qweight` & config.json & 8 bits
-        {a}; X.qzeros I32 2,4 | {"bits":4,"version":"gemv"} | Unsupported: `X.qweight` & gemv
+        {a}; X.qzeros I32 2,4 | {"bits":4,"version":"gemv"} | Parse: `X.qweight` & gemv & GEMM
+        {a}; X.qzeros I32 2,4 | {"bits":4,"version":"from_mars"} | Unsupported: `X.qweight` & from_mars
+        {a}; X.qzeros I32 2,4 | {"quant_method":"auto-round","bits":4,"packing_format":"auto_round:auto_gptq"} | Parse: `X.qweight` & auto_gptq
+        X.qweight I32 64,5; X.scales F16 2,32 | {"bits":5} | Parse: `X.qweight` & X.qzeros
+        X.qweight I32 64,5; X.scales F16 2,32; X.qzeros I32 2,4 | {"bits":5} | Parse: `X.qzeros`
+        X.qweight I32 64,5; X.scales F16 2,32; X.qzeros I32 2,5 | {"bits":4} | Parse: `X.qweight` & 4 bits
         {a}; X.qzeros I32 2,4 | {"bits":4,"group_size":16} | Parse: `X.qweight` & config.json & 16
         {a} |  | Parse: `X.qweight` & X.qzeros & zero_point
         {a}; X.qzeros I32 2,5 |  | Parse: `X.qzeros`
@@ -157,9 +190,25 @@ fn awq() {
         X.qweight I32 64,4; X.scales F16 64; X.qzeros I32 2,4 |  | Parse: `X.scales`
         X.qweight I32 64,4; X.scales I32 2,32; X.qzeros I32 2,4 |  | Parse: `X.scales` & I32
         X.qweight I32 0,0; X.scales F16 0,0; X.qzeros I32 0,0 |  | Parse: `X.qweight`
-        # GEMV and GEMV-fast.
-        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,1 |  | Unsupported: `X.qweight`
-        X.qweight I16 8,128; X.scales F16 8,32; X.qzeros F16 8,32 |  | Unsupported: `X.qweight`
+        # GEMV: the group size, the width of the zero points; and what could be GEMM, too.
+        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,1 | {"bits":4,"group_size":64} | Parse: `X.qweight` & 64
+        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,1 | {"bits":4,"group_size":16} | Unsupported: `X.qweight` & 16
+        X.qweight I32 32,32; X.scales F16 32,8; X.qzeros I32 32,1 |  | Parse: `X.qweight` & config
+        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,2 |  | Parse: `X.qweight` & [32, 8]
+        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,1 | {"bits":4,"version":"gemm"} | Parse: `X.qweight` & gemm
+        X.qweight I32 32,4; X.scales F16 32,32; X.qzeros I32 32,4 |  | Parse: `X.qweight` & GEMM & GEMV
+        # GEMV-fast.
+        X.qweight I16 8,128; X.scales F16 8,32; X.qzeros F16 8,32 | {"bits":4,"group_size":64} | Parse: `X.qweight` & 64
+        X.qweight I16 8,128; X.scales F16 8,32; X.qzeros F16 8,32 | {"bits":4,"version":"gemv"} | Parse: `X.qweight` & gemv
+        X.qweight I16 8,128; X.scales F16 8,31; X.qzeros F16 8,31 |  | Parse: `X.qweight` & [8, 31]
+        X.qweight I16 8,100; X.scales F16 8,32; X.qzeros F16 8,32 |  | Parse: `X.qweight`
+        X.qweight I16 8,128; X.scales F16 8,32; X.scaled_zeros F16 7,32 |  | Parse: `X.scaled_zeros`
+        X.qweight I16 8,128; X.scales F16 7,32; X.scaled_zeros F16 7,32 |  | Parse: `X.scaled_zeros`
+        X.scaled_zeros F16 8,32 |  | Parse: `X.scaled_zeros`
+        # Marlin.
+        X.qweight I32 16,128; X.scales F16 2,64 | {"bits":4,"version":"gemv"} | Parse: `X.qweight` & Marlin
+        X.qweight I32 16,128; X.scales F16 2,64 | {"bits":4,"zero_point":true} | Parse: `X.qweight` & zero_point
+        X.qweight I32 16,80; X.scales F16 2,40 |  | Parse: `X.qweight` & Marlin
     "#;
     // Without GPTQ, nobody looks into what has no AWQ shape.
     let usable = |line: &&str| cfg!(feature = "gptq") || !line.contains("0,0");
@@ -265,7 +314,6 @@ fn foreign_schemes() {
         X.codes I8 1,4,1; X.codebooks F16 1,256,1,8; X.scales F16 1,1,1,1 |  | Unsupported: `X.codes` & AQLM
         X.q_weight I32 4,8; X.q_scale I32 1,1; X.q_groups I16 2 |  | Unsupported: `X.q_weight` & EXL2
         X.trellis I16 1,1,64; X.suh F16 16; X.svh F16 16 |  | Unsupported: `X.trellis` & EXL3
-        X.B I32 4,8; X.s F16 1,4; X.workspace I32 4 |  | Unsupported: `X.B` & Marlin
         X.Qidxs I64 4,1; X.SU F16 8; X.SV F16 8 |  | Unsupported: `X.Qidxs` & QuIP#
         X.indices I32 1,4,8; X.centroids F16 1,256 |  | Unsupported: `X.indices` & VPTQ
         X.indices I32 1,4,8; X.centroids.weight F16 1,256 |  | Unsupported: `X.indices` & VPTQ
@@ -325,7 +373,12 @@ fn features_that_are_off() {
     let table = r#"
         X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4; X.g_idx I32 96 |  | Unsupported: `X.qweight` & `gptq`
         X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4 |  | Unsupported: `X.qweight` & `gptq`
+        X.B I32 16,128; X.s F16 2,64 |  | Unsupported: `X.B` & `gptq`
         X.qweight I32 64,4; X.scales F16 2,32; X.qzeros I32 2,4 |  | Unsupported: `X.qweight` & `awq`
+        X.qweight I32 64,5; X.scales F16 2,32; X.qzeros I32 2,5 |  | Unsupported: `X.qweight` & `awq`
+        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,1 |  | Unsupported: `X.qweight` & `awq`
+        X.qweight I16 8,128; X.scales F16 8,32; X.scaled_zeros F16 8,32 |  | Unsupported: `X.qweight` & `awq`
+        X.qweight I32 16,128; X.scales F16 2,64 |  | Unsupported: `X.qweight` & `awq`
         X.weight {4bit}; X.weight.absmax F32 2; X.weight.quant_map F32 16 |  | Unsupported: `X.weight` & `bnb`
         X.w1 {4bit}; X.w1.absmax F32 2; X.w1.quant_map F32 16 |  | Unsupported: `X.w1` & `bnb`
         X.weight I8 8,16; X.SCB F32 8 |  | Unsupported: `X.weight` & `bnb`

@@ -40,6 +40,30 @@ fn tensors(scheme: &str) -> Vec<Raw> {
                     raw(&name("qzeros"), "I32", &[k / 128, n / 8], random.bytes(k * n / 256)),
                     raw(&name("scales"), "F32", &[k / 128, n], f32s(&random.floats(k * n / 128))),
                 ],
+                "int8 words" => vec![
+                    raw(&name("qweight"), "I8", &[k / 2, n], random.bytes(k * n / 2)),
+                    raw(&name("qzeros"), "I8", &[k / 32, n / 2], random.bytes(k * n / 64)),
+                    raw(&name("scales"), "F32", &[k / 32, n], f32s(&random.floats(k * n / 32))),
+                ],
+                "awq of 5 bits" => vec![
+                    raw(&name("qweight"), "I32", &[k, n / 32 * 5], random.bytes(k * n / 8 * 5)),
+                    raw(&name("qzeros"), "I32", &[k / 128, n / 32 * 5], random.bytes(k * n / 1024 * 5)),
+                    raw(&name("scales"), "F32", &[k / 128, n], f32s(&random.floats(k * n / 128))),
+                ],
+                "gemv" => vec![
+                    raw(&name("qweight"), "I32", &[n, k / 8], random.bytes(k * n / 2)),
+                    raw(&name("qzeros"), "I32", &[n, k / 256], random.bytes(k * n / 64)),
+                    raw(&name("scales"), "F32", &[n, k / 32], f32s(&random.floats(k * n / 32))),
+                ],
+                "gemv_fast" => vec![
+                    raw(&name("qweight"), "I16", &[n / 4, k], random.bytes(k * n / 2)),
+                    raw(&name("scaled_zeros"), "F32", &[k / 32, n], f32s(&random.floats(k * n / 32))),
+                    raw(&name("scales"), "F32", &[k / 32, n], f32s(&random.floats(k * n / 32))),
+                ],
+                "marlin" => vec![
+                    raw(&name("B"), "I32", &[k / 16, n * 2], random.bytes(k * n / 2)),
+                    raw(&name("s"), "F32", &[k / 32, n], f32s(&random.floats(k * n / 32))),
+                ],
                 "nf4" => {
                     let state = format!(r#"{{"blocksize":64,"shape":[{n},{k}]}}"#).into_bytes();
                     vec![
@@ -95,8 +119,9 @@ fn heap_is_bounded() {
     let input = directory.path().join("in");
     let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
         {"dtype":"uint4","qscheme":"per_group","group_size":16}}}}"#;
-    for scheme in ["fp8", "gptq", "awq", "nf4", "svd", "comfy", "odd", "gguf", "quark"] {
-        if matches!(scheme, "gptq" | "awq") && !cfg!(all(feature = "gptq", feature = "awq"))
+    let packed = ["gptq", "int8 words", "awq", "awq of 5 bits", "gemv", "gemv_fast", "marlin"];
+    for scheme in packed.into_iter().chain(["fp8", "nf4", "svd", "comfy", "odd", "gguf", "quark"]) {
+        if packed.contains(&scheme) && !cfg!(all(feature = "gptq", feature = "awq"))
             || scheme == "nf4" && !cfg!(feature = "bnb")
             || matches!(scheme, "svd" | "comfy") && !cfg!(feature = "nvfp4")
             || scheme == "gguf" && !cfg!(feature = "gguf")

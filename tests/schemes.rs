@@ -92,3 +92,21 @@ fn comfy() {
 fn quark() {
     check("quark", 29);
 }
+
+#[cfg(feature = "gptq")]
+#[test]
+fn gptq_more() {
+    check("gptq_more", 60);
+}
+
+#[cfg(feature = "awq")]
+#[test]
+fn awq_more() {
+    check("awq_more", 17);
+}
+
+#[cfg(all(feature = "gptq", feature = "awq"))]
+#[test]
+fn marlin() {
+    check("marlin", 7);
+}

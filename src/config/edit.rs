@@ -38,6 +38,17 @@ fn is_gone(json: &str, m: &Member) -> bool {
     QUANTIZATION.contains(&&json[m.key.clone()]) && !json[m.value.clone()].starts_with('"')
 }
 
+/// The keys of the object at `path` in `json`, in the order of the text.
+pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
+    let mut object = Object::parse(json, json.find('{')?)?;
+    for key in path {
+        let member = object.members.iter().rev().find(|m| json.get(m.key.clone()) == Some(*key))?;
+        object = Object::parse(json, member.value.start)?;
+    }
+    let unquoted = |m: &Member| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
+    object.members.iter().map(unquoted).collect()
+}
+
 /// The edits of one object, and of those below it.
 fn collect(json: &str, object: &Object, dtype: Option<&str>, depth: usize, edits: &mut Vec<(Range<usize>, String)>) {
     let others = edits.len();
@@ -163,7 +174,7 @@ fn trim(bytes: &[u8], start: usize, mut end: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::dequantized;
+    use super::{dequantized, keys};
 
     fn same(json: &str, expected: &str) {
         let edited = dequantized(json, Some("bfloat16")).unwrap();
@@ -194,6 +205,8 @@ mod tests {
             "{\"dtype\": \"bfloat16\", \"text_config\": {\"x\": 1}}",
         );
         assert_eq!(dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(), "{\"dtype\": \"x\"}");
+        assert_eq!(keys(r#"{"a": {"z\\.": [{}], "b": 1}}"#, &["a"]), Some(vec!["z\\.".to_owned(), "b".to_owned()]));
+        assert_eq!(keys(r#"{"a": ["b"]}"#, &["a"]), None);
         assert!(dequantized("[]", Some("x")).is_none());
         assert!(dequantized("{\"a\": ", Some("x")).is_none());
     }

@@ -1,15 +1,18 @@
-//! What a config says of one module: its own entry, if it has one, before what holds for all.
+//! What a config says of one module: its own entry, if it has one, before what holds for all. The entry is the one under
+//! its path, else the first whose pattern fits (gptqmodel `dynamic_get`, auto-round `get_layer_config`).
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::{Place, QuantConfig, pair};
+use super::{Place, QuantConfig, flag, pair};
 
-/// The entries for one module, the most particular first.
+/// What holds for one module.
 pub(crate) struct Module<'c> {
     config: &'c QuantConfig,
-    own: Vec<(&'c Map<String, Value>, &'c str)>,
+    own: Option<(&'c Map<String, Value>, &'c str)>,
+    /// Whether there are rules that are not understood, one of which might mean it.
+    pub uncertain: bool,
     /// Whether the config says that it is not quantized.
     pub skipped: bool,
 }
@@ -25,6 +28,8 @@ pub(super) struct Rules {
     patterns: Vec<(regex_lite::Regex, Says)>,
     /// For modules of a class, which no file names.
     class: Vec<Says>,
+    /// Whether some expression is of a dialect that is not understood.
+    unread: bool,
 }
 
 enum Matcher {
@@ -34,7 +39,10 @@ enum Matcher {
 }
 
 /// Keys of a config that hold an object for each of some modules, by path.
-const BY_PATH: &[&str] = &["quantized_layers", "extra_config"];
+const BY_PATH: &[&str] = &["quantized_layers"];
+
+/// Codes are narrower than this; what has as many bits is not quantized.
+const FLOAT_BITS: i64 = 16;
 
 impl Rules {
     pub(super) fn new(places: &[Place]) -> Self {
@@ -53,7 +61,7 @@ impl Rules {
             Some(Matcher::Path(path)) => self.paths.entry(path).or_default().push(says),
             Some(Matcher::Expression(expression)) => self.patterns.push((expression, says)),
             Some(Matcher::Class) => self.class.push(says),
-            None => {}
+            None => self.unread = true,
         }
     }
 
@@ -62,7 +70,16 @@ impl Rules {
             let modules = place.get(key).and_then(Value::as_object).into_iter().flatten();
             modules.for_each(|(path, value)| self.add(place, matcher(path), value));
         }
-        for (pattern, value) in place.get("dynamic").and_then(Value::as_object).into_iter().flatten() {
+        for (name, value) in place.entries("extra_config") {
+            let is_float = value.get("bits").and_then(Value::as_i64).is_some_and(|bits| bits >= FLOAT_BITS);
+            let value = if is_float { &Value::Bool(false) } else { value };
+            self.add(place, Some(Matcher::Path(name.to_owned())), value);
+            // AutoRound takes what is no module's name for an expression, and searches it anywhere in the name.
+            if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
+                self.add(place, regex_lite::Regex::new(name).ok().map(Matcher::Expression), value);
+            }
+        }
+        for (pattern, value) in place.entries("dynamic") {
             match pattern.strip_prefix("-:") {
                 Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
                 None => self.add(place, expression(pattern.strip_prefix("+:").unwrap_or(pattern)), value),
@@ -112,10 +129,11 @@ impl Rules {
         }
     }
 
-    /// What is said of `module`, the most particular first.
-    fn of(&self, module: &str) -> impl Iterator<Item = &Says> {
-        let patterns = self.patterns.iter().filter(|(e, _)| e.is_match(module)).map(|(_, says)| says);
-        self.paths.get(module).into_iter().flatten().chain(patterns).chain(&self.class)
+    /// What is said of `module`: under its path, else by the first pattern that fits, else of its class.
+    fn of(&self, module: &str) -> Option<&Says> {
+        let by_path = self.paths.get(module).and_then(|says| says.first());
+        let by_pattern = || self.patterns.iter().find(|(e, _)| e.is_match(module)).map(|(_, says)| says);
+        by_path.or_else(by_pattern).or_else(|| self.class.first())
     }
 }
 
@@ -145,23 +163,17 @@ impl QuantConfig {
     /// What it says of `module`.
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
         let rules = self.rules.get_or_init(|| Rules::new(&self.places));
-        let mut own = Vec::new();
-        let mut skipped = self.skips(module);
-        for says in rules.of(module) {
-            match says {
-                Some((map, place)) => own.push((map, place.as_str())),
-                None => skipped |= own.is_empty(),
-            }
-        }
-        Module { config: self, own, skipped }
+        let says = rules.of(module);
+        let own = says.and_then(Option::as_ref).map(|(map, place)| (map, place.as_str()));
+        let skipped = self.skips(module) || matches!(says, Some(None));
+        Module { config: self, own, uncertain: rules.unread, skipped }
     }
 }
 
 impl<'c> Module<'c> {
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
-        let own =
-            self.own.iter().find_map(|&(map, place)| Some((f(keys.iter().find_map(|key| map.get(*key))?)?, place)));
-        own.or_else(|| self.config.first(|place| f(keys.iter().find_map(|key| place.get(key))?)))
+        let own = self.own.and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
+        own.or_else(|| self.config.first(|place| keys.iter().find_map(|key| f(place.get(key)?))))
     }
 
     /// An integer under the first of `keys` that is there, with the place's name.
@@ -176,12 +188,7 @@ impl<'c> Module<'c> {
 
     /// A boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
-        self.first(&[key], Value::as_bool).map(|(flag, _)| flag)
-    }
-
-    /// Whether an entry for this module, or for its class, is there.
-    pub(crate) fn is_named(&self) -> bool {
-        !self.own.is_empty()
+        self.first(&[key], flag).map(|(flag, _)| flag)
     }
 
     /// `[rows, columns]` of the blocks that share a scale.

@@ -60,6 +60,18 @@ impl Number for E2M1 {
     }
 }
 
+/// Four bits, a sign and a magnitude in quarters, with a negative zero.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quarters;
+
+impl Number for Quarters {
+    #[inline(always)]
+    fn widen(self, code: u32) -> f32 {
+        let magnitude = (code & 7) as i32 as f32 * 0.25;
+        f32::from_bits(magnitude.to_bits() | (code & 8) << 28)
+    }
+}
+
 /// FP6 with three bits of mantissa.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct E2M3;

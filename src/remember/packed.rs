@@ -28,6 +28,26 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     codes
 }
 
+/// Unpacks 32 codes that lie in planes: of each code first the low four bits, then two, then one, as far as the width has
+/// them; each plane is packed by itself.
+#[inline(always)]
+pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
+    let mut codes = [0; CHUNK];
+    // A plane of n bits fills n words, so that the bits before it are the words before it.
+    let mut first = 0;
+    for width in [4usize, 2, 1] {
+        if BITS & width == 0 {
+            continue;
+        }
+        let (per_word, mask) = (32 / width, (1 << width) - 1);
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code |= (words[first + i / per_word] >> (i % per_word * width) & mask) << first;
+        }
+        first += width;
+    }
+    codes
+}
+
 /// A chunk of `words` from word `at` on, zeros where they end.
 #[inline(always)]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
@@ -82,6 +102,28 @@ mod tests {
         for (i, &code) in codes.iter().enumerate() {
             assert_eq!(code, twin(&words, BITS, i), "{BITS} bits, code {i}");
         }
+    }
+
+    fn check_planes<const BITS: usize>(planes: &[usize]) {
+        let words: [u32; BITS] = std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
+        let codes = unpack_planes(&words);
+        for (i, &code) in codes.iter().enumerate() {
+            let mut expected = 0;
+            let mut first = 0;
+            for &width in planes {
+                expected |= twin(&words[first..], width, i) << first;
+                first += width;
+            }
+            assert_eq!(code, expected, "{BITS} bits in planes, code {i}");
+        }
+    }
+
+    #[test]
+    fn planes_equal_reading_bit_by_bit() {
+        check_planes::<3>(&[2, 1]);
+        check_planes::<5>(&[4, 1]);
+        check_planes::<6>(&[4, 2]);
+        check_planes::<7>(&[4, 2, 1]);
     }
 
     #[test]

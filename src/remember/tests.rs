@@ -89,22 +89,32 @@ fn fp8_kernels() {
 }
 
 #[cfg(feature = "gptq")]
-fn gptq<const BITS: usize>() {
+fn gptq<const BITS: usize, const PLANES: bool>() {
     use super::gptq::{Columns, Rows};
     for (cols, size, start) in [(96usize, 32usize, 0), (100, 64, 32), (77, 128, 0), (50, 7, 0), (70, 24, 8)] {
         let (rows, groups) = (3, (start + cols).div_ceil(size));
-        let words_per_row = (cols * BITS).div_ceil(32);
+        let whole = if PLANES { cols.next_multiple_of(32) } else { cols };
+        let words_per_row = (whole * BITS).div_ceil(32);
         let (words, scales) = (words(rows * words_per_row), scales(rows * groups));
         let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % (1 << BITS)) as f32).collect();
         let index: Vec<u32> = (0..cols).map(|k| (k * 31 % groups) as u32).collect();
         let code = |r: usize, k: usize| {
-            let bit = |b: usize| words[r * words_per_row + (k * BITS + b) / 32] >> ((k * BITS + b) % 32) & 1;
+            // Of planes: the first bit of the one that bit b is in, and its width.
+            let planes = [(0, BITS & 4), (BITS & 4, BITS & 2), (BITS & 6, BITS & 1)];
+            let bit = |b: usize| {
+                let plane = planes.iter().find(|(first, width)| (*first..first + width).contains(&b));
+                let at = match plane.filter(|_| PLANES) {
+                    Some((first, width)) => k / 32 * BITS * 32 + first * 32 + k % 32 * width + b - first,
+                    None => k * BITS + b,
+                };
+                words[r * words_per_row + at / 32] >> (at % 32) & 1
+            };
             (0..BITS).map(|b| bit(b) << b).sum::<u32>() as f32
         };
         for columns in [Columns::Even { size, start }, Columns::Indexed(&index)] {
-            let kernel =
-                Rows::<BITS> { words: &words, words_per_row, cols, scales: &scales, zeros: &zeros, groups, columns };
-            check(&format!("GPTQ {BITS}"), &kernel, rows * cols, |i| {
+            let (words, scales, zeros) = (&words, &scales, &zeros);
+            let kernel = Rows::<BITS, PLANES> { words, words_per_row, cols, scales, zeros, groups, columns };
+            check(&format!("GPTQ {BITS} {PLANES}"), &kernel, rows * cols, |i| {
                 let (r, k) = (i / cols, i % cols);
                 let g = match columns {
                     Columns::Even { .. } => (start + k) / size,
@@ -119,10 +129,17 @@ fn gptq<const BITS: usize>() {
 #[cfg(feature = "gptq")]
 #[test]
 fn gptq_kernels() {
-    gptq::<2>();
-    gptq::<3>();
-    gptq::<4>();
-    gptq::<8>();
+    gptq::<2, false>();
+    gptq::<3, false>();
+    gptq::<4, false>();
+    gptq::<5, false>();
+    gptq::<6, false>();
+    gptq::<7, false>();
+    gptq::<8, false>();
+    gptq::<3, true>();
+    gptq::<5, true>();
+    gptq::<6, true>();
+    gptq::<7, true>();
 }
 
 #[cfg(feature = "awq")]

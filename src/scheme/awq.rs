@@ -1,18 +1,18 @@
 //! AWQ, GEMM layout: `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales`
-//! `[groups, out]`, four bits. The weight is `X.weight` `[out, in]`.
+//! `[groups, out]`, four bits. The weight is `X.weight` `[out, in]`. AutoRound's `auto_awq` of four bits is the same.
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
 
 use std::ops::Range;
 
-use super::packed::{Layout, Packed, for_each_zeros, load_scales};
+use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
 use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
-use super::{load, refused, wrong};
-use crate::Result;
+use super::{load, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::awq::{PER_WORD, POSITION, Rows};
 use crate::simd::{Level, dispatch};
+use crate::{Dtype, Result};
 
 pub(super) struct Awq;
 
@@ -23,43 +23,26 @@ impl Scheme for Awq {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
-        if packed.layout() != Layout::AwqGemm {
+        let layout = packed.layout(all)?;
+        if layout != (Layout::Gemm { bits: 4 }) {
             return Ok(None);
         }
-        if all.config.method().as_deref() == Some("gptq") {
-            return Err(wrong(t, "the config says GPTQ, and the shapes say AWQ"));
-        }
-        if let Some((bits, place)) = all.config.int(&["bits", "w_bit"]).filter(|(bits, _)| *bits != 4) {
-            return Err(wrong(t, format!("{place} says {bits} bits, and the shapes say 4")));
-        }
-        if let Some((version, place)) = all.config.text(&["version"]).filter(|(v, _)| !v.eq_ignore_ascii_case("gemm")) {
-            return Err(refused(t, "AWQ", format!("{place} says version `{version}`; the GEMM layout is decoded")));
-        }
+        let module = all.config.at(packed.module());
+        packed.check_awq(layout, &module, all)?;
+        packed.check_words(&[Dtype::I32, Dtype::U32])?;
         let k = packed.words[0];
-        let group_size = packed.group_size(k, false, all)?;
-        let qzeros = match &packed.qzeros {
-            Some(zeros) if zeros.shape() != [packed.groups, packed.words[1]] => {
-                return Err(wrong(
-                    zeros,
-                    format!("scales {:?} want [{}, {}]", packed.scales.shape(), packed.groups, packed.words[1]),
-                ));
-            }
-            Some(zeros) => Some(zeros.part()),
-            None if all.config.flag("zero_point") == Some(false) => None,
-            None => {
-                return Err(wrong(
-                    t,
-                    format!("its `{}qzeros` is missing, and no config says `zero_point: false`", packed.base),
-                ));
-            }
-        };
+        let group_size = group_size(t, packed.groups, k, false, &module)?;
+        let qzeros = packed_zeros(&packed)?.map(|zeros| zeros.part());
+        if qzeros.is_none() && module.flag("zero_point") != Some(false) {
+            let what = format!("its `{}qzeros` is missing, and no config says `zero_point: false`", packed.base);
+            return Err(wrong(t, what));
+        }
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
         let scales = Floats::ieee(&packed.scales)?;
         let decoder = Box::new(Weight { qweight: t.part(), scales, qzeros, k, n: packed.n, group_size });
-        let name = format!("{}weight", packed.base);
         Ok(Some(Group {
-            name,
+            name: packed.weight(),
             shape: vec![packed.n, k],
             scheme: QuantScheme::Awq,
             parts,
@@ -67,6 +50,17 @@ impl Scheme for Awq {
             keeps: None,
             decoder,
         }))
+    }
+}
+
+/// The zero points, if there are such, as wide as the codes.
+pub(super) fn packed_zeros<'m>(packed: &Packed<'m>) -> Result<Option<Tensor<'m>>> {
+    let (groups, words) = (packed.groups, packed.words[1]);
+    match &packed.qzeros {
+        Some(zeros) if zeros.shape() != [groups, words] => {
+            Err(wrong(zeros, format!("scales {:?} want [{groups}, {words}]", packed.scales.shape())))
+        }
+        zeros => Ok(*zeros),
     }
 }
 
@@ -99,14 +93,15 @@ impl Decode for Weight<'_> {
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (stride, cols) = (self.n / PER_WORD, Self::words(&tile.rows));
         let Buffers { staging, words, row, scales, zeros, zero_words, .. } = buffers;
-        load::read_transposed(&self.qweight, stride, tile.cols.clone(), cols.clone(), staging, words)?;
+        load::read_transposed::<4>(&self.qweight, stride, tile.cols.clone(), cols.clone(), staging, words)?;
         let groups: Vec<usize> = (tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size)).collect();
         load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
         let count = groups.len();
         zeros.clear();
         zeros.resize(count * tile.rows.len(), MIDDLE);
         let Some(qzeros) = &self.qzeros else { return Ok(()) };
-        for_each_zeros(qzeros, stride, &groups, cols, staging, zero_words, |g, words| {
+        let bytes = cols.start * 4..cols.end * 4;
+        for_each_zeros(qzeros, stride * 4, &groups, bytes, staging, zero_words, |g, words| {
             for (rows, &word) in zeros.chunks_mut(PER_WORD * count).zip(words.iter()) {
                 for (row, position) in rows.chunks_exact_mut(count).zip(POSITION) {
                     row[g] = (word >> (position * 4) & 15) as f32;

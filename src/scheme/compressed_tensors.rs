@@ -1,12 +1,12 @@
 //! compressed-tensors, packed: `W_packed` I32 with `W_scale`, and mostly `W_shape`; `W_zero_point` I32, packed down
 //! the rows, if it is asymmetric; `W_g_idx` if columns lie in groups out of order. MXFP4: `W_packed` U8 with
-//! exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code.
+//! exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound's MXINT4 lies as MXFP4.
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
 use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use super::mxfp4::in_rows;
+use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
 use super::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
 use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, wrong};
 use crate::model::{Part, Tensor};
@@ -16,6 +16,7 @@ use crate::{Dtype, Result};
 
 /// What listings call it.
 const FAMILY: &str = "compressed-tensors";
+const AUTO_ROUND: &str = "AutoRound";
 
 pub(super) struct CompressedTensors;
 
@@ -30,7 +31,17 @@ impl Scheme for CompressedTensors {
         match t.dtype() {
             Dtype::I32 | Dtype::U32 => packed(t, name, &scale, all).map(Some),
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
-                in_rows(t, name, &scale, FAMILY).map(Some)
+                // Nothing but AutoRound's config says that nibbles are integers (`experimental/qmodules/mxint4_utils.py`).
+                let auto_round = all.config.is_auto_round();
+                let module = all.config.at(module_of(name));
+                let data_type = module.text(&["data_type"]).map(|(data_type, _)| data_type).filter(|_| auto_round);
+                match data_type {
+                    Some(data_type) if data_type.starts_with("mx_int") => {
+                        nibbles_in_rows(t, name, &scale, AUTO_ROUND, INT4).map(Some)
+                    }
+                    Some(_) => in_rows(t, name, &scale, AUTO_ROUND).map(Some),
+                    None => in_rows(t, name, &scale, FAMILY).map(Some),
+                }
             }
             _ => Ok(None),
         }

@@ -63,7 +63,6 @@ const SIGNS: &[Sign] = &[
     sign("AQLM", ".codes", &[], &[".codebooks"]),
     sign("EXL2", ".q_weight", &[], &[".q_scale"]),
     sign("EXL3", ".trellis", &[], &[]),
-    sign("GPTQ Marlin", ".B", WORDS, &[".s"]),
     sign("QQQ", ".B", WORDS, &[".s_channel"]),
     sign("QuIP#", ".Qidxs", &[], &[]),
     sign("VPTQ", ".indices", &[], &[".centroids"]),
@@ -79,6 +78,11 @@ const DISABLED: &[Sign] = &[
     Sign {
         remedy: "needs the feature `gptq`, which this build leaves out",
         ..sign("GPTQ", ".qweight", &[], &[".g_idx"])
+    },
+    #[cfg(not(feature = "gptq"))]
+    Sign {
+        remedy: "needs the feature `gptq`, which this build leaves out",
+        ..sign("GPTQ Marlin", ".B", WORDS, &[".s"])
     },
     #[cfg(all(feature = "gptq", not(feature = "awq")))]
     Sign { remedy: "needs the feature `awq`, which this build leaves out", ..sign("AWQ", ".qweight", &[], &[]) },

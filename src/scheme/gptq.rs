@@ -1,18 +1,21 @@
 //! GPTQ: `X.qweight` I32 `[in * bits / 32, out]`, `X.scales` `[groups, out]`, and mostly `X.qzeros` I32
 //! `[groups, out * bits / 32]`; `X.g_idx` I32 `[in]` maps inputs to groups. Divisions round up. The weight
-//! is `X.weight` `[out, in]`.
+//! is `X.weight` `[out, in]`. gptqmodel's words can be I16 or I8; with 5, 6 or 7 bits, and as `gptq_p` with 3, it packs
+//! each 32 codes in planes. AutoRound has all widths as one stream of bits.
 //!
-//! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`).
+//! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`), `utils/planar_packing.py`; auto-round
+//! `export/export_to_autoround`.
 
 use std::ops::Range;
 
-use super::packed::{Layout, Packed, for_each_zeros, load_scales};
+use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
 use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{load, read, refused, wrong};
+use crate::config::Module;
 use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::gptq::{Columns, Rows, restore_zeros};
-use crate::remember::packed::{CHUNK, chunk, unpack};
+use crate::remember::packed::{CHUNK, chunk, unpack, unpack_planes};
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -25,26 +28,22 @@ impl Scheme for Gptq {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
-        let awq = all.config.method().as_deref() == Some("awq");
-        match packed.layout() {
-            Layout::Gptq if awq => return Err(wrong(t, "the config says AWQ, and the shapes say GPTQ")),
-            Layout::Gptq => {}
-            Layout::AwqGemm => return Ok(None),
-            Layout::Unknown if packed.words[0] == packed.groups => {
-                return Err(refused(t, "AWQ GEMV", "only the GEMM layout is decoded"));
-            }
-            Layout::Unknown => {
-                let scales = packed.scales.shape();
-                return Err(wrong(t, format!("with scales {scales:?} it is neither GPTQ nor AWQ")));
-            }
+        if packed.layout(all)? != Layout::Gptq {
+            return Ok(None);
         }
+        if all.config.method().as_deref() == Some("awq") {
+            return Err(wrong(t, "the config says AWQ, and the shapes say GPTQ"));
+        }
+        let word_bits = word_bits(&packed)?;
+        let module = all.config.at(packed.module());
         let g_idx = all.at(packed.base, "g_idx").filter(|g| g.elements() > 0);
-        let (bits, k) = bits_and_inputs(&packed, g_idx.as_ref(), all)?;
-        let group_size = packed.group_size(k, g_idx.is_some(), all)?;
-        if g_idx.is_none() && packed.groups > 1 && all.config.flag("desc_act") == Some(true) {
+        let (bits, k) = bits_and_inputs(&packed, word_bits, g_idx.as_ref(), &module)?;
+        let group_size = group_size(t, packed.groups, k, g_idx.is_some(), &module)?;
+        if g_idx.is_none() && packed.groups > 1 && module.flag("desc_act") == Some(true) {
             return Err(wrong(t, format!("the config says desc_act, and its `{}g_idx` is missing", packed.base)));
         }
-        let zeros = zeros(&packed, bits, all)?;
+        let packing = packing(&packed, word_bits, bits, k, &module, all)?;
+        let zeros = zeros(&packed, packing, &module)?;
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
         parts.extend(all.at(packed.base, "g_idx").map(|g| (TensorRole::GroupIndex, g)));
@@ -53,15 +52,14 @@ impl Scheme for Gptq {
             scales: Floats::ieee(&packed.scales)?,
             zeros,
             g_idx: g_idx.map(|g| g.part()),
-            bits,
+            packing,
             k,
             n: packed.n,
             groups: packed.groups,
             group_size,
         });
-        let name = format!("{}weight", packed.base);
         Ok(Some(Group {
-            name,
+            name: packed.weight(),
             shape: vec![packed.n, k],
             scheme: QuantScheme::Gptq,
             parts,
@@ -72,33 +70,85 @@ impl Scheme for Gptq {
     }
 }
 
-/// Widths that are packed as one stream of bits.
-const WIDTHS: [usize; 4] = [2, 3, 4, 8];
+/// How codes and zero points lie in words.
+#[derive(Clone, Copy)]
+struct Packing {
+    bits: usize,
+    /// Of a stored word.
+    word_bits: usize,
+    planes: bool,
+}
+
+impl Packing {
+    /// Bytes that hold codes `codes`, which begin with a whole chunk.
+    fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
+        codes.start * self.bits / 8..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
+    }
+
+    /// Whether a field can lie in two words.
+    fn straddles(&self) -> bool {
+        !matches!(self.bits, 2 | 4 | 8)
+    }
+
+    /// Chunk `i` of `words`.
+    fn unpack(&self, words: &[u32], i: usize) -> [u32; CHUNK] {
+        let at = i * self.bits;
+        match (self.bits, self.planes) {
+            (2, _) => unpack::<2>(&chunk(words, at)),
+            (3, false) => unpack::<3>(&chunk(words, at)),
+            (3, true) => unpack_planes::<3>(&chunk(words, at)),
+            (4, _) => unpack::<4>(&chunk(words, at)),
+            (5, false) => unpack::<5>(&chunk(words, at)),
+            (5, true) => unpack_planes::<5>(&chunk(words, at)),
+            (6, false) => unpack::<6>(&chunk(words, at)),
+            (6, true) => unpack_planes::<6>(&chunk(words, at)),
+            (7, false) => unpack::<7>(&chunk(words, at)),
+            (7, true) => unpack_planes::<7>(&chunk(words, at)),
+            _ => unpack::<8>(&chunk(words, at)),
+        }
+    }
+}
+
+/// Bits of a word, of codes and zero points alike.
+fn word_bits(packed: &Packed<'_>) -> Result<usize> {
+    let dtype = packed.qweight.dtype();
+    match dtype {
+        Dtype::I16 | Dtype::I8 => packed.check_words(&[dtype])?,
+        _ => packed.check_words(&[Dtype::I32, Dtype::U32])?,
+    }
+    Ok(dtype.bits())
+}
 
 /// Bits of a code, and input features. The width must fit the shapes of all tensors at once; the config
 /// decides where several do, and must be among them.
-fn bits_and_inputs(packed: &Packed<'_>, g_idx: Option<&Tensor<'_>>, all: &Index<'_>) -> Result<(usize, usize)> {
+fn bits_and_inputs(
+    packed: &Packed<'_>,
+    word_bits: usize,
+    g_idx: Option<&Tensor<'_>>,
+    module: &Module<'_>,
+) -> Result<(usize, usize)> {
     let t = &packed.qweight;
     let rows = packed.words[0];
     let inputs = |bits: usize| match g_idx {
-        Some(g) => (words_of(g.elements(), bits) == Some(rows)).then(|| g.elements()),
-        None => rows.checked_mul(32).filter(|all| all.is_multiple_of(bits)).map(|all| all / bits),
+        Some(g) => (words_of(g.elements(), bits, word_bits) == Some(rows)).then(|| g.elements()),
+        None => rows.checked_mul(word_bits).filter(|all| all.is_multiple_of(bits)).map(|all| all / bits),
     };
     let zeros_fit = |bits: usize| {
         let shape = packed.qzeros.as_ref().map(Tensor::shape);
-        shape.is_none_or(|shape| words_of(packed.n, bits).is_some_and(|words| shape == [packed.groups, words]))
+        let words = words_of(packed.n, bits, word_bits);
+        shape.is_none_or(|shape| words.is_some_and(|words| shape == [packed.groups, words]))
     };
     if let Some(g) = g_idx.filter(|g| g.dtype() != Dtype::I32 || g.shape().len() != 1) {
         return Err(wrong(g, "a g_idx is I32 and has one dimension"));
     }
+    // Narrow words hold whole codes only.
+    let widths = (2..=8usize).filter(|&bits| word_bits == 32 || word_bits.is_multiple_of(bits));
     let fitting: Vec<(usize, usize)> =
-        WIDTHS.iter().filter(|&&b| zeros_fit(b)).filter_map(|&b| Some((b, inputs(b)?))).collect();
-    // Per-module overrides outrank the general figure; then only the shapes speak, if they can.
-    let overridden = all.config.has("dynamic") || all.config.has("extra_config");
-    let configured = all.config.int(&["bits"]).filter(|_| !overridden);
+        widths.filter(|&bits| zeros_fit(bits)).filter_map(|bits| Some((bits, inputs(bits)?))).collect();
+    // Rules that are not understood may outrank the general figure; then only the shapes speak, if they can.
+    let configured = module.int(&["bits"]).filter(|_| !module.uncertain);
     let proved = packed.qzeros.is_some() || g_idx.is_some();
     match (configured, fitting.as_slice()) {
-        (Some((bits @ 5..=7, place)), _) => Err(refused(t, "GPTQ", format!("planar packing of {bits} bits ({place})"))),
         (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
             Some(found) => Ok(*found),
             None => Err(wrong(t, format!("{place} says {bits} bits; {}", shapes(packed, g_idx, fitting)))),
@@ -109,8 +159,8 @@ fn bits_and_inputs(packed: &Packed<'_>, g_idx: Option<&Tensor<'_>>, all: &Index<
 }
 
 /// Words that `codes` codes take.
-fn words_of(codes: usize, bits: usize) -> Option<usize> {
-    Some(codes.checked_mul(bits)?.div_ceil(32))
+fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
+    Some(codes.checked_mul(bits)?.div_ceil(word_bits))
 }
 
 /// What the shapes say of the width, for an error.
@@ -119,6 +169,42 @@ fn shapes(packed: &Packed<'_>, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, us
     let widths = if widths.is_empty() { "none".to_owned() } else { widths.join(" or ") };
     let (zeros, index) = (packed.qzeros.as_ref().map(Tensor::shape), g_idx.map(Tensor::shape));
     format!("scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}", packed.scales.shape())
+}
+
+/// The name of a format of zero points, under whichever key it is.
+const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
+
+/// How the codes are packed: planes and streams have the same shapes, so that only the config can tell.
+fn packing(
+    packed: &Packed<'_>,
+    word_bits: usize,
+    bits: usize,
+    k: usize,
+    module: &Module<'_>,
+    all: &Index<'_>,
+) -> Result<Packing> {
+    let t = &packed.qweight;
+    let format = module.text(FORMAT).map(|(format, _)| format);
+    // AutoRound says so in what it exports under GPTQ's name, too.
+    let auto_round = all.config.is_auto_round() || module.text(&["autoround_version"]).is_some();
+    let planes = match (bits, format) {
+        (2 | 4 | 8, _) => false,
+        (_, Some("gptq_p")) => true,
+        (3, _) => false,
+        _ if auto_round => false,
+        _ if all.config.method().as_deref() == Some("gptq") || format.is_some() => true,
+        _ => {
+            let what = format!("{bits} bits can be planes (gptqmodel) or a stream (AutoRound), and no config tells");
+            return Err(wrong(t, what));
+        }
+    };
+    if planes && !(word_bits == 32 && k.is_multiple_of(CHUNK) && packed.n.is_multiple_of(CHUNK)) {
+        return Err(wrong(
+            t,
+            format!("planes of {bits} bits hold 32 codes of inputs and of outputs, in words of 32 bits"),
+        ));
+    }
+    Ok(Packing { bits, word_bits, planes })
 }
 
 /// Where zero points come from.
@@ -130,10 +216,10 @@ enum Zeros<'m> {
     Symmetric,
 }
 
-fn zeros<'m>(packed: &Packed<'m>, bits: usize, all: &Index<'m>) -> Result<Zeros<'m>> {
+fn zeros<'m>(packed: &Packed<'m>, packing: Packing, module: &Module<'_>) -> Result<Zeros<'m>> {
     let t = &packed.qweight;
-    let format = all.config.text(&["checkpoint_format", "format", "packing_format"]);
-    let symmetric = all.config.flag("sym");
+    let format = module.text(FORMAT);
+    let symmetric = module.flag("sym");
     let Some(qzeros) = packed.qzeros else {
         return match symmetric {
             Some(true) => Ok(Zeros::Symmetric),
@@ -142,13 +228,14 @@ fn zeros<'m>(packed: &Packed<'m>, bits: usize, all: &Index<'m>) -> Result<Zeros<
     };
     let part = qzeros.part();
     let version_1 = match format {
-        Some(("gptq_v2" | "auto_round:gptqmodel" | "auto_round", _)) => false,
-        Some(("gptq" | "auto_round:auto_gptq" | "auto_round:gptq", _)) | None => true,
+        Some(("gptq_v2" | "gptq_p" | "auto_round:gptqmodel" | "auto_round", _)) => false,
+        // What is in planes is version 2 whatever it is called. Of Marlin these are the words before repacking.
+        Some(("gptq" | "marlin" | "auto_round:auto_gptq" | "auto_round:gptq", _)) | None => !packing.planes,
         Some((other, place)) => return Err(refused(t, "GPTQ", format!("{place} says its format is `{other}`"))),
     };
     // The middle of the range, stored as it is: nonsense in version 1, where it would read as one more.
     let suspect = version_1 && (symmetric == Some(true) || format.is_none() && symmetric.is_none());
-    if suspect && part.is_readable() && is_middle(&part, packed, bits)? {
+    if suspect && part.is_readable() && is_middle(&part, packed, packing)? {
         return match symmetric {
             // gptqmodel's transformers path writes version 2 under the name of version 1.
             Some(true) => Ok(Zeros::Symmetric),
@@ -163,13 +250,13 @@ fn zeros<'m>(packed: &Packed<'m>, bits: usize, all: &Index<'m>) -> Result<Zeros<
 
 /// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so that the
 /// beginning tells.
-fn is_middle(qzeros: &Part<'_>, packed: &Packed<'_>, bits: usize) -> Result<bool> {
-    let (stride, n) = ((packed.n * bits).div_ceil(32), packed.n.min(1024));
+fn is_middle(qzeros: &Part<'_>, packed: &Packed<'_>, packing: Packing) -> Result<bool> {
+    let (stride, n) = (packing.bytes(&(0..packed.n)).end, packed.n.min(1024));
     let (mut staging, mut words, mut middle) = (Vec::new(), Vec::new(), true);
     let groups: Vec<usize> = (0..packed.groups.min(4)).collect();
-    for_each_zeros(qzeros, stride, &groups, 0..(n * bits).div_ceil(32), &mut staging, &mut words, |_, words| {
-        let mut stored = (0..n.div_ceil(CHUNK)).flat_map(|i| unpack_any(words, i, bits)).take(n);
-        middle &= stored.all(|code| code == 1 << (bits - 1));
+    for_each_zeros(qzeros, stride, &groups, packing.bytes(&(0..n)), &mut staging, &mut words, |_, words| {
+        let mut stored = (0..n.div_ceil(CHUNK)).flat_map(|i| packing.unpack(words, i)).take(n);
+        middle &= stored.all(|code| code == 1 << (packing.bits - 1));
     })?;
     Ok(middle)
 }
@@ -183,7 +270,7 @@ struct Weight<'m> {
     scales: Floats<'m>,
     zeros: Zeros<'m>,
     g_idx: Option<Part<'m>>,
-    bits: usize,
+    packing: Packing,
     k: usize,
     n: usize,
     groups: usize,
@@ -218,27 +305,36 @@ impl Weight<'_> {
 
     fn load_zeros(&self, groups: &[usize], tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers { zeros, staging, zero_words, .. } = buffers;
-        let (count, middle) = (groups.len(), (1u32 << (self.bits - 1)) as f32);
+        let Packing { bits, word_bits, .. } = self.packing;
+        let (count, middle) = (groups.len(), (1u32 << (bits - 1)) as f32);
         zeros.clear();
         zeros.resize(count * tile.rows.len(), middle);
         let Zeros::Packed { part, version_1 } = self.zeros else { return Ok(()) };
-        let stride = (self.n * self.bits).div_ceil(32);
-        let cols = tile.rows.start * self.bits / 32..(tile.rows.end * self.bits).div_ceil(32);
-        let three = version_1 && self.bits == 3;
-        for_each_zeros(&part, stride, groups, cols, staging, zero_words, |g, words| {
+        let stride = self.packing.bytes(&(0..self.n)).end;
+        // What is added to each by itself.
+        let one = u32::from(version_1 && self.packing.straddles());
+        let mask = (1 << bits) - 1;
+        for_each_zeros(&part, stride, groups, self.packing.bytes(&tile.rows), staging, zero_words, |g, words| {
             if version_1 {
-                restore_zeros(words, self.bits);
+                restore_zeros(words, bits, word_bits);
             }
             for (i, rows) in zeros.chunks_mut(CHUNK * count).enumerate() {
-                let codes = unpack_any(words, i, self.bits);
+                let codes = self.packing.unpack(words, i);
                 for (row, code) in rows.chunks_exact_mut(count).zip(codes) {
-                    row[g] = if three { (code + 1) & 7 } else { code } as f32;
+                    row[g] = ((code + one) & mask) as f32;
                 }
             }
         })
     }
 
-    fn run<const BITS: usize>(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn run<const BITS: usize, const PLANES: bool>(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let (count, first) = (rows.len(), rows.start - tile.rows.start);
         let words_per_row = buffers.words.len() / tile.rows.len();
         let groups = buffers.scales.len() / tile.rows.len();
@@ -247,7 +343,7 @@ impl Weight<'_> {
         } else {
             Columns::Indexed(&buffers.index)
         };
-        let kernel = Rows::<BITS> {
+        let kernel = Rows::<BITS, PLANES> {
             words: &buffers.words[first * words_per_row..(first + count) * words_per_row],
             words_per_row,
             cols: tile.cols.len(),
@@ -260,35 +356,24 @@ impl Weight<'_> {
     }
 }
 
-/// Chunk `i` of `words`, at a width known at run time.
-fn unpack_any(words: &[u32], i: usize, bits: usize) -> [u32; CHUNK] {
-    match bits {
-        2 => unpack::<2>(&chunk(words, i * 2)),
-        3 => unpack::<3>(&chunk(words, i * 3)),
-        4 => unpack::<4>(&chunk(words, i * 4)),
-        _ => unpack::<8>(&chunk(words, i * 8)),
-    }
-}
-
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         // A tile of some of the columns can still name any group, so each of its columns may bring one.
         let scattered = self.g_idx.is_some() && self.k > INDEXED_COLS;
         let groups = if scattered { 1.0 } else { self.groups as f64 / self.k as f64 };
-        let load_bits = self.bits as f64 + 64.0 * groups;
+        let load_bits = self.packing.bits as f64 + 64.0 * groups;
         Grid { rows: self.n, cols: self.k, row_align: CHUNK, col_align: CHUNK, load_bits, transposed: true }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let words = tile.cols.start * self.bits / 32..(tile.cols.end * self.bits).div_ceil(32);
-        load::read_transposed(
-            &self.qweight,
-            self.n,
-            words,
-            tile.rows.clone(),
-            &mut buffers.staging,
-            &mut buffers.words,
-        )?;
+        let Packing { bits, word_bits, .. } = self.packing;
+        let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
+        let (part, n, rows) = (&self.qweight, self.n, tile.rows.clone());
+        match word_bits {
+            8 => load::read_transposed::<1>(part, n, words, rows, &mut buffers.staging, &mut buffers.words)?,
+            16 => load::read_transposed::<2>(part, n, words, rows, &mut buffers.staging, &mut buffers.words)?,
+            _ => load::read_transposed::<4>(part, n, words, rows, &mut buffers.staging, &mut buffers.words)?,
+        }
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;
         let Buffers { staging, row, scales, .. } = buffers;
         load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
@@ -296,11 +381,23 @@ impl Decode for Weight<'_> {
     }
 
     fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
-        match self.bits {
-            2 => self.run::<2>(tile, rows, buffers, level, out),
-            3 => self.run::<3>(tile, rows, buffers, level, out),
-            4 => self.run::<4>(tile, rows, buffers, level, out),
-            _ => self.run::<8>(tile, rows, buffers, level, out),
+        macro_rules! run {
+            ($bits:literal, $planes:literal) => {
+                self.run::<$bits, $planes>(tile, rows, buffers, level, out)
+            };
+        }
+        match (self.packing.bits, self.packing.planes) {
+            (2, _) => run!(2, false),
+            (3, false) => run!(3, false),
+            (3, true) => run!(3, true),
+            (4, _) => run!(4, false),
+            (5, false) => run!(5, false),
+            (5, true) => run!(5, true),
+            (6, false) => run!(6, false),
+            (6, true) => run!(6, true),
+            (7, false) => run!(7, false),
+            (7, true) => run!(7, true),
+            _ => run!(8, false),
         }
     }
 }

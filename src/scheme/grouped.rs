@@ -8,7 +8,7 @@ use super::{Buffers, Decode, Floats, Fp8Format, Grid, Tile, read};
 use crate::element::Out;
 use crate::model::Part;
 use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E5M2, Int, Number, Rows};
+use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E5M2, Int, Number, Quarters, Rows};
 use crate::remember::packed::CHUNK;
 use crate::simd::{Level, dispatch};
 use crate::{Result, TargetDtype};
@@ -19,6 +19,8 @@ pub(super) enum Meaning {
     Int(Int),
     /// FP4.
     E2M1(E2M1),
+    /// Integers of four bits with a sign of their own, in quarters.
+    Quarters,
     /// FP6.
     E2M3,
     E3M2,
@@ -134,8 +136,9 @@ impl Decode for Grouped<'_> {
     fn grid(&self) -> Grid {
         let numbers = if self.offsets.is_some() { 64.0 } else { 32.0 };
         let per_group = self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
-        let bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
-        let load_bits = bits as f64 + numbers / per_group as f64;
+        // Codes that are brought into rows take a byte each.
+        let code_bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
+        let load_bits = code_bits as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
             Codes::Rows { .. } if self.bits == 8 => ((1, 1), false),
             Codes::Rows { .. } => ((1, CHUNK), false),
@@ -185,6 +188,7 @@ impl Decode for Grouped<'_> {
             (Meaning::Int(int), _) => run!(8, int),
             (Meaning::E2M1(fp4), 4) => run!(4, fp4),
             (Meaning::E2M1(fp4), _) => run!(8, fp4),
+            (Meaning::Quarters, _) => run!(4, Quarters),
             (Meaning::E2M3, 6) => run!(6, E2M3),
             (Meaning::E2M3, _) => run!(8, E2M3),
             (Meaning::E3M2, 6) => run!(6, E3M2),

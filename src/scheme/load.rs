@@ -109,10 +109,10 @@ const GAP: usize = 4096;
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const SPAN: usize = 256 << 10;
 
-/// Reads rows `rows`, columns `cols` (in words) of a matrix of `stride` words a row, transposed:
-/// `out[c * rows.len() + r]`.
+/// Reads rows `rows`, columns `cols` (in words) of a matrix of `stride` words a row, transposed. Words have `SIZE` bytes,
+/// and each column of `out` as many words of 32 bits as `rows` take: of four bytes, `out[c * rows.len() + r]`.
 #[cfg(any(feature = "gptq", feature = "awq"))]
-pub(crate) fn read_transposed(
+pub(crate) fn read_transposed<const SIZE: usize>(
     part: &Part<'_>,
     stride: usize,
     rows: Range<usize>,
@@ -120,28 +120,29 @@ pub(crate) fn read_transposed(
     staging: &mut Vec<u8>,
     out: &mut Vec<u32>,
 ) -> Result<()> {
-    let (height, width) = (rows.len(), cols.len() * 4);
+    let (height, width) = (rows.len(), cols.len() * SIZE);
     // Rows a power of two apart share cache sets; the extra line spreads them.
-    let pitch = width.next_multiple_of(SQUARE * 4) + 64;
-    let span = stride * 4 * STRIP;
-    let joined = stride * 4 - width <= GAP && span <= SPAN;
+    let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
+    let span = stride * SIZE * STRIP;
+    let joined = stride * SIZE - width <= GAP && span <= SPAN;
     staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
     let (lines, joint) = staging.split_at_mut(pitch * STRIP);
-    out.resize(height * cols.len(), 0);
+    let words = (height * SIZE).div_ceil(4);
+    out.resize(words * cols.len(), 0);
     for first in (0..height).step_by(STRIP) {
         let strip = STRIP.min(height - first);
-        let at = |r: usize| ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * 4;
+        let at = |r: usize| ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * SIZE as u64;
         let targets = lines.chunks_exact_mut(pitch).take(strip).map(|line| &mut line[..width]);
         if joined {
-            let joint = &mut joint[..(strip - 1) * stride * 4 + width];
+            let joint = &mut joint[..(strip - 1) * stride * SIZE + width];
             part.read_at(at(0), joint)?;
-            targets.zip(joint.chunks(stride * 4)).for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
+            targets.zip(joint.chunks(stride * SIZE)).for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
         } else {
             for (r, line) in targets.enumerate() {
                 part.read_at(at(r), line)?;
             }
         }
-        transpose(lines, pitch, out, height, first..first + strip);
+        transpose::<SIZE>(lines, pitch, out, words, first..first + strip);
     }
     Ok(())
 }
@@ -150,15 +151,19 @@ pub(crate) fn read_transposed(
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const SQUARE: usize = 8;
 
-/// Moves `STRIP` lines of words, `pitch` bytes apart, into rows `rows` of each column of `out`.
+/// Moves `STRIP` lines of words, `pitch` bytes apart, into rows `rows` of each column of `out`, which has `height` words
+/// of 32 bits.
 #[cfg(any(feature = "gptq", feature = "awq"))]
-fn transpose(lines: &[u8], pitch: usize, out: &mut [u32], height: usize, rows: Range<usize>) {
+fn transpose<const SIZE: usize>(lines: &[u8], pitch: usize, out: &mut [u32], height: usize, rows: Range<usize>) {
+    let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
         let mut block = [[0u32; STRIP]; SQUARE];
         for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
-            let words = line[c * SQUARE * 4..].as_chunks::<4>().0;
+            let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
             for (column, word) in block.iter_mut().zip(words) {
-                column[r] = u32::from_le_bytes(*word);
+                let mut wide = [0; 4];
+                wide[..SIZE].copy_from_slice(word);
+                column[r * SIZE / 4] |= u32::from_le_bytes(wide) << (r * SIZE % 4 * 8);
             }
         }
         for (column, block) in columns.chunks_exact_mut(height).zip(&block) {

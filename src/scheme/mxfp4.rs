@@ -39,15 +39,35 @@ fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
     QuantScheme::Grouped { family, codes, scales: Granularity::Group(BLOCK) }
 }
 
+/// What codes of four bits are, with its name.
+type Nibble = (Meaning, &'static str);
+
+const FP4: Nibble = (Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false }), "FP4");
+
+/// MXINT4.
+pub(super) const INT4: Nibble = (Meaning::Quarters, "INT4");
+
 /// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
 pub(super) fn in_rows<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, family: &'static str) -> Result<Group<'m>> {
+    nibbles_in_rows(t, name, scale, family, FP4)
+}
+
+/// [`in_rows`], where four bits are what `nibble` says.
+pub(super) fn nibbles_in_rows<'m>(
+    t: &Tensor<'m>,
+    name: &str,
+    scale: &Tensor<'m>,
+    family: &'static str,
+    nibble: Nibble,
+) -> Result<Group<'m>> {
     let (bytes, blocks) = (t.shape().last().copied(), scale.shape().last().copied());
     let leading = |t: &Tensor<'m>| t.shape().split_last().map(|(_, leading)| leading);
     let cols = blocks.and_then(|blocks| blocks.checked_mul(BLOCK)).filter(|_| leading(t) == leading(scale));
-    let plain = E2M1 { factor: 1.0, plain_zero: false };
     let (cols, bits, meaning, codes) = match (bytes, cols) {
-        (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => (cols, 4, Meaning::E2M1(plain), "FP4"),
-        (Some(bytes), Some(cols)) if cols % 4 == 0 && bytes == cols / 4 * 3 => (cols, 6, Meaning::E2M3, "FP6"),
+        (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => (cols, 4, nibble.0, nibble.1),
+        (Some(bytes), Some(cols)) if cols % 4 == 0 && bytes == cols / 4 * 3 && nibble.1 == FP4.1 => {
+            (cols, 6, Meaning::E2M3, "FP6")
+        }
         _ => {
             let what = format!("its scales `{}` {:?} are not one for 32 values of a row", scale.name(), scale.shape());
             return Err(wrong(t, what));

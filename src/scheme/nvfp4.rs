@@ -2,9 +2,11 @@
 //! `X_scale_2` F32, which multiplies; then perhaps a low-rank part and a factor for each column. Its stacks of experts
 //! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns.
 //! compressed-tensors: `P.weight_packed`, `P.weight_scale`, `P.weight_global_scale`, which divides. Global scales are
-//! one, or one for each matrix of a stack.
+//! one, or one for each matrix of a stack. AutoRound's are compressed-tensors' by name, and scale the code before the
+//! block does.
 //!
-//! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`.
+//! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
+//! `experimental/qmodules/nvfp4.py`.
 
 use std::ops::Range;
 
@@ -20,7 +22,7 @@ use crate::model::{Part, Tensor};
 use crate::remember::codebook::{Blocks, Pairs};
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::E2M1;
-use crate::remember::nvfp4::{BLOCK, block_scale, e2m1};
+use crate::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -119,6 +121,10 @@ impl Layout {
         if globals == 0 || globals != 1 && globals != stack {
             return Err(wrong(global, format!("`{}` has {stack} matrices", t.name())));
         }
+        let codes_first = divides && all.config.is_auto_round();
+        if codes_first && globals != 1 {
+            return Err(wrong(global, "AutoRound has one for each weight"));
+        }
         let columns = pre_quant_scale(t, k, all)?;
         let factors = Factors::find(t, [rows, k], all)?;
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
@@ -131,6 +137,7 @@ impl Layout {
                 global: Floats::ieee(global)?,
                 globals,
                 divides,
+                codes_first,
                 rows,
                 k,
                 rows_per_global: (rows / globals).max(1),
@@ -183,6 +190,8 @@ struct Weight<'m> {
     global: Floats<'m>,
     globals: usize,
     divides: bool,
+    /// Whether the global scale is applied to the codes, and not to the scales of blocks.
+    codes_first: bool,
     rows: usize,
     k: usize,
     rows_per_global: usize,
@@ -203,7 +212,7 @@ impl Decode for Weight<'_> {
         read(&self.scales, self.k / BLOCK, tile.rows.clone(), blocks.clone(), staging)?;
         scales.clear();
         for (r, codes) in tile.rows.clone().zip(staging.chunks_exact(blocks.len().max(1))) {
-            let global = row[r / self.rows_per_global - globals.start];
+            let global = if self.codes_first { 1.0 } else { row[r / self.rows_per_global - globals.start] };
             scales.extend(codes.iter().map(|&code| block_scale(code, global, self.divides)));
         }
         Ok(())
@@ -212,8 +221,13 @@ impl Decode for Weight<'_> {
     fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
         let (width, first) = (tile.cols.len(), rows.start - tile.rows.start);
         let values = first * width..(first + rows.len()) * width;
+        let mut codebook = e2m1(self.divides);
+        if let Some(&global) = buffers.row.first().filter(|_| self.codes_first) {
+            let factor = inverse(global);
+            codebook.iter_mut().for_each(|value| *value *= factor);
+        }
         let kernel = Blocks {
-            pairs: &Pairs::new(&e2m1(self.divides), false),
+            pairs: &Pairs::new(&codebook, false),
             bytes: &buffers.bytes[values.start / 2..values.end / 2],
             start: 0,
             block: BLOCK,

@@ -42,6 +42,7 @@ const COMPANION: &[(&str, TensorRole)] = &[
     (".weight_offset", TensorRole::ZeroPoint),
     (".weight_shape", TensorRole::QuantState),
     (".qzeros", TensorRole::ZeroPoint),
+    (".scaled_zeros", TensorRole::ZeroPoint),
     (".g_idx", TensorRole::GroupIndex),
     (".weight_g_idx", TensorRole::GroupIndex),
     (".SCB", TensorRole::Scale),

@@ -1,0 +1,182 @@
+//! Marlin, four bits, symmetric: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`, and `X.workspace`, which says
+//! nothing (GPTQ); `X.qweight` and `X.scales` of the same shapes, without `X.qzeros` (AWQ). The weight is `X.weight`
+//! `[out, in]`: `(q - 8) * s`.
+//!
+//! 16 inputs of 64 outputs are a run of 128 words, in the order in which the threads of a warp take them: word `4l + t` is
+//! of lane l and of the t-th 16 outputs, and has eight codes, interleaved 0, 2, 4, 6, 1, 3, 5, 7. Scales are permuted
+//! within 64 outputs; if there is one group, within 32.
+//!
+//! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`), AutoAWQ `modules/linear/marlin.py`.
+
+use std::ops::Range;
+
+use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use super::numbers::Numbers;
+use super::packed::group_size;
+#[cfg(feature = "awq")]
+use super::packed::{Layout, Packed};
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong};
+use crate::config::Module;
+use crate::model::{Part, Tensor};
+use crate::remember::grouped::Int;
+use crate::{Dtype, Result};
+
+pub(super) struct Marlin;
+
+impl Scheme for Marlin {
+    fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other(if t.name().ends_with('B') { "GPTQ Marlin" } else { "AWQ Marlin" })
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        #[cfg(feature = "gptq")]
+        if let Some(base) = super::base_of(t.name(), "B")
+            && let Some(scales) = all.at(base, "s")
+        {
+            return gptq(t, base, &scales, all).map(Some);
+        }
+        #[cfg(feature = "awq")]
+        if let Some(packed) = Packed::find(t, all)?
+            && packed.layout(all)? == Layout::Marlin
+        {
+            return awq(&packed, all).map(Some);
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(feature = "gptq")]
+fn gptq<'m>(t: &Tensor<'m>, base: &'m str, scales: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
+    let module = all.config.at(base.trim_end_matches('.'));
+    if let Some((bits, place)) = module.int(&["bits"]).filter(|(bits, _)| *bits != 4 && !module.uncertain) {
+        return Err(wrong(t, format!("{place} says {bits} bits, and Marlin has 4")));
+    }
+    let several = scales.shape().first().is_some_and(|&groups| groups > 1);
+    if module.flag("sym") == Some(false) || module.flag("desc_act") == Some(true) && several {
+        return Err(wrong(t, "the config says what Marlin has not: `sym: false`, or desc_act with several groups"));
+    }
+    let mut group = weight(t, scales, format!("{base}weight"), "GPTQ Marlin", &module)?;
+    // Zeros for the locks of the kernel.
+    let workspace = all.at(base, "workspace").filter(|w| w.dtype() == Dtype::I32);
+    group.parts.extend(workspace.map(|w| (TensorRole::QuantState, w)));
+    Ok(group)
+}
+
+#[cfg(feature = "awq")]
+fn awq<'m>(packed: &Packed<'m>, all: &Index<'m>) -> Result<Group<'m>> {
+    let module = all.config.at(packed.module());
+    packed.check_awq(Layout::Marlin, &module, all)?;
+    if module.flag("zero_point") == Some(true) {
+        return Err(wrong(&packed.qweight, "the config says `zero_point: true`, and Marlin has none"));
+    }
+    weight(&packed.qweight, &packed.scales, packed.weight(), "AWQ Marlin", &module)
+}
+
+fn weight<'m>(
+    t: &Tensor<'m>,
+    scales: &Tensor<'m>,
+    name: String,
+    family: &'static str,
+    module: &Module<'_>,
+) -> Result<Group<'m>> {
+    let misfit =
+        || wrong(t, format!("Marlin is I32 [in / 16, 2 * out] with scales [groups, out], here {:?}", scales.shape()));
+    let (&[depth, words], &[groups, n]) = (t.shape(), scales.shape()) else { return Err(misfit()) };
+    let k = depth.checked_mul(DEPTH).filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(RUN));
+    let is_words = matches!(t.dtype(), Dtype::I32 | Dtype::U32);
+    let Some(k) = k.filter(|&k| is_words && k > 0 && n > 0 && groups > 0) else { return Err(misfit()) };
+    let group = group_size(t, groups, k, false, module)?;
+    let codes = Codes::Own(Box::new(Runs { part: t.part(), n }));
+    let scale = Box::new(Permuted { floats: Floats::ieee(scales)?, n, single: groups == 1 });
+    let meaning = Meaning::Int(Int::offset_binary(4));
+    let decoder = Grouped::scaled(codes, 4, meaning, [n, k], row_groups(k, group), scale);
+    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scales)];
+    let granularity = if groups == 1 { Granularity::Channel } else { Granularity::Group(group) };
+    let scheme = QuantScheme::Grouped { family, codes: "INT4", scales: granularity };
+    Ok(Group { name, shape: vec![n, k], scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) })
+}
+
+/// Inputs and outputs of a run, and its bytes.
+const DEPTH: usize = 16;
+const RUN: usize = 64;
+const RUN_BYTES: usize = DEPTH * RUN / 2;
+
+/// Where each of the eight codes of a word lies: the first four are of one output, the others of one eight further on.
+const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Codes in runs.
+struct Runs<'m> {
+    part: Part<'m>,
+    n: usize,
+}
+
+impl Unpack for Runs<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        out.resize(tile.rows.len() * width, 0);
+        let bytes = tile.rows.start / RUN * RUN_BYTES..tile.rows.end.div_ceil(RUN) * RUN_BYTES;
+        for (i, row) in (tile.cols.start / DEPTH..tile.cols.end.div_ceil(DEPTH)).enumerate() {
+            read(&self.part, self.n * 8, row..row + 1, bytes.clone(), staging)?;
+            let blocks = out.chunks_exact_mut(RUN * width.max(1));
+            for (run, block) in staging.chunks_exact(RUN_BYTES).zip(blocks) {
+                place(run, block, width, i * DEPTH);
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (RUN, DEPTH)
+    }
+
+    fn transposed(&self) -> bool {
+        true
+    }
+}
+
+/// Puts the codes of a run into columns from `left` on of 64 rows, `width` wide.
+fn place(run: &[u8], rows: &mut [u8], width: usize, left: usize) {
+    for (i, word) in run.as_chunks().0.iter().enumerate() {
+        let (lane, tile, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
+        for (j, nibble) in NIBBLE.into_iter().enumerate() {
+            let row = tile * 16 + j / 4 * 8 + lane / 4;
+            let col = left + j / 2 % 2 * 8 + lane % 4 * 2 + j % 2;
+            rows[row * width + col] = (word >> (nibble * 4) & 15) as u8;
+        }
+    }
+}
+
+/// Scales, of which each row is permuted.
+struct Permuted<'m> {
+    floats: Floats<'m>,
+    n: usize,
+    /// Whether there is one group.
+    single: bool,
+}
+
+impl Permuted<'_> {
+    /// Where the scale of output `n` is.
+    fn place(&self, n: usize) -> usize {
+        if self.single {
+            n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2
+        } else {
+            n / 64 * 64 + n % 8 * 8 + n % 64 / 8
+        }
+    }
+}
+
+impl Numbers for Permuted<'_> {
+    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+        let stored = rows.start / RUN * RUN..rows.end.next_multiple_of(RUN).min(self.n);
+        let (at, mut row) = (out.len(), Vec::new());
+        out.resize(at + rows.len() * cols.len(), 0.0);
+        for (i, group) in cols.clone().enumerate() {
+            row.clear();
+            self.floats.extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
+            for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
+                out[i] = row[self.place(n) - stored.start];
+            }
+        }
+        Ok(())
+    }
+}
