@@ -1,5 +1,7 @@
 //! Every kernel at every CPU level and output type, against a twin that computes one value at a time.
 
+mod grouped;
+
 use half::{bf16, f16};
 
 use super::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
