@@ -5,6 +5,8 @@
 
 pub(crate) mod edit;
 mod module;
+mod patterns;
+mod sizes;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -31,6 +33,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("hf_quant_config.json", &["quantization"]),
     ("quantize_config.json", &[]),
     ("quant_config.json", &[]),
+    ("quantization_map.json", &[]),
 ];
 
 /// Lists of modules that stay unquantized, under the names that producers give them.
@@ -59,8 +62,10 @@ pub struct QuantConfig {
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
     skipped: OnceLock<Skips>,
-    /// Width of the model's layers.
-    hidden_size: Option<usize>,
+    /// How large the model's layers are.
+    sizes: sizes::Sizes,
+    /// What is said of modules by expressions whose order counts.
+    patterns: patterns::Patterns,
     /// What is said of single modules, compiled when first asked for.
     rules: OnceLock<module::Rules>,
 }
@@ -92,10 +97,15 @@ impl QuantConfig {
                 places.push(Place { name, values: values.clone(), order: order(text, keys, values) });
             }
         }
+        for file in module::maps(dir) {
+            if let Some((Value::Object(values), _)) = read_json(&dir.join(&file))? {
+                places.push(Place { name: file, values, ..Place::default() });
+            }
+        }
         let root = files.get("config.json").and_then(Option::as_ref).map(|(root, _)| root);
-        let size = |root: &Value| usize::try_from(root.get("hidden_size")?.as_u64()?).ok();
-        let hidden_size = root.and_then(|root| root.get("text_config").and_then(size).or_else(|| size(root)));
-        Ok(Self { places, hidden_size, directory: Some(dir.to_path_buf()), ..Self::default() })
+        let sizes = root.map(sizes::Sizes::new).unwrap_or_default();
+        let patterns = patterns::Patterns::read(&places, &dir.join("config.json"))?;
+        Ok(Self { places, sizes, patterns, directory: Some(dir.to_path_buf()), ..Self::default() })
     }
 
     /// Adds what AutoGPTQ writes into a safetensors file's own metadata (`gptq_bits`, …).
@@ -127,7 +137,12 @@ impl QuantConfig {
 
     /// Width of the layers, as `config.json` has it.
     pub(crate) fn hidden_size(&self) -> Option<usize> {
-        self.hidden_size
+        self.sizes.hidden
+    }
+
+    /// Outputs and inputs of the layer called `module`, as far as `config.json` and its name tell.
+    pub(crate) fn layer_sizes(&self, module: &str) -> [Option<usize>; 2] {
+        self.sizes.layer(module)
     }
 
     /// Whether anything says that the model is quantized.

@@ -33,6 +33,8 @@ pub struct ParsedModel {
     pub(crate) directory: Option<Directory>,
     pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) metadata: HashMap<String, String>,
+    /// What a pickle says beside tensors, by the way there.
+    pub(crate) facts: HashMap<String, String>,
     pub(crate) header_size: usize,
     pub(crate) config: QuantConfig,
     /// What the container holds that cannot be a tensor.
@@ -150,6 +152,7 @@ impl ParsedModel {
         }
         self.qnat = found.iter().filter_map(|&i| self.qnat.get(i).cloned()).collect();
         self.tensors = found.into_iter().map(|i| self.tensors[i].clone()).collect();
+        self.facts = self.facts.into_iter().filter_map(|(name, fact)| Some((below(&name)?, fact))).collect();
         self.skipped.retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
         Ok(self)
     }

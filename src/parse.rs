@@ -81,6 +81,8 @@ pub(crate) struct Contents {
     pub sources: Vec<Source>,
     pub tensors: Vec<crate::model::TensorInfo>,
     pub metadata: std::collections::HashMap<String, String>,
+    /// What a pickle says beside tensors, by the way there.
+    pub facts: std::collections::HashMap<String, String>,
     pub header_size: usize,
     pub skipped: Vec<crate::model::Skipped>,
     /// What the tensors of a QNAT file are, one for each.
@@ -98,6 +100,7 @@ impl Contents {
             sources: Vec::new(),
             tensors: Vec::new(),
             metadata: std::collections::HashMap::new(),
+            facts: std::collections::HashMap::new(),
             header_size,
             skipped: Vec::new(),
             qnat: Vec::new(),
@@ -114,6 +117,7 @@ impl Contents {
             directory: None,
             tensors: self.tensors,
             metadata: self.metadata,
+            facts: self.facts,
             header_size: self.header_size,
             config,
             skipped: self.skipped,

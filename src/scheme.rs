@@ -5,6 +5,7 @@
 mod awq;
 #[cfg(feature = "awq")]
 mod awq_wide;
+mod bitnet;
 #[cfg(feature = "bnb")]
 mod bnb;
 mod comfy;
@@ -13,6 +14,7 @@ mod decode;
 mod fit;
 mod foreign;
 mod fp8;
+mod gemma_qat;
 #[cfg(feature = "awq")]
 mod gemv;
 #[cfg(feature = "gguf")]
@@ -20,6 +22,8 @@ mod ggml;
 #[cfg(feature = "gptq")]
 mod gptq;
 mod grouped;
+mod hqq;
+mod hqq_meta;
 mod int8;
 mod kind;
 mod load;
@@ -37,11 +41,15 @@ mod nvfp4;
 mod packed;
 #[cfg(feature = "qnat")]
 mod qnat;
+mod quanto;
 mod quark;
 mod resolve;
 mod roles;
+mod runs;
 mod sparse;
 mod tiled;
+mod torchao;
+mod torchao_tiles;
 mod turned;
 
 use std::collections::HashMap;
@@ -53,6 +61,7 @@ pub use self::kind::{Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 pub(crate) use self::resolve::{Item, Resolution};
 pub(crate) use self::roles::role_of_dropped;
+pub(crate) use self::torchao::is_description;
 use crate::config::QuantConfig;
 use crate::model::Tensor;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
@@ -137,6 +146,11 @@ pub(crate) trait Scheme: Sync {
 const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "qnat")]
     &qnat::Qnat,
+    &torchao::Torchao,
+    &bitnet::BitNet,
+    &gemma_qat::GemmaQat,
+    &quanto::Quanto,
+    &hqq::Hqq,
     &comfy::ComfyUi,
     &modelopt::ModelOpt,
     &quark::Quark,
@@ -170,6 +184,12 @@ const SCHEMES: &[&dyn Scheme] = &[
 pub(crate) struct Index<'m> {
     by_name: HashMap<&'m str, Tensor<'m>>,
     pub config: &'m QuantConfig,
+    /// Of the container.
+    pub metadata: &'m HashMap<String, String>,
+    /// What a pickle says beside tensors.
+    pub facts: &'m HashMap<String, String>,
+    /// What the metadata say of parts of parameters, if torchao wrote them.
+    pub torchao: torchao::Parts<'m>,
     /// Whether the tensors come from GGUF, where types say all and no other scheme is meant by a name.
     pub is_gguf: bool,
     /// What the file says of layers in ComfyUI's own formats, if they are in it.
@@ -196,9 +216,14 @@ impl<'m> Index<'m> {
         };
         let is_gguf = model.is_gguf();
         let comfyui = comfy::Layers::of(model);
+        let (metadata, facts) = (&model.metadata, &model.facts);
+        let torchao = torchao::Parts::new(metadata);
         Self {
             by_name,
             config: &model.config,
+            metadata,
+            facts,
+            torchao,
             is_gguf,
             comfyui,
             #[cfg(feature = "bnb")]

@@ -317,8 +317,6 @@ fn foreign_schemes() {
         X.Qidxs I64 4,1; X.SU F16 8; X.SV F16 8 |  | Unsupported: `X.Qidxs` & QuIP#
         X.indices I32 1,4,8; X.centroids F16 1,256 |  | Unsupported: `X.indices` & VPTQ
         X.indices I32 1,4,8; X.centroids.weight F16 1,256 |  | Unsupported: `X.indices` & VPTQ
-        X.weight._data I8 4,8; X.weight._scale F32 4,1 |  | Unsupported: `X.weight._data` & quanto
-        X.weight._data._data U8 4,8; X.weight._shift F32 4,1 |  | Unsupported: `X.weight._data._data` & quanto
         X._weight_qdata I8 4,8; X._weight_scale F32 4,1 |  | Unsupported: `X._weight_qdata` & torchao
         X.weight I8 8,4; X.weight_scales F16 4 |  | Unsupported: `X.weight` & EETQ
         X.weight U8 4,4; X.scale F16 4,1; X.zero_point F16 4,1 |  | Unsupported: `X.weight` & SDNQ
@@ -326,29 +324,6 @@ fn foreign_schemes() {
         X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,
-    );
-}
-
-/// Layouts that contradict themselves, or their config.
-#[test]
-fn grouped_schemes() {
-    check(
-        r#"
-        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 |  | Parse: `X.weight_packed` & how many columns
-        X.weight_packed I32 4,1; X.weight_scale BF16 4,3 | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"group_size":4}}}} | Parse: `X.weight_packed` & groups of 4
-        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 | {"config_groups":{"g":{"targets":["re:X"],"weights":{"num_bits":4,"symmetric":false}}}} | Parse: `X.weight_zero_point` & missing
-        X.weight_packed U8 4,16; X.weight_scale U8 4,2 |  | Parse: `X.weight_packed` & one for 32 values
-        X.compressed F16 4; X.bitmask U8 4,1; X.shape I64 2 |  | Parse: `X.bitmask`
-        X_blocks U8 2,4,1,16; X_scales U8 2,4,2 |  | Parse: `X_blocks` & one for each block
-        X_blocks U8 2,4,16; X_scales U8 2,4 |  | Parse: `X_blocks`
-        X.weight I8 4,16; X.scale F8_E8M0 4,2 |  | Parse: `X.weight` & one for 32 values
-        X.weight I8 4,16; X.weight_scale BF16 3,1 |  | Parse: `X.weight` & does not fit
-        X.weight I8 4,16; X.weight_scale BF16 4,1; X.weight_zero_point I8 3,1 |  | Parse: `X.weight_zero_point`
-        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,2 |  | Parse: `X.biases`
-        X.weight U32 4,8; X.scales BF16 4,1 |  | Parse: `X.weight` & `X.biases` is missing
-        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,1 |  | Parse: `X.weight` & (bits, group)
-        X.weight U32 4,8; X.scales U8 4,8 |  | Unsupported: `X.weight` & no mode
-        "#,
     );
 }
 

@@ -110,3 +110,38 @@ fn awq_more() {
 fn marlin() {
     check("marlin", 7);
 }
+
+#[test]
+fn torchao() {
+    check("torchao", 28);
+}
+
+#[test]
+fn bitnet() {
+    check("bitnet", 8);
+}
+
+#[test]
+fn gemma_qat() {
+    check("gemma_qat", 7);
+}
+
+#[test]
+fn quanto() {
+    check("quanto", 26);
+}
+
+#[test]
+fn hqq() {
+    check("hqq", 15);
+}
+
+/// What torchao says in the metadata of parts is untrue of the output, which has none.
+#[test]
+fn torchao_metadata_is_gone() {
+    let model = parse(data().join("torchao/intx_bits/model")).unwrap();
+    let output = anamnesis::parse_bytes(model.remember_to_bytes(TARGETS[0].0).unwrap()).unwrap();
+    let mut keys: Vec<&str> = output.metadata().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["format"]);
+}

@@ -2,6 +2,7 @@
 //! its path, else the first whose pattern fits (gptqmodel `dynamic_get`, auto-round `get_layer_config`).
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -198,4 +199,17 @@ impl<'c> Module<'c> {
         }
         self.first(&["weight_block_size", "block_structure"], pair)
     }
+}
+
+/// Endings of files that say of each module how quanto has quantized it.
+const MODULE_MAP: &str = "_qmap.json";
+
+/// Names of quanto's maps in `dir`, sorted.
+pub(super) fn maps(dir: &Path) -> Vec<String> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| name.ends_with(MODULE_MAP));
+    names.sort_unstable();
+    names
 }

@@ -6,6 +6,7 @@ use super::draft::Draft;
 use super::options::{ConvertOptions, ConvertTarget};
 use super::report::Report;
 use crate::model::ParsedModel;
+use crate::scheme::is_description;
 use crate::write::{Entry, Layout, safetensors};
 use crate::{AnamnesisError, Result};
 
@@ -84,7 +85,12 @@ fn in_safetensors(
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
     let mut metadata = model.metadata.clone();
-    metadata.retain(|key, _| !UNTRUE.iter().any(|untrue| key.starts_with(untrue)));
+    // torchao's description of each parameter in parts, and their list.
+    let described = metadata.values().any(|value| is_description(value));
+    metadata.retain(|key, value| {
+        let untrue = UNTRUE.iter().any(|untrue| key.starts_with(untrue));
+        !(untrue || described && (key == "tensor_names" || is_description(value)))
+    });
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     let entries: Vec<Entry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {

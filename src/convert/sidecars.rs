@@ -8,8 +8,13 @@ use crate::parse::directory::is_weights;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Files that describe a quantization, and nothing else.
-const QUANTIZATION: &[&str] =
-    &["quantize_config.json", "quant_config.json", "hf_quant_config.json", "quantization_config.json"];
+const QUANTIZATION: &[&str] = &[
+    "quantize_config.json",
+    "quant_config.json",
+    "hf_quant_config.json",
+    "quantization_config.json",
+    "quantization_map.json",
+];
 
 /// Files that describe a model, its quantization among other things.
 const CONFIGS: &[&str] = &["config.json", "params.json"];

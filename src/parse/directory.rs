@@ -217,7 +217,7 @@ fn is_inside(file: &str) -> bool {
 /// Adds a shard's contents.
 fn append(all: &mut Contents, shard: Contents) {
     let base = all.sources.len();
-    let Contents { sources, tensors, metadata, header_size, skipped, qnat, notes, .. } = shard;
+    let Contents { sources, tensors, metadata, facts, header_size, skipped, qnat, notes, .. } = shard;
     all.sources.extend(sources);
     all.tensors.extend(tensors.into_iter().map(|mut t| {
         t.source += base;
@@ -226,6 +226,7 @@ fn append(all: &mut Contents, shard: Contents) {
     metadata.into_iter().for_each(|(key, value)| {
         all.metadata.entry(key).or_insert(value);
     });
+    all.facts.extend(facts);
     all.header_size = all.header_size.saturating_add(header_size);
     all.skipped.extend(skipped);
     all.qnat.extend(qnat);

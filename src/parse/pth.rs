@@ -3,6 +3,7 @@
 //!
 //! Formats: torch `torch/serialization.py`, `_load` and `_legacy_load`.
 
+mod facts;
 mod front;
 mod globals;
 mod input;
@@ -172,7 +173,7 @@ fn open_archive(source: &Source, archive: &Archive) -> Result<Contents> {
         }
         storage.check_len(member.len).map(|()| place)
     };
-    let found = tensors::walk(root, &machine)?;
+    let found = tensors::walk_with(root, &machine, &mut contents.facts)?;
     tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
     not_empty(contents)
 }

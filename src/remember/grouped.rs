@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::remember::fp8::{Code, E4M3, E5M2, ScaleGrid, finite};
+use crate::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, ScaleGrid, finite};
 use crate::remember::packed::{CHUNK, unpack};
 use crate::simd::Kernel;
 
@@ -116,11 +116,24 @@ impl Number for Fp8E5M2 {
     }
 }
 
+/// FP8 of AMD's: one more exponent, no negative zero.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fp8E4M3Fnuz;
+
+impl Number for Fp8E4M3Fnuz {
+    #[inline(always)]
+    fn widen(self, code: u32) -> f32 {
+        E4M3Fnuz::widen(code as u8)
+    }
+}
+
 /// How values, scales and offsets come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Formula {
     /// `v * s`.
     Scale,
+    /// `v / s`.
+    Divide,
     /// `(v - z) * s`.
     ShiftScale,
     /// `v * s + b`.
@@ -161,7 +174,8 @@ impl<const BITS: usize, N: Number> Kernel for Rows<'_, BITS, N> {
         {
             let first = (self.grid.row(r) - self.scale_rows.start) * per_row;
             let scales = &self.scales[first..first + per_row];
-            let offsets = if self.formula == Formula::Scale { scales } else { &self.offsets[first..first + per_row] };
+            let plain = matches!(self.formula, Formula::Scale | Formula::Divide);
+            let offsets = if plain { scales } else { &self.offsets[first..first + per_row] };
             let mut values = [0.0; TILE];
             for (i, out) in out.chunks_mut(TILE).enumerate() {
                 let values = &mut values[..out.len().next_multiple_of(CHUNK)];
@@ -228,6 +242,7 @@ impl<const BITS: usize, N: Number> Rows<'_, BITS, N> {
         let between = |x: f32| if self.round { E::from_f32(x).to_f32() } else { x };
         match self.formula {
             Formula::Scale => v * s,
+            Formula::Divide => v / s,
             Formula::ShiftScale => between(v - o) * s,
             Formula::ScaleShift => between(v * s) + o,
         }

@@ -22,8 +22,8 @@ use super::fit::rows_and_cols;
 use super::fp8::Fp8;
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::int8::Int8;
-use super::tiled::Tiled;
-use super::{Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong};
+use super::tiled::{HEIGHT, Tiled, WIDTH};
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong};
 use crate::model::Tensor;
 use crate::{Dtype, ParsedModel, Result};
 
@@ -159,7 +159,7 @@ impl Scheme for ComfyUi {
 fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     const BLOCK: usize = 32;
     let (rows, cols) = matrix(t)?;
-    let scales = Box::new(Tiled::new(t, scale, rows, cols.div_ceil(BLOCK))?);
+    let scales = Box::new(tiled(t, scale, Floats::flushed_exponents(scale)?, [rows, cols.div_ceil(BLOCK)])?);
     let codes = Codes::Rows { part: t.part(), row_bytes: cols };
     let decoder = Grouped::scaled(codes, 8, Meaning::E4M3, [rows, cols], row_groups(cols, BLOCK), scales);
     let scheme = QuantScheme::Grouped { family: FAMILY, codes: "MXFP8", scales: Granularity::Group(BLOCK) };
@@ -175,6 +175,17 @@ fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     })
 }
 
+/// `floats` as the scales of `t`: `rows` × `cols`, and padding up to whole tiles.
+fn tiled<'m>(t: &Tensor<'_>, scale: &Tensor<'_>, floats: Floats<'m>, [rows, cols]: [usize; 2]) -> Result<Tiled<'m>> {
+    let padded = rows.checked_next_multiple_of(HEIGHT).zip(cols.checked_next_multiple_of(WIDTH));
+    if padded.is_none_or(|(rows, cols)| scale.shape() != [rows, cols]) {
+        let (name, shape) = (scale.name(), scale.shape());
+        let what = format!("its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {HEIGHT} x {WIDTH}");
+        return Err(wrong(t, what));
+    }
+    Ok(Tiled { floats, rows, cols })
+}
+
 fn matrix(t: &Tensor<'_>) -> Result<(usize, usize)> {
     if t.shape().len() == 2 { Ok(rows_and_cols(t.shape())) } else { Err(wrong(t, "its format has two dimensions")) }
 }
@@ -186,7 +197,6 @@ fn nvfp4<'m>(t: &Tensor<'m>, _scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Gr
 
 #[cfg(feature = "nvfp4")]
 fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
-    use super::Floats;
     use super::numbers::{Nested, Op};
     use crate::remember::grouped::E2M1;
     use crate::remember::nvfp4::BLOCK;
@@ -197,7 +207,7 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
     }
     let cols = bytes.checked_mul(2).ok_or_else(|| wrong(t, "it is too wide"))?;
     let scales = Box::new(Nested {
-        inner: Box::new(Tiled::new(t, scale, rows, cols.div_ceil(BLOCK))?),
+        inner: Box::new(tiled(t, scale, Floats::fp8(scale)?, [rows, cols.div_ceil(BLOCK)])?),
         outer: Floats::ieee(&global)?,
         count: 1,
         rows_each: rows.max(1),

@@ -64,6 +64,33 @@ pub(super) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
     }
 }
 
+/// The grid of scales that have a dimension for each of the weight's, and divide each: blocks of a matrix, of each
+/// matrix of a stack, or of all of them.
+pub(super) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
+    let ((&cols, rows), (&scale_cols, scale_rows)) = (w.split_last()?, s.split_last()?);
+    let divides = |(&dim, &n): (&usize, &usize)| dim == n || n > 0 && dim.is_multiple_of(n);
+    if rows.len() != scale_rows.len() || !w.iter().zip(s).all(divides) {
+        return None;
+    }
+    // The dimensions before the first that is cut have a scale for each index, and those behind it one for all.
+    let cut = rows.iter().zip(scale_rows).position(|(dim, n)| dim != n).unwrap_or(rows.len());
+    let (dim, n) = (rows.get(cut).copied().unwrap_or(1), scale_rows.get(cut).copied().unwrap_or(1));
+    if scale_rows.iter().skip(cut + 1).any(|&n| n != 1) {
+        return None;
+    }
+    let below = rows.iter().skip(cut + 1).try_fold(1usize, |n, &dim| n.checked_mul(dim))?;
+    let block_rows = (dim / n.max(1)).checked_mul(below)?;
+    let matrix_rows = dim.checked_mul(below)?;
+    let block_cols = (cols / scale_cols.max(1)).max(1);
+    Some(ScaleGrid {
+        matrix_rows: matrix_rows.max(1),
+        block_rows: block_rows.max(1),
+        block_cols,
+        rows_per_matrix: n,
+        cols: scale_cols,
+    })
+}
+
 /// A scale for each column of each expert of a stack, which is stored the other way round than a layer's weight:
 /// `[experts, out, 1]` over `[experts, in, out]` (FBGEMM's).
 fn by_column(w: &[usize], scale: &Tensor<'_>, module: &Module<'_>) -> Option<ScaleGrid> {

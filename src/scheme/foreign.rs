@@ -57,9 +57,7 @@ const SIGNS: &[Sign] = &[
     sign("packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)", ".weight", BYTES, &[".weight_scale"]),
     sign("SDNQ", ".weight", BYTES, &[".scale"]),
     sign("EETQ", ".weight", INT8, &[".weight_scales"]),
-    sign("Gemma QAT", ".embedding_quantized", &[], &[".embedding_scale"]),
     sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
-    sign("HQQ", ".W_q", &[], &[]),
     sign("AQLM", ".codes", &[], &[".codebooks"]),
     sign("EXL2", ".q_weight", &[], &[".q_scale"]),
     sign("EXL3", ".trellis", &[], &[]),
@@ -67,9 +65,6 @@ const SIGNS: &[Sign] = &[
     sign("QuIP#", ".Qidxs", &[], &[]),
     sign("VPTQ", ".indices", &[], &[".centroids"]),
     sign("VPTQ", ".indices", &[], &[".centroids.weight"]),
-    sign("optimum-quanto", ".weight._data", &[], &[]),
-    sign("optimum-quanto", ".weight._data._data", &[], &[]),
-    sign("torchao", "._weight_qdata", &[], &[]),
 ];
 
 /// Schemes of features that this build leaves out; whoever comes here, no scheme of the build has claimed.

@@ -50,7 +50,10 @@ impl Scheme for Fp8 {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(format) = Fp8Format::of(t.dtype()) else { return Ok(None) };
-        let scales_another = t.name().strip_suffix("_scale").is_some_and(|base| all.get(base).is_some());
+        let scales_another = t
+            .name()
+            .strip_suffix("_scale")
+            .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
         if scales_another || is_scale_name(t.name()) {
             return Ok(None);
         }

@@ -8,10 +8,10 @@ use super::{Buffers, Decode, Floats, Fp8Format, Grid, Tile, read};
 use crate::element::Out;
 use crate::model::Part;
 use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E5M2, Int, Number, Quarters, Rows};
+use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Quarters, Rows};
 use crate::remember::packed::CHUNK;
 use crate::simd::{Level, dispatch};
-use crate::{Result, TargetDtype};
+use crate::{Dtype, Result, TargetDtype};
 
 /// What codes stand for.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,20 @@ pub(super) enum Meaning {
     /// FP8.
     E4M3,
     E5M2,
+    E4M3Fnuz,
+}
+
+impl Meaning {
+    /// What bytes of this type stand for: integers of eight bits, or FP8.
+    pub(super) fn of_bytes(dtype: Dtype) -> Option<Self> {
+        match dtype {
+            Dtype::I8 => Some(Self::Int(Int::signed(8))),
+            Dtype::F8E4M3 => Some(Self::E4M3),
+            Dtype::F8E5M2 => Some(Self::E5M2),
+            Dtype::F8E4M3Fnuz => Some(Self::E4M3Fnuz),
+            _ => None,
+        }
+    }
 }
 
 impl Meaning {
@@ -77,6 +91,8 @@ pub(super) struct Grouped<'m> {
     pub formula: Formula,
     /// The type in which the library computes, and rounds between two operations.
     pub own: Option<TargetDtype>,
+    /// Scales and offsets as they are in that type, where they are not what they are in F32.
+    pub in_own: Option<[Box<dyn Numbers + 'm>; 2]>,
     /// A factor for each column.
     pub columns: Option<Floats<'m>>,
 }
@@ -92,7 +108,8 @@ impl<'m> Grouped<'m> {
         scales: Box<dyn Numbers + 'm>,
     ) -> Self {
         let formula = Formula::Scale;
-        Self { codes, bits, meaning, rows, cols, grid, scales, offsets: None, formula, own: None, columns: None }
+        let (offsets, own, in_own, columns) = (None, None, None, None);
+        Self { codes, bits, meaning, rows, cols, grid, scales, offsets, formula, own, in_own, columns }
     }
 
     fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
@@ -100,12 +117,12 @@ impl<'m> Grouped<'m> {
         (self.grid.rows(&tile.rows), cols)
     }
 
-    fn run<const BITS: usize, N: Number>(
+    fn run<'a, const BITS: usize, N: Number>(
         &self,
         number: N,
         tile: &Tile,
         rows: Range<usize>,
-        buffers: &Buffers,
+        buffers: &'a Buffers,
         level: Level,
         out: Out<'_>,
     ) {
@@ -113,6 +130,12 @@ impl<'m> Grouped<'m> {
         let (scale_rows, scale_cols) = self.scale_range(tile);
         let round =
             matches!((self.own, &out), (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_)));
+        // Those of the own type lie behind those of F32.
+        let half = |numbers: &'a [f32]| match (&self.in_own, numbers.split_at(numbers.len() / 2)) {
+            (None, _) => numbers,
+            (Some(_), (_, second)) if round => second,
+            (Some(_), (first, _)) => first,
+        };
         let kernel = Rows::<BITS, N> {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
             row_bytes,
@@ -120,8 +143,8 @@ impl<'m> Grouped<'m> {
             cols: tile.cols.clone(),
             number,
             grid: self.grid,
-            scales: &buffers.scales,
-            offsets: &buffers.zeros,
+            scales: half(&buffers.scales),
+            offsets: half(&buffers.zeros),
             scale_rows,
             scale_cols,
             formula: self.formula,
@@ -135,6 +158,7 @@ impl<'m> Grouped<'m> {
 impl Decode for Grouped<'_> {
     fn grid(&self) -> Grid {
         let numbers = if self.offsets.is_some() { 64.0 } else { 32.0 };
+        let numbers = if self.in_own.is_some() { 2.0 * numbers } else { numbers };
         let per_group = self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
         // Codes that are brought into rows take a byte each.
         let code_bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
@@ -161,7 +185,11 @@ impl Decode for Grouped<'_> {
         self.scales.extend(rows.clone(), cols.clone(), staging, scales)?;
         zeros.clear();
         if let Some(offsets) = &self.offsets {
-            offsets.extend(rows, cols, staging, zeros)?;
+            offsets.extend(rows.clone(), cols.clone(), staging, zeros)?;
+        }
+        if let Some([own_scales, own_offsets]) = &self.in_own {
+            own_scales.extend(rows.clone(), cols.clone(), staging, scales)?;
+            own_offsets.extend(rows, cols, staging, zeros)?;
         }
         row.clear();
         if let Some(columns) = &self.columns {
@@ -195,6 +223,7 @@ impl Decode for Grouped<'_> {
             (Meaning::E3M2, _) => run!(8, E3M2),
             (Meaning::E4M3, _) => run!(8, Fp8E4M3),
             (Meaning::E5M2, _) => run!(8, Fp8E5M2),
+            (Meaning::E4M3Fnuz, _) => run!(8, Fp8E4M3Fnuz),
         }
     }
 }

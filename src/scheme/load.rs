@@ -37,8 +37,18 @@ pub(crate) fn read(
 pub(crate) struct Floats<'m> {
     pub part: Part<'m>,
     dtype: Dtype,
-    /// Whether exponents mean half of what they are.
-    half: bool,
+    exponents: Exponents,
+}
+
+/// What the bytes of exponents stand for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Exponents {
+    /// What their dtype says.
+    Plain,
+    /// Half of the power of two.
+    Half,
+    /// The power of two, and zero for the smallest.
+    Flushed,
 }
 
 impl<'m> Floats<'m> {
@@ -46,7 +56,7 @@ impl<'m> Floats<'m> {
     pub(crate) fn new(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => {
-                Ok(Self { part: t.part(), dtype: t.dtype(), half: false })
+                Ok(Self { part: t.part(), dtype: t.dtype(), exponents: Exponents::Plain })
             }
             _ => Err(wrong(t, "scales are F32, F16, BF16, F8_E8M0 or U8 exponents")),
         }
@@ -54,13 +64,21 @@ impl<'m> Floats<'m> {
 
     /// U8 exponents as half of the power of two.
     pub(crate) fn half_exponents(t: &Tensor<'m>) -> Self {
-        Self { part: t.part(), dtype: Dtype::U8, half: true }
+        Self { part: t.part(), dtype: Dtype::U8, exponents: Exponents::Half }
+    }
+
+    /// Exponents, of which the smallest is zero and the largest infinity (comfy-kitchen `e8m0_to_f32`).
+    pub(crate) fn flushed_exponents(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F8E8M0 | Dtype::U8 => Ok(Self { part: t.part(), dtype: Dtype::U8, exponents: Exponents::Flushed }),
+            _ => Err(wrong(t, "scales of these blocks are F8_E8M0")),
+        }
     }
 
     /// E4M3, as the scales of small blocks are.
     pub(crate) fn fp8(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F8E4M3 | Dtype::U8 => Ok(Self { part: t.part(), dtype: Dtype::F8E4M3, half: false }),
+            Dtype::F8E4M3 | Dtype::U8 => Ok(Self { part: t.part(), dtype: Dtype::F8E4M3, exponents: Exponents::Plain }),
             _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
         }
     }
@@ -68,7 +86,9 @@ impl<'m> Floats<'m> {
     /// [`new`](Self::new) for scales that are ordinary floats.
     pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self { part: t.part(), dtype: t.dtype(), half: false }),
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => {
+                Ok(Self { part: t.part(), dtype: t.dtype(), exponents: Exponents::Plain })
+            }
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
         }
     }
@@ -89,7 +109,10 @@ impl<'m> Floats<'m> {
             Dtype::F16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_f16(u16::from_le_bytes(b)))),
             Dtype::BF16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_bf16(u16::from_le_bytes(b)))),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
-            _ if self.half => out.extend(staging.iter().map(|&b| half_of_exponent(b))),
+            _ if self.exponents == Exponents::Half => out.extend(staging.iter().map(|&b| half_of_exponent(b))),
+            _ if self.exponents == Exponents::Flushed => {
+                out.extend(staging.iter().map(|&b| if b == 0 { 0.0 } else { f32_from_exponent(b) }));
+            }
             Dtype::F8E8M0 => out.extend(staging.iter().map(|&b| f32_from_e8m0(b))),
             _ => out.extend(staging.iter().map(|&b| f32_from_exponent(b))),
         }

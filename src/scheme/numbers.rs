@@ -51,6 +51,62 @@ impl Numbers for Transposed<'_> {
     }
 }
 
+/// [`Transposed`] for numbers of any kind.
+pub(super) struct Turned<'m> {
+    pub inner: Box<dyn Numbers + 'm>,
+    /// Rows and columns of a matrix, as they are read.
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl Numbers for Turned<'_> {
+    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+        let mut stored = Vec::new();
+        let mut row = rows.start;
+        while row < rows.end {
+            let (matrix, first) = (row / self.rows.max(1), row % self.rows.max(1));
+            let n = (self.rows - first).min(rows.end - row);
+            stored.clear();
+            let lines = matrix * self.cols + cols.start..matrix * self.cols + cols.end;
+            self.inner.extend(lines, first..first + n, staging, &mut stored)?;
+            for r in 0..n {
+                out.extend(stored.iter().skip(r).step_by(n));
+            }
+            row += n;
+        }
+        Ok(())
+    }
+}
+
+/// One of the two numbers that lie together: the first or the second of each pair of columns.
+pub(super) struct OfPairs<'m> {
+    pub pairs: Floats<'m>,
+    /// Pairs in a row.
+    pub cols: usize,
+    pub second: bool,
+}
+
+impl Numbers for OfPairs<'_> {
+    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+        let mut both = Vec::new();
+        self.pairs.extend(self.cols * 2, rows, cols.start * 2..cols.end * 2, staging, &mut both)?;
+        out.extend(both.iter().skip(usize::from(self.second)).step_by(2));
+        Ok(())
+    }
+}
+
+/// Numbers with the other sign.
+pub(super) struct Negated<'m>(pub Box<dyn Numbers + 'm>);
+
+impl Numbers for Negated<'_> {
+    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+        let at = out.len();
+        self.0.extend(rows, cols, staging, out)?;
+        out[at..].iter_mut().for_each(|x| *x = -*x);
+        Ok(())
+    }
+}
+
 /// What a scale for a whole matrix does to those of its groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Op {

@@ -150,6 +150,11 @@ const METHODS: &[&str] = &[
     "auto-round",
     "mxfp4",
     "quark",
+    "torchao",
+    "bitnet",
+    "gemma",
+    "quanto",
+    "hqq",
 ];
 
 fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {

@@ -10,6 +10,7 @@ const ACTIVATION: &[&str] = &[
     "activation_scale",
     "input_global_scale",
     "input_activation_scale",
+    "output_activation_scale",
     "input_zero_point",
     "output_scale",
     "k_scale",
@@ -24,6 +25,9 @@ const ACTIVATION: &[&str] = &[
     // ModelOpt's affine FP8 cache. Other models have biases of theirs called `k_bias`.
     "k_proj.k_bias",
     "v_proj.v_bias",
+    "act_quant_scale",
+    "act_quant_zero_point",
+    "act_per_tensor_scale",
 ];
 
 /// Last parts of the names of tensors that mean nothing without a quantized weight.
@@ -38,6 +42,9 @@ const COMPANION: &[(&str, TensorRole)] = &[
     ("svdquant_lora_a", TensorRole::LowRank),
     ("svdquant_lora_b", TensorRole::LowRank),
     (".comfy_quant", TensorRole::QuantState),
+    (".embedding_scale", TensorRole::Scale),
+    (".weight._scale", TensorRole::Scale),
+    (".weight._shift", TensorRole::ZeroPoint),
     (".weight_zero_point", TensorRole::ZeroPoint),
     (".weight_offset", TensorRole::ZeroPoint),
     (".weight_shape", TensorRole::QuantState),

@@ -1,67 +1,76 @@
-//! Scales of one byte in the order in which matrix units want them: tiles of 128 rows and four columns, 512 bytes each,
-//! row of tiles by row of tiles. In a tile, row `r` and column `c` are byte `r % 32 * 16 + r / 32 * 4 + c`. Both
-//! dimensions are padded to whole tiles.
+//! Scales in the order that NVIDIA's block-scaled matrix products want them: tiles of 128 rows and four columns, 512
+//! numbers each, row of tiles by row of tiles. In a tile, row r and column c are number
+//! `r % 32 * 16 + r / 32 * 4 + c`. What is missing of the last tiles is padding.
 //!
-//! Layout: cuBLAS, "1D block scaling factors layout"; comfy-kitchen `float_utils.py` (`to_blocked`, `from_blocked`).
+//! Layout: <https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout>, torchao `to_blocked`.
 
 use std::ops::Range;
 
+use super::Floats;
 use super::numbers::Numbers;
-use super::{read, wrong};
-use crate::model::{Part, Tensor};
-use crate::remember::fp8::{Code, E4M3, f32_from_exponent};
-use crate::{Dtype, Result};
+use crate::Result;
 
-const ROWS: usize = 128;
-const COLS: usize = 4;
+/// Rows and columns of a tile, and the numbers in it.
+pub(super) const HEIGHT: usize = 128;
+pub(super) const WIDTH: usize = 4;
+const TILE: usize = HEIGHT * WIDTH;
 
-/// A matrix of such scales.
+/// Tiles that are read at once.
+const RUN: usize = 64;
+
+/// A matrix in tiles.
 pub(super) struct Tiled<'m> {
-    part: Part<'m>,
-    /// Tiles in a row of tiles.
-    tiles: usize,
-    widen: fn(u8) -> f32,
+    pub floats: Floats<'m>,
+    /// Rows and columns of the matrix, without the padding.
+    pub rows: usize,
+    pub cols: usize,
 }
 
-impl<'m> Tiled<'m> {
-    /// `scale`, E4M3 or exponents, as the scales of `t`: `rows` × `cols` without the padding.
-    pub(super) fn new(t: &Tensor<'_>, scale: &Tensor<'m>, rows: usize, cols: usize) -> Result<Self> {
-        let padded = rows.checked_next_multiple_of(ROWS).zip(cols.checked_next_multiple_of(COLS));
-        if padded.is_none_or(|(rows, cols)| scale.shape() != [rows, cols]) {
-            let (name, shape) = (scale.name(), scale.shape());
-            let what = format!("its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {ROWS} x {COLS}");
-            return Err(wrong(t, what));
-        }
-        let widen = match scale.dtype() {
-            Dtype::F8E4M3 => E4M3::widen,
-            Dtype::F8E8M0 | Dtype::U8 => f32_or_zero,
-            _ => return Err(wrong(scale, "scales in tiles are F8_E4M3 or F8_E8M0")),
-        };
-        Ok(Self { part: scale.part(), tiles: cols.div_ceil(COLS), widen })
-    }
+/// Numbers that are stored for `rows` × `cols`, if they can be counted.
+pub(super) fn stored(rows: usize, cols: usize) -> Option<usize> {
+    rows.div_ceil(HEIGHT).checked_mul(cols.div_ceil(WIDTH))?.checked_mul(TILE)
 }
 
-/// The power of two of an exponent byte, of which the smallest is zero (comfy-kitchen `e8m0_to_f32`).
-fn f32_or_zero(code: u8) -> f32 {
-    if code == 0 { 0.0 } else { f32_from_exponent(code) }
+/// Where a number is in its tile.
+fn place(row: usize, col: usize) -> usize {
+    row % 32 * 16 + row % HEIGHT / 32 * WIDTH + col % WIDTH
 }
 
 impl Numbers for Tiled<'_> {
     fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
-        let tiles = cols.start / COLS..cols.end.div_ceil(COLS);
-        let bytes = tiles.start * ROWS * COLS..tiles.end * ROWS * COLS;
-        let mut row = rows.start;
-        while row < rows.end {
-            let (line, first) = (row / ROWS, row % ROWS);
-            read(&self.part, self.tiles * ROWS * COLS, line..line + 1, bytes.clone(), staging)?;
-            let last = ROWS.min(first + rows.end - row);
-            for r in first..last {
-                let in_tile = r % 32 * 16 + r / 32 * COLS;
-                let byte = |c: usize| staging[(c / COLS - tiles.start) * ROWS * COLS + in_tile + c % COLS];
-                out.extend(cols.clone().map(|c| (self.widen)(byte(c))));
+        let (at, width, across) = (out.len(), cols.len(), self.cols.div_ceil(WIDTH));
+        out.resize(at + rows.len() * width, 0.0);
+        let all = across * TILE * self.rows.div_ceil(HEIGHT);
+        let mut numbers = Vec::new();
+        for down in rows.start / HEIGHT..rows.end.div_ceil(HEIGHT) {
+            let band = rows.start.max(down * HEIGHT)..rows.end.min((down + 1) * HEIGHT);
+            for first in (cols.start / WIDTH..cols.end.div_ceil(WIDTH)).step_by(RUN) {
+                let last = (first + RUN).min(cols.end.div_ceil(WIDTH));
+                numbers.clear();
+                let tiles = down * across + first..down * across + last;
+                self.floats.extend(all, 0..1, tiles.start * TILE..tiles.end * TILE, staging, &mut numbers)?;
+                for row in band.clone() {
+                    let line = &mut out[at + (row - rows.start) * width..][..width];
+                    for col in cols.start.max(first * WIDTH)..cols.end.min(last * WIDTH) {
+                        line[col - cols.start] = numbers[(col / WIDTH - first) * TILE + place(row, col)];
+                    }
+                }
             }
-            row += last - first;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{place, stored};
+
+    #[test]
+    fn places() {
+        let mut places: Vec<usize> = (0..128).flat_map(|row| (0..4).map(move |col| place(row, col))).collect();
+        assert_eq!((place(1, 0), place(32, 0), place(127, 3)), (16, 4, 511));
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..512));
+        assert_eq!((stored(129, 5), stored(0, 4)), (Some(2048), Some(0)));
     }
 }

@@ -57,7 +57,7 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let root = machine.run()?;
     let keys = machine.run()?;
     let mut contents = Contents::new(machine.input.at);
-    let found = tensors::walk(root, machine)?;
+    let found = tensors::walk_with(root, machine, &mut contents.facts)?;
     let mut read = Keys::default();
     let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut Contents| {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use super::facts;
 use super::pickle::Machine;
 use super::storage::{Keys, Place, Storage};
 use super::value::{Id, Node, View};
@@ -33,15 +34,25 @@ pub(super) struct Found {
 
 /// Every tensor below `root`, in order.
 pub(super) fn walk(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
-    walk_all(root, machine, false)
+    walk_all(root, machine, false, &mut HashMap::new())
+}
+
+/// The same, with the facts that are there.
+pub(super) fn walk_with(root: Id, machine: &Machine<'_>, facts: &mut HashMap<String, String>) -> Result<Vec<Found>> {
+    walk_all(root, machine, false, facts)
 }
 
 /// The same where persistent ids are tensors: each is the storage of its view.
 pub(super) fn walk_persistent(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
-    walk_all(root, machine, true)
+    walk_all(root, machine, true, &mut HashMap::new())
 }
 
-fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Found>> {
+fn walk_all(
+    root: Id,
+    machine: &Machine<'_>,
+    persistent: bool,
+    facts: &mut HashMap<String, String>,
+) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     // A value that is shared may be walked several times, but not without end.
     let mut steps = machine.values.len() * 4 + 100_000;
@@ -78,6 +89,11 @@ fn walk_all(root: Id, machine: &Machine<'_>, persistent: bool) -> Result<Vec<Fou
                         }
                     }
                     steps = steps.saturating_sub(1);
+                }
+                for (key, fact) in facts::of(entries, machine)? {
+                    let name = join(key);
+                    charge(name.len() + fact.len())?;
+                    facts.insert(name, fact);
                 }
                 below.retain(|(value, _)| holds_tensors(machine.values.node(*value), persistent));
             }

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{bytes, scales};
 use crate::element::Out;
 use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E5M2, Int, Number, Rows};
+use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Rows};
 use crate::simd::{Level, dispatch};
 
 const ROWS: usize = 7;
@@ -31,11 +31,12 @@ struct Case {
     columns: bool,
 }
 
-const CASES: [Case; 7] = {
+const CASES: [Case; 8] = {
     let plain = Case { group: 32, block_rows: 1, formula: Formula::Scale, round: false, first_col: 0, columns: false };
     [
         plain,
         Case { group: 48, first_col: 32, columns: true, ..plain },
+        Case { group: 64, formula: Formula::Divide, ..plain },
         Case { group: COLS, block_rows: 3, ..plain },
         Case { group: 1, block_rows: 2, first_col: 64, ..plain },
         Case { group: 64, formula: Formula::ShiftScale, ..plain },
@@ -78,7 +79,7 @@ fn check<const BITS: usize, N: Number>(number: N, twin: impl Fn(u32) -> f32) {
             number,
             grid,
             scales: &pick(&s),
-            offsets: &if formula == Formula::Scale { vec![] } else { pick(&z) },
+            offsets: &if matches!(formula, Formula::Scale | Formula::Divide) { vec![] } else { pick(&z) },
             scale_rows: 0..ROWS.div_ceil(block_rows),
             scale_cols: scale_cols.clone(),
             formula,
@@ -93,6 +94,7 @@ fn check<const BITS: usize, N: Number>(number: N, twin: impl Fn(u32) -> f32) {
                 Formula::Scale => twin(code(r, c)) * s[at],
                 Formula::ShiftScale => between(twin(code(r, c)) - z[at]) * s[at],
                 Formula::ScaleShift => between(twin(code(r, c)) * s[at]) + z[at],
+                Formula::Divide => twin(code(r, c)) / s[at],
             };
             if columns { value * factors[c] } else { value }
         };
@@ -148,6 +150,8 @@ fn floats() {
     check::<6, _>(E2M3, |c| float(c, 3, 2, 1));
     check::<6, _>(E3M2, |c| float(c, 2, 3, 3));
     check::<8, _>(Fp8E4M3, |c| if c & 0x7f == 0x7f { f32::NAN } else { float(c, 3, 4, 7) });
+    let fnuz = |c| if c == 0x80 { f32::NAN } else { float(c, 3, 4, 8) };
+    check::<8, _>(Fp8E4M3Fnuz, fnuz);
     let e5m2 = |c: u32| f16::from_bits((c << 8) as u16).to_f32_const();
     check::<8, _>(Fp8E5M2, e5m2);
 }

@@ -1,0 +1,54 @@
+//! How large the layers of a language model are, by what its config says of it and by the names that layers have.
+
+use serde_json::Value;
+
+/// Sizes as `config.json` has them; in a model of several parts, those of its language model.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sizes {
+    pub(super) hidden: Option<usize>,
+    intermediate: Option<usize>,
+    expert_intermediate: Option<usize>,
+    /// Of all heads together.
+    queries: Option<usize>,
+    keys: Option<usize>,
+    vocabulary: Option<usize>,
+}
+
+impl Sizes {
+    pub(super) fn new(root: &Value) -> Self {
+        let text = root.get("text_config");
+        let size = |key: &str| {
+            let found = text.and_then(|text| text.get(key)).or_else(|| root.get(key));
+            found.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0)
+        };
+        let (hidden, heads) = (size("hidden_size"), size("num_attention_heads"));
+        let head = size("head_dim").or_else(|| hidden?.checked_div(heads?));
+        let all = |heads: Option<usize>| heads.zip(head).and_then(|(heads, head)| heads.checked_mul(head));
+        Self {
+            hidden,
+            intermediate: size("intermediate_size"),
+            expert_intermediate: size("moe_intermediate_size"),
+            queries: all(heads),
+            keys: all(size("num_key_value_heads").or(heads)),
+            vocabulary: size("vocab_size"),
+        }
+    }
+
+    /// Outputs and inputs of the layer called `module`, as far as its name tells.
+    pub(super) fn layer(&self, module: &str) -> [Option<usize>; 2] {
+        if ["vision", "visual", "audio", "per_layer"].iter().any(|other| module.contains(other)) {
+            return [None, None];
+        }
+        let own = self.expert_intermediate.filter(|_| module.contains("expert"));
+        let intermediate = own.or(self.intermediate);
+        match module.rsplit('.').next().unwrap_or_default() {
+            "q_proj" => [self.queries, self.hidden],
+            "k_proj" | "v_proj" => [self.keys, self.hidden],
+            "o_proj" => [self.hidden, self.queries],
+            "gate_proj" | "up_proj" | "fc1" | "w1" | "w3" => [intermediate, self.hidden],
+            "down_proj" | "fc2" | "w2" => [self.hidden, intermediate],
+            "lm_head" | "embed_tokens" => [self.vocabulary, self.hidden],
+            _ => [None, None],
+        }
+    }
+}

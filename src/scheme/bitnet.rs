@@ -1,0 +1,99 @@
+//! BitNet: `X.weight` U8 `[out / 4, in]`, a quarter of the rows in each pair of bits, low first, with one added;
+//! `X.weight_scale` `[1]`. Which of two layers the config names says whether the scale divides or multiplies. One that
+//! multiplies may be there for a weight of plain floats.
+//!
+//! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
+
+use super::fit::{per_tensor, rows_and_cols};
+use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use super::numbers::{Matrix, Nested, Numbers, Op};
+use super::runs::Runs;
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, refused, wrong};
+use crate::model::Tensor;
+use crate::remember::grouped::{Formula, Int};
+use crate::{Dtype, Result};
+
+pub(super) struct BitNet;
+
+/// What listings call it.
+const FAMILY: &str = "BitNet";
+
+/// Codes of a byte.
+const CODES: usize = 4;
+
+impl Scheme for BitNet {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other(FAMILY)
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let base = base_of(t.name(), "weight").filter(|_| all.config.method().as_deref() == Some("bitnet"));
+        let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else { return Ok(None) };
+        let formula = formula(t, all)?;
+        if scale.elements() != 1 {
+            return Err(wrong(t, format!("its scale `{}` {:?} is not one number", scale.name(), scale.shape())));
+        }
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: 1 });
+        let (shape, decoder) = match t.dtype() {
+            Dtype::U8 => packed(t, scales, formula)?,
+            dtype if dtype.is_floating_point() && formula == Formula::Scale => plain(t, &scale)?,
+            _ => return Err(wrong(t, "a weight with this scale is packed into bytes")),
+        };
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes: "ternary", scales: Granularity::Tensor };
+        let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
+        Ok(Some(Group {
+            name: t.name().to_owned(),
+            shape,
+            scheme,
+            parts,
+            split: vec![],
+            keeps: None,
+            decoder: Box::new(decoder),
+        }))
+    }
+}
+
+fn formula(t: &Tensor<'_>, all: &Index<'_>) -> Result<Formula> {
+    let text = |key| all.config.text(&[key]).map(|(text, _)| text);
+    match (text("linear_class"), text("quantization_mode")) {
+        (None | Some("bitlinear"), _) => Ok(Formula::Divide),
+        (Some("autobitlinear"), None | Some("offline")) => Ok(Formula::Scale),
+        (Some("autobitlinear"), Some("online")) => {
+            Err(wrong(t, "it has a scale, and the config says that its layer is quantized while it runs"))
+        }
+        (class, mode) => Err(refused(t, FAMILY, format!("linear_class {class:?}, quantization_mode {mode:?}"))),
+    }
+}
+
+fn packed<'m>(t: &Tensor<'m>, scales: Box<dyn Numbers + 'm>, formula: Formula) -> Result<(Vec<usize>, Grouped<'m>)> {
+    let &[bytes, cols] = t.shape() else { return Err(wrong(t, "packed weights have two dimensions")) };
+    let rows = bytes.checked_mul(CODES).ok_or_else(|| wrong(t, "its size overflows"))?;
+    let shape = vec![rows, cols];
+    let codes = Codes::Own(Box::new(Runs::low_first(t.part(), bytes, cols, 2)));
+    let meaning = Meaning::Int(Int { flip: 0, offset: 1.0 });
+    let mut decoder = Grouped::scaled(codes, 2, meaning, [rows, cols], per_tensor(&shape), scales);
+    decoder.formula = formula;
+    Ok((shape, decoder))
+}
+
+/// A weight of floats, times its scale: as scales of codes that all are one.
+fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
+    let (rows, cols) = rows_and_cols(t.shape());
+    let inner = Box::new(Matrix { floats: Floats::ieee(t)?, cols });
+    let outer = Floats::ieee(scale)?;
+    let scaled = Nested { inner, outer, count: 1, rows_each: rows, op: Op::Multiply, unit: 1.0 };
+    let meaning = Meaning::Int(Int::UNSIGNED);
+    let decoder =
+        Grouped::scaled(Codes::Own(Box::new(Ones)), 8, meaning, [rows, cols], row_groups(cols, 1), Box::new(scaled));
+    Ok((t.shape().to_vec(), decoder))
+}
+
+struct Ones;
+
+impl Unpack for Ones {
+    fn unpack(&self, tile: &Tile, _staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        out.resize(tile.values(), 1);
+        Ok(())
+    }
+}

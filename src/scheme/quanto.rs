@@ -1,0 +1,228 @@
+//! optimum-quanto. Eight bits: `X.weight._data` I8 or FP8 with `X.weight._scale`, a scale for each row. Four and two
+//! bits: `X.weight._data._data` U8, rows packed in runs, low bits first, with `X.weight._scale` and `X.weight._shift`,
+//! both `[rows, 1]`. Wide matrices are cut into groups, each of which is such a row: their shape is lost, and found
+//! again by `Layer::shape`.
+//!
+//! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
+//! `T(T(scale * q) - shift)`; with a shift of integers `scale * (q - shift)`.
+
+use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
+use super::grouped::{Codes, Grouped, Meaning, row_groups};
+use super::numbers::{Integers, Matrix, Negated};
+use super::runs::Runs;
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong};
+use crate::model::Tensor;
+use crate::remember::grouped::{Formula, Int};
+use crate::{Dtype, Result, TargetDtype};
+
+pub(super) struct Quanto;
+
+/// What listings call it.
+const FAMILY: &str = "quanto";
+
+impl Scheme for Quanto {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other(FAMILY)
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(data) = t.name().strip_suffix("._data") else { return Ok(None) };
+        let (name, packed) = data.strip_suffix("._data").map_or((data, false), |name| (name, true));
+        let scale = match all.at(name, "._scale") {
+            Some(scale) => scale,
+            None if name.ends_with("weight") => all.need(t, name, "._scale")?,
+            None => return Ok(None),
+        };
+        let layer = Layer { t: *t, name, scale, all };
+        let (codes, scales, shape, decoder, shift) = if packed { layer.packed()? } else { layer.bytes()? };
+        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
+        parts.extend(shift.map(|shift| (TensorRole::ZeroPoint, shift)));
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
+        Ok(Some(Group {
+            name: name.to_owned(),
+            shape,
+            scheme,
+            parts,
+            split: vec![],
+            keeps: None,
+            decoder: Box::new(decoder),
+        }))
+    }
+}
+
+struct Layer<'a, 'm> {
+    t: Tensor<'m>,
+    name: &'m str,
+    scale: Tensor<'m>,
+    all: &'a Index<'m>,
+}
+
+/// The codes, what shares a scale, the shape, the decoder and the shift.
+type Decoded<'m> = (&'static str, Granularity, Vec<usize>, Grouped<'m>, Option<Tensor<'m>>);
+
+impl<'m> Layer<'_, 'm> {
+    /// What the map of the model's modules says of this one's weight.
+    fn said(&self) -> Option<&str> {
+        let module = self.all.config.at(module_of(self.name));
+        module.text(&["weights"]).map(|(text, _)| text)
+    }
+
+    fn misfit(&self, part: &Tensor<'_>) -> crate::AnamnesisError {
+        wrong(&self.t, format!("its `{}` {:?} does not fit", part.name(), part.shape()))
+    }
+
+    fn bytes(&self) -> Result<Decoded<'m>> {
+        let (codes, names): (_, &[&str]) = match self.t.dtype() {
+            Dtype::I8 => ("INT8", &["qint8"]),
+            Dtype::F8E4M3 => ("FP8", &["qfloat8", "qfloat8_e4m3fn"]),
+            Dtype::F8E5M2 => ("FP8", &["qfloat8_e5m2"]),
+            Dtype::F8E4M3Fnuz => ("FP8", &["qfloat8_e4m3fnuz"]),
+            _ => ("", &[]),
+        };
+        let Some(meaning) = Meaning::of_bytes(self.t.dtype()) else {
+            return Err(wrong(&self.t, "its codes are neither I8 nor eight-bit floats"));
+        };
+        if let Some(said) = self.said().filter(|said| !names.contains(said)) {
+            return Err(wrong(&self.t, format!("the model's map of its modules says {said}")));
+        }
+        let shape = self.t.shape();
+        let grid = match self.scale.elements() {
+            1 => Some(per_tensor(shape)),
+            _ => by_dimension(shape, self.scale.shape()),
+        };
+        let grid = grid.ok_or_else(|| self.misfit(&self.scale))?;
+        let (rows, cols) = rows_and_cols(shape);
+        let stored = Codes::Rows { part: self.t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&self.scale)?, cols: grid.cols });
+        let decoder = Grouped::scaled(stored, 8, meaning, [rows, cols], grid, scales);
+        Ok((codes, granularity(&grid, cols), shape.to_vec(), decoder, None))
+    }
+
+    fn packed(&self) -> Result<Decoded<'m>> {
+        let shift = self.all.need(&self.t, self.name, "._shift")?;
+        let rows = self.scale.shape().first().copied().unwrap_or(0);
+        let (Some((&packed, dims @ [_, ..])), Dtype::U8) = (self.t.shape().split_first(), self.t.dtype()) else {
+            return Err(wrong(&self.t, "packed codes are U8 and have two dimensions or more"));
+        };
+        if self.scale.elements() != rows || shift.elements() != rows {
+            return Err(self.misfit(if self.scale.elements() == rows { &shift } else { &self.scale }));
+        }
+        let bits = self.bits(packed, rows)?;
+        let cols = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+        let cols = cols.ok_or_else(|| wrong(&self.t, "its size overflows"))?;
+        let whole: Vec<usize> = std::iter::once(rows).chain(dims.iter().copied()).collect();
+        let shape = if dims.len() == 1 { self.shape(rows, cols)? } else { whole };
+        let codes = Codes::Own(Box::new(Runs::low_first(self.t.part(), packed, cols, bits)));
+        let column = |t| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: 1 }));
+        let meaning = Meaning::Int(Int::UNSIGNED);
+        let mut decoder =
+            Grouped::scaled(codes, bits, meaning, [rows, cols], row_groups(cols, cols), column(&self.scale)?);
+        if shift.dtype().is_floating_point() {
+            decoder.formula = Formula::ScaleShift;
+            decoder.offsets = Some(Box::new(Negated(column(&shift)?)));
+            decoder.own = TargetDtype::of(self.scale.dtype());
+        } else {
+            decoder.formula = Formula::ShiftScale;
+            decoder.offsets = Some(Box::new(Integers::new(&shift, 1, 0.0)?));
+        }
+        let width = cols.min(shape[1..].iter().product());
+        let scales = if rows == shape[0] { Granularity::Channel } else { Granularity::Group(width) };
+        Ok((super::compressed_tensors::int_name(bits), scales, shape, decoder, Some(shift)))
+    }
+
+    /// Four or two: what so many rows fit, which the map has to agree with.
+    fn bits(&self, packed: usize, rows: usize) -> Result<usize> {
+        let fits = |bits: &usize| rows.div_ceil(8 / bits) == packed;
+        let said = match self.said() {
+            Some("qint4") => vec![4],
+            Some("qint2") => vec![2],
+            Some(_) => vec![],
+            None => vec![4, 2],
+        };
+        match said.into_iter().filter(fits).collect::<Vec<_>>().as_slice() {
+            &[bits] => Ok(bits),
+            several => {
+                let what = format!("{rows} scales and the model's map of its modules leave these bits: {several:?}");
+                Err(wrong(&self.t, what))
+            }
+        }
+    }
+
+    /// The shape of a matrix that is stored as `rows` groups of `width`, or rows.
+    fn shape(&self, rows: usize, width: usize) -> Result<Vec<usize>> {
+        let module = module_of(self.name);
+        let bias = self.all.at(module, ".bias").filter(|bias| bias.shape().len() == 1).map(|bias| bias.elements());
+        let found = match (bias, first_two(rows, width)) {
+            (Some(n), _) => matrix(rows, width, Some(n), None),
+            (None, [only, None]) => only,
+            (None, _) => {
+                let [outputs, inputs] = self.all.config.layer_sizes(module);
+                matrix(rows, width, outputs, inputs)
+            }
+        };
+        // A convolution has more dimensions, which groups lose.
+        let lost = module.contains("conv") && found != rows_of(rows, width);
+        match found.filter(|_| !lost) {
+            Some([rows, cols]) => Ok(vec![rows, cols]),
+            None => {
+                let what = "it is stored without its shape, which neither a bias nor config.json tells beyond doubt";
+                Err(refused(&self.t, FAMILY, what))
+            }
+        }
+    }
+}
+
+/// The group size that quanto chooses for rows of `cols` values; none if it leaves them whole.
+fn group_size(cols: usize) -> Option<usize> {
+    [128, 96, 64, 32].into_iter().find(|&size| cols > 128 && cols.is_multiple_of(size))
+}
+
+/// The matrix whose rows are stored whole, if quanto would have left them so.
+fn rows_of(rows: usize, width: usize) -> Option<[usize; 2]> {
+    group_size(width).is_none().then_some([rows, width])
+}
+
+/// The matrix of which each row is stored as `n` groups.
+fn in_groups(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
+    let cols = width.checked_mul(n).filter(|_| n > 1 && rows.is_multiple_of(n))?;
+    (group_size(cols) == Some(width)).then_some([rows / n, cols])
+}
+
+/// The one matrix of so many outputs and inputs, as far as they are known, that is stored like this.
+fn matrix(rows: usize, width: usize, outputs: Option<usize>, inputs: Option<usize>) -> Option<[usize; 2]> {
+    let n = match (outputs, inputs) {
+        (_, Some(inputs)) if width > 0 && inputs.is_multiple_of(width) => inputs / width,
+        (Some(outputs), None) if outputs > 0 && rows.is_multiple_of(outputs) => rows / outputs,
+        _ => return None,
+    };
+    let found = if n == 1 { rows_of(rows, width) } else { in_groups(rows, width, n) };
+    found.filter(|[rows, _]| outputs.is_none_or(|outputs| outputs == *rows))
+}
+
+/// The first two of all matrices that could be stored like this.
+fn first_two(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
+    let pairs = (1..).take_while(|n| n <= &(rows / n)).filter(|&n| rows.is_multiple_of(n));
+    // Those of the square root apart, a divisor has another.
+    let divisors = pairs.flat_map(|n| std::iter::once(n).chain((n * n != rows).then_some(rows / n)));
+    let mut all = rows_of(rows, width).into_iter().chain(divisors.filter_map(|n| in_groups(rows, width, n)));
+    [all.next(), all.next()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes() {
+        assert_eq!(group_size(128), None);
+        assert_eq!([192, 160, 320, 4096, 200].map(group_size), [Some(96), Some(32), Some(64), Some(128), None]);
+        // Rows of 64 that no cut of 12 into several explains, and groups that two matrices have.
+        assert_eq!(first_two(12, 64), [Some([12, 64]), None]);
+        assert!(first_two(75, 32)[1].is_some());
+        assert_eq!(matrix(75, 32, Some(15), Some(160)), Some([15, 160]));
+        assert_eq!(matrix(75, 32, Some(15), None), Some([15, 160]));
+        assert_eq!(matrix(75, 32, Some(16), Some(160)), None);
+        assert_eq!(matrix(75, 32, None, None), None);
+        assert_eq!(first_two(3, 200), [Some([3, 200]), None]);
+    }
+}

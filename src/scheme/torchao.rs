@@ -1,0 +1,380 @@
+//! torchao in safetensors: the parameter `M.P` is in parts `M._P_qdata`, `M._P_scale` and so on. The file's metadata
+//! have a JSON for each parameter: `{"_type": class, "_data": {…}, "_tensor_data_names": [part, …]}`. Shards may name
+//! parameters of other shards.
+//!
+//! Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: a byte a code, scales with a dimension for each of the
+//! weight's, `(q - zero) * scale`. Int4Tensor, Int4PlainInt32Tensor: rows of nibbles, low first, scales
+//! `[groups, out]`; `q * scale + zero` and `(q - zero) * scale`. NVFP4Tensor, MXTensor: scales of short blocks, plain
+//! or in tiles. Int4TilePackedTo4dTensor: see `torchao_tiles`.
+//!
+//! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
+use super::grouped::{Codes, Grouped, Meaning, row_groups};
+use super::numbers::{Integers, Matrix, Nested, Numbers, Op, Turned};
+use super::tiled::{self, Tiled};
+use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, torchao_tiles, wrong};
+use crate::model::Tensor;
+use crate::remember::fp8::ScaleGrid;
+use crate::remember::grouped::{E2M1, Formula, Int};
+use crate::{Dtype, Result, TargetDtype};
+
+pub(super) struct Torchao;
+
+/// What listings call it.
+const FAMILY: &str = "torchao";
+
+/// What the metadata say of a parameter.
+#[derive(serde::Deserialize)]
+struct Description {
+    #[serde(rename = "_type")]
+    class: String,
+    #[serde(rename = "_data", default)]
+    data: Map<String, Value>,
+    #[serde(rename = "_tensor_data_names", default)]
+    parts: Vec<String>,
+}
+
+fn describe(text: &str) -> Option<Description> {
+    // Most metadata are no JSON.
+    text.trim_start().starts_with('{').then(|| serde_json::from_str(text).ok()).flatten()
+}
+
+/// Whether a value of a file's metadata describes a parameter that lies there in parts.
+pub(crate) fn is_description(text: &str) -> bool {
+    describe(text).is_some()
+}
+
+/// The parameters that stored parts belong to, by the names of the parts.
+#[derive(Default)]
+pub(crate) struct Parts<'m>(HashMap<String, &'m str>);
+
+impl<'m> Parts<'m> {
+    pub(super) fn new(metadata: &'m HashMap<String, String>) -> Self {
+        let described = metadata.iter().filter_map(|(name, text)| Some((name.as_str(), describe(text)?)));
+        let parts = described.flat_map(|(name, description)| {
+            let base = base(name);
+            description.parts.into_iter().map(move |part| (format!("{base}{part}"), name))
+        });
+        Self(parts.collect())
+    }
+}
+
+/// What the names of the parts of `name` begin with.
+fn base(name: &str) -> String {
+    match name.rsplit_once('.') {
+        Some((module, parameter)) => format!("{module}._{parameter}_"),
+        None => format!("_{name}_"),
+    }
+}
+
+/// Parts for activations, which are quantized as they come.
+const OF_ACTIVATIONS: &[&str] = &["act_quant_scale", "act_quant_zero_point", "act_per_tensor_scale"];
+
+impl Scheme for Torchao {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other(FAMILY)
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let owner = all.torchao.0.get(t.name());
+        let Some((&name, text)) = owner.and_then(|name| Some((name, all.metadata.get(*name)?))) else {
+            if t.name().ends_with("._weight_qdata") {
+                return Err(refused(t, FAMILY, "the metadata of its file do not say what it is"));
+            }
+            return Ok(None);
+        };
+        let Some(description) = describe(text) else { return Ok(None) };
+        if description.parts.iter().all(|part| part != "qdata") {
+            return Err(refused(t, FAMILY, format!("a {} is not decoded by this version", description.class)));
+        }
+        let base = base(name);
+        let codes = all.need(t, &base, "qdata")?;
+        if codes.name() != t.name() {
+            return Ok(None);
+        }
+        let mut layer = Layer { t: *t, name, base, description, all, parts: vec![(TensorRole::Quantized, *t)] };
+        let Decoded { codes, scales, shape, mut decoder } = layer.decoded()?;
+        decoder.columns = layer.columns(decoder.cols)?;
+        layer.check_rest()?;
+        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
+        let (name, parts) = (name.to_owned(), layer.parts);
+        Ok(Some(Group { name, shape, scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) }))
+    }
+}
+
+/// A decoder, and what to say of it.
+pub(super) struct Decoded<'m> {
+    pub codes: &'static str,
+    pub scales: Granularity,
+    pub shape: Vec<usize>,
+    pub decoder: Grouped<'m>,
+}
+
+/// A parameter, with the parts that were found useful so far.
+struct Layer<'a, 'm> {
+    t: Tensor<'m>,
+    name: &'m str,
+    base: String,
+    description: Description,
+    all: &'a Index<'m>,
+    parts: Vec<(TensorRole, Tensor<'m>)>,
+}
+
+impl<'m> Layer<'_, 'm> {
+    fn decoded(&mut self) -> Result<Decoded<'m>> {
+        match self.description.class.as_str() {
+            "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.bytes("FP8"),
+            "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => self.bytes("INT8"),
+            "Int4Tensor" if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => self.nibbles(true),
+            "Int4PlainInt32Tensor" if self.t.dtype() == Dtype::I32 => self.nibbles(false),
+            "Int4TilePackedTo4dTensor" => {
+                let scales = self.need(TensorRole::Scale, "scale_and_zero")?;
+                torchao_tiles::decoded(&self.t, &scales, &self.dims("shape"), self.group()?)
+            }
+            "NVFP4Tensor" => self.nvfp4(),
+            "MXTensor" => self.mx(),
+            class => Err(refused(&self.t, FAMILY, format!("a {class} of such codes is not decoded by this version"))),
+        }
+    }
+
+    /// A part, if there is one. One that the metadata name has to be there.
+    fn part(&mut self, role: TensorRole, part: &str) -> Result<Option<Tensor<'m>>> {
+        let found = match self.description.parts.iter().any(|name| name == part) {
+            true => Some(self.all.need(&self.t, &self.base, part)?),
+            false => self.all.at(&self.base, part),
+        };
+        self.parts.extend(found.map(|t| (role, t)));
+        Ok(found)
+    }
+
+    fn need(&mut self, role: TensorRole, part: &str) -> Result<Tensor<'m>> {
+        let found = self.part(role, part)?;
+        found.ok_or_else(|| wrong(&self.t, format!("its `{}{part}` is missing", self.base)))
+    }
+
+    /// Parts that are named and mean nothing here might change the weight.
+    fn check_rest(&self) -> Result<()> {
+        let used = |part: &str| self.parts.iter().any(|(_, t)| t.name().strip_prefix(&self.base) == Some(part));
+        match self.description.parts.iter().find(|part| !used(part) && !OF_ACTIVATIONS.contains(&part.as_str())) {
+            Some(part) => Err(refused(&self.t, FAMILY, format!("its part `{part}` is not understood"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The inputs are multiplied by these before the weight is; so the weight is, column by column.
+    fn columns(&mut self, cols: usize) -> Result<Option<Floats<'m>>> {
+        let Some(scale) = self.part(TensorRole::Scale, "act_pre_scale")? else { return Ok(None) };
+        if scale.elements() != cols {
+            return Err(wrong(&scale, format!("`{}` has {cols} columns", self.t.name())));
+        }
+        Floats::ieee(&scale).map(Some)
+    }
+
+    /// A list of sizes; empty if there is none.
+    fn dims(&self, key: &str) -> Vec<usize> {
+        let dim = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        let list = self.description.data.get(key).and_then(Value::as_array);
+        list.and_then(|list| list.iter().map(dim).collect()).unwrap_or_default()
+    }
+
+    /// Columns of a group.
+    fn group(&self) -> Result<usize> {
+        let (size, list) = (self.description.data.get("block_size"), self.dims("block_size"));
+        let size = size.and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
+        let leading_ones = list.iter().rev().skip(1).all(|&size| size == 1);
+        let size = size.or_else(|| list.last().copied().filter(|_| leading_ones)).filter(|&size| size > 0);
+        size.ok_or_else(|| wrong(&self.t, "its metadata do not say how large its groups are"))
+    }
+
+    /// A torch dtype.
+    fn dtype(&self, key: &str) -> Option<&str> {
+        self.description.data.get(key)?.get("_data")?.as_str()
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.description.data.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    fn misfit(&self, part: &Tensor<'_>) -> crate::AnamnesisError {
+        wrong(&self.t, format!("its `{}` {:?} does not fit", part.name(), part.shape()))
+    }
+
+    /// A byte a code.
+    fn bytes(&mut self, codes: &'static str) -> Result<Decoded<'m>> {
+        let meaning = Meaning::of_bytes(self.t.dtype());
+        let meaning = meaning.ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
+        let (scale, shape) = (self.need(TensorRole::Scale, "scale")?, self.t.shape());
+        let (rows, cols) = rows_and_cols(shape);
+        let grid = match scale.elements() {
+            1 => Some(per_tensor(shape)),
+            _ => by_dimension(shape, scale.shape()),
+        };
+        let grid = grid.filter(|_| codes == "FP8" || self.says_blocks(scale.shape()));
+        let grid = grid.ok_or_else(|| self.misfit(&scale))?;
+        let stored = Codes::Rows { part: self.t.part(), row_bytes: cols };
+        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
+        let mut decoder = Grouped::scaled(stored, 8, meaning, [rows, cols], grid, scales);
+        let zero = if codes == "FP8" { None } else { self.part(TensorRole::ZeroPoint, "zero_point")? };
+        if let Some(zero) = zero {
+            if zero.elements() != scale.elements() {
+                return Err(self.misfit(&zero));
+            }
+            decoder.formula = Formula::ShiftScale;
+            decoder.offsets = Some(if zero.dtype().is_floating_point() {
+                // The difference is no integer, and is rounded.
+                decoder.own = self.own(&scale);
+                Box::new(Matrix { floats: Floats::ieee(&zero)?, cols: grid.cols })
+            } else {
+                Box::new(Integers::new(&zero, grid.cols, 0.0)?)
+            });
+        }
+        Ok(Decoded { codes, scales: granularity(&grid, cols), shape: shape.to_vec(), decoder })
+    }
+
+    /// The type in which the library computes.
+    fn own(&self, scale: &Tensor<'_>) -> Option<TargetDtype> {
+        match self.dtype("dtype") {
+            Some("bfloat16") => Some(TargetDtype::BF16),
+            Some("float16") => Some(TargetDtype::F16),
+            Some(_) => None,
+            None => TargetDtype::of(scale.dtype()),
+        }
+    }
+
+    /// Whether the metadata agree that the weight has so many blocks in each dimension.
+    fn says_blocks(&self, counts: &[usize]) -> bool {
+        let (size, shape) = (self.dims("block_size"), self.t.shape());
+        let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| size.min(dim).checked_mul(n) == Some(dim);
+        size.len() != shape.len() || counts.len() != shape.len() || size.iter().zip(shape).zip(counts).all(fits)
+    }
+
+    /// Two codes a byte, with the scales of a column in a row. `signed`: two's complement, and a zero point that is
+    /// added.
+    fn nibbles(&mut self, signed: bool) -> Result<Decoded<'m>> {
+        let size = self.t.dtype().bits() / 8;
+        let row_bytes = self.t.shape().last().and_then(|&n| n.checked_mul(size));
+        let (shape, row_bytes) = self.halved(row_bytes)?;
+        let (rows, cols) = rows_and_cols(&shape);
+        let said = self.dims("shape");
+        if !said.is_empty() && said != shape {
+            return Err(wrong(&self.t, format!("its metadata say that its shape is {said:?}")));
+        }
+        let (group, outputs) = (self.group()?, shape.iter().nth_back(1).copied().unwrap_or(1));
+        let (scale, zero) = (self.need(TensorRole::Scale, "scale")?, self.need(TensorRole::ZeroPoint, "zero_point")?);
+        let groups = cols.div_ceil(group);
+        let leading = shape.iter().rev().skip(2).rev().copied();
+        let expected: Vec<usize> = leading.chain([groups, outputs]).collect();
+        for part in [&scale, &zero] {
+            if part.shape() != expected {
+                return Err(self.misfit(part));
+            }
+        }
+        let turned = |inner| Box::new(Turned { inner, rows: outputs, cols: groups }) as Box<dyn Numbers + 'm>;
+        let floats = |t: &Tensor<'m>| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: outputs }));
+        let meaning = Meaning::Int(if signed { Int::signed(4) } else { Int::UNSIGNED });
+        let stored = Codes::Rows { part: self.t.part(), row_bytes };
+        let grid = row_groups(cols, group);
+        let mut decoder = Grouped::scaled(stored, 4, meaning, [rows, cols], grid, turned(floats(&scale)?));
+        (decoder.formula, decoder.offsets) = if signed {
+            (Formula::ScaleShift, Some(turned(floats(&zero)?)))
+        } else if zero.dtype().is_floating_point() {
+            let what =
+                format!("the zero points of `{}` are floats: Ascend's packing, which is not published", self.name);
+            return Err(refused(&self.t, FAMILY, what));
+        } else {
+            (Formula::ShiftScale, Some(turned(Box::new(Integers::new(&zero, outputs, 0.0)?))))
+        };
+        Ok(Decoded { codes: "INT4", scales: Granularity::Group(group), shape, decoder })
+    }
+
+    /// The shape of what lies two to a byte in rows of so many bytes, and these.
+    fn halved(&self, row_bytes: Option<usize>) -> Result<(Vec<usize>, usize)> {
+        let row = row_bytes.and_then(|n| Some((n, n.checked_mul(2)?)));
+        let Some(((row_bytes, cols), rows)) = row.zip(self.t.shape().split_last().map(|(_, rows)| rows)) else {
+            return Err(wrong(&self.t, "its rows cannot be counted"));
+        };
+        if rows.is_empty() {
+            return Err(wrong(&self.t, "weights have two dimensions or more"));
+        }
+        Ok((rows.iter().copied().chain([cols]).collect(), row_bytes))
+    }
+
+    fn nvfp4(&mut self) -> Result<Decoded<'m>> {
+        let scale = self.need(TensorRole::Scale, "scale")?;
+        if self.t.dtype() != Dtype::U8 || scale.dtype() != Dtype::F8E4M3 {
+            return Err(wrong(&self.t, "NVFP4 is U8 with scales that are F8_E4M3"));
+        }
+        let (shape, row_bytes) = self.halved(self.t.shape().last().copied())?;
+        let (rows, cols) = rows_and_cols(&shape);
+        let group = self.group()?;
+        let (mut scales, grid) = self.blocks(&scale, Floats::fp8(&scale)?, &shape, group)?;
+        if let Some(outer) = self.part(TensorRole::Scale, "per_tensor_scale")? {
+            let stack = rows / shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
+            let count = outer.elements();
+            if count == 0 || count != 1 && count != stack {
+                return Err(self.misfit(&outer));
+            }
+            let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
+            scales = Box::new(Nested { inner: scales, outer, count, rows_each, op: Op::Multiply, unit: 1.0 });
+        }
+        let stored = Codes::Rows { part: self.t.part(), row_bytes };
+        let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
+        Ok(Decoded { codes: "NVFP4", scales: Granularity::Group(group), shape, decoder })
+    }
+
+    fn mx(&mut self) -> Result<Decoded<'m>> {
+        let scale = self.need(TensorRole::Scale, "scale")?;
+        if scale.dtype() != Dtype::F8E8M0 {
+            return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
+        }
+        let (codes, bits, meaning) = match (self.dtype("elem_dtype"), self.t.dtype()) {
+            (Some("float8_e4m3fn"), Dtype::F8E4M3) => ("MXFP8", 8, Meaning::E4M3),
+            (Some("float8_e5m2"), Dtype::F8E5M2) => ("MXFP8", 8, Meaning::E5M2),
+            (Some("float4_e2m1fn_x2"), Dtype::U8) => ("MXFP4", 4, FP4),
+            (says, _) => {
+                let what = format!("codes that its metadata call {} are not decoded", says.unwrap_or("nothing"));
+                return Err(refused(&self.t, FAMILY, what));
+            }
+        };
+        let bytes = self.t.shape().last().copied();
+        let (halved, row_bytes) = self.halved(bytes)?;
+        let shape = if bits == 4 { halved } else { self.t.shape().to_vec() };
+        let (rows, cols) = rows_and_cols(&shape);
+        let group = self.group()?;
+        let (scales, grid) = self.blocks(&scale, Floats::new(&scale)?, &shape, group)?;
+        let stored = Codes::Rows { part: self.t.part(), row_bytes };
+        let decoder = Grouped::scaled(stored, bits, meaning, [rows, cols], grid, scales);
+        Ok(Decoded { codes, scales: Granularity::Group(group), shape, decoder })
+    }
+
+    /// Scales of blocks of a row, plain or in tiles over all rows.
+    fn blocks(
+        &self,
+        scale: &Tensor<'m>,
+        floats: Floats<'m>,
+        shape: &[usize],
+        group: usize,
+    ) -> Result<(Box<dyn Numbers + 'm>, ScaleGrid)> {
+        let (rows, cols) = rows_and_cols(shape);
+        let blocks = cols / group;
+        let plain = scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
+        let swizzled = self.flag("is_swizzled_scales");
+        let fits = if swizzled { tiled::stored(rows, blocks) == Some(scale.elements()) } else { plain };
+        if !(fits && cols.is_multiple_of(group)) {
+            return Err(self.misfit(scale));
+        }
+        let scales: Box<dyn Numbers + 'm> = if swizzled {
+            Box::new(Tiled { floats, rows, cols: blocks })
+        } else {
+            Box::new(Matrix { floats, cols: blocks })
+        };
+        Ok((scales, row_groups(cols, group)))
+    }
+}
+
+const FP4: Meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
