@@ -4,23 +4,24 @@
 //! convention, block size of ragged blocks) and is checked against them.
 
 pub(crate) mod edit;
+mod json;
 mod module;
 mod patterns;
 mod sizes;
+mod skips;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+pub(crate) use self::json::read_small;
+use self::json::{read_json, without_python_floats};
 pub(crate) use self::module::Module;
+use self::skips::Skips;
+pub(crate) use self::skips::pattern;
 use crate::{AnamnesisError, Result};
-
-/// Largest config file that is read. Real ones have a few KiB, with per-layer tables some MiB.
-const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// Where a quantization config can be: file, then the path of keys inside it (empty: the file itself).
 /// In order of authority.
@@ -300,105 +301,6 @@ fn pair(value: &Value) -> Option<[usize; 2]> {
         [rows, cols] => Some([size(rows)?, size(cols)?]),
         _ => None,
     }
-}
-
-/// The expression that `text` means: what follows `re:`, from the name's beginning; else a pattern with `*` and `?`.
-pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
-    let expression = match text.strip_prefix("re:") {
-        Some(expression) => format!("^(?:{expression})"),
-        None => format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*").replace(r"\?", ".")),
-    };
-    let wrong = |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string());
-    regex_lite::Regex::new(&expression).map_err(wrong)
-}
-
-/// The modules that skip lists mean.
-#[derive(Debug, Clone, Default)]
-struct Skips {
-    /// Any module whose path has one of these in it, between dots or the ends.
-    paths: HashSet<String>,
-    /// Any module that one of these matches.
-    expressions: Vec<regex_lite::Regex>,
-}
-
-impl Skips {
-    /// Adds an entry. An expression of a dialect that is not understood skips nothing: whatever it meant is
-    /// then an error rather than a wrong weight.
-    fn add(&mut self, text: &str) {
-        // Python's `re.match` anchors at the start only.
-        let expression = match text.strip_prefix("re:") {
-            Some(expression) => format!("^(?:{expression})"),
-            None if text.contains('*') => {
-                format!("^{}$", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
-            }
-            None => {
-                self.paths.insert(text.trim_matches('.').to_owned());
-                return;
-            }
-        };
-        self.expressions.extend(regex_lite::Regex::new(&expression));
-    }
-
-    fn has(&self, module: &str) -> bool {
-        // Names have few parts and lists may have thousands of entries: look up every run of parts.
-        let dots = || module.match_indices('.').map(|(at, _)| at);
-        let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
-        let ends = || dots().chain([module.len()]);
-        let listed =
-            |start: usize| ends().filter(|&end| end > start).any(|end| self.paths.contains(&module[start..end]));
-        !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
-            || self.expressions.iter().any(|expression| expression.is_match(module))
-    }
-}
-
-/// Parts of a module's path that are looked at. Real ones have about ten.
-const MAX_PARTS: usize = 64;
-
-/// `json` with Python's NaN, Infinity and -Infinity, which no JSON has and many a config.json, as null.
-fn without_python_floats(json: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest, mut in_string) = (Vec::with_capacity(json.len()), json, false);
-    while let [first, tail @ ..] = rest {
-        let float = [&b"NaN"[..], b"Infinity", b"-Infinity"].into_iter().find(|f| !in_string && rest.starts_with(f));
-        if let Some(float) = float {
-            out.extend_from_slice(b"null");
-            rest = &rest[float.len()..];
-            continue;
-        }
-        let n = if in_string && *first == b'\\' { rest.len().min(2) } else { 1 };
-        in_string ^= *first == b'"';
-        out.extend_from_slice(&rest[..n]);
-        rest = if n == 1 { tail } else { &rest[n..] };
-    }
-    out
-}
-
-/// The bytes of a small file; `None` if there is no such file.
-pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
-    // Looked at first: to open a pipe is to wait for its writer.
-    let found = std::fs::metadata(path).and_then(|there| there.is_file().then(|| File::open(path)).transpose());
-    let file = match found {
-        Ok(Some(file)) => file,
-        Ok(None) => return Ok(None),
-        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(e) => return Err(AnamnesisError::io_at(path, &e)),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut bytes).map_err(|e| AnamnesisError::io_at(path, &e))?;
-    if bytes.len() as u64 > MAX_CONFIG_BYTES {
-        let message = format!("{} is larger than {MAX_CONFIG_BYTES} bytes", path.display());
-        return Err(AnamnesisError::LimitExceeded { limit: "MAX_CONFIG_BYTES", message });
-    }
-    Ok(Some(bytes))
-}
-
-/// The JSON in `path`, and its text; `None` if there is no such file.
-fn read_json(path: &Path) -> Result<Option<(Value, Vec<u8>)>> {
-    let Some(json) = read_small(path)? else { return Ok(None) };
-    let value =
-        serde_json::from_slice(&json).or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
-    value.map(|value| Some((value, json))).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
 }
 
 #[cfg(test)]

@@ -121,7 +121,10 @@ fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
 }
 
 fn refuse<'m>(signs: &[Sign], t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-    signs.iter().find(|s| s.fits(t, all)).map_or(Ok(None), |s| Err(refused(t, s.scheme, s.remedy)))
+    let Some(sign) = signs.iter().find(|s| s.fits(t, all)) else { return Ok(None) };
+    let said = all.config.text(&["quant_method", "method"]);
+    let said = said.map(|(method, place)| format!("; {place} says quant_method `{method}`")).unwrap_or_default();
+    Err(refused(t, sign.scheme, format!("{}{said}", sign.remedy)))
 }
 
 impl Scheme for Foreign {

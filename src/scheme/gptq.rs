@@ -151,24 +151,16 @@ fn bits_and_inputs(
     match (configured, fitting.as_slice()) {
         (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
             Some(found) => Ok(*found),
-            None => Err(wrong(t, format!("{place} says {bits} bits; {}", shapes(packed, g_idx, fitting)))),
+            None => Err(wrong(t, format!("{place} says {bits} bits; {}", packed.shapes(g_idx, fitting)))),
         },
         (None, [only]) if proved => Ok(*only),
-        (None, fitting) => Err(wrong(t, format!("{}, and no config tells the bits", shapes(packed, g_idx, fitting)))),
+        (None, fitting) => Err(wrong(t, format!("{}, and no config tells the bits", packed.shapes(g_idx, fitting)))),
     }
 }
 
 /// Words that `codes` codes take.
 fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
     Some(codes.checked_mul(bits)?.div_ceil(word_bits))
-}
-
-/// What the shapes say of the width, for an error.
-fn shapes(packed: &Packed<'_>, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
-    let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
-    let widths = if widths.is_empty() { "none".to_owned() } else { widths.join(" or ") };
-    let (zeros, index) = (packed.qzeros.as_ref().map(Tensor::shape), g_idx.map(Tensor::shape));
-    format!("scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}", packed.scales.shape())
 }
 
 /// The name of a format of zero points, under whichever key it is.

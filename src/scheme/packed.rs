@@ -50,6 +50,15 @@ impl Layout {
 }
 
 impl<'m> Packed<'m> {
+    /// What the shapes say of the codes' width, for an error.
+    #[cfg(feature = "gptq")]
+    pub(super) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
+        let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
+        let widths = if widths.is_empty() { "none".to_owned() } else { widths.join(" or ") };
+        let (zeros, index) = (self.qzeros.as_ref().map(Tensor::shape), g_idx.map(Tensor::shape));
+        format!("scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}", self.scales.shape())
+    }
+
     /// Collects the tensors around `t` if it is a `qweight`.
     pub(super) fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
         let Some(base) = base_of(t.name(), "qweight") else { return Ok(None) };

@@ -96,8 +96,9 @@ impl<'m> Resolution<'m> {
         let method = all.config.method().filter(|method| !claimed && !METHODS.contains(&method.as_str()));
         let rotated = all.config.has("transform_config").then(|| "compressed-tensors with transform_config".to_owned());
         let (Some(scheme), Some(tensor)) = (method.or(rotated), model.tensors().next()) else { return };
-        let error =
-            refused(&tensor, &scheme, "the config says that the model is quantized like this, which is not decoded");
+        let place = all.config.text(&["quant_method", "method"]).map_or("the config", |(_, place)| place);
+        let what = format!("{place} says that the model is quantized like this (quant_method), which is not decoded");
+        let error = refused(&tensor, &scheme, what);
         let scheme = QuantScheme::Other("unknown scheme");
         self.problems.push(Problem { tensor, role: TensorRole::Passthrough, scheme, error });
     }
@@ -144,6 +145,7 @@ const METHODS: &[&str] = &[
     "mxfp8",
     "gptq",
     "awq",
+    "metal",
     "bitsandbytes",
     "compressed-tensors",
     "modelopt",

@@ -1,0 +1,57 @@
+//! Lists of modules that stay unquantized, and patterns of names.
+
+use std::collections::HashSet;
+
+use crate::{AnamnesisError, Result};
+
+/// The expression that `text` means: what follows `re:`, from the name's beginning; else a pattern with `*` and `?`.
+pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
+    let expression = match text.strip_prefix("re:") {
+        Some(expression) => format!("^(?:{expression})"),
+        None => format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*").replace(r"\?", ".")),
+    };
+    let wrong = |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string());
+    regex_lite::Regex::new(&expression).map_err(wrong)
+}
+
+/// The modules that skip lists mean.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Skips {
+    /// Any module whose path has one of these in it, between dots or the ends.
+    paths: HashSet<String>,
+    /// Any module that one of these matches.
+    expressions: Vec<regex_lite::Regex>,
+}
+
+impl Skips {
+    /// Adds an entry. An expression of a dialect that is not understood skips nothing: whatever it meant is
+    /// then an error rather than a wrong weight.
+    pub(super) fn add(&mut self, text: &str) {
+        // Python's `re.match` anchors at the start only.
+        let expression = match text.strip_prefix("re:") {
+            Some(expression) => format!("^(?:{expression})"),
+            None if text.contains('*') => {
+                format!("^{}$", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
+            }
+            None => {
+                self.paths.insert(text.trim_matches('.').to_owned());
+                return;
+            }
+        };
+        self.expressions.extend(regex_lite::Regex::new(&expression));
+    }
+
+    pub(super) fn has(&self, module: &str) -> bool {
+        // Names have few parts and lists may have thousands of entries: look up every run of parts.
+        let dots = || module.match_indices('.').map(|(at, _)| at);
+        let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
+        let ends = || dots().chain([module.len()]);
+        let listed =
+            |start: usize| ends().filter(|&end| end > start).any(|end| self.paths.contains(&module[start..end]));
+        !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
+            || self.expressions.iter().any(|expression| expression.is_match(module))
+    }
+}
+
+/// Parts of a module's path that are looked at. Real ones have about ten.
+const MAX_PARTS: usize = 64;
