@@ -109,6 +109,16 @@ pub(crate) struct Group<'m> {
 }
 
 impl<'m> Group<'m> {
+    fn new(
+        name: String,
+        shape: Vec<usize>,
+        scheme: QuantScheme,
+        parts: Vec<(TensorRole, Tensor<'m>)>,
+        decoder: Box<dyn Decode + 'm>,
+    ) -> Self {
+        Self { name, shape, scheme, parts, split: Vec::new(), keeps: None, decoder }
+    }
+
     /// The group, or one for each matrix of a stack that the output has apart.
     fn taken_apart(self) -> Vec<Self> {
         if self.split.is_empty() {

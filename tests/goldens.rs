@@ -4,31 +4,11 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::{TARGETS, assert_same, data};
+use common::{TARGETS, assert_same, each_case};
 use safetensors::SafeTensors;
 
-/// Every directory below tests/data with a model and what it decodes to.
-fn cases(family: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(data().join(family)).unwrap();
-    let mut cases: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
-    cases.retain(|c| c.join("expected-f32.safetensors").is_file());
-    cases.sort();
-    cases
-}
-
 fn check(family: &str, least: usize) {
-    let cases = cases(family);
-    assert!(cases.len() >= least, "{family}: only {} cases", cases.len());
-    let mut failures = Vec::new();
-    for case in cases {
-        if let Err(e) = std::panic::catch_unwind(|| check_case(&case)) {
-            let text = e.downcast_ref::<String>().cloned().unwrap_or_default();
-            failures.push(format!("{}: {text}", case.display()));
-        }
-    }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    each_case(family, "expected-f32.safetensors", least, check_case);
 }
 
 fn check_case(case: &std::path::Path) {

@@ -4,31 +4,13 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anamnesis::{AnamnesisError, ParsedModel, parse};
-use common::{TARGETS, assert_same, data, rounded};
-
-/// Every case of `family`: a directory with a `model`, whole or in one file.
-fn cases(family: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(data().join(family)).unwrap();
-    let mut cases: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
-    cases.retain(|c| c.join("model").is_dir());
-    cases.sort();
-    cases
-}
+use common::{TARGETS, assert_same, data, each_case, rounded};
 
 fn check(family: &str, least: usize) {
-    let cases = cases(family);
-    assert!(cases.len() >= least, "{family}: only {} cases", cases.len());
-    let mut failures = Vec::new();
-    for case in cases {
-        if let Err(e) = std::panic::catch_unwind(|| check_case(&case)) {
-            let text = e.downcast_ref::<String>().cloned().unwrap_or_default();
-            failures.push(format!("{}: {text}", case.display()));
-        }
-    }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    each_case(family, "model", least, check_case);
 }
 
 fn check_case(case: &Path) {

@@ -41,15 +41,7 @@ impl Scheme for Awq {
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
         let scales = Floats::ieee(&packed.scales)?;
         let decoder = Box::new(Weight { qweight: t.part(), scales, qzeros, k, n: packed.n, group_size });
-        Ok(Some(Group {
-            name: packed.weight(),
-            shape: vec![packed.n, k],
-            scheme: QuantScheme::Awq,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder,
-        }))
+        Ok(Some(Group::new(packed.weight(), vec![packed.n, k], QuantScheme::Awq, parts, decoder)))
     }
 }
 

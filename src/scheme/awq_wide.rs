@@ -53,15 +53,7 @@ impl Scheme for AwqWide {
         let parts =
             vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales), (TensorRole::ZeroPoint, zeros)];
         let scheme = QuantScheme::Grouped { family: "AWQ", codes: int_name(bits), scales: Granularity::Group(group) };
-        Ok(Some(Group {
-            name: packed.weight(),
-            shape: vec![n, k],
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder: Box::new(decoder),
-        }))
+        Ok(Some(Group::new(packed.weight(), vec![n, k], scheme, parts, Box::new(decoder))))
     }
 }
 

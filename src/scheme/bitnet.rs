@@ -41,15 +41,7 @@ impl Scheme for BitNet {
         };
         let scheme = QuantScheme::Grouped { family: FAMILY, codes: "ternary", scales: Granularity::Tensor };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
-        Ok(Some(Group {
-            name: t.name().to_owned(),
-            shape,
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder: Box::new(decoder),
-        }))
+        Ok(Some(Group::new(t.name().to_owned(), shape, scheme, parts, Box::new(decoder))))
     }
 }
 

@@ -66,15 +66,7 @@ impl Scheme for Bnb4 {
             block: state.block,
             fp4: fp4.is_some(),
         });
-        Ok(Some(Group {
-            name: name.to_owned(),
-            shape: state.shape,
-            scheme: QuantScheme::Bnb4,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder,
-        }))
+        Ok(Some(Group::new(name.to_owned(), state.shape, QuantScheme::Bnb4, parts, decoder)))
     }
 }
 
@@ -255,7 +247,7 @@ impl Scheme for BnbInt8 {
         }
         let decoder = Box::new(Int8 { codes: t.part(), scb: Floats::ieee(&scb)?, n, k });
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok(Some(Group { name, shape, scheme: QuantScheme::BnbInt8, parts, split: vec![], keeps: None, decoder }))
+        Ok(Some(Group::new(name, shape, QuantScheme::BnbInt8, parts, decoder)))
     }
 }
 

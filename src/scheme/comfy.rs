@@ -164,15 +164,7 @@ fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let decoder = Grouped::scaled(codes, 8, Meaning::E4M3, [rows, cols], row_groups(cols, BLOCK), scales);
     let scheme = QuantScheme::Grouped { family: FAMILY, codes: "MXFP8", scales: Granularity::Group(BLOCK) };
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group {
-        name: t.name().to_owned(),
-        shape: t.shape().to_vec(),
-        scheme,
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(t.name().to_owned(), t.shape().to_vec(), scheme, parts, Box::new(decoder)))
 }
 
 /// `floats` as the scales of `t`: `rows` × `cols`, and padding up to whole tiles.
@@ -219,15 +211,7 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
     let decoder = Grouped::scaled(codes, 4, meaning, [rows, cols], row_groups(cols, BLOCK), scales);
     let scheme = QuantScheme::Grouped { family: FAMILY, codes: "NVFP4", scales: Granularity::Group(BLOCK) };
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale), (TensorRole::Scale, global)];
-    Ok(Group {
-        name: t.name().to_owned(),
-        shape: vec![rows, cols],
-        scheme,
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(t.name().to_owned(), vec![rows, cols], scheme, parts, Box::new(decoder)))
 }
 
 #[cfg(feature = "nvfp4")]

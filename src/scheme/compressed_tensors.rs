@@ -92,15 +92,7 @@ fn packed<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, all: &Index<'m>) -
     let scales =
         if decoder.grid.block_cols == 1 { Granularity::Group(cols / groups.max(1)) } else { granularity(&grid, cols) };
     let scheme = QuantScheme::Grouped { family: FAMILY, codes: int_name(bits), scales };
-    Ok(Group {
-        name: logical_name(name, &shape),
-        shape,
-        scheme,
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(logical_name(name, &shape), shape, scheme, parts, Box::new(decoder)))
 }
 
 /// Stacks of experts are parameters themselves, and not the weight of a module.

@@ -85,15 +85,7 @@ impl Scheme for Fp8 {
             }
             None => Box::new(weight),
         };
-        Ok(Some(Group {
-            name: t.name().to_owned(),
-            shape: t.shape().to_vec(),
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder,
-        }))
+        Ok(Some(Group::new(t.name().to_owned(), t.shape().to_vec(), scheme, parts, decoder)))
     }
 }
 

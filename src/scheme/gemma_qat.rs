@@ -45,7 +45,7 @@ impl Scheme for GemmaQat {
         let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: granularity(&decoder.grid, decoder.cols) };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         let name = format!("{base}weight");
-        Ok(Some(Group { name, shape, scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) }))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 

@@ -42,15 +42,7 @@ impl Scheme for Gemv {
         let shape = vec![decoder.rows, decoder.cols];
         let parts =
             vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales), (TensorRole::ZeroPoint, zeros)];
-        Ok(Some(Group {
-            name: packed.weight(),
-            shape,
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder: Box::new(decoder),
-        }))
+        Ok(Some(Group::new(packed.weight(), shape, scheme, parts, Box::new(decoder))))
     }
 }
 

@@ -46,15 +46,7 @@ impl Scheme for Ggml {
         });
         let parts = [(TensorRole::Quantized, *t)].into_iter().chain(scale.map(|s| (TensorRole::Scale, s))).collect();
         let scheme = self.kind(t, all);
-        Ok(Some(Group {
-            name: t.name().to_owned(),
-            shape: t.shape().to_vec(),
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder,
-        }))
+        Ok(Some(Group::new(t.name().to_owned(), t.shape().to_vec(), scheme, parts, decoder)))
     }
 }
 

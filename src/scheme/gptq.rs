@@ -58,15 +58,7 @@ impl Scheme for Gptq {
             groups: packed.groups,
             group_size,
         });
-        Ok(Some(Group {
-            name: packed.weight(),
-            shape: vec![packed.n, k],
-            scheme: QuantScheme::Gptq,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder,
-        }))
+        Ok(Some(Group::new(packed.weight(), vec![packed.n, k], QuantScheme::Gptq, parts, decoder)))
     }
 }
 

@@ -11,7 +11,7 @@
 
 use super::fit::granularity;
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::hqq_meta::{Meta, Requantized};
+use super::hqq_meta::{FAMILY, Meta, Requantized};
 use super::numbers::{Matrix, Numbers};
 use super::runs::Runs;
 use super::{Floats, Group, Index, QuantScheme, Scheme, base_of, refused, wrong};
@@ -21,9 +21,6 @@ use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Hqq;
-
-/// What listings call it.
-pub(super) const FAMILY: &str = "HQQ";
 
 impl Scheme for Hqq {
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
@@ -55,7 +52,7 @@ impl Scheme for Hqq {
         let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: granularity(&grid, cols) };
         let parts = meta.into_parts(*t);
         let name = format!("{base}weight");
-        Ok(Some(Group { name, shape, scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) }))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 

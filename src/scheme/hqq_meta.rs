@@ -8,8 +8,10 @@ use super::numbers::Numbers;
 use super::{Floats, Index, TensorRole, read, refused, wrong};
 use crate::element::Element;
 use crate::model::{Part, Tensor};
-use crate::scheme::hqq::FAMILY;
 use crate::{Dtype, Result, TargetDtype};
+
+/// What listings call it.
+pub(super) const FAMILY: &str = "HQQ";
 
 /// What else is stored with a weight in safetensors, and says nothing that is needed.
 const IDLE: &[&str] = &[

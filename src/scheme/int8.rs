@@ -51,6 +51,6 @@ impl Scheme for Int8 {
         };
         let scheme = QuantScheme::Grouped { family, codes: "INT8", scales: granularity(&grid, cols) };
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok(Some(Group { name, shape, scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) }))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }

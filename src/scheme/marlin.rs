@@ -93,7 +93,7 @@ fn weight<'m>(
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scales)];
     let granularity = if groups == 1 { Granularity::Channel } else { Granularity::Group(group) };
     let scheme = QuantScheme::Grouped { family, codes: "INT4", scales: granularity };
-    Ok(Group { name, shape: vec![n, k], scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) })
+    Ok(Group::new(name, vec![n, k], scheme, parts, Box::new(decoder)))
 }
 
 /// Inputs and outputs of a run, and its bytes.

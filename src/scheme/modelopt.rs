@@ -85,15 +85,7 @@ fn awq<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, module: &Module<'_>, all: &Index<
     }
     parts.extend(all.at(t.name(), "_scale_2").map(|unused| (TensorRole::Scale, unused)));
     let scheme = QuantScheme::Grouped { family: FAMILY, codes: "INT4", scales: Granularity::Group(width) };
-    Ok(Group {
-        name: t.name().to_owned(),
-        shape: vec![rows, cols],
-        scheme,
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(t.name().to_owned(), vec![rows, cols], scheme, parts, Box::new(decoder)))
 }
 
 /// What multiplies the columns of weight `t` after all else, if there is such a tensor: the config does not tell, for

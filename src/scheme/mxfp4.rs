@@ -79,15 +79,7 @@ pub(super) fn nibbles_in_rows<'m>(
     let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
     let decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group {
-        name: name.to_owned(),
-        shape,
-        scheme: scheme(family, codes),
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(name.to_owned(), shape, scheme(family, codes), parts, Box::new(decoder)))
 }
 
 fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'m>> {
@@ -114,15 +106,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     let size = [experts.saturating_mul(inputs), outputs];
     let decoder = Grouped::scaled(codes, 4, meaning, size, grid, scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group {
-        name: name.to_owned(),
-        shape,
-        scheme: scheme("MXFP4", "FP4"),
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(name.to_owned(), shape, scheme("MXFP4", "FP4"), parts, Box::new(decoder)))
 }
 
 /// Matrices that are stored by columns, two codes to a byte.

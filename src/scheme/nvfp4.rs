@@ -64,15 +64,7 @@ impl Scheme for Nvfp4 {
             block => QuantScheme::Grouped { family: "ModelOpt", codes: "NVFP4", scales: Granularity::Group(block) },
         };
         let decoder = layout.decoder(t, [&scales, &global], divides, all, &mut parts)?;
-        Ok(Some(Group {
-            name: name.to_owned(),
-            shape: layout.shape,
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder,
-        }))
+        Ok(Some(Group::new(name.to_owned(), layout.shape, scheme, parts, decoder)))
     }
 }
 

@@ -22,7 +22,7 @@ impl Scheme for Qnat {
         let decoder = Box::new(Weight { part: t.part(), layout });
         let parts = vec![(TensorRole::Quantized, *t)];
         let (name, shape) = (t.name().to_owned(), layout.shape.clone());
-        Ok(Some(Group { name, shape, scheme: QuantScheme::Qnat, parts, split: vec![], keeps: None, decoder }))
+        Ok(Some(Group::new(name, shape, QuantScheme::Qnat, parts, decoder)))
     }
 }
 

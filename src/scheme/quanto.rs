@@ -38,15 +38,7 @@ impl Scheme for Quanto {
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         parts.extend(shift.map(|shift| (TensorRole::ZeroPoint, shift)));
         let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
-        Ok(Some(Group {
-            name: name.to_owned(),
-            shape,
-            scheme,
-            parts,
-            split: vec![],
-            keeps: None,
-            decoder: Box::new(decoder),
-        }))
+        Ok(Some(Group::new(name.to_owned(), shape, scheme, parts, Box::new(decoder))))
     }
 }
 

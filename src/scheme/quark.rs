@@ -159,7 +159,7 @@ fn float<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, meaning: Meaning, 
     let decoder = Box::new(Grouped::scaled(codes, spec.bits, meaning, [rows, cols], grid, scales));
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     let scheme = spec.scheme(granularity(&grid, cols));
-    Ok(Group { name: t.name().to_owned(), shape, scheme, parts, split: vec![], keeps: None, decoder })
+    Ok(Group::new(t.name().to_owned(), shape, scheme, parts, decoder))
 }
 
 /// Integers: the other way round if they are in groups.
@@ -210,15 +210,7 @@ fn integer<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, int: Int, all: &
         decoder.offsets = Some(zero_points(t, [scale, &zero], spec, int, wanted)?);
         decoder.formula = Formula::ShiftScale;
     }
-    Ok(Group {
-        name: t.name().to_owned(),
-        shape,
-        scheme,
-        parts,
-        split: vec![],
-        keeps: None,
-        decoder: Box::new(decoder),
-    })
+    Ok(Group::new(t.name().to_owned(), shape, scheme, parts, Box::new(decoder)))
 }
 
 /// One for each scale, packed as the codes are: `wanted` lines of so many. A single one is not packed.

@@ -103,7 +103,7 @@ impl Scheme for Torchao {
         layer.check_rest()?;
         let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
         let (name, parts) = (name.to_owned(), layer.parts);
-        Ok(Some(Group { name, shape, scheme, parts, split: vec![], keeps: None, decoder: Box::new(decoder) }))
+        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
     }
 }
 

@@ -175,3 +175,20 @@ impl Random {
         (0..n).map(|_| ((self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.04).collect()
     }
 }
+
+/// Checks every directory below tests/data/`family` that has `sign` in it; there must be `least`. All failures are told.
+pub fn each_case(family: &str, sign: &str, least: usize, check: impl Fn(&Path) + std::panic::RefUnwindSafe) {
+    let entries = std::fs::read_dir(data().join(family)).unwrap();
+    let mut cases: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    cases.retain(|c| c.join(sign).exists());
+    cases.sort();
+    assert!(cases.len() >= least, "{family}: only {} cases", cases.len());
+    let mut failures = Vec::new();
+    for case in cases {
+        if let Err(e) = std::panic::catch_unwind(|| check(&case)) {
+            let text = e.downcast_ref::<String>().cloned().unwrap_or_default();
+            failures.push(format!("{}: {text}", case.display()));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
