@@ -150,6 +150,9 @@ impl Recovery<'_> {
         if options.part.is_some() {
             return Err(AnamnesisError::unsupported("part", "only a directory of safetensors is made in parts"));
         }
+        if options.resume {
+            return Err(AnamnesisError::unsupported("resume", "only a directory of safetensors can be continued"));
+        }
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {

@@ -244,20 +244,6 @@ def metal():
         c.write()
 
 
-def ollama():
-    """mlx's tensors under the names and metadata keys described for ollama: a file for each weight, no config. mlx makes and
-    decodes them; ollama itself has not read these files."""
-    for quant, mode, group, bits in [("int4", "affine", 64, 4), ("int8", "affine", 64, 8), ("nvfp4", "nvfp4", 16, 4),
-                                     ("mxfp4", "mxfp4", 32, 4), ("mxfp8", "mxfp8", 32, 8)]:
-        c = case(f"ollama_{quant}", None)
-        c.metadata = {"quant_type": quant, "group_size": str(group)}
-        p = parts(weight(c, 8, 128, BF16), group, bits, mode)
-        name = {"weight": "weight", "scales": "weight.scale", "biases": "weight.bias"}
-        put(c, Q_PROJ, p, group, bits, mode)
-        c.tensors = {f"{Q_PROJ}.{name[k]}": v for k, v in p.items()}
-        c.write()
-
-
 def main():
     shutil.rmtree(DATA / "mlx", ignore_errors=True)
     order = [BF16, F16, F32]
@@ -278,7 +264,6 @@ def main():
     put(c, Q_PROJ, parts(weight(c, 8, 128, F16), 64, 4), 64, 4)
     c.write()
     metal()
-    ollama()
 
 
 if __name__ == "__main__":
