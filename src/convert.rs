@@ -7,6 +7,7 @@ mod draft;
 mod encode;
 mod manifest;
 mod options;
+mod place;
 mod plan;
 mod report;
 mod run;

@@ -194,8 +194,6 @@ const SCHEMES: &[&dyn Scheme] = &[
 pub(crate) struct Index<'m> {
     by_name: HashMap<&'m str, Tensor<'m>>,
     pub config: &'m QuantConfig,
-    /// Of the container.
-    pub metadata: &'m HashMap<String, String>,
     /// What a pickle says beside tensors.
     pub facts: &'m HashMap<String, String>,
     /// What the metadata say of parts of parameters, if torchao wrote them.
@@ -226,12 +224,11 @@ impl<'m> Index<'m> {
         };
         let is_gguf = model.is_gguf();
         let comfyui = comfy::Layers::of(model);
-        let (metadata, facts) = (&model.metadata, &model.facts);
-        let torchao = torchao::Parts::new(metadata);
+        let facts = &model.facts;
+        let torchao = torchao::Parts::new(&model.metadata);
         Self {
             by_name,
             config: &model.config,
-            metadata,
             facts,
             torchao,
             is_gguf,

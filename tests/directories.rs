@@ -314,6 +314,17 @@ fn more_shards_than_open_files() {
     assert_eq!(parse(&dir).unwrap().tensors().filter(|t| *t.bytes().unwrap() == [1, 2]).count(), 150);
 }
 
+#[cfg(feature = "gguf")]
+#[test]
+fn a_model_of_its_own_is_no_shard() {
+    let error = refused(|dir| {
+        std::fs::write(dir.join("a.safetensors"), file(&[tensor("x")], &[])).unwrap();
+        std::fs::copy(common::data().join("gguf-files/whole.gguf"), dir.join("b.gguf")).unwrap();
+        write_index(dir, INDEX, &[("x", "a.safetensors"), ("y", "b.gguf")]);
+    });
+    assert_names(&error, &["`b.gguf`", "no shard"]);
+}
+
 #[test]
 fn other_containers_are_one_file() {
     let root = tempfile::tempdir().unwrap();

@@ -260,12 +260,39 @@ fn the_place_is_looked_at_first() {
     parsed.convert(at("empty"), bf16()).unwrap();
     parsed.convert(at("weights"), forced()).unwrap();
     assert_same_tree(&tree(&at("empty")), &tree(&at("weights")), "what was there is gone");
-    // What an interrupted replacement left behind is in nobody's way.
-    write_files(root.path(), &[(".weights.old/model.safetensors", "older")]);
-    parsed.convert(at("weights"), forced()).unwrap();
-    assert_same_tree(&tree(&at("empty")), &tree(&at("weights")), "again");
     assert_eq!(names_in(root.path(), ".old"), Vec::<String>::new());
     drop(one);
+}
+
+/// Directories that have the names of ours, or some file of weights, can be anybody's.
+#[test]
+fn what_is_not_ours_is_never_taken_away() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, _) = model(root.path(), 2);
+    let files = [
+        (".a.partial/mine.safetensors", "precious"),
+        ("b/model.safetensors", "old"),
+        // The only copy, if a replacement was interrupted at its worst moment.
+        (".b.old/model.safetensors", "older"),
+        ("firmware/rom.bin", "precious"),
+        ("repository/model.safetensors", "old"),
+        ("repository/.git/HEAD", "precious"),
+    ];
+    write_files(root.path(), &files);
+    let before = tree(root.path());
+    let parsed = parse(&input).unwrap();
+    for (name, what) in [
+        ("a", "no unfinished conversion"),
+        ("b", "move it away"),
+        ("firmware", "without weights"),
+        ("repository", "a repository"),
+    ] {
+        for options in [forced(), forced().with_resume(true)] {
+            let error = parsed.convert(root.path().join(name), options).unwrap_err().to_string();
+            assert!(error.contains(what), "{name}: {error}");
+        }
+    }
+    assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
 }
 
 /// A directory that is replaced goes with all that is in it.

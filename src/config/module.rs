@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::skips::compile;
 use super::{Place, QuantConfig, flag, pair};
 
 /// What holds for one module.
@@ -19,7 +21,7 @@ pub(crate) struct Module<'c> {
 }
 
 /// What rules say of a module; `None`: it is not quantized.
-type Says = Option<(Map<String, Value>, String)>;
+type Says = Option<Arc<(Map<String, Value>, String)>>;
 
 /// The rules of a config for single modules.
 #[derive(Debug, Clone, Default)]
@@ -39,6 +41,9 @@ enum Matcher {
     Class,
 }
 
+/// Expressions that are looked at.
+const MAX_PATTERNS: usize = 10_000;
+
 /// Keys of a config that hold an object for each of some modules, by path.
 const BY_PATH: &[&str] = &["quantized_layers"];
 
@@ -53,13 +58,17 @@ impl Rules {
     }
 
     fn add(&mut self, place: &Place, matcher: Option<Matcher>, value: &Value) {
-        let says = match value {
-            Value::Object(map) => Some((map.clone(), place.name.clone())),
-            Value::Bool(false) => None,
-            _ => return,
-        };
+        match value {
+            Value::Object(map) => self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone())))),
+            Value::Bool(false) => self.enter(matcher, None),
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, matcher: Option<Matcher>, says: Says) {
         match matcher {
             Some(Matcher::Path(path)) => self.paths.entry(path).or_default().push(says),
+            Some(Matcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => self.unread = true,
             Some(Matcher::Expression(expression)) => self.patterns.push((expression, says)),
             Some(Matcher::Class) => self.class.push(says),
             None => self.unread = true,
@@ -77,7 +86,7 @@ impl Rules {
             self.add(place, Some(Matcher::Path(name.to_owned())), value);
             // AutoRound takes what is no module's name for an expression, and searches it anywhere in the name.
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
-                self.add(place, regex_lite::Regex::new(name).ok().map(Matcher::Expression), value);
+                self.add(place, compile(name).ok().map(Matcher::Expression), value);
             }
         }
         for (pattern, value) in place.entries("dynamic") {
@@ -101,11 +110,11 @@ impl Rules {
         if let Some(format) = group.get("format") {
             args.insert("format".to_owned(), format.clone());
         }
-        let args = Value::Object(args);
+        let says = Some(Arc::new((args, place.name.clone())));
         let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         for target in targets {
             let is_path = target.starts_with("re:") || target.contains('.') || is_top_module(target);
-            self.add(place, if is_path { matcher(target) } else { Some(Matcher::Class) }, &args);
+            self.enter(if is_path { matcher(target) } else { Some(Matcher::Class) }, says.clone());
         }
     }
 
@@ -140,7 +149,7 @@ impl Rules {
 
 fn expression(text: &str) -> Option<Matcher> {
     // Python's `re.match` anchors at the start only.
-    regex_lite::Regex::new(&format!("^(?:{text})")).ok().map(Matcher::Expression)
+    compile(&format!("^(?:{text})")).ok().map(Matcher::Expression)
 }
 
 /// A path, `re:` and an expression, or a pattern with `*`.
@@ -165,7 +174,7 @@ impl QuantConfig {
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
         let rules = self.rules.get_or_init(|| Rules::new(&self.places));
         let says = rules.of(module);
-        let own = says.and_then(Option::as_ref).map(|(map, place)| (map, place.as_str()));
+        let own = says.and_then(Option::as_ref).map(|says| (&says.0, says.1.as_str()));
         let skipped = self.skips(module) || matches!(says, Some(None));
         Module { config: self, own, uncertain: rules.unread, skipped }
     }

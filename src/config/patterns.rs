@@ -3,6 +3,7 @@
 //! transformers joins the expressions with `|` and searches a module's name for the whole: the leftmost match wins, and
 //! of several at the same place the first in the file (`replace_with_quant_layers`).
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -31,12 +32,15 @@ impl<'de> Deserialize<'de> for Members {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Members, A::Error> {
-                let mut members: Vec<(String, Value)> = Vec::new();
+                let (mut members, mut places) = (Vec::<(String, Value)>::new(), HashMap::<String, usize>::new());
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
                     // A name that comes again has its first place and its last value, as in Python.
-                    match members.iter_mut().find(|(other, _)| *other == name) {
-                        Some((_, old)) => *old = value,
-                        None => members.push((name, value)),
+                    match places.get(&name) {
+                        Some(&place) => members[place].1 = value,
+                        None => {
+                            places.insert(name.clone(), members.len());
+                            members.push((name, value));
+                        }
                     }
                 }
                 Ok(Members(members))

@@ -11,7 +11,19 @@ pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
         None => format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*").replace(r"\?", ".")),
     };
     let wrong = |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string());
-    regex_lite::Regex::new(&expression).map_err(wrong)
+    compile(&expression).map_err(wrong)
+}
+
+/// Bytes that a compiled expression may take: real ones have a few KiB, and configs may have thousands.
+const MAX_EXPRESSION: usize = 64 << 10;
+
+/// Expressions of a config that are compiled. What more there are counts for nothing, so that what they would skip is
+/// an error.
+const MAX_EXPRESSIONS: usize = 10_000;
+
+/// An expression of bounded size.
+pub(super) fn compile(text: &str) -> std::result::Result<regex_lite::Regex, regex_lite::Error> {
+    regex_lite::RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build()
 }
 
 /// The modules that skip lists mean.
@@ -19,6 +31,8 @@ pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
 pub(super) struct Skips {
     /// Any module whose path has one of these in it, between dots or the ends.
     paths: HashSet<String>,
+    /// Length of the longest.
+    longest: usize,
     /// Any module that one of these matches.
     expressions: Vec<regex_lite::Regex>,
 }
@@ -34,11 +48,15 @@ impl Skips {
                 format!("^{}$", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
             }
             None => {
-                self.paths.insert(text.trim_matches('.').to_owned());
+                let path = text.trim_matches('.');
+                self.longest = self.longest.max(path.len());
+                self.paths.insert(path.to_owned());
                 return;
             }
         };
-        self.expressions.extend(regex_lite::Regex::new(&expression));
+        if self.expressions.len() < MAX_EXPRESSIONS {
+            self.expressions.extend(compile(&expression));
+        }
     }
 
     pub(super) fn has(&self, module: &str) -> bool {
@@ -46,8 +64,10 @@ impl Skips {
         let dots = || module.match_indices('.').map(|(at, _)| at);
         let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
         let ends = || dots().chain([module.len()]);
-        let listed =
-            |start: usize| ends().filter(|&end| end > start).any(|end| self.paths.contains(&module[start..end]));
+        let listed = |start: usize| {
+            let ends = ends().filter(|&end| end > start).take(MAX_PARTS).take_while(|end| end - start <= self.longest);
+            ends.into_iter().any(|end| self.paths.contains(&module[start..end]))
+        };
         !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
             || self.expressions.iter().any(|expression| expression.is_match(module))
     }

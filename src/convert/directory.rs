@@ -9,6 +9,7 @@ use std::thread;
 
 use super::manifest::{self, Manifest, Parameters, is_account, is_manifest, path as manifest_path, sync_directory};
 use super::options::ConvertOptions;
+use super::place::{MARK, check_place, is_ours, manifests, partial, replaced};
 use super::plan::Plan;
 use super::{run, sidecars};
 use crate::model::ParsedModel;
@@ -56,15 +57,18 @@ impl Work<'_, '_> {
 
     /// What is replaced goes with all that is in it, and the input must not.
     fn check_input(&self, output: &Path) -> Result<()> {
-        let Ok(there) = std::fs::canonicalize(output) else { return Ok(()) };
         let directory = self.model.directory.as_ref().map(|directory| directory.path.clone());
-        for path in directory.into_iter().chain(manifest::files(self.model)) {
-            let what = match std::fs::canonicalize(path) {
-                Ok(path) if path == there => "the output is the input",
-                Ok(path) if path.starts_with(&there) => "the output is to be replaced, and the input is in it",
-                _ => continue,
-            };
-            return Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, what)));
+        let inputs: Vec<PathBuf> = directory.into_iter().chain(manifest::files(self.model)).collect();
+        for there in [output.to_path_buf(), partial(output)?] {
+            let Ok(there) = std::fs::canonicalize(there) else { continue };
+            for path in inputs.iter().filter_map(|path| std::fs::canonicalize(path).ok()) {
+                let what = match path {
+                    path if path == there => "the output is the input",
+                    path if path.starts_with(&there) => "the output is to be replaced, and the input is in it",
+                    _ => continue,
+                };
+                return Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, what)));
+            }
         }
         Ok(())
     }
@@ -92,6 +96,9 @@ impl Work<'_, '_> {
         let refuse = |what: String| Err(AnamnesisError::io_at(partial, &Error::new(ErrorKind::AlreadyExists, what)));
         // Of several parts none can take away what the others have made.
         let anew = if parts == 1 { "--force begins anew" } else { "to begin anew, delete it" };
+        if !is_ours(partial) {
+            return refuse("a directory of this name is there, and it is no unfinished conversion".to_owned());
+        }
         if self.options.run.force && !self.options.resume && parts == 1 && partial.exists() {
             std::fs::remove_dir_all(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
         }
@@ -110,7 +117,8 @@ impl Work<'_, '_> {
             }
             Some(there) => Ok(there),
             None => {
-                std::fs::create_dir_all(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+                let made = std::fs::create_dir_all(partial).and_then(|()| File::create(partial.join(MARK)));
+                made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
                 new.write(path)?;
                 Ok(new)
             }
@@ -246,57 +254,11 @@ impl Pending {
     }
 }
 
-/// The hidden sibling in which `output` is made.
-fn partial(output: &Path) -> Result<PathBuf> {
-    let name = output
-        .file_name()
-        .ok_or_else(|| AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, "the output has no name")))?;
-    Ok(output.with_file_name(format!(".{}.partial", name.to_string_lossy())))
-}
-
 /// The name of the index of several shards.
 fn index_name<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<String> {
     let (first, _) = (names.next()?, names.next()?);
     let stem = first.split_once("-00001-of-").map_or("model", |(stem, _)| stem);
     Some(format!("{stem}.safetensors.index.json"))
-}
-
-/// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
-fn check_place(output: &Path, force: bool) -> Result<()> {
-    let refuse = |what: &str| Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::AlreadyExists, what)));
-    let parent = output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    if !parent.is_dir() {
-        let error = Error::new(ErrorKind::NotFound, "the output's directory does not exist");
-        return Err(AnamnesisError::io_at(parent, &error));
-    }
-    let Ok(there) = output.symlink_metadata() else { return Ok(()) };
-    if !there.is_dir() {
-        return refuse("the output is to be a directory, and a file is there");
-    }
-    let names = std::fs::read_dir(output).map_err(|e| AnamnesisError::io_at(output, &e))?;
-    let names: Vec<String> = names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    match force {
-        false => refuse("the output exists; --force (`force`) replaces it"),
-        true if names.iter().any(|name| is_weights(name)) => Ok(()),
-        true => refuse("the output is a directory without weights, which is not replaced"),
-    }
-}
-
-/// Manifests in `partial`, sorted.
-fn manifests(partial: &Path) -> Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(partial) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        Err(e) => return Err(AnamnesisError::io_at(partial, &e)),
-    };
-    let names = entries.flatten().map(|entry| entry.path());
-    let mut found: Vec<PathBuf> =
-        names.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_manifest)).collect();
-    found.sort();
-    Ok(found)
 }
 
 /// Gives a directory its name, once all parts of it are there.
@@ -367,21 +329,24 @@ fn sync_files(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Takes the manifests out of `partial` and renames it; what was there before goes when the new is in its place.
+/// Takes the manifests out of `partial` and renames it; what was there before goes when the new is in its place, and
+/// comes back if that fails.
 fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
     let failed = |e: Error| AnamnesisError::io_at(output, &e);
-    let old = output.with_file_name(format!(".{}.old", output.file_name().unwrap_or_default().to_string_lossy()));
+    let old = replaced(output);
     sync_files(partial).map_err(failed)?;
+    manifests.iter().try_for_each(std::fs::remove_file).map_err(failed)?;
     let exists = output.symlink_metadata().is_ok();
     if exists {
-        if old.exists() {
-            // A replacement was interrupted when it was through but for this.
-            std::fs::remove_dir_all(&old).map_err(failed)?;
-        }
         std::fs::rename(output, &old).map_err(failed)?;
     }
-    manifests.iter().try_for_each(std::fs::remove_file).map_err(failed)?;
-    std::fs::rename(partial, output).map_err(failed)?;
+    if let Err(e) = std::fs::rename(partial, output) {
+        if exists {
+            std::fs::rename(&old, output).map_err(failed)?;
+        }
+        return Err(failed(e));
+    }
+    std::fs::remove_file(output.join(MARK)).map_err(failed)?;
     sync_directory(output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")));
     if exists {
         std::fs::remove_dir_all(&old).map_err(failed)?;

@@ -29,12 +29,18 @@ const MAX_DEPTH: usize = 8;
 /// that of decoded weights, if there are any. What was left out for a reason is said.
 pub(super) fn copy(from: &Path, to: &Path, dtype: Option<TargetDtype>, outputs: &[&Path]) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    let walk = Walk { root: real(from), outputs: outputs.iter().map(|path| real(path)).collect(), dtype };
+    let walk = Walk {
+        from: from.to_path_buf(),
+        root: real(from),
+        outputs: outputs.iter().map(|path| real(path)).collect(),
+        dtype,
+    };
     walk.copy(from, to, 0, &mut notes)?;
     Ok(notes)
 }
 
 struct Walk {
+    from: PathBuf,
     /// The input, with all links followed.
     root: PathBuf,
     outputs: Vec<PathBuf>,
@@ -61,8 +67,12 @@ impl Walk {
                     self.copy(&path, &to.join(name), depth + 1, notes)?;
                 }
             } else if self.is_left_out(name) {
+                if depth > 0 && is_weights(name) {
+                    let below = path.strip_prefix(&self.from).unwrap_or(&path).display();
+                    notes.push(format!("`{below}` is not converted, and was left out"));
+                }
             } else if path.is_file() && self.is_ours(&path) {
-                self.one(&path, name, to)?;
+                self.one(&path, name, to, depth)?;
             } else if kind.is_symlink() {
                 let what = match path.metadata() {
                     Ok(there) if there.is_dir() => "is a link to a directory",
@@ -89,12 +99,14 @@ impl Walk {
         file.starts_with(&self.root) || store.is_some_and(|store| file.starts_with(store))
     }
 
-    fn one(&self, path: &Path, name: &str, to: &Path) -> Result<()> {
+    fn one(&self, path: &Path, name: &str, to: &Path, depth: usize) -> Result<()> {
         let target = to.join(name);
         let written = std::fs::create_dir_all(to).and_then(|()| {
             // One that an interrupted run left is as read-only as its original, and could not be written again.
             let _ = std::fs::remove_file(&target);
-            let edited = if CONFIGS.contains(&name) { self.edited(path) } else { None };
+            // Other configs do not have the key, and who reads them may not expect it.
+            let dtype = self.dtype.filter(|_| name == "config.json");
+            let edited = if depth == 0 && CONFIGS.contains(&name) { edited(path, dtype) } else { None };
             match edited {
                 Some(text) => std::fs::write(&target, text),
                 None => std::fs::copy(path, &target).map(|_| ()),
@@ -102,17 +114,17 @@ impl Walk {
         });
         written.map_err(|e| AnamnesisError::io_at(&target, &e))
     }
+}
 
-    /// A config that says nothing of a quantization any more.
-    fn edited(&self, path: &Path) -> Option<String> {
-        let json = String::from_utf8(read_small(path).ok()??).ok()?;
-        let dtype = self.dtype.map(|dtype| match dtype {
-            TargetDtype::F32 => "float32",
-            TargetDtype::F16 => "float16",
-            TargetDtype::BF16 => "bfloat16",
-        });
-        edit::dequantized(&json, dtype)
-    }
+/// A config that says nothing of a quantization any more.
+fn edited(path: &Path, dtype: Option<TargetDtype>) -> Option<String> {
+    let json = String::from_utf8(read_small(path).ok()??).ok()?;
+    let dtype = dtype.map(|dtype| match dtype {
+        TargetDtype::F32 => "float32",
+        TargetDtype::F16 => "float16",
+        TargetDtype::BF16 => "bfloat16",
+    });
+    edit::dequantized(&json, dtype)
 }
 
 /// Writes the index of a model in several files.

@@ -81,6 +81,9 @@ pub(super) fn read(path: &Path) -> Result<ParsedModel> {
         })?;
         let format = detect::detect(&source)?;
         let shard = (format.read)(source, Some(&dir.join(file))).map_err(|e| e.about(format_args!("`{file}`")))?;
+        if files.len() > 1 && describes_itself(&shard) {
+            return Err(AnamnesisError::parse(format!("`{file}` is no shard, but a model of its own format")));
+        }
         directory.file_of.resize(directory.file_of.len() + shard.sources.len(), number);
         append(&mut contents, shard);
     }
@@ -212,6 +215,15 @@ fn is_inside(file: &str) -> bool {
     !file.is_empty()
         && !file.contains(['\\', '\0', ':'])
         && Path::new(file).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Whether the container says of all tensors how they are quantized: what it says holds for no other file.
+fn describes_itself(shard: &Contents) -> bool {
+    #[cfg(feature = "gguf")]
+    if shard.gguf.is_some() {
+        return true;
+    }
+    !shard.qnat.is_empty()
 }
 
 /// Adds a shard's contents.

@@ -213,7 +213,9 @@ fn grouped_rows<'m>(
     if let Some((size, place)) = module.int(&["group_size"]).filter(|(size, _)| *size > 0) {
         let size = size as usize;
         let groups = cols.div_ceil(size);
-        if scale.elements() != rows.saturating_mul(groups) {
+        let along = scale.shape().last().copied().unwrap_or(1);
+        let fits = scale.elements() == rows.saturating_mul(groups);
+        if !fits || along != groups && groups != 1 {
             let what =
                 format!("its scale `{}` {:?} does not fit: {place} says groups of {size}", scale.name(), scale.shape());
             return Err(wrong(t, what));
@@ -240,7 +242,7 @@ fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> 
 }
 
 fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Result<ScaleGrid> {
-    if rows == 0 || !scale.elements().is_multiple_of(rows) {
+    if rows == 0 || !scale.elements().is_multiple_of(rows) || scale.elements() / rows > cols {
         return Err(wrong(t, format!("its scale `{}` {:?} does not fit its rows", scale.name(), scale.shape())));
     }
     Ok(row_groups(cols, 1))

@@ -55,7 +55,7 @@ const SIGNS: &[Sign] = &[
     sign("packed weights", ".weight_packed", &[], &[]),
     sign("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
     sign("packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)", ".weight", BYTES, &[".weight_scale"]),
-    sign("SDNQ", ".weight", BYTES, &[".scale"]),
+    sign("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
     sign("EETQ", ".weight", INT8, &[".weight_scales"]),
     sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
     sign("AQLM", ".codes", &[], &[".codebooks"]),

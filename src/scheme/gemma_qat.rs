@@ -66,6 +66,14 @@ fn decoder<'m>(
     let full = bytes.checked_mul(8 / bits).ok_or_else(|| wrong(t, "its size overflows"))?;
     // The last byte may be filled in part.
     let [_, inputs] = all.config.layer_sizes(module);
+    let bytes_at = |inputs: usize, bits: usize| inputs.checked_mul(bits).map(|n| n.div_ceil(8));
+    let contrary = |inputs: &usize| {
+        let other = [2, 4].into_iter().any(|other| other != bits && bytes_at(*inputs, other) == Some(bytes));
+        bits != 8 && bytes_at(*inputs, bits) != Some(bytes) && other
+    };
+    if let Some(inputs) = inputs.filter(contrary) {
+        return Err(wrong(t, format!("the config says {bits} bits, and rows of {inputs} values have others")));
+    }
     let cols = inputs.filter(|&inputs| inputs <= full && (inputs * bits).div_ceil(8) == bytes).unwrap_or(full);
     let blocks = match scale.shape() {
         // Only rows of embeddings are cut.

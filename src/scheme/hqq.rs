@@ -29,6 +29,9 @@ impl Scheme for Hqq {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(base) = base_of(t.name(), "W_q") else { return Ok(None) };
+        if all.at(base, "scale2").is_some() {
+            return Err(refused(t, "SINQ", "recognised, not decoded by this version"));
+        }
         let mut meta = Meta::of_weight(t, base, all);
         let weight = Weight::new(t, &mut meta)?;
         let grid = weight.grid();

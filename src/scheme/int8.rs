@@ -7,7 +7,7 @@ use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning};
 use super::modelopt::pre_quant_scale;
 use super::numbers::{Integers, Matrix};
-use super::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, wrong};
+use super::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, module_of, wrong};
 use crate::model::Tensor;
 use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result};
@@ -27,6 +27,16 @@ impl Scheme for Int8 {
         let Some(scale) = scale else { return Ok(None) };
         let grid = fit(t, t.shape(), &scale, all)?;
         let (rows, cols) = rows_and_cols(t.shape());
+        let module = all.config.at(module_of(t.name()));
+        let is_grouped = grid.block_rows == 1 && grid.block_cols < cols;
+        if let Some((size, place)) = module.int(&["group_size"]).filter(|(n, _)| is_grouped && *n > 0)
+            && usize::try_from(size) != Ok(grid.block_cols)
+        {
+            return Err(wrong(
+                t,
+                format!("{place} says groups of {size}, and the shapes groups of {}", grid.block_cols),
+            ));
+        }
         let codes = Codes::Rows { part: t.part(), row_bytes: cols };
         let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
         let meaning = Meaning::Int(Int::signed(8));
@@ -39,6 +49,9 @@ impl Scheme for Int8 {
             decoder.offsets = Some(Box::new(Integers::new(&zero, grid.cols, 0.0)?));
             decoder.formula = Formula::ShiftScale;
             parts.push((TensorRole::ZeroPoint, zero));
+        } else if module.flag("symmetric") == Some(false) {
+            let what = format!("the config says that it is asymmetric, and `{}_zero_point` is missing", t.name());
+            return Err(wrong(t, what));
         }
         if let Some(scale) = pre_quant_scale(t, cols, all)? {
             decoder.columns = Some(Floats::ieee(&scale)?);

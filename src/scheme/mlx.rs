@@ -216,7 +216,9 @@ impl<'m> Layer<'_, 'm> {
 
 /// Names of the experts of a stack, as Hugging Face has them; none if it is no stack of experts.
 fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
-    let Some((parent, projection)) = base.split_once(".switch_mlp.").filter(|_| shape.len() == 3) else {
+    let Some((parent, projection)) =
+        base.split_once(".switch_mlp.").filter(|_| shape.len() == 3 && !shape.contains(&0))
+    else {
         return Vec::new();
     };
     let projection = projection.trim_end_matches('.');

@@ -62,6 +62,7 @@ impl<'m> Resolution<'m> {
                             error,
                         });
                     } else {
+                        out.check_whole(&t, &group, &all);
                         groups[t.index] = Some(group);
                     }
                 }
@@ -86,6 +87,20 @@ impl<'m> Resolution<'m> {
         out
     }
 
+    /// A shard by itself can be without what a weight does without as well, but not as the same.
+    fn check_whole(&mut self, t: &Tensor<'m>, group: &Group<'m>, all: &Index<'m>) {
+        let module = group.name.strip_suffix("weight").unwrap_or(&group.name);
+        let own = OPTIONAL.iter().map(|part| format!("{module}{part}"));
+        let names = own.chain(["_zero_point", "_g_idx"].map(|part| format!("{}{part}", group.name)));
+        let missing: Vec<String> = names.filter(|name| all.get(name).is_none()).collect();
+        let error = match all.config.is_indexed(&missing) {
+            Ok(false) => return,
+            Ok(true) => wrong(t, "the index has a part of it in another shard; give the directory instead"),
+            Err(error) => error,
+        };
+        self.problems.push(Problem { tensor: *t, role: TensorRole::Quantized, scheme: group.scheme, error });
+    }
+
     /// A config that speaks of a scheme which nothing here decodes: whatever its tensors look like, they are
     /// not to be taken for weights.
     fn check_config(&mut self, model: &'m ParsedModel, all: &Index<'m>) {
@@ -93,7 +108,13 @@ impl<'m> Resolution<'m> {
             return;
         }
         let claimed = !self.problems.is_empty() || self.groups().next().is_some();
-        let method = all.config.method().filter(|method| !claimed && !METHODS.contains(&method.as_str()));
+        // What is called a weight and its scale is so called by many: a method that is not known may mean something else.
+        let generic = self.groups().any(|group| match group.scheme {
+            QuantScheme::Grouped { family: "HQQ", .. } | QuantScheme::Grouped { codes: "INT8", .. } => true,
+            scheme => scheme.family() == "FP8",
+        });
+        let known = |method: &str| METHODS.contains(&method) || method.starts_with("modelopt");
+        let method = all.config.method().filter(|method| (!claimed || generic) && !known(method));
         let rotated = all.config.has("transform_config").then(|| "compressed-tensors with transform_config".to_owned());
         let (Some(scheme), Some(tensor)) = (method.or(rotated), model.tensors().next()) else { return };
         let place = all.config.text(&["quant_method", "method"]).map_or("the config", |(_, place)| place);
@@ -110,7 +131,10 @@ impl<'m> Resolution<'m> {
             let is_activation = super::ggml::is_activation(&t, all);
             return if is_activation { self.dropped.push(t) } else { self.items.push(Item::Plain(t)) };
         }
-        if quantized && roles::is_activation(t.name()) || roles::is_marker(t.name()) {
+        // Models have scales of their attention heads, of the same names; those of a cache are one, or configured.
+        let cached = t.elements() <= 1 || all.config.has("kv_cache_scheme") || all.config.has("kv_cache_quant_algo");
+        let is_activation = roles::is_activation(t.name()) && (cached || !roles::may_be_of_heads(t.name()));
+        if quantized && is_activation || roles::is_marker(t.name()) {
             self.dropped.push(t);
             return;
         }
@@ -137,6 +161,18 @@ impl<'m> Resolution<'m> {
     }
 }
 
+/// Companions that some weights have and others not.
+const OPTIONAL: &[&str] = &[
+    "pre_quant_scale",
+    "g_idx",
+    "qzeros",
+    "scaled_zeros",
+    "global_scale",
+    "svdquant_lora_a",
+    "svdquant_lora_b",
+    "weight_quantizer._svdquant_lora_a",
+];
+
 /// Values of `quant_method` whose tensors are decoded, or refused one by one. A file of such a model can be
 /// without any quantized tensor.
 const METHODS: &[&str] = &[
@@ -157,6 +193,8 @@ const METHODS: &[&str] = &[
     "gemma",
     "quanto",
     "hqq",
+    "w8a8_int8",
+    "w8a8_fp8",
 ];
 
 fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {
@@ -197,7 +235,9 @@ fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (Tens
     if t.dtype() == Dtype::F8E8M0 && t.name().ends_with(".scale") {
         return Err((TensorRole::Scale, wrong(t, "it scales a quantized weight, and none goes with it")));
     }
-    let is_weight = t.name() == "weight" || [".weight", "_blocks"].iter().any(|end| t.name().ends_with(end));
+    let ends = [".weight", "_blocks", "_packed", "_qdata", "._data", "_proj", ".w13_weight", ".w2_weight"];
+    let is_weight = t.name() == "weight" || ends.iter().any(|end| t.name().ends_with(end));
+    let is_weight = is_weight || t.name().contains(".experts.") && t.shape().len() >= 2;
     // BitsAndBytes can store its bytes under the dtype of the model: one column of them.
     let bytes = matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
     let is_codes = is_weight && (t.dtype().is_integer() || t.dtype().is_quantized() || bytes);

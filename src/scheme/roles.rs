@@ -67,6 +67,11 @@ pub(super) fn is_activation(name: &str) -> bool {
     })
 }
 
+/// Whether models have parameters of this name that scale the heads of their attention.
+pub(super) fn may_be_of_heads(name: &str) -> bool {
+    ["q_scale", "k_scale", "v_scale", "output_scale"].iter().any(|end| name.ends_with(end))
+}
+
 /// Whether `name` marks a file as scaled FP8 and holds no weight itself (ComfyUI).
 pub(super) fn is_marker(name: &str) -> bool {
     name == "scaled_fp8" || name.ends_with(".scaled_fp8")

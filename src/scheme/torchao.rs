@@ -10,6 +10,7 @@
 //! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -51,14 +52,15 @@ pub(crate) fn is_description(text: &str) -> bool {
 
 /// The parameters that stored parts belong to, by the names of the parts.
 #[derive(Default)]
-pub(crate) struct Parts<'m>(HashMap<String, &'m str>);
+pub(crate) struct Parts<'m>(HashMap<String, (&'m str, Arc<Description>)>);
 
 impl<'m> Parts<'m> {
     pub(super) fn new(metadata: &'m HashMap<String, String>) -> Self {
         let described = metadata.iter().filter_map(|(name, text)| Some((name.as_str(), describe(text)?)));
         let parts = described.flat_map(|(name, description)| {
-            let base = base(name);
-            description.parts.into_iter().map(move |part| (format!("{base}{part}"), name))
+            let (base, description) = (base(name), Arc::new(description));
+            let parts: Vec<String> = description.parts.iter().map(|part| format!("{base}{part}")).collect();
+            parts.into_iter().map(move |part| (part, (name, description.clone())))
         });
         Self(parts.collect())
     }
@@ -81,14 +83,12 @@ impl Scheme for Torchao {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let owner = all.torchao.0.get(t.name());
-        let Some((&name, text)) = owner.and_then(|name| Some((name, all.metadata.get(*name)?))) else {
-            if t.name().ends_with("._weight_qdata") {
+        let Some((name, description)) = all.torchao.0.get(t.name()).cloned() else {
+            if t.name().ends_with("_qdata") && t.name().contains("._") {
                 return Err(refused(t, FAMILY, "the metadata of its file do not say what it is"));
             }
             return Ok(None);
         };
-        let Some(description) = describe(text) else { return Ok(None) };
         if description.parts.iter().all(|part| part != "qdata") {
             return Err(refused(t, FAMILY, format!("a {} is not decoded by this version", description.class)));
         }
@@ -120,7 +120,7 @@ struct Layer<'a, 'm> {
     t: Tensor<'m>,
     name: &'m str,
     base: String,
-    description: Description,
+    description: Arc<Description>,
     all: &'a Index<'m>,
     parts: Vec<(TensorRole, Tensor<'m>)>,
 }
