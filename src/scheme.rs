@@ -200,6 +200,8 @@ pub(crate) struct Index<'m> {
     pub torchao: torchao::Parts<'m>,
     /// Whether the tensors come from GGUF, where types say all and no other scheme is meant by a name.
     pub is_gguf: bool,
+    /// Whether all shards of the model are there.
+    pub is_whole: bool,
     /// What the file says of layers in ComfyUI's own formats, if they are in it.
     comfyui: Option<comfy::Layers>,
     /// Whether some tensor belongs to a 4-bit weight of BitsAndBytes.
@@ -232,6 +234,7 @@ impl<'m> Index<'m> {
             facts,
             torchao,
             is_gguf,
+            is_whole: model.directory.is_some(),
             comfyui,
             #[cfg(feature = "bnb")]
             has_absmax,
@@ -246,7 +249,11 @@ impl<'m> Index<'m> {
 
     /// The tensor called `base` + `suffix`.
     pub(crate) fn at(&self, base: &str, suffix: &str) -> Option<Tensor<'m>> {
-        self.get(&format!("{base}{suffix}"))
+        // By far the most frequent question: `format!` would take twice as long.
+        let mut name = String::with_capacity(base.len() + suffix.len());
+        name.push_str(base);
+        name.push_str(suffix);
+        self.get(&name)
     }
 
     /// [`at`](Self::at), or an error that says what `t` lacks.

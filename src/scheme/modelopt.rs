@@ -32,8 +32,10 @@ impl Scheme for ModelOpt {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let scale = all.at(t.name(), "_scale").filter(|_| t.dtype() == Dtype::U8);
-        let Some(scale) = scale else { return Ok(None) };
+        if t.dtype() != Dtype::U8 {
+            return Ok(None);
+        }
+        let Some(scale) = all.at(t.name(), "_scale") else { return Ok(None) };
         let module = all.config.at(module_of(t.name()));
         let says = module.text(&["quant_algo"]).is_some();
         if !says && !all.config.method().is_some_and(|method| method.starts_with("modelopt")) {

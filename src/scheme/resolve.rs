@@ -89,6 +89,9 @@ impl<'m> Resolution<'m> {
 
     /// A shard by itself can be without what a weight does without as well, but not as the same.
     fn check_whole(&mut self, t: &Tensor<'m>, group: &Group<'m>, all: &Index<'m>) {
+        if all.is_whole {
+            return;
+        }
         let module = group.name.strip_suffix("weight").unwrap_or(&group.name);
         let own = OPTIONAL.iter().map(|part| format!("{module}{part}"));
         let names = own.chain(["_zero_point", "_g_idx"].map(|part| format!("{}{part}", group.name)));
