@@ -4,6 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::manifest::is_manifest;
+use crate::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
 /// The hidden sibling in which `output` is made.
@@ -17,7 +18,7 @@ pub(super) fn partial(output: &Path) -> Result<PathBuf> {
 /// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
 pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
     let refuse = |what: &str| Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::AlreadyExists, what)));
-    let parent = output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let parent = directory_of(output);
     if !parent.is_dir() {
         let error = Error::new(ErrorKind::NotFound, "the output's directory does not exist");
         return Err(AnamnesisError::io_at(parent, &error));
@@ -63,7 +64,8 @@ pub(super) const MARK: &str = ".anamnesis";
 pub(super) fn is_ours(partial: &Path) -> bool {
     let is_empty = || std::fs::read_dir(partial).is_ok_and(|mut names| names.next().is_none());
     let is_begun = || manifests(partial).is_ok_and(|found| !found.is_empty());
-    partial.symlink_metadata().is_err() || partial.join(MARK).is_file() || is_begun() || is_empty()
+    // Other parts may be beginning just now: the mark is the first file that they make, so what is not empty has it.
+    partial.symlink_metadata().is_err() || is_empty() || partial.join(MARK).is_file() || is_begun()
 }
 
 /// Manifests in `partial`, sorted.
