@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+use self::json::read_json;
 pub(crate) use self::json::read_small;
-use self::json::{read_json, without_python_floats};
 pub(crate) use self::module::Module;
 use self::skips::Skips;
 pub(crate) use self::skips::pattern;
@@ -42,7 +42,7 @@ const SKIP_KEYS: &[&str] =
     &["modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules", "exclude"];
 
 /// Objects in a config whose first fitting entry counts.
-const ORDERED: &[&str] = &["dynamic", "extra_config"];
+const ORDERED: &[&str] = &["dynamic", "extra_config", "module_quant_configs"];
 
 /// One quantization config and the place it was found in.
 #[derive(Debug, Clone, Default)]
@@ -105,7 +105,7 @@ impl QuantConfig {
         }
         let root = files.get("config.json").and_then(Option::as_ref).map(|(root, _)| root);
         let sizes = root.map(sizes::Sizes::new).unwrap_or_default();
-        let patterns = patterns::Patterns::read(&places, &dir.join("config.json"))?;
+        let patterns = patterns::Patterns::new(&places)?;
         Ok(Self { places, sizes, patterns, directory: Some(dir.to_path_buf()), ..Self::default() })
     }
 

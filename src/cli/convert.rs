@@ -130,8 +130,7 @@ fn write(
 /// What would be done.
 fn plan(recovery: &crate::Recovery<'_>, output: &std::path::Path, out: &mut impl Write) -> Result<()> {
     let report = recovery.report();
-    let parent = output.parent().filter(|parent| *parent != std::path::Path::new(""));
-    let free = fs4::available_space(parent.unwrap_or(std::path::Path::new(".")));
+    let free = fs4::available_space(crate::write::atomic::directory_of(output));
     writeln!(out, "Decoded:     {} tensors to {}", report.recovered(), report.to)?;
     writeln!(out, "As they are: {} tensors", report.passthrough)?;
     writeln!(out, "Left out:    {} tensors", report.dropped.len())?;

@@ -12,7 +12,7 @@ use crate::{AnamnesisError, Result};
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// `json` with Python's NaN, Infinity and -Infinity, which no JSON has and many a config.json, as null.
-pub(super) fn without_python_floats(json: &[u8]) -> Vec<u8> {
+fn without_python_floats(json: &[u8]) -> Vec<u8> {
     let (mut out, mut rest, mut in_string) = (Vec::with_capacity(json.len()), json, false);
     while let [first, tail @ ..] = rest {
         let float = [&b"NaN"[..], b"Infinity", b"-Infinity"].into_iter().find(|f| !in_string && rest.starts_with(f));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::skips::compile;
+use super::skips::{self, compile};
 use super::{Place, QuantConfig, flag, pair};
 
 /// What holds for one module.
@@ -154,12 +154,8 @@ fn expression(text: &str) -> Option<Matcher> {
 
 /// A path, `re:` and an expression, or a pattern with `*`.
 fn matcher(text: &str) -> Option<Matcher> {
-    match text.strip_prefix("re:") {
-        Some(text) => expression(text),
-        None if text.contains('*') => {
-            let parts: Vec<_> = text.split('*').map(regex_lite::escape).collect();
-            expression(&format!("{}$", parts.join(".*")))
-        }
+    match skips::expression(text) {
+        Some(expression) => compile(&expression).ok().map(Matcher::Expression),
         None => Some(Matcher::Path(text.to_owned())),
     }
 }

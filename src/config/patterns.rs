@@ -3,69 +3,16 @@
 //! transformers joins the expressions with `|` and searches a module's name for the whole: the leftmost match wins, and
 //! of several at the same place the first in the file (`replace_with_quant_layers`).
 
-use std::collections::HashMap;
-use std::fmt;
-use std::path::Path;
 use std::sync::OnceLock;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::{Place, QuantConfig, read_small, without_python_floats};
+use super::skips;
+use super::{Place, QuantConfig};
 use crate::{AnamnesisError, Result};
 
-/// The members of an object in their order; of anything else none.
-struct Members(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Members;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_unit<E>(self) -> std::result::Result<Members, E> {
-                Ok(Members(Vec::new()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Members, A::Error> {
-                let (mut members, mut places) = (Vec::<(String, Value)>::new(), HashMap::<String, usize>::new());
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    // A name that comes again has its first place and its last value, as in Python.
-                    match places.get(&name) {
-                        Some(&place) => members[place].1 = value,
-                        None => {
-                            places.insert(name.clone(), members.len());
-                            members.push((name, value));
-                        }
-                    }
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_any(Entries)
-    }
-}
-
-/// The part of a config that is read again.
-#[derive(serde::Deserialize)]
-struct Root {
-    quantization_config: Option<Quantization>,
-    text_config: Option<Text>,
-}
-
-#[derive(serde::Deserialize)]
-struct Text {
-    quantization_config: Option<Quantization>,
-}
-
-#[derive(serde::Deserialize)]
-struct Quantization {
-    module_quant_configs: Option<Members>,
-}
+/// The key under which they are.
+const KEY: &str = "module_quant_configs";
 
 /// What `module_quant_configs` says.
 #[derive(Debug, Clone, Default)]
@@ -77,17 +24,15 @@ pub(super) struct Patterns {
 }
 
 impl Patterns {
-    /// Reads a config again, whose members have lost their order, if one of `places` in it has such overrides.
-    pub(super) fn read(places: &[Place], config: &Path) -> Result<Self> {
-        if places.iter().all(|place| place.get("module_quant_configs").is_none()) {
+    /// Those of the first place that has some.
+    pub(super) fn new(places: &[Place]) -> Result<Self> {
+        let Some(place) = places.iter().find(|place| place.get(KEY).is_some_and(|value| !value.is_null())) else {
             return Ok(Self::default());
+        };
+        if place.get(KEY).is_none_or(|value| !value.is_object()) {
+            return Err(AnamnesisError::parse(format!("{}: {KEY} is no object", place.name)));
         }
-        let json = read_small(config)?.unwrap_or_default();
-        let root: serde_json::Result<Root> =
-            serde_json::from_slice(&json).or_else(|_| serde_json::from_slice(&without_python_floats(&json)));
-        let root = root.map_err(|e| AnamnesisError::parse(format!("{}: {e}", config.display())))?;
-        let found = root.quantization_config.or_else(|| root.text_config?.quantization_config);
-        let written = found.and_then(|found| found.module_quant_configs).map_or(Vec::new(), |members| members.0);
+        let written = place.entries(KEY).into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
         Ok(Self { written, compiled: OnceLock::new() })
     }
 
@@ -107,10 +52,9 @@ impl Patterns {
 }
 
 fn compile((pattern, value): &(String, Value)) -> Result<(regex_lite::Regex, Value)> {
-    let wrong = |e: regex_lite::Error| {
-        AnamnesisError::unsupported(format!("the pattern {pattern} of module_quant_configs"), e.to_string())
-    };
-    regex_lite::Regex::new(pattern).map(|compiled| (compiled, value.clone())).map_err(wrong)
+    let wrong =
+        |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e.to_string());
+    skips::compile(pattern).map(|compiled| (compiled, value.clone())).map_err(wrong)
 }
 
 impl QuantConfig {

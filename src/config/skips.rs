@@ -26,6 +26,16 @@ pub(super) fn compile(text: &str) -> std::result::Result<regex_lite::Regex, rege
     regex_lite::RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build()
 }
 
+/// The expression of an entry that is one: what follows `re:`, or a pattern with `*`. Anything else is a module's path.
+pub(super) fn expression(text: &str) -> Option<String> {
+    match text.strip_prefix("re:") {
+        // Python's `re.match` anchors at the start only.
+        Some(expression) => Some(format!("^(?:{expression})")),
+        None if text.contains('*') => Some(format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*"))),
+        None => None,
+    }
+}
+
 /// The modules that skip lists mean.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Skips {
@@ -41,18 +51,11 @@ impl Skips {
     /// Adds an entry. An expression of a dialect that is not understood skips nothing: whatever it meant is
     /// then an error rather than a wrong weight.
     pub(super) fn add(&mut self, text: &str) {
-        // Python's `re.match` anchors at the start only.
-        let expression = match text.strip_prefix("re:") {
-            Some(expression) => format!("^(?:{expression})"),
-            None if text.contains('*') => {
-                format!("^{}$", text.split('*').map(regex_lite::escape).collect::<Vec<_>>().join(".*"))
-            }
-            None => {
-                let path = text.trim_matches('.');
-                self.longest = self.longest.max(path.len());
-                self.paths.insert(path.to_owned());
-                return;
-            }
+        let Some(expression) = expression(text) else {
+            let path = text.trim_matches('.');
+            self.longest = self.longest.max(path.len());
+            self.paths.insert(path.to_owned());
+            return;
         };
         if self.expressions.len() < MAX_EXPRESSIONS {
             self.expressions.extend(compile(&expression));
@@ -65,8 +68,9 @@ impl Skips {
         let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
         let ends = || dots().chain([module.len()]);
         let listed = |start: usize| {
-            let ends = ends().filter(|&end| end > start).take(MAX_PARTS).take_while(|end| end - start <= self.longest);
-            ends.into_iter().any(|end| self.paths.contains(&module[start..end]))
+            let mut ends =
+                ends().filter(|&end| end > start).take(MAX_PARTS).take_while(|end| end - start <= self.longest);
+            ends.any(|end| self.paths.contains(&module[start..end]))
         };
         !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
             || self.expressions.iter().any(|expression| expression.is_match(module))

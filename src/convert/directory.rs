@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use super::manifest::{self, Manifest, Parameters, is_account, is_manifest, path as manifest_path, sync_directory};
+use super::manifest::{self, Manifest, Parameters, is_account, is_manifest, path as manifest_path};
 use super::options::ConvertOptions;
 use super::place::{MARK, check_place, is_ours, manifests, partial, replaced};
 use super::plan::Plan;
@@ -15,7 +15,7 @@ use super::{run, sidecars};
 use crate::model::ParsedModel;
 use crate::parse::directory::is_weights;
 use crate::write::Sink;
-use crate::write::atomic::write_all_at;
+use crate::write::atomic::{directory_of, sync_directory, write_all_at};
 use crate::{AnamnesisError, Result};
 
 /// The work on one part of a directory.
@@ -347,7 +347,7 @@ fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
         return Err(failed(e));
     }
     std::fs::remove_file(output.join(MARK)).map_err(failed)?;
-    sync_directory(output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")));
+    sync_directory(directory_of(output));
     if exists {
         std::fs::remove_dir_all(&old).map_err(failed)?;
     }

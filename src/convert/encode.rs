@@ -1,11 +1,12 @@
 //! Encoding on the way: values come from a stored tensor or from its decoder, in runs of whole blocks.
 
 use super::plan::{Cut, GATHER_BYTES};
-use crate::element::{Out, f32_from_bf16, f32_from_f16};
+use crate::element::Out;
 use crate::lethe::qnat::encode;
 use crate::model::{Part, Tensor};
+use crate::remember::widen::Widen;
 use crate::scheme::{Buffers, Decode, Group, Tile};
-use crate::simd::Level;
+use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Where the values come from.
@@ -67,7 +68,8 @@ impl<'m> Encoding<'m> {
                 let size = dtype.bits() / 8;
                 buffers.staging.resize(values.len() * size, 0);
                 part.read_at((before * size) as u64, &mut buffers.staging)?;
-                widen(*dtype, &buffers.staging, &mut values);
+                let stored = Widen { dtype: *dtype, bytes: &buffers.staging };
+                dispatch(level, &stored, Out::F32(&mut values));
             }
             Values::Decoded(decoder) => {
                 decoder.load(tile, buffers)?;
@@ -89,15 +91,6 @@ fn blocks(name: &str, n: usize) -> Result<(usize, usize)> {
             let what = format!("tensor `{name}`: {n} values are no whole number of blocks");
             Err(AnamnesisError::unsupported("writing QNAT", what))
         }
-    }
-}
-
-fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
-    let words = bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
-    match dtype {
-        Dtype::F16 => out.iter_mut().zip(words).for_each(|(x, bits)| *x = f32_from_f16(bits)),
-        Dtype::BF16 => out.iter_mut().zip(words).for_each(|(x, bits)| *x = f32_from_bf16(bits)),
-        _ => out.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, &b)| *x = f32::from_le_bytes(b)),
     }
 }
 

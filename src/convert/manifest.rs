@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{QuantConfig, read_small};
+use crate::write::atomic::{directory_of, sync_directory};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// One part's account of its work.
@@ -109,15 +110,7 @@ impl Manifest {
             std::fs::rename(&partial, path)
         });
         written.map_err(|e| AnamnesisError::io_at(path, &e))?;
-        sync_directory(path.parent().unwrap_or(Path::new(".")));
+        sync_directory(directory_of(path));
         Ok(())
     }
-}
-
-/// Makes names in `directory` durable. Some file systems cannot; the files are there and whole all the same.
-pub(super) fn sync_directory(directory: &Path) {
-    #[cfg(unix)]
-    let _ = File::open(directory).and_then(|directory| directory.sync_all());
-    #[cfg(not(unix))]
-    let _ = directory;
 }

@@ -28,13 +28,20 @@ fn words(n: usize) -> Vec<u32> {
     bytes(n * 4).as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect()
 }
 
-/// Runs `kernel` over `n` values at every level and type; value `i` must be `twin(i)`, rounded once.
-fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32) {
+/// Runs `kernel` over `n` values at every level and type, and shows the results to `see`.
+fn each_level(kernel: &impl Kernel, n: usize, see: impl Fn(Level, &[f32], &[f16], &[bf16])) {
     for level in Level::available() {
         let (mut single, mut half, mut brain) = (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
         dispatch(level, kernel, Out::F32(&mut single));
         dispatch(level, kernel, Out::F16(&mut half));
         dispatch(level, kernel, Out::Bf16(&mut brain));
+        see(level, &single, &half, &brain);
+    }
+}
+
+/// At every level and type, value `i` must be `twin(i)`, rounded once.
+fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32) {
+    each_level(kernel, n, |level, single, half, brain| {
         for i in 0..n {
             let want = twin(i);
             if want.is_nan() {
@@ -45,7 +52,7 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
             assert_eq!(half[i].to_bits(), f16::from_f32_const(want).to_bits(), "{name} F16 {level:?} [{i}]: {want:e}");
             assert_eq!(brain[i].to_bits(), bf16::from_f32(want).to_bits(), "{name} BF16 {level:?} [{i}]: {want:e}");
         }
-    }
+    });
 }
 
 fn fp8<C: Code>(name: &str) {

@@ -45,7 +45,7 @@ impl Scheme for AwqWide {
         };
         let row_bytes = words * 4;
         let codes = Codes::Own(Box::new(Interleaved { part: t.part(), row_bytes, bits }));
-        let scales = Box::new(Transposed { floats: Floats::ieee(&packed.scales)?, rows: n, cols: groups });
+        let scales = Box::new(Transposed::of_floats(Floats::ieee(&packed.scales)?, n, groups));
         let int = Meaning::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
         decoder.offsets = Some(Box::new(Interleaved { part: zeros.part(), row_bytes, bits }));

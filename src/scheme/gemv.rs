@@ -74,7 +74,7 @@ fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
         return Err(wrong(zeros, what));
     }
     let group = group_size(t, k, padded / 8, module)?;
-    let across = |t| Floats::ieee(t).map(|floats| Box::new(Transposed { floats, rows: n, cols: padded }));
+    let across = |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
     let codes = Codes::Own(Box::new(Quads { part: t.part(), k }));
     let int = Meaning::Int(Int::UNSIGNED);
     let mut decoder = Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), across(&packed.scales)?);

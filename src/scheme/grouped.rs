@@ -41,10 +41,8 @@ impl Meaning {
             _ => None,
         }
     }
-}
 
-impl Meaning {
-    /// What the shared decoder knows of FP8.
+    /// What FP8 of this format stands for, if it is OCP's.
     pub(super) fn of_fp8(format: Fp8Format) -> Option<Self> {
         match format {
             Fp8Format::E4M3 => Some(Self::E4M3),

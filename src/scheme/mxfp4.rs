@@ -95,7 +95,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
     let meaning = Meaning::E2M1(E2M1 { factor: 2.0, plain_zero: false });
     let floats = Floats::half_exponents(scale);
-    let scales = Box::new(Transposed { floats, rows: blocks, cols: outputs });
+    let scales = Box::new(Transposed::of_floats(floats, blocks, outputs));
     let grid = ScaleGrid {
         matrix_rows: inputs.max(1),
         block_rows: BLOCK,

@@ -26,40 +26,20 @@ impl Numbers for Matrix<'_> {
 
 /// A stack of matrices that are stored the other way round: what has `rows` rows here has as many columns there.
 pub(super) struct Transposed<'m> {
-    pub floats: Floats<'m>,
-    /// Rows and columns of a matrix, as they are read.
-    pub rows: usize,
-    pub cols: usize,
-}
-
-impl Numbers for Transposed<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
-        let mut stored = Vec::new();
-        let mut row = rows.start;
-        while row < rows.end {
-            let (matrix, first) = (row / self.rows.max(1), row % self.rows.max(1));
-            let n = (self.rows - first).min(rows.end - row);
-            stored.clear();
-            let lines = matrix * self.cols + cols.start..matrix * self.cols + cols.end;
-            self.floats.extend(self.rows, lines, first..first + n, staging, &mut stored)?;
-            for r in 0..n {
-                out.extend(stored.iter().skip(r).step_by(n));
-            }
-            row += n;
-        }
-        Ok(())
-    }
-}
-
-/// [`Transposed`] for numbers of any kind.
-pub(super) struct Turned<'m> {
     pub inner: Box<dyn Numbers + 'm>,
     /// Rows and columns of a matrix, as they are read.
     pub rows: usize,
     pub cols: usize,
 }
 
-impl Numbers for Turned<'_> {
+impl<'m> Transposed<'m> {
+    /// Of plain floats.
+    pub(super) fn of_floats(floats: Floats<'m>, rows: usize, cols: usize) -> Self {
+        Self { inner: Box::new(Matrix { floats, cols: rows }), rows, cols }
+    }
+}
+
+impl Numbers for Transposed<'_> {
     fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
         let mut stored = Vec::new();
         let mut row = rows.start;

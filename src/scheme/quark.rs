@@ -184,7 +184,7 @@ fn integer<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, int: Int, all: &
             if scale.shape() != [groups, width] {
                 return Err(misfit(t, scale, &format!("groups of {size} want [{groups}, {width}]")));
             }
-            let scales = Transposed { floats, rows: width, cols: groups };
+            let scales = Transposed::of_floats(floats, width, groups);
             (vec![width, lines], row_groups(lines, size), Codes::Own(Box::new(Turned(stored))), Box::new(scales))
         }
         _ => {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::numbers::{Integers, Matrix, Nested, Numbers, Op, Turned};
+use super::numbers::{Integers, Matrix, Nested, Numbers, Op, Transposed};
 use super::tiled::{self, Tiled};
 use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, torchao_tiles, wrong};
 use crate::model::Tensor;
@@ -274,7 +274,7 @@ impl<'m> Layer<'_, 'm> {
                 return Err(self.misfit(part));
             }
         }
-        let turned = |inner| Box::new(Turned { inner, rows: outputs, cols: groups }) as Box<dyn Numbers + 'm>;
+        let turned = |inner| Box::new(Transposed { inner, rows: outputs, cols: groups }) as Box<dyn Numbers + 'm>;
         let floats = |t: &Tensor<'m>| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: outputs }));
         let meaning = Meaning::Int(if signed { Int::signed(4) } else { Int::UNSIGNED });
         let stored = Codes::Rows { part: self.t.part(), row_bytes };

@@ -8,7 +8,7 @@
 //! `_convert_weight_to_int4pack`.
 
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use super::numbers::{Numbers, OfPairs, Turned};
+use super::numbers::{Numbers, OfPairs, Transposed};
 use super::torchao::Decoded;
 use super::{Floats, Granularity, Tile, read, wrong};
 use crate::model::{Part, Tensor};
@@ -43,7 +43,7 @@ pub(super) fn decoded<'m>(t: &Tensor<'m>, scales: &Tensor<'m>, shape: &[usize], 
     let pairs = Floats::ieee(scales)?;
     let number = |second| {
         let inner = Box::new(OfPairs { pairs, cols: out, second });
-        Box::new(Turned { inner, rows: out, cols: groups }) as Box<dyn Numbers + 'm>
+        Box::new(Transposed { inner, rows: out, cols: groups }) as Box<dyn Numbers + 'm>
     };
     let codes = Codes::Own(Box::new(Squares { part: t.part(), across }));
     let meaning = Meaning::Int(Int::offset_binary(4));

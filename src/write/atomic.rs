@@ -57,10 +57,7 @@ impl OutputFile {
         if path.file_name().is_none() {
             return refuse(ErrorKind::InvalidInput, "the output has no file name");
         }
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_path_buf(),
-            _ => PathBuf::from("."),
-        };
+        let directory = directory_of(path).to_path_buf();
         match directory.metadata() {
             Ok(there) if there.is_dir() => {}
             Ok(_) => return refuse(ErrorKind::NotADirectory, "the output's directory is not a directory"),
@@ -96,13 +93,22 @@ impl OutputFile {
         temporary.as_file().sync_all().map_err(|e| AnamnesisError::io_at(&path, &e))?;
         let named = if force { temporary.persist(&path) } else { temporary.persist_noclobber(&path) };
         named.map_err(|e| AnamnesisError::io_at(&path, &e.error))?;
-        // Some file systems cannot sync a directory; the file is there and whole all the same.
-        #[cfg(unix)]
-        let _ = File::open(&directory).and_then(|directory| directory.sync_all());
-        #[cfg(not(unix))]
-        let _ = directory;
+        sync_directory(&directory);
         Ok(())
     }
+}
+
+/// The directory that `path` is in.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// Makes names in `directory` durable. Some file systems cannot; the files are there and whole all the same.
+pub(crate) fn sync_directory(directory: &Path) {
+    #[cfg(unix)]
+    let _ = File::open(directory).and_then(|directory| directory.sync_all());
+    #[cfg(not(unix))]
+    let _ = directory;
 }
 
 /// A regular file, or a link that leads nowhere: what a rename may replace.

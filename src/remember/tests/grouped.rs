@@ -2,11 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::{bytes, scales};
-use crate::element::Out;
+use super::{bytes, each_level, scales};
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Rows};
-use crate::simd::{Level, dispatch};
 
 const ROWS: usize = 7;
 /// Whole chunks to begin with, then a ragged end, in more than one tile of the kernel.
@@ -110,18 +108,14 @@ fn compare<const BITS: usize, N: Number>(
 ) {
     let as_f16 = |x: f32| f16::from_f32_const(x).to_f32_const();
     let as_bf16 = |x: f32| bf16::from_f32(x).to_f32();
-    for level in Level::available() {
-        let (mut single, mut half, mut brain) = (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
-        dispatch(level, kernel, Out::F32(&mut single));
-        dispatch(level, kernel, Out::F16(&mut half));
-        dispatch(level, kernel, Out::Bf16(&mut brain));
+    each_level(kernel, n, |level, single, half, brain| {
         for i in 0..n {
             let same = |got: f32, want: f32| got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
             assert!(same(single[i], want(i, &|x| x)), "{BITS} bits F32 {level:?} [{i}]");
             assert!(same(half[i].to_f32_const(), as_f16(want(i, &as_f16))), "{BITS} bits F16 {level:?} [{i}]");
             assert!(same(brain[i].to_f32(), as_bf16(want(i, &as_bf16))), "{BITS} bits BF16 {level:?} [{i}]");
         }
-    }
+    });
 }
 
 #[test]
