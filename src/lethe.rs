@@ -1,4 +1,6 @@
-//! Encode arithmetic, one file a scheme, mirroring `remember/`. Kernels take slices and know no tensor names.
+//! Encode arithmetic: one file a scheme, the mirror of `remember/`. Files here know slices and no names.
 
+#[cfg(all(feature = "lethe", feature = "gguf"))]
+pub(crate) mod ggml;
 #[cfg(feature = "qnat")]
 pub(crate) mod qnat;

@@ -46,8 +46,10 @@ mod convert;
 mod dtype;
 mod element;
 pub mod error;
+#[cfg(feature = "lethe")]
+mod forget;
 pub mod inspect;
-#[cfg(feature = "qnat")]
+#[cfg(any(feature = "lethe", feature = "qnat"))]
 mod lethe;
 mod model;
 pub mod parse;

@@ -51,6 +51,23 @@ pub(crate) trait Kernel {
     fn run<E: Element>(&self, out: &mut [E]);
 }
 
+/// An encoder's inner loop. `run` and everything it calls must be `#[inline(always)]`, as a [`Kernel`]'s.
+#[cfg(any(feature = "lethe", feature = "qnat"))]
+pub(crate) trait Routine {
+    /// Does all of it; results go where the fields say.
+    fn run(&mut self);
+}
+
+/// Runs `routine` at `level`.
+#[cfg(any(feature = "lethe", feature = "qnat"))]
+pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
+    match level.min(Level::detect()) {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::perform(routine),
+        _ => routine.run(),
+    }
+}
+
 /// Runs `kernel` at `level` into a typed destination.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
     match out {
@@ -70,6 +87,8 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
+    #[cfg(any(feature = "lethe", feature = "qnat"))]
+    use super::Routine;
     use super::{Element, Kernel};
 
     #[target_feature(enable = "avx2,bmi2")]
@@ -81,5 +100,18 @@ mod avx2 {
     pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
         // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
         unsafe { run(kernel, out) }
+    }
+
+    #[cfg(any(feature = "lethe", feature = "qnat"))]
+    #[target_feature(enable = "avx2,bmi2")]
+    fn go(routine: &mut impl Routine) {
+        routine.run();
+    }
+
+    #[cfg(any(feature = "lethe", feature = "qnat"))]
+    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
+    pub(super) fn perform(routine: &mut impl Routine) {
+        // SAFETY: as in `enter`.
+        unsafe { go(routine) }
     }
 }
