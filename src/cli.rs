@@ -2,6 +2,8 @@
 
 mod args;
 mod convert;
+#[cfg(feature = "lethe")]
+mod forget;
 mod input;
 mod inspect;
 mod progress;
@@ -25,6 +27,8 @@ pub fn run() -> ExitCode {
         Command::Parse(args) => inspect::parse(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
         Command::Remember(args) => convert::remember(&args, &mut out),
+        #[cfg(feature = "lethe")]
+        Command::Forget(args) => forget::forget(&args, &mut out),
         Command::Convert(args) => convert::convert(&args, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {

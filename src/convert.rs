@@ -2,15 +2,22 @@
 
 mod container;
 mod directory;
+#[cfg(feature = "lethe")]
+mod distance;
 mod draft;
-#[cfg(feature = "qnat")]
+#[cfg(feature = "lethe")]
 mod encode;
+#[cfg(feature = "lethe")]
+mod in_order;
 mod manifest;
+#[cfg(feature = "qnat")]
+mod old_qnat;
 mod options;
 mod place;
 mod plan;
 mod report;
 mod run;
+mod selection;
 mod sidecars;
 mod sum;
 
@@ -21,7 +28,8 @@ use std::sync::atomic::AtomicU64;
 pub use self::directory::finish_parts;
 pub use self::options::{ConvertOptions, ConvertTarget, Progress, RememberOptions};
 pub(crate) use self::report::count;
-pub use self::report::{Report, SchemeCount};
+pub use self::report::{Distance, Encoded, Errors, Kept, Report, SchemeCount, TensorErrors};
+pub(crate) use self::selection::Selection;
 use crate::model::ParsedModel;
 use crate::scheme::Resolution;
 use crate::source::Source;
@@ -72,6 +80,16 @@ impl ParsedModel {
     /// # Errors
     /// As [`remember`](Self::remember); a tensor that the container cannot hold.
     pub fn convert(&self, output: impl AsRef<Path>, options: impl Into<ConvertOptions>) -> Result<Report> {
+        self.recovery(options)?.write(output)
+    }
+
+    /// Encodes a model into another precision: the scheme says which, and which container it takes. What is quantized
+    /// already is decoded on the way; the report says what was encoded, what was not, and what it cost.
+    ///
+    /// # Errors
+    /// As [`remember`](Self::remember); a value that the scheme cannot hold.
+    #[cfg(feature = "lethe")]
+    pub fn forget(&self, output: impl AsRef<Path>, options: impl Into<ConvertOptions>) -> Result<Report> {
         self.recovery(options)?.write(output)
     }
 
@@ -144,8 +162,9 @@ impl Recovery<'_> {
     pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
         let Self { plan, model, options } = self;
         if plan.is_directory {
-            let mut report = plan.report.clone();
-            report.notes.extend(self.directory().write(output.as_ref())?);
+            let notes = self.directory().write(output.as_ref())?;
+            let mut report = self.done();
+            report.notes.extend(notes);
             return Ok(report);
         }
         if options.part.is_some() {
@@ -170,7 +189,16 @@ impl Recovery<'_> {
         options.cancel.check()?;
         // The first file of several comes last: without it nobody opens the others.
         files.into_iter().rev().try_for_each(OutputFile::commit)?;
-        Ok(plan.report.clone())
+        Ok(self.done())
+    }
+
+    /// The report of what is done.
+    fn done(&self) -> Report {
+        Report {
+            #[cfg(feature = "lethe")]
+            distance: distance::of(&self.plan),
+            ..self.plan.report.clone()
+        }
     }
 
     /// Does it, into memory.

@@ -1,6 +1,13 @@
 //! Forgetting: what becomes of a tensor under each scheme that models are encoded to. Files here know names, shapes and
 //! configs; the arithmetic is in `lethe/`.
 
+mod choice;
+#[cfg(feature = "gguf")]
+mod ggml;
+mod scheme;
+
+pub(crate) use self::choice::{Choice, Subject, choose};
+pub use self::scheme::{Forget, ForgetScheme};
 use crate::scheme::{Grid, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
@@ -82,8 +89,27 @@ pub(crate) trait Encode: Send + Sync {
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
 }
 
+/// Which tensors a method is for, as a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Weights of linear layers.
+    Linear,
+    /// Those, embeddings and the last layer.
+    LinearAndEmbeddings,
+    /// Every tensor.
+    All,
+}
+
 /// A way to encode tensors, with all its parameters.
 pub(crate) trait Method: Send + Sync {
+    /// What it makes, as people read it: `NF4, blocks of 64`.
+    fn name(&self) -> String;
+
+    /// Which tensors it is for.
+    fn scope(&self) -> Scope {
+        Scope::Linear
+    }
+
     /// Why a tensor like this cannot be encoded: `its 100 columns are no multiple of 64`.
     fn objection(&self, weight: &Weight<'_>) -> Option<String>;
 

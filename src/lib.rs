@@ -62,12 +62,15 @@ mod write;
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
 pub use convert::{
-    ConvertOptions, ConvertTarget, Progress, Recovery, RememberOptions, Report, SchemeCount, finish_parts,
+    ConvertOptions, ConvertTarget, Distance, Encoded, Errors, Kept, Progress, Recovery, RememberOptions, Report,
+    SchemeCount, TensorErrors, finish_parts,
 };
 #[cfg(feature = "gguf")]
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
+#[cfg(feature = "lethe")]
+pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
 pub use model::{ParsedModel, Tensor};
 #[cfg(feature = "gguf")]

@@ -39,6 +39,8 @@ mod numbers;
 mod nvfp4;
 #[cfg(any(feature = "gptq", feature = "awq"))]
 mod packed;
+#[cfg(feature = "lethe")]
+mod plain;
 #[cfg(feature = "qnat")]
 mod qnat;
 mod quanto;
@@ -59,6 +61,8 @@ use self::decode::Window;
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
 pub use self::kind::{Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
+#[cfg(feature = "lethe")]
+pub(crate) use self::plain::Plain;
 pub(crate) use self::resolve::{Item, Resolution};
 pub(crate) use self::roles::role_of_dropped;
 pub(crate) use self::torchao::is_description;

@@ -24,6 +24,10 @@ pub(super) enum Command {
     /// Decode every quantized tensor and write a standard safetensors file
     #[command(visible_alias = "dequantize")]
     Remember(RememberArgs),
+    /// Encode a model into another precision; what is quantized already is decoded on the way
+    #[cfg(feature = "lethe")]
+    #[command(visible_alias = "quantize")]
+    Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     Convert(ConvertArgs),
 }
@@ -76,6 +80,32 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[cfg(feature = "lethe")]
+#[derive(Debug, clap::Args)]
+#[command(mut_arg("include", |arg| arg.help("Encode only tensors with names like this, whatever they are; may be repeated")))]
+#[command(mut_arg("exclude", |arg| arg.help("Encode no tensors with names like this; may be repeated")))]
+pub(super) struct ForgetArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; --to help lists them all
+    #[arg(long, value_name = "SCHEME")]
+    pub to: String,
+    /// Element type of values that are quantized now, and of those among them that are not encoded
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    pub out_dtype: Option<TargetDtype>,
+    /// Encode the tensors that are quantized in this model of the same names
+    #[arg(long, value_name = "MODEL")]
+    pub like: Option<PathBuf>,
+    /// Importance matrix of llama.cpp's, for GGUF
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -7,7 +7,7 @@ use super::args::{ConvertArgs, RememberArgs, RunArgs};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, QuantScheme, RememberOptions, Report, Result,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, Errors, QuantScheme, RememberOptions, Report, Result,
     TargetDtype, format_bytes,
 };
 
@@ -21,7 +21,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
     let input = input::open(&args.input)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
-    write(&input, &options, &args.run, &suffix, out)
+    write(&input, &options, &args.run, &Manner { suffix: &suffix, json: false }, out)
 }
 
 /// Writes a model into another container.
@@ -44,7 +44,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         ConvertTarget::Gguf => "gguf".to_owned(),
         ConvertTarget::Qnat => "nf4".to_owned(),
     };
-    write(&input, &options, &args.run, &suffix, out)
+    write(&input, &options, &args.run, &Manner { suffix: &suffix, json: false }, out)
 }
 
 /// The metadata of the file, and then of the single values, which come before it.
@@ -61,7 +61,7 @@ fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)
     Ok(all)
 }
 
-fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
+pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
     let on_signal = cancel.clone();
     ctrlc::set_handler(move || on_signal.cancel()).map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
@@ -72,12 +72,20 @@ fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     })
 }
 
+/// What is said on the way, and how.
+pub(super) struct Manner<'a> {
+    /// Ending of the output's name.
+    pub suffix: &'a str,
+    /// Whether all that is said is one JSON object, at the end.
+    pub json: bool,
+}
+
 /// Does the work, and says so.
-fn write(
+pub(super) fn write(
     input: &input::Input,
     options: &ConvertOptions,
     args: &RunArgs,
-    suffix: &str,
+    manner: &Manner<'_>,
     out: &mut impl Write,
 ) -> Result<()> {
     let bar = progress::bar();
@@ -85,7 +93,9 @@ fn write(
     let mut options = options.clone();
     options.skip_unsupported = args.skip_unsupported;
     (options.max_shard_size, options.part, options.resume) = (args.max_shard_size, args.part, args.resume);
-    (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
+    if !options.encodes() {
+        (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
+    }
     let named = args.output.as_deref().and_then(|output| output.extension());
     options.single_file = named.is_some_and(|ending| ending == "safetensors") && args.max_shard_size.is_none();
     options.run = options.run.with_progress(move |p| moving.set_position(p.done_bytes));
@@ -93,27 +103,37 @@ fn write(
     let extension = options.target.extension();
     let recovery = input.model.recovery(options)?;
     let output = args.output.clone().unwrap_or_else(|| match recovery.is_directory() {
-        true => input::output_directory(&input.named, suffix),
-        false => input::output(&input.named, suffix, extension, keep),
+        true => input::output_directory(&input.named, manner.suffix),
+        false => input::output(&input.named, manner.suffix, extension, keep),
     });
     let report = recovery.report();
-    say(out, format_args!("Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report)));
     if args.dry_run {
-        return plan(&recovery, &output, out);
+        return match manner.json {
+            true => json(report, out),
+            false => plan(input, &recovery, &output, out),
+        };
     }
-    let (verb, n) = match report.recovered() {
-        0 => ("Copying...  ", report.passthrough),
-        n => ("Recalling...", n),
+    if !manner.json {
+        say(out, format_args!("Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report)));
+    }
+    let (verb, n) = match (report.recovered(), report.encoded.len()) {
+        (0, 0) => ("Copying...  ", report.passthrough),
+        (n, 0) => ("Recalling...", n),
+        (_, n) => ("Forgetting..", n),
     };
     progress::start(&bar, verb, n, report.output_bytes);
     let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
+    if manner.json {
+        return json(&report, out);
+    }
     let seconds = started.elapsed().as_secs_f64();
     say(out, format_args!("{verb} {n} tensors [====================] {seconds:.1}s"));
     for note in &report.notes {
         say(out, format_args!("Note: {}", printable(note)));
     }
+    distance(&report, out);
     let paths = recovery.paths(&output);
     if recovery.is_directory() {
         let (path, size) = (printable(&output.to_string_lossy()), format_bytes(report.output_bytes));
@@ -127,12 +147,54 @@ fn write(
     Ok(())
 }
 
+fn json(report: &Report, out: &mut impl Write) -> Result<()> {
+    let text = serde_json::to_string_pretty(report).map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
+    writeln!(out, "{text}")?;
+    Ok(())
+}
+
+/// What encoding has lost.
+fn distance(report: &Report, out: &mut impl Write) {
+    let Some(distance) = &report.distance else { return };
+    let Errors { mean_absolute, rmse, maximum, relative, .. } = distance.all;
+    let percent = relative * 100.0;
+    say(out, format_args!("Lethe distance: {} mean absolute error", figure(mean_absolute)));
+    say(out, format_args!("  RMSE {} ({percent:.2} %), maximum {}", figure(rmse), figure(maximum)));
+    for worst in &distance.worst {
+        let Errors { mean_absolute, rmse, maximum, relative, .. } = worst.errors;
+        let (mean, rmse, maximum, percent) = (figure(mean_absolute), figure(rmse), figure(maximum), relative * 100.0);
+        let name = printable(&worst.name);
+        say(out, format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"));
+    }
+}
+
+/// A number with two to four figures.
+fn figure(x: f64) -> String {
+    if x == 0.0 || x >= 1e-3 { format!("{x:.4}") } else { format!("{x:.1e}") }
+}
+
 /// What would be done.
-fn plan(recovery: &crate::Recovery<'_>, output: &std::path::Path, out: &mut impl Write) -> Result<()> {
+fn plan(
+    input: &input::Input,
+    recovery: &crate::Recovery<'_>,
+    output: &std::path::Path,
+    out: &mut impl Write,
+) -> Result<()> {
     let report = recovery.report();
     let free = fs4::available_space(crate::write::atomic::directory_of(output));
-    writeln!(out, "Decoded:     {} tensors to {}", report.recovered(), report.to)?;
+    writeln!(out, "Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report))?;
+    if report.encoded.is_empty() {
+        writeln!(out, "Decoded:     {} tensors to {}", report.recovered(), report.to)?;
+    } else {
+        writeln!(out, "Encoded:     {} tensors", report.encoded.len())?;
+        for tensor in &report.encoded {
+            writeln!(out, "  {}  {}", printable(&tensor.name), tensor.scheme)?;
+        }
+    }
     writeln!(out, "As they are: {} tensors", report.passthrough)?;
+    for tensor in &report.kept {
+        writeln!(out, "  {}  {}", printable(&tensor.name), printable(&tensor.reason))?;
+    }
     writeln!(out, "Left out:    {} tensors", report.dropped.len())?;
     for note in &report.notes {
         writeln!(out, "Note:        {}", printable(note))?;

@@ -41,7 +41,7 @@ fn in_qnat(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions, 
     use crate::write::qnat::{Tensor, layout};
     one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match &d.body {
-        super::plan::Body::Encode(encoding) => Some((encoding.block, encoding.blocks)),
+        super::plan::Body::Qnat(encoding) => Some((encoding.block, encoding.blocks)),
         _ => None,
     };
     let tensors: Vec<Tensor<'_>> = drafts
@@ -94,9 +94,9 @@ fn in_safetensors(
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     let entries: Vec<Entry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
-        _ if !options.is_directory(model) => runs(&entries, None),
+        _ if !options.is_directory(model) => runs(drafts, None),
         (Some(directory), None) => as_before(drafts, &directory.file_of),
-        (_, max) => runs(&entries, max),
+        (_, max) => runs(drafts, max),
     };
     let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
     let layouts = shards.into_iter().map(|shard| safetensors::layout(&entries[shard], &metadata));
@@ -117,17 +117,22 @@ fn as_before(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
     shards
 }
 
-/// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone.
-fn runs(entries: &[Entry<'_>], max: Option<u64>) -> Vec<Range<usize>> {
+/// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone, and what is made together
+/// stays together.
+fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
-    for (i, e) in entries.iter().enumerate() {
-        if i > start && max.is_some_and(|max| size.saturating_add(e.len) > max) {
-            shards.push(start..i);
-            (start, size) = (i, 0);
+    let mut first = 0;
+    while first < drafts.len() {
+        let parts = 1 + drafts[first + 1..].iter().take_while(|d| d.body.is_made_with_another()).count();
+        let len = drafts[first..first + parts].iter().fold(0u64, |len, d| len.saturating_add(d.len));
+        if first > start && max.is_some_and(|max| size.saturating_add(len) > max) {
+            shards.push(start..first);
+            (start, size) = (first, 0);
         }
-        size = size.saturating_add(e.len);
+        size = size.saturating_add(len);
+        first += parts;
     }
-    shards.push(start..entries.len());
+    shards.push(start..drafts.len());
     shards
 }
 
@@ -167,8 +172,8 @@ mod gguf {
             let note = format!("{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read");
             report.notes.push(note);
         }
-        let shards = runs(&entries, options.max_shard_size);
-        let keys = keys(model, options)?;
+        let shards = runs(drafts, options.max_shard_size);
+        let keys = keys(model, drafts, options)?;
         let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
         if shards.len() as u64 > MAX_PARTS {
             let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
@@ -188,32 +193,50 @@ mod gguf {
     }
 
     /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.
-    fn keys(model: &ParsedModel, options: &ConvertOptions) -> Result<Keys> {
-        let edits = &options.gguf_metadata;
-        let Some(source) = model.gguf() else {
+    fn keys(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Keys> {
+        if options.carries_blocks(model) {
+            return Keys::new(model.gguf().map(|source| &source.metadata), is_split_key, &options.gguf_metadata);
+        }
+        let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
+        let mut all = Vec::new();
+        if let Some(source) = model.gguf() {
+            if quantized || source.metadata.get(FILE_TYPE).is_some() {
+                all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
+            }
+        } else {
             let kept =
                 model.metadata.iter().filter_map(|(key, text)| Some((key.strip_prefix(PREFIX)?, from_text(text))));
-            let mut all: Vec<_> = kept.map(|(key, value)| (key.to_owned(), value)).collect();
-            all.retain(|(key, _)| !is_split_key(key));
+            all = kept.map(|(key, value)| (key.to_owned(), value)).collect();
+            all.retain(|(key, _)| !is_split_key(key) && (!quantized || key != FILE_TYPE && key != VERSION));
             all.sort_by(|a, b| a.0.cmp(&b.0));
-            all.extend_from_slice(edits);
-            return Keys::new(None, |_| false, &all);
-        };
-        if options.carries_blocks(model) {
-            return Keys::new(Some(&source.metadata), is_split_key, edits);
+            if quantized {
+                all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
+            }
         }
-        // Numbers of llama.cpp's `enum llama_ftype`.
-        let file_type = match options.run.to {
+        if quantized {
+            all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
+        }
+        all.extend_from_slice(&options.gguf_metadata);
+        let stale = |key: &str| is_split_key(key) || key == VERSION && !quantized;
+        Keys::new(model.gguf().map(|source| &source.metadata), stale, &all)
+    }
+
+    const FILE_TYPE: &str = "general.file_type";
+    const VERSION: &str = "general.quantization_version";
+
+    /// Of ggml's block types, as ggml.h has it.
+    const GGML_QNT_VERSION: u32 = 2;
+
+    /// The number in llama.cpp's `enum llama_ftype`.
+    fn file_type(options: &ConvertOptions) -> u32 {
+        #[cfg(feature = "lethe")]
+        if let Some(number) = options.forget.as_ref().and_then(|forget| forget.scheme.file_type()) {
+            return number;
+        }
+        match options.run.to {
             TargetDtype::F32 => 0,
             TargetDtype::F16 => 1,
             TargetDtype::BF16 => 32,
-        };
-        let mut all = Vec::new();
-        if source.metadata.get("general.file_type").is_some() {
-            all.push(("general.file_type".to_owned(), GgufMetadataValue::U32(file_type)));
         }
-        all.extend_from_slice(edits);
-        let stale = |key: &str| is_split_key(key) || key == "general.quantization_version";
-        Keys::new(Some(&source.metadata), stale, &all)
     }
 }

@@ -2,12 +2,21 @@
 
 use std::collections::HashSet;
 
+#[cfg(feature = "lethe")]
+use super::encode::Encoding;
 use super::options::ConvertOptions;
 #[cfg(any(feature = "gguf", feature = "qnat"))]
 use super::options::ConvertTarget;
 use super::plan::{Body, Cut, GATHER_BYTES};
+#[cfg(feature = "lethe")]
+use super::report::{Encoded, Kept};
 use super::report::{Report, count};
+use super::selection::Selection;
+#[cfg(feature = "lethe")]
+use crate::forget::{Choice, Forget, Method, Stored, Subject, Weight, choose};
 use crate::model::{ParsedModel, Part, Tensor};
+#[cfg(feature = "lethe")]
+use crate::scheme::{Decode, Plain};
 use crate::scheme::{Group, Item, QuantScheme, Resolution};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -60,9 +69,35 @@ impl<'m> Draft<'m> {
         })
     }
 
+    /// The stored tensors that an encoded one becomes.
+    #[cfg(feature = "lethe")]
+    fn encode(item: Item<'m>, method: &dyn Method, to: TargetDtype) -> Result<Vec<Self>> {
+        let weight_dtype = dtype_of(&item, to);
+        let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
+            Item::Group(g) => (g.name, g.shape, g.parts.into_iter().map(|(_, t)| t).collect(), g.decoder),
+            Item::Plain(t) => match Plain::of(&t) {
+                Some(plain) => (t.name().to_owned(), t.shape().to_vec(), vec![t], Box::new(plain)),
+                None => return Self::copy(&t).map(|draft| vec![draft]),
+            },
+        };
+        let encoder = method.encoder(&Weight { name: &name, shape: &shape, dtype: weight_dtype })?;
+        let stored = encoder.stored();
+        let encoding = Box::new(Encoding::new(name, method.name(), encoder, decoder, weight_dtype));
+        let source = parts.first().map_or(0, |t| t.info().source);
+        let mut verify: Vec<Part<'m>> = parts.iter().map(Tensor::part).filter(|part| part.check().is_some()).collect();
+        let mut body = Some((encoding.cut, Body::Encode(encoding)));
+        let draft = |Stored { name, dtype, shape }| {
+            let len = dtype.byte_len(&shape).map(|n| n as u64);
+            let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
+            let (cut, body) = body.take().unwrap_or((Cut::NONE, Body::Encoded));
+            Ok(Self { name, dtype, shape, len, body, cut, verify: std::mem::take(&mut verify), source })
+        };
+        stored.into_iter().map(draft).collect()
+    }
+
     #[cfg(feature = "qnat")]
-    fn encode(item: Item<'m>) -> Result<Self> {
-        use super::encode::Encoding;
+    fn qnat(item: Item<'m>) -> Result<Self> {
+        use super::old_qnat::Encoding;
         let (name, shape, verify, (encoding, cut)) = match item {
             Item::Plain(t) => {
                 let verify = vec![t.part()];
@@ -75,7 +110,7 @@ impl<'m> Draft<'m> {
         };
         let &Encoding { block, blocks, .. } = &encoding;
         let len = crate::write::qnat::Tensor { name: &name, shape: &shape, block, blocks }.len();
-        Ok(Self { name, dtype: Dtype::U8, shape, len, body: Body::Encode(encoding), cut, verify, source: 0 })
+        Ok(Self { name, dtype: Dtype::U8, shape, len, body: Body::Qnat(encoding), cut, verify, source: 0 })
     }
 
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
@@ -103,7 +138,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         return Err(skipped.error());
     }
     let mut resolution = model.resolve().into_result()?;
-    let wanted = Selection::new(options)?;
+    let wanted = Selection::new(&options.include, &options.exclude)?;
     resolution.items.retain(|item| wanted.has(item.name()));
     if resolution.items.is_empty() && !model.tensors.is_empty() {
         return Err(AnamnesisError::parse("no tensor is left: none has a name that is included and not excluded"));
@@ -116,10 +151,19 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
             .notes
             .push(format!("{n} arrays left out that no tensor can hold, e.g. `{}` ({})", skipped.name, skipped.what));
     }
+    #[cfg(feature = "lethe")]
+    let mut choices = match &options.forget {
+        Some(forget) => choices(model, &resolution, forget, options, &mut report)?.into_iter(),
+        None => vec![].into_iter(),
+    };
     let draft = |item| {
         #[cfg(feature = "qnat")]
         if options.target == ConvertTarget::Qnat {
-            return Draft::encode(item);
+            return Draft::qnat(item).map(|draft| vec![draft]);
+        }
+        #[cfg(feature = "lethe")]
+        if let Some(Choice::Encode(method)) = choices.next() {
+            return Draft::encode(item, &*method, options.run.to);
         }
         let mut draft = match item {
             Item::Plain(t) => Draft::copy(&t),
@@ -132,33 +176,16 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         {
             gguf.restore_shape(&draft.name, &mut draft.shape)?;
         }
-        Ok(draft)
+        Ok(vec![draft])
     };
-    let mut drafts = resolution.items.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
+    let drafts = resolution.items.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
+    let mut drafts: Vec<_> = drafts.into_iter().flatten().collect();
     // What several tensors are made from is checked once.
     let mut seen = HashSet::new();
     for draft in &mut drafts {
         draft.verify.retain(|part| part.check().is_some_and(|check| seen.insert((part.source_index(), check.start))));
     }
     Ok((drafts, report))
-}
-
-/// The tensors that are wanted, by their names.
-struct Selection {
-    include: Vec<regex_lite::Regex>,
-    exclude: Vec<regex_lite::Regex>,
-}
-
-impl Selection {
-    fn new(options: &ConvertOptions) -> Result<Self> {
-        let compile = |patterns: &[String]| patterns.iter().map(|p| crate::config::pattern(p)).collect::<Result<_>>();
-        Ok(Self { include: compile(&options.include)?, exclude: compile(&options.exclude)? })
-    }
-
-    fn has(&self, name: &str) -> bool {
-        let any = |list: &[regex_lite::Regex]| list.iter().any(|e| e.is_match(name));
-        (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
-    }
 }
 
 /// Whether a tensor of eight-bit floats without a scale goes into the output as it is.
@@ -190,4 +217,46 @@ fn report(model: &ParsedModel, resolution: &Resolution<'_>, options: &ConvertOpt
         report.notes.push(format!("{n} activation scales and markers left out, e.g. `{}`", report.dropped[0]));
     }
     report
+}
+
+/// What becomes of each item, when tensors are encoded.
+#[cfg(feature = "lethe")]
+fn choices(
+    model: &ParsedModel,
+    resolution: &Resolution<'_>,
+    forget: &Forget,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<Vec<Choice>> {
+    let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, options.run.to)).collect();
+    let choices = choose(model, &subjects, forget)?;
+    report.schemes.clear();
+    for (choice, subject) in choices.iter().zip(&subjects) {
+        let name = subject.weight.name.to_owned();
+        match choice {
+            Choice::Encode(method) => report.encoded.push(Encoded { name, scheme: method.name() }),
+            Choice::Keep(reason) => report.kept.push(Kept { name, reason: reason.clone() }),
+        }
+    }
+    report.passthrough = report.kept.len();
+    Ok(choices)
+}
+
+/// The type of an item's values: its own, or that which it is decoded to.
+#[cfg(feature = "lethe")]
+fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
+    match item {
+        Item::Group(group) => group.keeps.unwrap_or(to),
+        Item::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
+    }
+}
+
+#[cfg(feature = "lethe")]
+fn subject<'a>(item: &'a Item<'_>, to: TargetDtype) -> Subject<'a> {
+    let (name, shape, stored) = match item {
+        Item::Group(group) => (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype()),
+        Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
+    };
+    let weight = Weight { name, shape, dtype: dtype_of(item, to) };
+    Subject { weight, stored, is_group: matches!(item, Item::Group(_)) }
 }

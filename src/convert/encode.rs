@@ -1,97 +1,212 @@
-//! Encoding on the way: values come from a stored tensor or from its decoder, in runs of whole blocks.
+//! Encoding on the way: values come from a stored tensor or from its decoder, tile by tile, and what is stored of them
+//! goes to several output tensors. Some encoders want to have seen all values first: then every tile is done twice.
 
-use super::plan::{Cut, GATHER_BYTES};
+use std::ops::{AddAssign, Range};
+
+use super::in_order::InOrder;
+use super::plan::{Cut, SLAB_VALUES};
 use crate::element::Out;
-use crate::lethe::qnat::encode;
-use crate::model::{Part, Tensor};
+use crate::forget::{Encode, Put, Survey, Values};
+use crate::lethe::distance::{Sums, compare, first_not_finite};
 use crate::remember::widen::Widen;
-use crate::scheme::{Buffers, Decode, Group, Tile};
+use crate::scheme::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Where the values come from.
-enum Values<'m> {
-    Stored(Part<'m>, Dtype),
-    Decoded(Box<dyn Decode + 'm>),
+/// Values of a tile that encoders are given, unless their alignments want more.
+const TILE_VALUES: usize = SLAB_VALUES;
+
+/// Columns of a tile, where tall tiles are better than wide ones.
+const NARROW: usize = 256;
+
+/// A tensor that is encoded.
+pub(super) struct Encoding<'m> {
+    pub name: String,
+    /// What it is encoded to, as people read it.
+    pub scheme: String,
+    pub encoder: Box<dyn Encode>,
+    pub decoder: Box<dyn Decode + 'm>,
+    /// What values are rounded to before they are encoded.
+    pub dtype: TargetDtype,
+    pub cut: Cut,
+    surveyed: InOrder<Seen>,
+    pub distance: InOrder<Sums>,
 }
 
-/// A tensor that is encoded to NF4.
-pub(super) struct Encoding<'m> {
-    values: Values<'m>,
-    pub block: usize,
-    pub blocks: usize,
+/// What a worker keeps from tile to tile.
+#[derive(Default)]
+pub(super) struct Scratch {
+    values: Vec<f32>,
+    back: Vec<f32>,
+    /// Values before they are widened.
+    words: Vec<u32>,
+    /// Values that surround those of a tile.
+    around: Vec<f32>,
+}
+
+/// What was seen of some values.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    largest: f64,
+    sum: f64,
+    count: u64,
+}
+
+impl AddAssign for Seen {
+    fn add_assign(&mut self, other: Self) {
+        self.largest = self.largest.max(other.largest);
+        self.sum += other.sum;
+        self.count += other.count;
+    }
 }
 
 impl<'m> Encoding<'m> {
-    /// Of a tensor that is not quantized.
-    pub(super) fn of_tensor(t: &Tensor<'m>) -> Result<(Self, Cut)> {
-        if !crate::write::qnat::encodes(t.dtype()) {
-            let what = format!("tensor `{}`: only F32, F16 and BF16 are encoded, not {}", t.name(), t.dtype());
-            return Err(AnamnesisError::unsupported("writing QNAT", what));
-        }
-        let (block, blocks) = blocks(t.name(), t.elements())?;
-        let cut = Cut { rows: 1, cols: t.elements(), tile_rows: 1, tile_cols: whole(GATHER_BYTES / 8, block) };
-        Ok((Self { values: Values::Stored(t.part(), t.dtype()), block, blocks }, cut))
+    pub(super) fn new(
+        name: String,
+        scheme: String,
+        encoder: Box<dyn Encode>,
+        decoder: Box<dyn Decode + 'm>,
+        dtype: TargetDtype,
+    ) -> Self {
+        let cut = cut(&encoder.grid(), &decoder.grid());
+        let (surveyed, distance) = (InOrder::default(), InOrder::default());
+        Self { name, scheme, encoder, decoder, dtype, cut, surveyed, distance }
     }
 
-    /// Of a tensor that is decoded first.
-    pub(super) fn of_group(group: Group<'m>) -> Result<(Self, Cut)> {
-        let grid = group.decoder.grid();
-        let (block, blocks) = blocks(&group.name, grid.rows.saturating_mul(grid.cols))?;
-        let mut cut = Cut::of_grid(&grid);
-        if grid.rows == 1 {
-            cut.tile_cols = whole(cut.tile_cols, lcm(block, grid.col_align));
-        } else {
-            // Tiles of whole rows, which together are whole blocks.
-            let rows = block / gcd(grid.cols, block);
-            if grid.transposed || cut.tile_cols != grid.cols || rows > cut.tile_rows && rows < grid.rows {
-                let what = format!("tensor `{}`: its values do not come in the order of the blocks", group.name);
-                return Err(AnamnesisError::unsupported("encoding on the way; recover the model first", what));
-            }
-            cut.tile_rows = whole(cut.tile_rows, rows);
-        }
-        Ok((Self { values: Values::Decoded(group.decoder), block, blocks }, cut))
+    /// How often each tile is done.
+    pub(super) fn passes(&self) -> usize {
+        if self.encoder.survey().is_some() { 2 } else { 1 }
     }
 
-    /// Encodes the values of `tile`, of which `before` come before it: passes codes and scales to `put`.
+    /// What the first pass has found, once it is over; at once if there is none.
+    pub(super) fn survey(&self) -> Option<f64> {
+        let Some(survey) = self.encoder.survey() else { return Some(0.0) };
+        let seen = self.surveyed.of(self.cut.tiles())?;
+        Some(match survey {
+            Survey::Max => seen.largest,
+            Survey::MeanOfMax(_) => seen.sum / seen.count.max(1) as f64,
+        })
+    }
+
+    /// Does tile number `no` for the first pass.
+    pub(super) fn look(&self, no: usize, buffers: &mut Buffers, scratch: &mut Scratch, level: Level) -> Result<()> {
+        let tile = self.cut.tile(no);
+        self.values(&tile, buffers, scratch, level)?;
+        let mut seen = Seen::default();
+        let run = match self.encoder.survey() {
+            Some(Survey::MeanOfMax(n)) => n,
+            _ => scratch.values.len().max(1),
+        };
+        for values in scratch.values.chunks(run) {
+            let largest = f64::from(values.iter().fold(0f32, |max, x| max.max(x.abs())));
+            seen += Seen { largest, sum: largest, count: 1 };
+        }
+        self.surveyed.add(no, seen);
+        Ok(())
+    }
+
+    /// Encodes tile number `no`.
     pub(super) fn run(
         &self,
-        tile: &Tile,
-        before: usize,
+        no: usize,
+        survey: f64,
         buffers: &mut Buffers,
+        scratch: &mut Scratch,
         level: Level,
-        mut put: impl FnMut(u64, &[u8]) -> Result<()>,
+        put: &mut Put<'_>,
     ) -> Result<()> {
-        let mut values = vec![0f32; tile.values()];
-        match &self.values {
-            Values::Stored(part, dtype) => {
-                let size = dtype.bits() / 8;
-                buffers.staging.resize(values.len() * size, 0);
-                part.read_at((before * size) as u64, &mut buffers.staging)?;
-                let stored = Widen { dtype: *dtype, bytes: &buffers.staging };
-                dispatch(level, &stored, Out::F32(&mut values));
-            }
-            Values::Decoded(decoder) => {
-                decoder.load(tile, buffers)?;
-                decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(&mut values));
+        let tile = self.cut.tile(no);
+        self.values(&tile, buffers, scratch, level)?;
+        let Scratch { values, back, .. } = scratch;
+        back.resize(values.len(), 0.0);
+        self.encoder.encode(&Values { tile: &tile, values, survey, level }, back, put)?;
+        if let Some(i) = first_not_finite(back) {
+            let (x, scheme) = (values[i], &self.scheme);
+            return Err(self.wrong(&tile, i, format!("{x:e} would be {} in {scheme}", back[i])));
+        }
+        self.distance.add(no, compare(values, back, level));
+        Ok(())
+    }
+
+    /// Brings the values of `tile` into `scratch`.
+    fn values(&self, tile: &Tile, buffers: &mut Buffers, scratch: &mut Scratch, level: Level) -> Result<()> {
+        let Scratch { values, words, around, .. } = scratch;
+        values.resize(tile.values(), 0.0);
+        if self.decoder.grid().cols == self.cut.cols {
+            self.decode(tile, buffers, words, level, values)?;
+        } else {
+            // The decoder's rows are others, so that values are found by their number in the tensor.
+            let whole = tile.cols.len() == self.cut.cols;
+            let (runs, len) = if whole { (1, tile.values()) } else { (tile.rows.len(), tile.cols.len()) };
+            for (run, out) in (0..runs).zip(values.chunks_exact_mut(len)) {
+                let first = (tile.rows.start + run) * self.cut.cols + tile.cols.start;
+                let (covering, before) = covering(&self.decoder.grid(), &(first..first + len));
+                around.resize(covering.values(), 0.0);
+                self.decode(&covering, buffers, words, level, around)?;
+                out.copy_from_slice(&around[before..before + len]);
             }
         }
-        let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        encode(&values, self.block, &mut codes, &mut scales);
-        let (first, width) = ((before / self.block) as u64, self.block.div_ceil(2) as u64);
-        put(first * width, &codes)?;
-        put(self.blocks as u64 * width + first * 4, bytemuck::cast_slice(&scales))
+        match first_not_finite(values) {
+            Some(i) => Err(self.wrong(tile, i, format!("{} cannot be encoded to {}", values[i], self.scheme))),
+            None => Ok(()),
+        }
+    }
+
+    /// Decodes a tile of the decoder's, rounded as the tensor would be stored without encoding.
+    fn decode(
+        &self,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        words: &mut Vec<u32>,
+        level: Level,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.decoder.load(tile, buffers)?;
+        if self.dtype == TargetDtype::F32 {
+            self.decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(out));
+            return Ok(());
+        }
+        words.resize(out.len().div_ceil(2), 0);
+        let rounded = Out::new(self.dtype, words).first(out.len());
+        self.decoder.decode(tile, tile.rows.clone(), buffers, level, rounded);
+        let bytes = &bytemuck::cast_slice(words)[..out.len() * 2];
+        dispatch(level, &Widen { dtype: self.dtype.dtype(), bytes }, Out::F32(out));
+        Ok(())
+    }
+
+    fn wrong(&self, tile: &Tile, i: usize, what: String) -> AnamnesisError {
+        let (row, col) = (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
+        AnamnesisError::unsupported(&self.scheme, format!("tensor `{}`, row {row}, column {col}: {what}", self.name))
     }
 }
 
-fn blocks(name: &str, n: usize) -> Result<(usize, usize)> {
-    match crate::write::qnat::block_for(n) {
-        Some(block) => Ok((block, n / block)),
-        None => {
-            let what = format!("tensor `{name}`: {n} values are no whole number of blocks");
-            Err(AnamnesisError::unsupported("writing QNAT", what))
-        }
+/// Tiles that suit both sides.
+fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
+    let Grid { rows, cols, .. } = *encoder;
+    let same = decoder.cols == cols;
+    let (row_align, col_align) = match same {
+        true => (lcm(encoder.row_align, decoder.row_align), lcm(encoder.col_align, decoder.col_align).min(cols)),
+        false => (encoder.row_align, encoder.col_align.min(cols)),
+    };
+    let widest = if encoder.transposed || same && decoder.transposed { NARROW } else { TILE_VALUES / row_align };
+    let tile_cols = if cols <= widest { cols } else { whole(widest, col_align).min(cols) };
+    let tile_rows = whole(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
+    Cut { rows, cols, tile_rows, tile_cols: tile_cols.max(1) }
+}
+
+/// The tile of `grid` that has values number `range` of the tensor, and how many come before them there.
+fn covering(grid: &Grid, range: &Range<usize>) -> (Tile, usize) {
+    let around = |range: Range<usize>, align: usize, end: usize| {
+        range.start / align * align..range.end.next_multiple_of(align).min(end)
+    };
+    if grid.rows == 1 {
+        let cols = around(range.clone(), grid.col_align, grid.cols);
+        let before = range.start - cols.start;
+        return (Tile { rows: 0..1, cols }, before);
     }
+    let rows = around(range.start / grid.cols..range.end.div_ceil(grid.cols), grid.row_align, grid.rows);
+    let before = range.start - rows.start * grid.cols;
+    (Tile { rows, cols: 0..grid.cols }, before)
 }
 
 /// `n` rounded down to whole `unit`s, at least one.
@@ -99,10 +214,11 @@ fn whole(n: usize, unit: usize) -> usize {
     (n - n % unit.max(1)).max(unit)
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a.max(1) } else { gcd(b, a % b) }
-}
-
+/// The least common multiple.
 fn lcm(a: usize, b: usize) -> usize {
-    a / gcd(a, b) * b
+    let (mut x, mut y) = (a.max(1), b.max(1));
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a.max(1) / x).saturating_mul(b.max(1))
 }

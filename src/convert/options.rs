@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+#[cfg(feature = "lethe")]
+use crate::forget::{Forget, ForgetScheme};
 #[cfg(feature = "gguf")]
 use crate::parse::gguf::GgufMetadataValue;
 use crate::simd::Level;
@@ -165,6 +167,9 @@ pub struct ConvertOptions {
     pub part: Option<(usize, usize)>,
     /// Whether an unfinished directory with the same parameters is continued.
     pub resume: bool,
+    /// What tensors are encoded to, and which.
+    #[cfg(feature = "lethe")]
+    pub forget: Option<Forget>,
 }
 
 impl ConvertOptions {
@@ -232,13 +237,36 @@ impl ConvertOptions {
 
     /// Whether `model`'s GGUF blocks go into the output as they are.
     pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
-        self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode
+        self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode && !self.encodes()
+    }
+
+    /// Whether tensors are encoded.
+    pub(crate) fn encodes(&self) -> bool {
+        #[cfg(feature = "lethe")]
+        return self.forget.is_some();
+        #[cfg(not(feature = "lethe"))]
+        false
     }
 }
 
 impl From<RememberOptions> for ConvertOptions {
     fn from(run: RememberOptions) -> Self {
         Self::default().with_run(run).with_decode(true)
+    }
+}
+
+#[cfg(feature = "lethe")]
+impl From<Forget> for ConvertOptions {
+    fn from(forget: Forget) -> Self {
+        let run = RememberOptions::new(forget.scheme.dtype());
+        Self { target: forget.scheme.container(), run, forget: Some(forget), ..Self::default() }
+    }
+}
+
+#[cfg(feature = "lethe")]
+impl From<ForgetScheme> for ConvertOptions {
+    fn from(scheme: ForgetScheme) -> Self {
+        Forget::from(scheme).into()
     }
 }
 

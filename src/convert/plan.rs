@@ -38,9 +38,14 @@ pub(super) enum Body<'m> {
     Gather(Part<'m>, usize),
     /// Decoded values.
     Decode(Box<dyn Decode + 'm>),
-    /// Encoded values, decoded first if need be.
+    /// Encoded values, decoded first if need be: the first of the stored tensors that come of them.
+    #[cfg(feature = "lethe")]
+    Encode(Box<super::encode::Encoding<'m>>),
+    /// One more of them, made with the first.
+    #[cfg(feature = "lethe")]
+    Encoded,
     #[cfg(feature = "qnat")]
-    Encode(super::encode::Encoding<'m>),
+    Qnat(super::old_qnat::Encoding<'m>),
 }
 
 /// One output tensor.
@@ -110,7 +115,7 @@ impl<'m> Plan<'m> {
             let offset = offsets.next().copied().unwrap_or_default();
             let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
             let Draft { name, body, cut, verify, .. } = draft;
-            first_job.push(first_job[first_job.len() - 1] + cut.tiles());
+            first_job.push(first_job[first_job.len() - 1] + cut.tiles() * body.passes());
             outputs.push(Output { name, body, file, offset, target, cut, verify, sums: Sums::new(patches.next()) });
         }
         let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
@@ -129,15 +134,37 @@ impl<'m> Plan<'m> {
         start..self.outputs.partition_point(|output| output.file <= file)
     }
 
-    /// The output and the tile that job `job` makes.
-    pub(super) fn job(&self, job: usize) -> (&Output<'m>, Tile) {
+    /// The number of the output that job `job` is about, and the job's number there.
+    pub(super) fn job(&self, job: usize) -> (usize, usize) {
         let i = self.first_job.partition_point(|&first| first <= job) - 1;
-        let output = &self.outputs[i];
-        (output, output.cut.tile(job - self.first_job[i]))
+        (i, job - self.first_job[i])
+    }
+}
+
+impl Body<'_> {
+    /// Whether the output before it, or one before that, makes it.
+    pub(super) fn is_made_with_another(&self) -> bool {
+        #[cfg(feature = "lethe")]
+        return matches!(self, Self::Encoded);
+        #[cfg(not(feature = "lethe"))]
+        false
+    }
+
+    /// How often each tile is done.
+    fn passes(&self) -> usize {
+        match self {
+            #[cfg(feature = "lethe")]
+            Self::Encode(encoding) => encoding.passes(),
+            _ => 1,
+        }
     }
 }
 
 impl Cut {
+    /// Nothing to do.
+    #[cfg(feature = "lethe")]
+    pub(super) const NONE: Self = Self { rows: 0, cols: 0, tile_rows: 1, tile_cols: 1 };
+
     pub(super) fn whole(len: usize) -> Self {
         Self { rows: 1, cols: len, tile_rows: 1, tile_cols: len.max(1) }
     }
@@ -165,14 +192,15 @@ impl Cut {
     }
 
     /// Number of tiles.
-    fn tiles(&self) -> usize {
+    pub(super) fn tiles(&self) -> usize {
         if self.rows == 0 || self.cols == 0 {
             return 0;
         }
         self.rows.div_ceil(self.tile_rows) * self.cols.div_ceil(self.tile_cols)
     }
 
-    fn tile(&self, i: usize) -> Tile {
+    /// Tile number `i`.
+    pub(super) fn tile(&self, i: usize) -> Tile {
         let across = self.cols.div_ceil(self.tile_cols);
         let (row, col) = (i / across * self.tile_rows, i % across * self.tile_cols);
         let (end_row, end_col) = ((row + self.tile_rows).min(self.rows), (col + self.tile_cols).min(self.cols));

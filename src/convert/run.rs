@@ -70,6 +70,8 @@ struct Shared<'a> {
 struct Worker {
     input: Buffers,
     output: Vec<u32>,
+    #[cfg(feature = "lethe")]
+    encoding: super::encode::Scratch,
 }
 
 impl Shared<'_> {
@@ -80,8 +82,7 @@ impl Shared<'_> {
             if job >= self.end || job >= self.stop_at.load(Ordering::Acquire) {
                 return;
             }
-            let (output, tile) = self.plan.job(job);
-            let result = self.options.cancel.check().and_then(|()| self.one(output, &tile, &mut worker));
+            let result = self.options.cancel.check().and_then(|()| self.one(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
                 Err(error) => self.fail(job, error),
@@ -105,11 +106,18 @@ impl Shared<'_> {
         }
     }
 
-    /// Makes one tile of `output`; the number of bytes written.
-    fn one(&self, output: &Output<'_>, tile: &Tile, worker: &mut Worker) -> Result<u64> {
-        if tile.rows.start == 0 && tile.cols.start == 0 {
+    /// Does one job: a tile of an output, as a rule; the number of bytes written.
+    fn one(&self, job: usize, worker: &mut Worker) -> Result<u64> {
+        let (index, no) = self.plan.job(job);
+        let output = &self.plan.outputs[index];
+        if no == 0 {
             output.verify.iter().try_for_each(Part::verify)?;
         }
+        #[cfg(feature = "lethe")]
+        if let Body::Encode(encoding) = &output.body {
+            return self.encode(encoding, index, (job, no), worker);
+        }
+        let tile = &output.cut.tile(no);
         let bytes = &mut worker.input.bytes;
         match &output.body {
             Body::Copy(part) => {
@@ -133,8 +141,10 @@ impl Shared<'_> {
                 self.put(output, (tile.rows.start * output.cut.cols * size) as u64, bytes)?;
                 Ok(bytes.len() as u64)
             }
+            #[cfg(feature = "lethe")]
+            Body::Encode(_) | Body::Encoded => Ok(0),
             #[cfg(feature = "qnat")]
-            Body::Encode(encoding) => {
+            Body::Qnat(encoding) => {
                 let before = tile.rows.start * output.cut.cols + tile.cols.start;
                 let level = self.options.level;
                 encoding.run(tile, before, &mut worker.input, level, |at, bytes| self.put(output, at, bytes))?;
@@ -156,6 +166,37 @@ impl Shared<'_> {
                 Ok((tile.values() * size) as u64)
             }
         }
+    }
+
+    /// Does a tile of what is encoded: looks at it, or writes what it becomes into output `index` and those behind it.
+    #[cfg(feature = "lethe")]
+    fn encode(
+        &self,
+        encoding: &super::encode::Encoding<'_>,
+        index: usize,
+        (job, no): (usize, usize),
+        worker: &mut Worker,
+    ) -> Result<u64> {
+        let Worker { input, encoding: scratch, .. } = worker;
+        let (tiles, level) = (encoding.cut.tiles(), self.options.level);
+        if encoding.passes() == 2 && no < tiles {
+            encoding.look(no, input, scratch, level)?;
+            return Ok(0);
+        }
+        // All tiles of the first pass have been taken by some worker: they are jobs before this one.
+        let survey = loop {
+            match encoding.survey() {
+                Some(survey) => break survey,
+                None if job > self.stop_at.load(Ordering::Acquire) => return Ok(0),
+                None => thread::sleep(std::time::Duration::from_micros(50)),
+            }
+        };
+        let mut written = 0;
+        encoding.run(no % tiles, survey, input, scratch, level, &mut |part, at, bytes| {
+            written += bytes.len() as u64;
+            self.put(&self.plan.outputs[index + part], at, bytes)
+        })?;
+        Ok(written)
     }
 
     /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.

@@ -1,0 +1,35 @@
+//! What encoding has lost, from the sums over its tiles.
+
+use super::plan::{Body, Plan};
+use super::report::{Distance, Errors, TensorErrors};
+use crate::lethe::distance::Sums;
+
+/// Tensors that are named.
+const WORST: usize = 5;
+
+/// The errors of every encoded tensor of `plan` that is done.
+pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
+    let (mut all, mut tensors) = (Sums::default(), Vec::new());
+    for output in &plan.outputs {
+        if let Body::Encode(encoding) = &output.body
+            && let Some(sums) = encoding.distance.of(encoding.cut.tiles())
+        {
+            all += sums;
+            tensors.push(TensorErrors { name: encoding.name.clone(), errors: errors(&sums) });
+        }
+    }
+    tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
+    tensors.truncate(WORST);
+    (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
+}
+
+fn errors(sums: &Sums) -> Errors {
+    let n = (sums.count as f64).max(1.0);
+    Errors {
+        values: sums.count,
+        mean_absolute: sums.absolute / n,
+        rmse: (sums.square / n).sqrt(),
+        maximum: f64::from(sums.largest),
+        relative: if sums.norm > 0.0 { (sums.square / sums.norm).sqrt() } else { 0.0 },
+    }
+}

@@ -1,0 +1,56 @@
+//! Sums over tiles that are done in any order, from any thread, and come out the same.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::sync::{Mutex, PoisonError};
+
+/// A total to which every tile adds once; additions happen in the order of the tiles.
+#[derive(Debug, Default)]
+pub(super) struct InOrder<T>(Mutex<State<T>>);
+
+#[derive(Debug, Default)]
+struct State<T> {
+    /// Tiles that are in the total.
+    done: usize,
+    total: T,
+    /// Of later tiles: as few as there are threads.
+    waiting: BTreeMap<usize, T>,
+}
+
+impl<T: AddAssign + Copy> InOrder<T> {
+    /// Adds what tile `tile` has.
+    pub(super) fn add(&self, tile: usize, part: T) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.waiting.insert(tile, part);
+        while let Some(part) = {
+            let next = state.done;
+            state.waiting.remove(&next)
+        } {
+            state.total += part;
+            state.done += 1;
+        }
+    }
+
+    /// The total, once so many tiles are in it.
+    pub(super) fn of(&self, tiles: usize) -> Option<T> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.done == tiles).then_some(state.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_order_gives_the_same() {
+        let parts: Vec<f64> = (0..50).map(|i| 0.1 * f64::from(i)).collect();
+        let in_order = parts.iter().fold(0.0, |sum, x| sum + x);
+        let total = InOrder::default();
+        for i in (0..50).map(|i| i * 7 % 50) {
+            assert_eq!(total.of(50), None);
+            total.add(i, parts[i]);
+        }
+        assert_eq!(total.of(50), Some(in_order));
+    }
+}

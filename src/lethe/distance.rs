@@ -1,0 +1,110 @@
+//! How far decoded values are from what was encoded: sums in F64, in a fixed order, the same at every CPU level.
+
+use std::ops::AddAssign;
+
+use crate::simd::{Level, Routine, perform};
+
+/// Sums over pairs of values.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Sums {
+    pub count: u64,
+    /// Of magnitudes of differences, and the largest.
+    pub absolute: f64,
+    pub largest: f32,
+    /// Of squares of differences, and of values.
+    pub square: f64,
+    pub norm: f64,
+}
+
+impl AddAssign for Sums {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.absolute += other.absolute;
+        self.largest = self.largest.max(other.largest);
+        self.square += other.square;
+        self.norm += other.norm;
+    }
+}
+
+/// Sums that are taken side by side.
+const LANES: usize = 8;
+
+struct Compare<'a> {
+    values: &'a [f32],
+    back: &'a [f32],
+    sums: Sums,
+}
+
+impl Routine for Compare<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let (mut absolute, mut square, mut norm) = ([0f64; LANES], [0f64; LANES], [0f64; LANES]);
+        let mut largest = [0f32; LANES];
+        let (values, rest) = self.values.as_chunks::<LANES>();
+        let (back, other) = self.back.as_chunks::<LANES>();
+        let mut add = |x: f32, y: f32, i: usize| {
+            let d = (f64::from(x) - f64::from(y)).abs();
+            absolute[i] += d;
+            square[i] += d * d;
+            norm[i] += f64::from(x) * f64::from(x);
+            let d = (x - y).abs();
+            largest[i] = if d > largest[i] { d } else { largest[i] };
+        };
+        for (x, y) in values.iter().zip(back) {
+            for i in 0..LANES {
+                add(x[i], y[i], i);
+            }
+        }
+        rest.iter().zip(other).enumerate().for_each(|(i, (&x, &y))| add(x, y, i));
+        self.sums.count = self.values.len() as u64;
+        for i in 0..LANES {
+            self.sums.absolute += absolute[i];
+            self.sums.square += square[i];
+            self.sums.norm += norm[i];
+            self.sums.largest = self.sums.largest.max(largest[i]);
+        }
+    }
+}
+
+/// Compares values with what decoding gives.
+pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> Sums {
+    let mut compare = Compare { values, back, sums: Sums::default() };
+    perform(level, &mut compare);
+    compare.sums
+}
+
+/// The first value that is no number, or infinite.
+pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
+    // The largest magnitude of a run, as bits, is faster to find than a place.
+    let largest = |chunk: &[f32]| chunk.iter().fold(0u32, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
+    let found = values.chunks(1024).position(|chunk| largest(chunk) >= 0x7f80_0000)? * 1024;
+    values[found..].iter().position(|x| !x.is_finite()).map(|i| found + i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_do_not_depend_on_the_level() {
+        let values: Vec<f32> = (0..1003).map(|i| (i as f32 * 0.37).sin() * 10.0).collect();
+        let back: Vec<f32> = values.iter().map(|x| x.round()).collect();
+        let sums = compare(&values, &back, Level::Baseline);
+        for level in Level::available() {
+            assert_eq!(compare(&values, &back, level), sums);
+        }
+        let naive = values.iter().zip(&back).map(|(x, y)| f64::from((x - y).abs())).sum::<f64>();
+        assert!((sums.absolute - naive).abs() < 1e-3 && sums.count == 1003);
+        assert!(sums.largest <= 0.5 && sums.largest > 0.49);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_found() {
+        let mut values = vec![f32::MAX; 3000];
+        assert_eq!(first_not_finite(&values), None);
+        values[2050] = f32::NAN;
+        assert_eq!(first_not_finite(&values), Some(2050));
+        values[7] = f32::NEG_INFINITY;
+        assert_eq!(first_not_finite(&values), Some(7));
+    }
+}
