@@ -37,6 +37,9 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quantization_map.json", &[]),
 ];
 
+/// The key of a config in the metadata of a safetensors file that has no other.
+pub(crate) const IN_METADATA: &str = "quantization_config";
+
 /// Lists of modules that stay unquantized, under the names that producers give them.
 const SKIP_KEYS: &[&str] =
     &["modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules", "exclude"];
@@ -109,8 +112,13 @@ impl QuantConfig {
         Ok(Self { places, sizes, patterns, directory: Some(dir.to_path_buf()), ..Self::default() })
     }
 
-    /// Adds what AutoGPTQ writes into a safetensors file's own metadata (`gptq_bits`, …).
+    /// Adds what a safetensors file's own metadata say: AutoGPTQ's (`gptq_bits`, …), or a whole config where no file
+    /// has one.
     pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
+        let config = metadata.get(IN_METADATA).and_then(|text| serde_json::from_str(text).ok());
+        if let Some(Value::Object(values)) = config.filter(|_| self.places.is_empty()) {
+            self.places.push(Place { name: format!("__metadata__: {IN_METADATA}"), values, ..Place::default() });
+        }
         let text = |(key, value): (&String, &String)| {
             Some((key.strip_prefix("gptq_")?.to_owned(), Value::String(value.clone())))
         };

@@ -122,8 +122,8 @@ pub(crate) trait Method: Send + Sync {
         None
     }
 
-    /// The key of [`config`](Self::config) in `config.json`.
-    fn config_key(&self) -> &'static str {
-        "quantization_config"
+    /// The keys of [`config`](Self::config) in `config.json`.
+    fn config_keys(&self) -> &'static [&'static str] {
+        &["quantization_config"]
     }
 }

@@ -34,6 +34,27 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
     Some(out)
 }
 
+/// [`dequantized`], and with `entries` behind its other members.
+pub(crate) fn requantized(json: &str, dtype: Option<&str>, entries: &[(&str, &serde_json::Value)]) -> Option<String> {
+    let mut out = dequantized(json, dtype)?;
+    let object = Object::parse(&out, out.find('{')?)?;
+    let (at, mut comma) = match object.members.last() {
+        Some(last) => (last.value.end, ","),
+        None => (object.span.start + 1, ""),
+    };
+    let mut text = String::new();
+    for (key, value) in entries {
+        let value = serde_json::to_string_pretty(value).ok()?.replace('\n', "\n  ");
+        text.push_str(&format!("{comma}\n  \"{key}\": {value}"));
+        comma = ",";
+    }
+    if object.members.is_empty() {
+        text.push('\n');
+    }
+    out.insert_str(at, &text);
+    Some(out)
+}
+
 fn is_gone(json: &str, m: &Member) -> bool {
     QUANTIZATION.contains(&&json[m.key.clone()]) && !json[m.value.clone()].starts_with('"')
 }
@@ -174,7 +195,7 @@ fn trim(bytes: &[u8], start: usize, mut end: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{dequantized, keys};
+    use super::{dequantized, keys, requantized};
 
     fn same(json: &str, expected: &str) {
         let edited = dequantized(json, Some("bfloat16")).unwrap();
@@ -207,6 +228,14 @@ mod tests {
         assert_eq!(dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(), "{\"dtype\": \"x\"}");
         assert_eq!(keys(r#"{"a": {"z\\.": [{}], "b": 1}}"#, &["a"]), Some(vec!["z\\.".to_owned(), "b".to_owned()]));
         assert_eq!(keys(r#"{"a": ["b"]}"#, &["a"]), None);
+        let config = serde_json::json!({"bits": 4});
+        let added =
+            requantized(r#"{"a": 1, "quantization_config": {"bits": 8}}"#, None, &[("quantization_config", &config)]);
+        assert_eq!(added.unwrap(), "{\"a\": 1,\n  \"quantization_config\": {\n    \"bits\": 4\n  }}");
+        assert_eq!(
+            requantized("{}", None, &[("x", &1.into()), ("y", &2.into())]).unwrap(),
+            "{\n  \"x\": 1,\n  \"y\": 2\n}"
+        );
         assert!(dequantized("[]", Some("x")).is_none());
         assert!(dequantized("{\"a\": ", Some("x")).is_none());
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::draft::Draft;
 use super::options::{ConvertOptions, ConvertTarget};
 use super::report::Report;
+use crate::config::IN_METADATA;
 use crate::model::ParsedModel;
 use crate::scheme::is_description;
 use crate::write::{Entry, Layout, safetensors};
@@ -14,13 +15,14 @@ use crate::{AnamnesisError, Result};
 pub(super) fn layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
+    quantization: Option<&(Vec<&'static str>, serde_json::Value)>,
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<(Vec<Layout>, Vec<usize>)> {
     #[cfg(not(any(feature = "gguf", feature = "qnat")))]
     let _ = &report;
     match options.target {
-        ConvertTarget::Safetensors => in_safetensors(model, drafts, options),
+        ConvertTarget::Safetensors => in_safetensors(model, drafts, quantization.map(|(_, config)| config), options),
         #[cfg(feature = "qnat")]
         ConvertTarget::Qnat => Ok((vec![in_qnat(model, drafts, options, report)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "qnat"))]
@@ -78,6 +80,7 @@ fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
 fn in_safetensors(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
+    quantization: Option<&serde_json::Value>,
     options: &ConvertOptions,
 ) -> Result<(Vec<Layout>, Vec<usize>)> {
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
@@ -91,6 +94,10 @@ fn in_safetensors(
         let untrue = UNTRUE.iter().any(|untrue| key.starts_with(untrue));
         !(untrue || described && (key == "tensor_names" || is_description(value)))
     });
+    // A file alone has no other place to say it.
+    if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
+        metadata.insert(IN_METADATA.to_owned(), config.to_string());
+    }
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     let entries: Vec<Entry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
@@ -137,8 +144,9 @@ fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
 }
 
 /// Beginnings of metadata keys that would be untrue of the output: that it is quantized, in parts, or reshaped.
-const UNTRUE: [&str; 5] = [
+const UNTRUE: [&str; 6] = [
     "gptq_",
+    IN_METADATA,
     "gguf.general.file_type",
     "gguf.general.quantization_version",
     "gguf.split.",

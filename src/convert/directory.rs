@@ -137,6 +137,7 @@ impl Work<'_, '_> {
             max_shard_size: self.options.max_shard_size,
             include: self.options.include.clone(),
             exclude: self.options.exclude.clone(),
+            forget: self.options.forgetting(),
             parts,
             shards: names.iter().zip(&self.plan.files).map(header).collect(),
         }
@@ -189,11 +190,13 @@ impl Work<'_, '_> {
     /// Everything but the shards; the index and the config come last.
     fn rest(&self, partial: &Path, output: &Path, names: &[String]) -> Result<Vec<String>> {
         let mut notes = Vec::new();
+        // What is copied as it is keeps the type that the config names.
+        let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
+        let news = sidecars::News { dtype, quantization: self.plan.quantization.as_ref() };
         if let Some(directory) = &self.model.directory {
-            // What is copied as it is keeps the type that the config names.
-            let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
-            notes = sidecars::copy(&directory.path, partial, dtype, &[partial, output])?;
+            notes = sidecars::copy(&directory.path, partial, &news, &[partial, output])?;
         }
+        sidecars::write_config(partial, &news)?;
         if let Some(index) = index_name(names.iter().map(String::as_str)) {
             let outputs = self.plan.outputs.iter();
             let map: BTreeMap<&str, &str> = outputs.map(|o| (o.name.as_str(), names[o.file].as_str())).collect();

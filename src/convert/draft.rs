@@ -127,12 +127,20 @@ impl<'m> Draft<'m> {
 }
 
 /// Every output tensor in the order of the source, and what there is to say of them.
-pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<(Vec<Draft<'m>>, Report)> {
+pub(super) struct Drafts<'m> {
+    pub drafts: Vec<Draft<'m>>,
+    pub report: Report,
+    /// What `config.json` says of how the output is quantized: keys and their value.
+    pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+}
+
+/// Drafts the output.
+pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     if options.carries_blocks(model) {
         let drafts = model.tensors().map(|t| Draft::copy(&t)).collect::<Result<Vec<_>>>()?;
         let mut report = Report::new(options.run.to);
         report.passthrough = drafts.len();
-        return Ok((drafts, report));
+        return Ok(Drafts { drafts, report, quantization: None });
     }
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
         return Err(skipped.error());
@@ -151,9 +159,15 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
             .notes
             .push(format!("{n} arrays left out that no tensor can hold, e.g. `{}` ({})", skipped.name, skipped.what));
     }
+    #[cfg_attr(not(feature = "lethe"), allow(unused_mut))]
+    let mut quantization = None;
     #[cfg(feature = "lethe")]
     let mut choices = match &options.forget {
-        Some(forget) => choices(model, &resolution, forget, options, &mut report)?.into_iter(),
+        Some(forget) => {
+            let choices = choices(model, &resolution, forget, options, &mut report)?;
+            quantization = described(&choices, &resolution);
+            choices.into_iter()
+        }
         None => vec![].into_iter(),
     };
     let draft = |item| {
@@ -185,7 +199,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     for draft in &mut drafts {
         draft.verify.retain(|part| part.check().is_some_and(|check| seen.insert((part.source_index(), check.start))));
     }
-    Ok((drafts, report))
+    Ok(Drafts { drafts, report, quantization })
 }
 
 /// Whether a tensor of eight-bit floats without a scale goes into the output as it is.
@@ -230,7 +244,6 @@ fn choices(
 ) -> Result<Vec<Choice>> {
     let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, options.run.to)).collect();
     let choices = choose(model, &subjects, forget)?;
-    report.schemes.clear();
     for (choice, subject) in choices.iter().zip(&subjects) {
         let name = subject.weight.name.to_owned();
         match choice {
@@ -240,6 +253,24 @@ fn choices(
     }
     report.passthrough = report.kept.len();
     Ok(choices)
+}
+
+/// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
+#[cfg(feature = "lethe")]
+fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<(Vec<&'static str>, serde_json::Value)> {
+    let kept = |(choice, item): (&Choice, &Item<'_>)| {
+        let (name, rank) = match item {
+            Item::Group(group) => (group.name.as_str(), group.shape.len()),
+            Item::Plain(t) => (t.name(), t.shape().len()),
+        };
+        let is_kept = matches!(choice, Choice::Keep(_)) && rank == 2;
+        name.strip_suffix(".weight").filter(|_| is_kept).map(str::to_owned)
+    };
+    let skipped: Vec<String> = choices.iter().zip(&resolution.items).filter_map(kept).collect();
+    choices.iter().find_map(|choice| match choice {
+        Choice::Encode(method) => Some((method.config_keys().to_vec(), method.config(&skipped)?)),
+        Choice::Keep(_) => None,
+    })
 }
 
 /// The type of an item's values: its own, or that which it is decoded to.

@@ -33,6 +33,8 @@ pub(super) struct Parameters {
     pub max_shard_size: Option<u64>,
     pub include: Vec<String>,
     pub exclude: Vec<String>,
+    /// What tensors are encoded to, and which.
+    pub forget: Option<String>,
     pub parts: usize,
     /// Every shard with its length and the CRC-32 of its header.
     pub shards: Vec<(String, u64, u32)>,

@@ -240,6 +240,14 @@ impl ConvertOptions {
         self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode && !self.encodes()
     }
 
+    /// What tensors are encoded to, as a text.
+    pub(crate) fn forgetting(&self) -> Option<String> {
+        #[cfg(feature = "lethe")]
+        return self.forget.as_ref().map(|forget| format!("{forget:?}"));
+        #[cfg(not(feature = "lethe"))]
+        None
+    }
+
     /// Whether tensors are encoded.
     pub(crate) fn encodes(&self) -> bool {
         #[cfg(feature = "lethe")]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::container;
-use super::draft::{Draft, drafts};
+use super::draft::{Draft, Drafts, drafts};
 use super::options::ConvertOptions;
 use super::report::Report;
 use super::sum::Sums;
@@ -85,6 +85,8 @@ pub(crate) struct PlannedFile {
 pub(crate) struct Plan<'m> {
     pub files: Vec<PlannedFile>,
     pub report: Report,
+    /// What `config.json` says of how the output is quantized: keys and their value.
+    pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// Bytes that the workers write.
     pub(super) data_len: u64,
     /// Whether the files are the shards of a directory.
@@ -97,9 +99,9 @@ pub(crate) struct Plan<'m> {
 impl<'m> Plan<'m> {
     /// Plans the conversion of `model`, or says why it cannot be converted.
     pub(crate) fn new(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Self> {
-        let (drafts, mut report) = drafts(model, options)?;
+        let Drafts { drafts, mut report, quantization } = drafts(model, options)?;
         unique(&drafts)?;
-        let (layouts, files_of) = container::layout(model, &drafts, options, &mut report)?;
+        let (layouts, files_of) = container::layout(model, &drafts, quantization.as_ref(), options, &mut report)?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
         let mut outputs = Vec::with_capacity(drafts.len());
         let mut first_job = vec![0];
@@ -120,7 +122,7 @@ impl<'m> Plan<'m> {
         }
         let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
         let is_directory = options.is_directory(model);
-        Ok(Self { files, report, data_len, is_directory, outputs, first_job })
+        Ok(Self { files, report, quantization, data_len, is_directory, outputs, first_job })
     }
 
     /// Every output.

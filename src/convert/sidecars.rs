@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::config::{edit, read_small};
 use crate::parse::directory::is_weights;
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -25,33 +27,53 @@ const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 /// How far below the input directories are copied.
 const MAX_DEPTH: usize = 8;
 
-/// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. `dtype` is
-/// that of decoded weights, if there are any. What was left out for a reason is said.
-pub(super) fn copy(from: &Path, to: &Path, dtype: Option<TargetDtype>, outputs: &[&Path]) -> Result<Vec<String>> {
+/// What the config of an output says that the input's does not.
+pub(super) struct News<'a> {
+    /// Type of decoded weights, if there are any.
+    pub dtype: Option<TargetDtype>,
+    /// How the weights are quantized, if they are: keys and their value.
+    pub quantization: Option<&'a (Vec<&'static str>, Value)>,
+}
+
+/// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. What was left
+/// out for a reason is said.
+pub(super) fn copy(from: &Path, to: &Path, news: &News<'_>, outputs: &[&Path]) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     let walk = Walk {
         from: from.to_path_buf(),
         root: real(from),
         outputs: outputs.iter().map(|path| real(path)).collect(),
-        dtype,
+        news,
     };
     walk.copy(from, to, 0, &mut notes)?;
     Ok(notes)
 }
 
-struct Walk {
+/// Writes a config that says how weights are quantized and nothing else, where there is none.
+pub(super) fn write_config(to: &Path, news: &News<'_>) -> Result<()> {
+    let path = to.join("config.json");
+    match edited("{}", None, news.quantization) {
+        Some(mut text) if news.quantization.is_some() && !path.exists() => {
+            text.push('\n');
+            std::fs::write(&path, text).map_err(|e| AnamnesisError::io_at(&path, &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Walk<'a> {
     from: PathBuf,
     /// The input, with all links followed.
     root: PathBuf,
     outputs: Vec<PathBuf>,
-    dtype: Option<TargetDtype>,
+    news: &'a News<'a>,
 }
 
 fn real(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-impl Walk {
+impl Walk<'_> {
     fn copy(&self, from: &Path, to: &Path, depth: usize, notes: &mut Vec<String>) -> Result<()> {
         let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
         let mut entries: Vec<PathBuf> = Vec::new();
@@ -105,9 +127,13 @@ impl Walk {
             // One that an interrupted run left is as read-only as its original, and could not be written again.
             let _ = std::fs::remove_file(&target);
             // Other configs do not have the key, and who reads them may not expect it.
-            let dtype = self.dtype.filter(|_| name == "config.json");
-            let edited = if depth == 0 && CONFIGS.contains(&name) { edited(path, dtype) } else { None };
-            match edited {
+            let is_main = name == "config.json";
+            let (dtype, quantization) =
+                (self.news.dtype.filter(|_| is_main), self.news.quantization.filter(|_| is_main));
+            let is_config = depth == 0 && CONFIGS.contains(&name);
+            let text = if is_config { read_small(path).ok().flatten() } else { None };
+            let text = text.and_then(|text| String::from_utf8(text).ok());
+            match text.and_then(|text| edited(&text, dtype, quantization)) {
                 Some(text) => std::fs::write(&target, text),
                 None => std::fs::copy(path, &target).map(|_| ()),
             }
@@ -116,15 +142,15 @@ impl Walk {
     }
 }
 
-/// A config that says nothing of a quantization any more.
-fn edited(path: &Path, dtype: Option<TargetDtype>) -> Option<String> {
-    let json = String::from_utf8(read_small(path).ok()??).ok()?;
+/// A config that says nothing of the input's quantization any more.
+fn edited(json: &str, dtype: Option<TargetDtype>, quantization: Option<&(Vec<&'static str>, Value)>) -> Option<String> {
     let dtype = dtype.map(|dtype| match dtype {
         TargetDtype::F32 => "float32",
         TargetDtype::F16 => "float16",
         TargetDtype::BF16 => "bfloat16",
     });
-    edit::dequantized(&json, dtype)
+    let entries = quantization.into_iter().flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
+    edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
 }
 
 /// Writes the index of a model in several files.
