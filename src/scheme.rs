@@ -113,7 +113,7 @@ pub(crate) struct Group<'m> {
 }
 
 impl<'m> Group<'m> {
-    fn new(
+    pub(crate) fn new(
         name: String,
         shape: Vec<usize>,
         scheme: QuantScheme,

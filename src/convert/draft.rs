@@ -5,7 +5,6 @@ use std::collections::HashSet;
 #[cfg(feature = "lethe")]
 use super::encode::Encoding;
 use super::options::ConvertOptions;
-#[cfg(any(feature = "gguf", feature = "qnat"))]
 use super::options::ConvertTarget;
 use super::plan::{Body, Cut, GATHER_BYTES};
 #[cfg(feature = "lethe")]
@@ -17,7 +16,7 @@ use crate::forget::{Choice, Forget, Method, Stored, Subject, Weight, choose};
 use crate::model::{ParsedModel, Part, Tensor};
 #[cfg(feature = "lethe")]
 use crate::scheme::{Decode, Plain};
-use crate::scheme::{Group, Item, QuantScheme, Resolution};
+use crate::scheme::{Group, Item, QuantScheme, Resolution, TensorRole};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// An output tensor whose place is not known yet.
@@ -93,6 +92,14 @@ impl<'m> Draft<'m> {
             Ok(Self { name, dtype, shape, len, body, cut, verify: std::mem::take(&mut verify), source })
         };
         stored.into_iter().map(draft).collect()
+    }
+
+    /// A tensor in F32, in which llama.cpp wants the vectors that other files have in a narrower type.
+    #[cfg(feature = "lethe")]
+    fn widened(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Self> {
+        let (name, shape, scheme) = (t.name().to_owned(), t.shape().to_vec(), QuantScheme::Unquantized);
+        let group = Group::new(name, shape, scheme, vec![(TensorRole::Passthrough, *t)], Box::new(plain));
+        Self::decode(group, TargetDtype::F32)
     }
 
     #[cfg(feature = "qnat")]
@@ -178,6 +185,20 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         #[cfg(feature = "lethe")]
         if let Some(Choice::Encode(method)) = choices.next() {
             return Draft::encode(item, &*method, options.run.to);
+        }
+        #[cfg(feature = "lethe")]
+        if options.forget.is_some() && options.target == ConvertTarget::Gguf {
+            match &item {
+                Item::Group(group) if model.is_gguf() => {
+                    return group.parts.iter().map(|(_, t)| Draft::copy(t)).collect();
+                }
+                Item::Plain(t) if !model.is_gguf() && t.shape().len() < 2 => {
+                    if let Some(plain) = Plain::of(t) {
+                        return Draft::widened(t, plain).map(|draft| vec![draft]);
+                    }
+                }
+                _ => {}
+            }
         }
         let mut draft = match item {
             Item::Plain(t) => Draft::copy(&t),
