@@ -57,7 +57,7 @@ impl FromStr for ForgetScheme {
     fn from_str(text: &str) -> Result<Self> {
         let unknown = || AnamnesisError::unsupported(text, "no such scheme");
         let name = text.strip_prefix("gguf:").ok_or_else(unknown)?;
-        let dtype = Dtype::ALL.iter().find(|d| d.ggml_id().is_some() && d.name().eq_ignore_ascii_case(name));
+        let dtype = Dtype::ALL.iter().find(|d| d.block_size() > 1 && d.ggml_id().is_some() && d.name().eq_ignore_ascii_case(name));
         Ok(Self { kind: Kind::Gguf(*dtype.ok_or_else(unknown)?) })
     }
 }

@@ -1,0 +1,181 @@
+//! `forget`: what becomes of whole models, whatever they come from.
+#![cfg(all(feature = "lethe", feature = "gguf", feature = "bnb", feature = "gptq", feature = "awq", feature = "nvfp4"))]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+
+use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, parse, parse_bytes};
+use common::{Random, data, each_case, f32s, file, raw};
+
+/// Options for a scheme.
+fn options(scheme: &str) -> ConvertOptions {
+    ConvertOptions::from(scheme.parse::<ForgetScheme>().unwrap())
+}
+
+/// An output in memory, parsed, and the report of it.
+fn encoded(model: &ParsedModel, mut options: ConvertOptions) -> Result<(ParsedModel, Report), AnamnesisError> {
+    options.single_file = true;
+    let recovery = model.recovery(options)?;
+    Ok((parse_bytes(recovery.to_bytes()?)?, recovery.report().clone()))
+}
+
+/// Type, shape and bytes of the tensor called `name`.
+fn stored(model: &ParsedModel, name: &str) -> (String, Vec<usize>, Vec<u8>) {
+    let t = model.tensor(name).unwrap_or_else(|| panic!("no {name}"));
+    (t.dtype().to_string(), t.shape().to_vec(), t.bytes().unwrap().into_owned())
+}
+
+/// A model with a matrix of `rows` × `cols`, an embedding, a norm and a last layer.
+fn model(rows: usize, cols: usize) -> Vec<u8> {
+    let mut random = Random(11);
+    let mut matrix = |name: &str, rows: usize| raw(name, "F32", &[rows, cols], f32s(&random.floats(rows * cols)));
+    let tensors = [
+        matrix("model.embed_tokens.weight", 40),
+        matrix("model.layers.0.mlp.up_proj.weight", rows),
+        matrix("model.layers.0.self_attn.q_proj.weight", 64),
+        matrix("lm_head.weight", 40),
+        raw("model.norm.weight", "BF16", &[cols], vec![0x3f; cols * 2]),
+        raw("model.layers.0.self_attn.q_proj.bias", "F16", &[64], vec![0x33; 128]),
+    ];
+    file(&tensors, &[])
+}
+
+/// What is quantized is encoded as its decoding would be.
+fn on_the_way(family: &str, sign: &str, scheme: &str) {
+    each_case(family, sign, 1, |case| {
+        let Ok(model) = parse(case.join(if sign == "model" { "model" } else { "model.safetensors" })) else { return };
+        let options = options(scheme);
+        let Ok(recovered) = model.recovery({
+            let mut recovered = ConvertOptions::from(options.run.clone());
+            recovered.single_file = true;
+            recovered
+        }) else {
+            return; // what cannot be decoded
+        };
+        let recovered = parse_bytes(recovered.to_bytes().unwrap()).unwrap();
+        let direct = match encoded(&model, options.clone()) {
+            Ok((direct, report)) => {
+                let (twice, again) = encoded(&recovered, options).unwrap();
+                assert_eq!(report.encoded.len(), again.encoded.len());
+                (direct, twice, report)
+            }
+            Err(AnamnesisError::Unsupported { detail, .. }) => {
+                assert!(detail.contains("tensor `"), "{detail}"); // infinite values, say
+                assert!(encoded(&recovered, options).is_err());
+                return;
+            }
+            Err(other) => panic!("{other}"),
+        };
+        let (direct, twice, report) = direct;
+        for tensor in report.encoded {
+            assert_eq!(stored(&direct, &tensor.name), stored(&twice, &tensor.name), "{}", tensor.name);
+        }
+    });
+}
+
+#[test]
+fn what_is_quantized_is_decoded_on_the_way() {
+    for family in ["bnb", "fp8", "gptq", "awq", "nvfp4"] {
+        on_the_way(family, "model.safetensors", "gguf:q8_0");
+    }
+    for family in ["compressed_tensors", "mlx", "gptq_more", "awq_more", "mxfp4", "hqq"] {
+        on_the_way(family, "model", "gguf:q8_0");
+    }
+}
+
+#[test]
+fn bytes_do_not_depend_on_threads() {
+    let model = parse_bytes(model(1000, 1024)).unwrap();
+    let bytes = |threads: usize| {
+        let mut options = options("gguf:q8_0");
+        options.run = options.run.with_threads(threads);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.gguf");
+        let report = model.forget(&path, options).unwrap();
+        (std::fs::read(path).unwrap(), report.distance.unwrap())
+    };
+    let (one, distance) = bytes(1);
+    for threads in [2, 3, 8] {
+        let (many, again) = bytes(threads);
+        assert!(one == many);
+        assert_eq!(distance, again);
+    }
+    assert!(distance.all.mean_absolute > 0.0 && distance.all.rmse >= distance.all.mean_absolute);
+    assert!(distance.all.maximum >= distance.all.rmse && distance.all.relative < 0.01);
+    assert_eq!(distance.worst.len(), 4);
+}
+
+#[test]
+fn vectors_are_widened_for_gguf() {
+    let (out, report) = encoded(&parse_bytes(model(64, 64)).unwrap(), options("gguf:q8_0")).unwrap();
+    assert_eq!(stored(&out, "model.norm.weight").0, "F32");
+    assert_eq!(stored(&out, "model.layers.0.self_attn.q_proj.bias").0, "F32");
+    let kept: Vec<&str> = report.kept.iter().map(|kept| kept.name.as_str()).collect();
+    assert_eq!(kept, ["model.norm.weight", "model.layers.0.self_attn.q_proj.bias"]);
+}
+
+#[test]
+fn names_choose() {
+    let model = parse_bytes(model(64, 64)).unwrap();
+    let names = |include: &[&str], exclude: &[&str]| {
+        let mut forget = Forget::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
+        forget.include = include.iter().map(|s| (*s).to_owned()).collect();
+        forget.exclude = exclude.iter().map(|s| (*s).to_owned()).collect();
+        let (out, report) = encoded(&model, forget.into()).unwrap();
+        assert_eq!(out.tensors().len(), 6);
+        report.encoded.into_iter().map(|e| e.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["*up_proj*"], &[]), ["model.layers.0.mlp.up_proj.weight"]);
+    assert_eq!(
+        names(&[], &["lm_head*", "re:.*embed.*"]),
+        ["model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"]
+    );
+}
+
+#[test]
+fn like_another_model() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("other.safetensors");
+    let mut random = Random(3);
+    let tensors = [
+        raw("model.layers.0.mlp.up_proj.weight", "F8_E4M3", &[64, 64], vec![0x30; 4096]),
+        raw("model.layers.0.mlp.up_proj.weight_scale", "F32", &[], f32s(&[1.0])),
+        raw("lm_head.weight", "F32", &[40, 64], f32s(&random.floats(2560))),
+    ];
+    std::fs::write(&other, file(&tensors, &[])).unwrap();
+    let mut forget = Forget::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
+    forget.like = Some(other);
+    let (_, report) = encoded(&parse_bytes(model(64, 64)).unwrap(), forget.into()).unwrap();
+    assert_eq!(report.encoded.len(), 1);
+    assert_eq!(report.encoded[0].name, "model.layers.0.mlp.up_proj.weight");
+}
+
+#[test]
+fn what_is_not_finite_is_refused() {
+    for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (1e38, "would be")] {
+        let mut values = vec![0.5f32; 64 * 96];
+        values[64 * 70 + 5] = value;
+        let model = parse_bytes(file(&[raw("x.weight", "F32", &[96, 64], f32s(&values))], &[])).unwrap();
+        let error = encoded(&model, options("gguf:q8_0")).unwrap_err().to_string();
+        assert!(error.contains("`x.weight`, row 70, column") && error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn unknown_schemes_are_refused() {
+    for text in ["", "gguf:", "gguf:f99", "q4_k", "gguf:i8"] {
+        assert!(text.parse::<ForgetScheme>().is_err(), "{text}");
+    }
+    let shown = "gguf:q8_0".parse::<ForgetScheme>().unwrap().to_string();
+    assert_eq!(shown, "gguf:q8_0");
+}
+
+#[test]
+fn gguf_keeps_what_it_is_told() {
+    let model = parse(data().join("demo/model-q4_k.gguf")).unwrap_or_else(|_| panic!("no golden"));
+    let (out, _) = encoded(&model, options("gguf:q8_0")).unwrap();
+    let gguf = out.gguf().unwrap();
+    assert_eq!(gguf.metadata().get("general.quantization_version").unwrap().as_u32(), Some(2));
+    assert_eq!(gguf.metadata().get("general.file_type").unwrap().as_u32(), Some(7));
+}
