@@ -10,8 +10,6 @@ mod encode;
 #[cfg(feature = "lethe")]
 mod in_order;
 mod manifest;
-#[cfg(feature = "qnat")]
-mod old_qnat;
 mod options;
 mod place;
 mod plan;
@@ -98,7 +96,7 @@ impl ParsedModel {
     /// # Errors
     /// The first problem of the model.
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
-        let options = options.into();
+        let options = options.into().complete()?;
         let plan = Plan::new(self, &options)?;
         Ok(Recovery { plan, model: self, options })
     }

@@ -1,12 +1,45 @@
 //! Forgetting: what becomes of a tensor under each scheme that models are encoded to. Files here know names, shapes and
 //! configs; the arithmetic is in `lethe/`.
 
+#[cfg(feature = "awq")]
+mod awq;
+#[cfg(any(feature = "bnb", feature = "qnat"))]
+mod blocks;
+#[cfg(feature = "bnb")]
+mod bnb;
+#[cfg(feature = "bnb")]
+pub(crate) mod bnb_file;
 mod choice;
+mod compressed_tensors;
+mod ct_config;
+#[cfg(test)]
+mod float_tests;
+mod fp8;
 #[cfg(feature = "gguf")]
 mod ggml;
+#[cfg(feature = "gguf")]
+mod gguf;
+#[cfg(feature = "gptq")]
+mod gptq;
+mod grouped;
+#[cfg(feature = "gguf")]
+mod imatrix;
+#[cfg(feature = "gguf")]
+mod mixture;
+mod mlx;
+mod mx;
+mod names;
+#[cfg(feature = "nvfp4")]
+mod nvfp4;
+#[cfg(feature = "qnat")]
+mod qnat;
+mod rows;
 mod scheme;
+mod schemes;
+#[cfg(all(test, feature = "bnb", feature = "qnat"))]
+mod tests;
 
-pub(crate) use self::choice::{Choice, Subject, choose};
+pub(crate) use self::choice::{Choice, Choices, Subject, choose};
 pub use self::scheme::{Forget, ForgetScheme};
 use crate::scheme::{Grid, Tile};
 use crate::simd::Level;
@@ -102,14 +135,6 @@ pub(crate) enum Scope {
 
 /// A way to encode tensors, with all its parameters.
 pub(crate) trait Method: Send + Sync {
-    /// What it makes, as people read it: `NF4, blocks of 64`.
-    fn name(&self) -> String;
-
-    /// Which tensors it is for.
-    fn scope(&self) -> Scope {
-        Scope::Linear
-    }
-
     /// Why a tensor like this cannot be encoded: `its 100 columns are no multiple of 64`.
     fn objection(&self, weight: &Weight<'_>) -> Option<String>;
 
@@ -120,10 +145,5 @@ pub(crate) trait Method: Send + Sync {
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
         None
-    }
-
-    /// The keys of [`config`](Self::config) in `config.json`.
-    fn config_keys(&self) -> &'static [&'static str] {
-        &["quantization_config"]
     }
 }

@@ -1,8 +1,28 @@
 //! Encode arithmetic: one file a scheme, the mirror of `remember/`. Files here know slices and no names.
 
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
+pub(crate) mod bnb;
+#[cfg(feature = "bnb")]
+pub(crate) mod bytes;
+#[cfg(any(feature = "bnb", feature = "qnat"))]
+pub(crate) mod codebook;
 pub(crate) mod distance;
-#[cfg(all(feature = "lethe", feature = "gguf"))]
+pub(crate) mod fp8;
+#[cfg(feature = "gguf")]
 pub(crate) mod ggml;
+pub(crate) mod groups;
+#[cfg(feature = "bnb")]
+pub(crate) mod int8;
+pub(crate) mod integer;
+pub(crate) mod mean;
+pub(crate) mod mlx;
+pub(crate) mod mx;
+pub(crate) mod narrow;
+#[cfg(feature = "nvfp4")]
+pub(crate) mod nvfp4;
+pub(crate) mod pack;
 #[cfg(feature = "qnat")]
 pub(crate) mod qnat;
+pub mod round_trip;
+#[cfg(all(test, feature = "bnb", feature = "qnat"))]
+mod tests;

@@ -49,8 +49,8 @@ pub mod error;
 #[cfg(feature = "lethe")]
 mod forget;
 pub mod inspect;
-#[cfg(any(feature = "lethe", feature = "qnat"))]
-mod lethe;
+#[cfg(feature = "lethe")]
+pub mod lethe;
 mod model;
 pub mod parse;
 mod remember;
@@ -69,9 +69,21 @@ pub use convert::{
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
+#[cfg(all(feature = "lethe", feature = "bnb"))]
+pub use forget::bnb_file::{
+    BnbNf4WriteStats, BnbWriteInput, NF4_BLOCK_SIZE, classify_inputs, is_eligible_for_nf4, write_bnb_nf4_safetensors,
+    write_bnb_nf4_safetensors_bytes,
+};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
+#[cfg(all(feature = "lethe", feature = "bnb"))]
+pub use lethe::{
+    bnb::{FP4_CODEBOOK, NF4_CODEBOOK},
+    bytes::{
+        encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
+    },
+};
 pub use model::{ParsedModel, Tensor};
 #[cfg(feature = "gguf")]
 pub use parse::gguf::{

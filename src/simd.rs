@@ -52,14 +52,14 @@ pub(crate) trait Kernel {
 }
 
 /// An encoder's inner loop. `run` and everything it calls must be `#[inline(always)]`, as a [`Kernel`]'s.
-#[cfg(any(feature = "lethe", feature = "qnat"))]
+#[cfg(feature = "lethe")]
 pub(crate) trait Routine {
     /// Does all of it; results go where the fields say.
     fn run(&mut self);
 }
 
 /// Runs `routine` at `level`.
-#[cfg(any(feature = "lethe", feature = "qnat"))]
+#[cfg(feature = "lethe")]
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
@@ -87,7 +87,7 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    #[cfg(any(feature = "lethe", feature = "qnat"))]
+    #[cfg(feature = "lethe")]
     use super::Routine;
     use super::{Element, Kernel};
 
@@ -102,13 +102,13 @@ mod avx2 {
         unsafe { run(kernel, out) }
     }
 
-    #[cfg(any(feature = "lethe", feature = "qnat"))]
+    #[cfg(feature = "lethe")]
     #[target_feature(enable = "avx2,bmi2")]
     fn go(routine: &mut impl Routine) {
         routine.run();
     }
 
-    #[cfg(any(feature = "lethe", feature = "qnat"))]
+    #[cfg(feature = "lethe")]
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn perform(routine: &mut impl Routine) {
         // SAFETY: as in `enter`.

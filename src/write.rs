@@ -5,10 +5,10 @@ pub(crate) mod atomic;
 pub(crate) mod gguf;
 #[cfg(feature = "npz")]
 pub(crate) mod npz;
-#[cfg(feature = "qnat")]
+#[cfg(all(feature = "qnat", feature = "lethe"))]
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
-#[cfg(any(feature = "npz", feature = "pth"))]
+#[cfg(any(feature = "npz", feature = "pth", all(feature = "lethe", feature = "bnb")))]
 pub(crate) mod whole;
 
 use crate::{Dtype, Result};

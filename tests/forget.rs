@@ -1,9 +1,15 @@
 //! `forget`: what becomes of whole models, whatever they come from.
-#![cfg(all(feature = "lethe", feature = "gguf", feature = "bnb", feature = "gptq", feature = "awq", feature = "nvfp4"))]
+#![cfg(all(
+    feature = "lethe",
+    feature = "gguf",
+    feature = "bnb",
+    feature = "gptq",
+    feature = "awq",
+    feature = "nvfp4"
+))]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
-
 
 use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, parse, parse_bytes};
 use common::{Random, data, each_case, f32s, file, raw};

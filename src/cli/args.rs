@@ -86,12 +86,10 @@ pub(super) struct ConvertArgs {
 
 #[cfg(feature = "lethe")]
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("include", |arg| arg.help("Encode only tensors with names like this, whatever they are; may be repeated")))]
-#[command(mut_arg("exclude", |arg| arg.help("Encode no tensors with names like this; may be repeated")))]
 pub(super) struct ForgetArgs {
     #[command(flatten)]
     pub input: FileArgs,
-    /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; --to help lists them all
+    /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; `--to list` shows them all
     #[arg(long, value_name = "SCHEME")]
     pub to: String,
     /// Element type of values that are quantized now, and of those among them that are not encoded
@@ -103,6 +101,15 @@ pub(super) struct ForgetArgs {
     /// Importance matrix of llama.cpp's, for GGUF
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
+    /// Values that share a scale, where a scheme leaves a choice: the group or the block [default: what is usual]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub group_size: Option<u32>,
+    /// Whose scales MXFP4 and MXFP8 get: compressed-tensors, modelopt, floor, ceil, even, rceil or ggml
+    #[arg(long, value_name = "RULE")]
+    pub scale_rule: Option<String>,
+    /// Give all tensors of a GGUF file the same type
+    #[arg(long)]
+    pub pure: bool,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
@@ -128,10 +135,11 @@ pub(super) struct RunArgs {
     /// Split the output into files of at most this size, e.g. 5GB [default: as the input is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
-    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated. Others are not in the
+    /// output, or with forget not encoded
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
-    /// No tensors with names like this; may be repeated
+    /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// Say what would be done, and do nothing

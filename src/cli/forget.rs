@@ -9,7 +9,19 @@ use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model, and says what it cost.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
-    let scheme: ForgetScheme = args.to.parse()?;
+    if args.to == "list" {
+        return list(out);
+    }
+    let mut scheme: ForgetScheme = args.to.parse()?;
+    if let Some(group) = args.group_size {
+        scheme = scheme.with_group_size(group as usize);
+    }
+    if let Some(rule) = &args.scale_rule {
+        scheme = scheme.with_scale_rule(rule)?;
+    }
+    if args.pure {
+        scheme = scheme.pure();
+    }
     let suffix = scheme.to_string().trim_start_matches("gguf:").to_owned();
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
@@ -19,4 +31,17 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
     write(&input, &options, &args.run, &Manner { suffix: &suffix, json: args.json }, out)
+}
+
+/// Every scheme with what it is.
+fn list(out: &mut impl Write) -> Result<()> {
+    for (name, about) in ForgetScheme::all() {
+        writeln!(out, "{name:<18} {about}")?;
+    }
+    #[cfg(feature = "gguf")]
+    {
+        let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
+        writeln!(out, "{:<18} GGUF, a file type of llama.cpp's: {}", "gguf:TYPE", names.join(" "))?;
+    }
+    Ok(())
 }

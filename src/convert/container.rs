@@ -23,10 +23,10 @@ pub(super) fn layout(
     let _ = &report;
     match options.target {
         ConvertTarget::Safetensors => in_safetensors(model, drafts, quantization.map(|(_, config)| config), options),
-        #[cfg(feature = "qnat")]
+        #[cfg(all(feature = "qnat", feature = "lethe"))]
         ConvertTarget::Qnat => Ok((vec![in_qnat(model, drafts, options, report)?], vec![0; drafts.len()])),
-        #[cfg(not(feature = "qnat"))]
-        ConvertTarget::Qnat => left_out("writing QNAT", "qnat"),
+        #[cfg(not(all(feature = "qnat", feature = "lethe")))]
+        ConvertTarget::Qnat => left_out("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
         ConvertTarget::Npz => Ok((vec![in_npz(drafts, options)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "npz"))]
@@ -38,20 +38,27 @@ pub(super) fn layout(
     }
 }
 
-#[cfg(feature = "qnat")]
+#[cfg(all(feature = "qnat", feature = "lethe"))]
 fn in_qnat(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions, report: &mut Report) -> Result<Layout> {
-    use crate::write::qnat::{Tensor, layout};
+    use crate::write::qnat::{Tensor, block_for, layout};
     one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match &d.body {
-        super::plan::Body::Qnat(encoding) => Some((encoding.block, encoding.blocks)),
-        _ => None,
+        super::plan::Body::Encode(encoding) => Ok(encoding.shape.clone()),
+        _ => {
+            let reason = report.kept.iter().find(|kept| kept.name == d.name).map_or("", |kept| &kept.reason);
+            Err(AnamnesisError::unsupported("writing QNAT", format!("tensor `{}`: {reason}", d.name)))
+        }
     };
-    let tensors: Vec<Tensor<'_>> = drafts
-        .iter()
-        .filter_map(|d| tensor(d).map(|(block, blocks)| Tensor { name: &d.name, shape: &d.shape, block, blocks }))
-        .collect();
+    let shapes = drafts.iter().map(tensor).collect::<Result<Vec<_>>>()?;
+    let tensors = drafts.iter().zip(&shapes).map(|(d, shape)| {
+        let n = shape.iter().product();
+        let block = block_for(n).unwrap_or(1);
+        Tensor { name: &d.name, shape, block, blocks: n / block }
+    });
+    let tensors: Vec<Tensor<'_>> = tensors.collect();
     report.notes.push(format!("{} tensors are quantized to NF4, which QNAT holds and nothing else", tensors.len()));
-    layout(&tensors, &model.metadata)
+    let double = options.forget.as_ref().is_some_and(|forget| forget.scheme.to_string().ends_with("-dq"));
+    layout(&tensors, &model.metadata, double)
 }
 
 #[allow(dead_code)] // with every feature nothing is left out
@@ -238,7 +245,7 @@ mod gguf {
     /// The number in llama.cpp's `enum llama_ftype`.
     fn file_type(options: &ConvertOptions) -> u32 {
         #[cfg(feature = "lethe")]
-        if let Some(number) = options.forget.as_ref().and_then(|forget| forget.scheme.file_type()) {
+        if let Some(number) = options.forget.as_ref().and_then(|forget| forget.scheme.file_type_number()) {
             return number;
         }
         match options.run.to {

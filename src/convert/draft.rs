@@ -12,7 +12,7 @@ use super::report::{Encoded, Kept};
 use super::report::{Report, count};
 use super::selection::Selection;
 #[cfg(feature = "lethe")]
-use crate::forget::{Choice, Forget, Method, Stored, Subject, Weight, choose};
+use crate::forget::{Choice, Choices, Forget, Method, Stored, Subject, Weight, choose};
 use crate::model::{ParsedModel, Part, Tensor};
 #[cfg(feature = "lethe")]
 use crate::scheme::{Decode, Plain};
@@ -70,7 +70,7 @@ impl<'m> Draft<'m> {
 
     /// The stored tensors that an encoded one becomes.
     #[cfg(feature = "lethe")]
-    fn encode(item: Item<'m>, method: &dyn Method, to: TargetDtype) -> Result<Vec<Self>> {
+    fn encode(item: Item<'m>, method: &dyn Method, label: String, to: TargetDtype) -> Result<Vec<Self>> {
         let weight_dtype = dtype_of(&item, to);
         let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
             Item::Group(g) => (g.name, g.shape, g.parts.into_iter().map(|(_, t)| t).collect(), g.decoder),
@@ -81,7 +81,7 @@ impl<'m> Draft<'m> {
         };
         let encoder = method.encoder(&Weight { name: &name, shape: &shape, dtype: weight_dtype })?;
         let stored = encoder.stored();
-        let encoding = Box::new(Encoding::new(name, method.name(), encoder, decoder, weight_dtype));
+        let encoding = Box::new(Encoding::new(name, shape, label, encoder, decoder, weight_dtype));
         let source = parts.first().map_or(0, |t| t.info().source);
         let mut verify: Vec<Part<'m>> = parts.iter().map(Tensor::part).filter(|part| part.check().is_some()).collect();
         let mut body = Some((encoding.cut, Body::Encode(encoding)));
@@ -100,24 +100,6 @@ impl<'m> Draft<'m> {
         let (name, shape, scheme) = (t.name().to_owned(), t.shape().to_vec(), QuantScheme::Unquantized);
         let group = Group::new(name, shape, scheme, vec![(TensorRole::Passthrough, *t)], Box::new(plain));
         Self::decode(group, TargetDtype::F32)
-    }
-
-    #[cfg(feature = "qnat")]
-    fn qnat(item: Item<'m>) -> Result<Self> {
-        use super::old_qnat::Encoding;
-        let (name, shape, verify, (encoding, cut)) = match item {
-            Item::Plain(t) => {
-                let verify = vec![t.part()];
-                (t.name().to_owned(), t.shape().to_vec(), verify, Encoding::of_tensor(&t)?)
-            }
-            Item::Group(group) => {
-                let verify = group.parts.iter().map(|(_, t)| t.part()).collect();
-                (group.name.clone(), group.shape.clone(), verify, Encoding::of_group(group)?)
-            }
-        };
-        let &Encoding { block, blocks, .. } = &encoding;
-        let len = crate::write::qnat::Tensor { name: &name, shape: &shape, block, blocks }.len();
-        Ok(Self { name, dtype: Dtype::U8, shape, len, body: Body::Qnat(encoding), cut, verify, source: 0 })
     }
 
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
@@ -172,19 +154,15 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     let mut choices = match &options.forget {
         Some(forget) => {
             let choices = choices(model, &resolution, forget, options, &mut report)?;
-            quantization = described(&choices, &resolution);
+            quantization = described(&choices, &resolution).map(|config| (forget.scheme.config_keys(), config));
             choices.into_iter()
         }
         None => vec![].into_iter(),
     };
     let draft = |item| {
-        #[cfg(feature = "qnat")]
-        if options.target == ConvertTarget::Qnat {
-            return Draft::qnat(item).map(|draft| vec![draft]);
-        }
         #[cfg(feature = "lethe")]
-        if let Some(Choice::Encode(method)) = choices.next() {
-            return Draft::encode(item, &*method, options.run.to);
+        if let Some(Choice::Encode { method, label }) = choices.next() {
+            return Draft::encode(item, &*method, label, options.run.to);
         }
         #[cfg(feature = "lethe")]
         if options.forget.is_some() && options.target == ConvertTarget::Gguf {
@@ -264,11 +242,12 @@ fn choices(
     report: &mut Report,
 ) -> Result<Vec<Choice>> {
     let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, options.run.to)).collect();
-    let choices = choose(model, &subjects, forget)?;
+    let Choices { all: choices, notes } = choose(model, &subjects, forget, options.run.to)?;
+    report.notes.extend(notes);
     for (choice, subject) in choices.iter().zip(&subjects) {
         let name = subject.weight.name.to_owned();
         match choice {
-            Choice::Encode(method) => report.encoded.push(Encoded { name, scheme: method.name() }),
+            Choice::Encode { label, .. } => report.encoded.push(Encoded { name, scheme: label.clone() }),
             Choice::Keep(reason) => report.kept.push(Kept { name, reason: reason.clone() }),
         }
     }
@@ -278,7 +257,7 @@ fn choices(
 
 /// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
 #[cfg(feature = "lethe")]
-fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<(Vec<&'static str>, serde_json::Value)> {
+fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
     let kept = |(choice, item): (&Choice, &Item<'_>)| {
         let (name, rank) = match item {
             Item::Group(group) => (group.name.as_str(), group.shape.len()),
@@ -289,7 +268,7 @@ fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<(Vec<&'s
     };
     let skipped: Vec<String> = choices.iter().zip(&resolution.items).filter_map(kept).collect();
     choices.iter().find_map(|choice| match choice {
-        Choice::Encode(method) => Some((method.config_keys().to_vec(), method.config(&skipped)?)),
+        Choice::Encode { method, .. } => method.config(&skipped),
         Choice::Keep(_) => None,
     })
 }

@@ -8,6 +8,7 @@ use super::plan::{Cut, SLAB_VALUES};
 use crate::element::Out;
 use crate::forget::{Encode, Put, Survey, Values};
 use crate::lethe::distance::{Sums, compare, first_not_finite};
+use crate::lethe::mean::Mean;
 use crate::remember::widen::Widen;
 use crate::scheme::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
@@ -22,6 +23,8 @@ const NARROW: usize = 256;
 /// A tensor that is encoded.
 pub(super) struct Encoding<'m> {
     pub name: String,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
     /// What it is encoded to, as people read it.
     pub scheme: String,
     pub encoder: Box<dyn Encode>,
@@ -29,8 +32,8 @@ pub(super) struct Encoding<'m> {
     /// What values are rounded to before they are encoded.
     pub dtype: TargetDtype,
     pub cut: Cut,
-    surveyed: InOrder<Seen>,
-    pub distance: InOrder<Sums>,
+    surveyed: InOrder<Seen, Vec<f32>>,
+    pub distance: InOrder<Sums, Sums>,
 }
 
 /// What a worker keeps from tile to tile.
@@ -44,33 +47,36 @@ pub(super) struct Scratch {
     around: Vec<f32>,
 }
 
-/// What was seen of some values.
-#[derive(Debug, Clone, Copy, Default)]
+/// What was seen of all values so far: the largest magnitudes of runs of them.
+#[derive(Debug, Clone)]
 struct Seen {
-    largest: f64,
-    sum: f64,
-    count: u64,
+    largest: f32,
+    mean: Mean,
 }
 
-impl AddAssign for Seen {
-    fn add_assign(&mut self, other: Self) {
-        self.largest = self.largest.max(other.largest);
-        self.sum += other.sum;
-        self.count += other.count;
+impl AddAssign<Vec<f32>> for Seen {
+    fn add_assign(&mut self, maxima: Vec<f32>) {
+        for max in maxima {
+            self.largest = self.largest.max(max);
+            self.mean.push(max);
+        }
     }
 }
 
 impl<'m> Encoding<'m> {
     pub(super) fn new(
         name: String,
+        shape: Vec<usize>,
         scheme: String,
         encoder: Box<dyn Encode>,
         decoder: Box<dyn Decode + 'm>,
         dtype: TargetDtype,
     ) -> Self {
         let cut = cut(&encoder.grid(), &decoder.grid());
-        let (surveyed, distance) = (InOrder::default(), InOrder::default());
-        Self { name, scheme, encoder, decoder, dtype, cut, surveyed, distance }
+        let run = run_of(&*encoder).unwrap_or(1);
+        let seen = Seen { largest: 0.0, mean: Mean::new((cut.rows * cut.cols).div_ceil(run)) };
+        let (surveyed, distance) = (InOrder::new(seen), InOrder::new(Sums::default()));
+        Self { name, shape, scheme, encoder, decoder, dtype, cut, surveyed, distance }
     }
 
     /// How often each tile is done.
@@ -83,8 +89,8 @@ impl<'m> Encoding<'m> {
         let Some(survey) = self.encoder.survey() else { return Some(0.0) };
         let seen = self.surveyed.of(self.cut.tiles())?;
         Some(match survey {
-            Survey::Max => seen.largest,
-            Survey::MeanOfMax(_) => seen.sum / seen.count.max(1) as f64,
+            Survey::Max => f64::from(seen.largest),
+            Survey::MeanOfMax(_) => f64::from(seen.mean.finish()),
         })
     }
 
@@ -92,16 +98,9 @@ impl<'m> Encoding<'m> {
     pub(super) fn look(&self, no: usize, buffers: &mut Buffers, scratch: &mut Scratch, level: Level) -> Result<()> {
         let tile = self.cut.tile(no);
         self.values(&tile, buffers, scratch, level)?;
-        let mut seen = Seen::default();
-        let run = match self.encoder.survey() {
-            Some(Survey::MeanOfMax(n)) => n,
-            _ => scratch.values.len().max(1),
-        };
-        for values in scratch.values.chunks(run) {
-            let largest = f64::from(values.iter().fold(0f32, |max, x| max.max(x.abs())));
-            seen += Seen { largest, sum: largest, count: 1 };
-        }
-        self.surveyed.add(no, seen);
+        let run = run_of(&*self.encoder).unwrap_or(scratch.values.len().max(1));
+        let largest = |values: &[f32]| values.iter().fold(0f32, |max, x| max.max(x.abs()));
+        self.surveyed.add(no, scratch.values.chunks(run).map(largest).collect());
         Ok(())
     }
 
@@ -177,6 +176,14 @@ impl<'m> Encoding<'m> {
     fn wrong(&self, tile: &Tile, i: usize, what: String) -> AnamnesisError {
         let (row, col) = (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
         AnamnesisError::unsupported(&self.scheme, format!("tensor `{}`, row {row}, column {col}: {what}", self.name))
+    }
+}
+
+/// Values of which the largest is wanted, if not of all.
+fn run_of(encoder: &dyn Encode) -> Option<usize> {
+    match encoder.survey() {
+        Some(Survey::MeanOfMax(n)) => Some(n),
+        _ => None,
     }
 }
 

@@ -4,22 +4,27 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::{Mutex, PoisonError};
 
-/// A total to which every tile adds once; additions happen in the order of the tiles.
-#[derive(Debug, Default)]
-pub(super) struct InOrder<T>(Mutex<State<T>>);
+/// A total to which every tile adds a part; additions happen in the order of the tiles.
+#[derive(Debug)]
+pub(super) struct InOrder<T, P>(Mutex<State<T, P>>);
 
-#[derive(Debug, Default)]
-struct State<T> {
+#[derive(Debug)]
+struct State<T, P> {
     /// Tiles that are in the total.
     done: usize,
     total: T,
     /// Of later tiles: as few as there are threads.
-    waiting: BTreeMap<usize, T>,
+    waiting: BTreeMap<usize, P>,
 }
 
-impl<T: AddAssign + Copy> InOrder<T> {
+impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
+    /// Adds to `total`.
+    pub(super) fn new(total: T) -> Self {
+        Self(Mutex::new(State { done: 0, total, waiting: BTreeMap::new() }))
+    }
+
     /// Adds what tile `tile` has.
-    pub(super) fn add(&self, tile: usize, part: T) {
+    pub(super) fn add(&self, tile: usize, part: P) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting.insert(tile, part);
         while let Some(part) = {
@@ -34,7 +39,7 @@ impl<T: AddAssign + Copy> InOrder<T> {
     /// The total, once so many tiles are in it.
     pub(super) fn of(&self, tiles: usize) -> Option<T> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (state.done == tiles).then_some(state.total)
+        (state.done == tiles).then(|| state.total.clone())
     }
 }
 
@@ -46,7 +51,7 @@ mod tests {
     fn any_order_gives_the_same() {
         let parts: Vec<f64> = (0..50).map(|i| 0.1 * f64::from(i)).collect();
         let in_order = parts.iter().fold(0.0, |sum, x| sum + x);
-        let total = InOrder::default();
+        let total = InOrder::new(0.0);
         for i in (0..50).map(|i| i * 7 % 50) {
             assert_eq!(total.of(50), None);
             total.add(i, parts[i]);

@@ -229,6 +229,18 @@ impl ConvertOptions {
         self
     }
 
+    /// With what a container that holds nothing but encoded tensors has them encoded to.
+    pub(crate) fn complete(mut self) -> Result<Self> {
+        if self.target == ConvertTarget::Qnat && !self.encodes() {
+            #[cfg(feature = "lethe")]
+            {
+                self.run.to = TargetDtype::F32;
+                self.forget = Some("qnat".parse::<ForgetScheme>()?.into());
+            }
+        }
+        Ok(self)
+    }
+
     /// Whether the output is a directory.
     pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
         let many = model.directory.is_some() || self.max_shard_size.is_some();

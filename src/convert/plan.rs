@@ -44,8 +44,6 @@ pub(super) enum Body<'m> {
     /// One more of them, made with the first.
     #[cfg(feature = "lethe")]
     Encoded,
-    #[cfg(feature = "qnat")]
-    Qnat(super::old_qnat::Encoding<'m>),
 }
 
 /// One output tensor.

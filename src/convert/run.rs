@@ -143,13 +143,6 @@ impl Shared<'_> {
             }
             #[cfg(feature = "lethe")]
             Body::Encode(_) | Body::Encoded => Ok(0),
-            #[cfg(feature = "qnat")]
-            Body::Qnat(encoding) => {
-                let before = tile.rows.start * output.cut.cols + tile.cols.start;
-                let level = self.options.level;
-                encoding.run(tile, before, &mut worker.input, level, |at, bytes| self.put(output, at, bytes))?;
-                Ok(tile.values() as u64 / 2)
-            }
             Body::Decode(decoder) => {
                 decoder.load(tile, &mut worker.input)?;
                 let height = (SLAB_VALUES / tile.cols.len().max(1)).max(1);

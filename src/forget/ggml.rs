@@ -1,29 +1,26 @@
-//! GGUF: a tensor becomes one of the same name, in blocks.
+//! GGUF: a tensor becomes one of the same name, in blocks, or in ordinary floats where no blocks fit.
 
-use super::{Encode, Method, Put, Scope, Stored, Values, Weight};
+use std::sync::Arc;
+
+use super::imatrix::Imatrix;
+use super::{Encode, Method, Put, Stored, Values, Weight};
+use crate::element::Element;
 use crate::element::Out;
 use crate::lethe::ggml::{Encoder, encoder};
 use crate::remember::ggml::{Decoder, decoder};
 use crate::scheme::Grid;
-use crate::{AnamnesisError, Dtype, Result};
-
-/// Encoding into a block type.
-pub(crate) struct Ggml {
-    pub dtype: Dtype,
-}
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Longest row that is encoded as a whole.
 const LONGEST_ROW: usize = 1 << 19;
 
+/// Encoding into one of ggml's types.
+pub(crate) struct Ggml {
+    pub dtype: Dtype,
+    pub imatrix: Option<Arc<Imatrix>>,
+}
+
 impl Method for Ggml {
-    fn name(&self) -> String {
-        self.dtype.to_string()
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::LinearAndEmbeddings
-    }
-
     fn objection(&self, weight: &Weight<'_>) -> Option<String> {
         let block = self.dtype.block_size();
         match weight.shape {
@@ -35,14 +32,24 @@ impl Method for Ggml {
     }
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+        let stored = Stored { name: weight.name.to_owned(), dtype: self.dtype, shape: weight.shape.to_vec() };
+        let (rows, cols) = (weight.rows(), weight.cols());
+        if let Some(to) = TargetDtype::of(self.dtype) {
+            return Ok(Box::new(Cast { stored, to, rows, cols }));
+        }
         let (Some(encoder), Some(decoder), Some(bytes)) =
             (encoder(self.dtype), decoder(self.dtype), self.dtype.type_size())
         else {
-            return Err(AnamnesisError::unsupported(self.name(), "nothing is encoded to it"));
+            return Err(AnamnesisError::unsupported(self.dtype.to_string(), "nothing is encoded to it"));
         };
-        let stored = Stored { name: weight.name.to_owned(), dtype: self.dtype, shape: weight.shape.to_vec() };
-        let (rows, cols) = (weight.rows(), weight.cols());
-        Ok(Box::new(Blocks { stored, encoder, decoder, rows, cols, row_bytes: cols / self.dtype.block_size() * bytes }))
+        let imatrix = match &self.imatrix {
+            Some(imatrix) => imatrix.of_tensor(weight.name, weight.shape)?.map(|_| imatrix.clone()),
+            None => None,
+        };
+        let matrices: usize = weight.shape.split_last_chunk::<2>().map_or(1, |(stack, _)| stack.iter().product());
+        let row_bytes = cols / self.dtype.block_size() * bytes;
+        let rows_each = (rows / matrices.max(1)).max(1);
+        Ok(Box::new(Blocks { stored, encoder, decoder, imatrix, rows, rows_each, cols, row_bytes }))
     }
 }
 
@@ -51,7 +58,11 @@ struct Blocks {
     stored: Stored,
     encoder: Encoder,
     decoder: Decoder,
+    /// If it has this tensor.
+    imatrix: Option<Arc<Imatrix>>,
     rows: usize,
+    /// Rows of each matrix of a stack.
+    rows_each: usize,
     cols: usize,
     row_bytes: usize,
 }
@@ -62,14 +73,67 @@ impl Encode for Blocks {
     }
 
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: self.cols, load_bits: 8.0, transposed: false }
+        let Self { rows, cols, .. } = *self;
+        Grid { rows, cols, row_align: 1, col_align: cols, load_bits: 8.0, transposed: false }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let tile = values.tile;
+        let (tile, level) = (values.tile, values.level);
         let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
-        (self.encoder)(values.values, self.cols, None, values.level, &mut bytes);
-        (self.decoder)(&bytes, None, values.level, Out::F32(back));
+        let importance = match &self.imatrix {
+            Some(imatrix) => imatrix.of_tensor(&self.stored.name, &self.stored.shape)?,
+            None => None,
+        };
+        let mut row = tile.rows.start;
+        while row < tile.rows.end {
+            // Rows of one matrix, which have the same importance.
+            let matrix = row / self.rows_each;
+            let end = ((matrix + 1) * self.rows_each).min(tile.rows.end);
+            let rows = row - tile.rows.start..end - tile.rows.start;
+            let importance = importance.map(|all| match all.len() == self.cols {
+                true => all,
+                false => &all[matrix * self.cols..][..self.cols],
+            });
+            let values = &values.values[rows.start * self.cols..rows.end * self.cols];
+            let out = &mut bytes[rows.start * self.row_bytes..rows.end * self.row_bytes];
+            (self.encoder)(values, self.cols, importance, level, out);
+            row = end;
+        }
+        (self.decoder)(&bytes, None, level, Out::F32(back));
         put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
+    }
+}
+
+/// A tensor of ordinary floats.
+struct Cast {
+    stored: Stored,
+    to: TargetDtype,
+    rows: usize,
+    cols: usize,
+}
+
+impl Encode for Cast {
+    fn stored(&self) -> Vec<Stored> {
+        vec![self.stored.clone()]
+    }
+
+    fn grid(&self) -> Grid {
+        let Self { rows, cols, .. } = *self;
+        Grid { rows, cols, row_align: 1, col_align: cols, load_bits: 4.0 * 8.0, transposed: false }
+    }
+
+    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let first = values.tile.rows.start * self.cols * self.to.byte_size();
+        fn cast<E: Element>(values: &[f32], back: &mut [f32]) -> Vec<E> {
+            let mut out = vec![E::from_f32(0.0); values.len()];
+            E::store(values, &mut out);
+            back.iter_mut().zip(&out).for_each(|(back, x)| *back = x.to_f32());
+            out
+        }
+        match self.to {
+            TargetDtype::F32 => put(0, first as u64, bytemuck::cast_slice(&cast::<f32>(values.values, back))),
+            TargetDtype::F16 => put(0, first as u64, bytemuck::cast_slice(&cast::<half::f16>(values.values, back))),
+            TargetDtype::BF16 => put(0, first as u64, bytemuck::cast_slice(&cast::<half::bf16>(values.values, back))),
+        }
     }
 }

@@ -5,7 +5,7 @@
 #![allow(non_camel_case_types)] // ggml's own names
 
 mod fp4;
-mod grids;
+pub(crate) mod grids;
 mod iq;
 mod k_quants;
 mod legacy;

@@ -21,7 +21,7 @@ const fn expand<const N: usize>(codes: &[u16; N], bits: usize, levels: [u8; 8]) 
 }
 
 /// The eight signs of each index of seven bits: bit 7 makes their number even.
-pub(super) static SIGNS: [u8; 128] = {
+pub(crate) static SIGNS: [u8; 128] = {
     let mut signs = [0; 128];
     let mut i = 0;
     while i < 128 {
@@ -32,7 +32,7 @@ pub(super) static SIGNS: [u8; 128] = {
 };
 
 /// A byte of ones for each bit that is set.
-pub(super) static MASKS: [u64; 256] = {
+pub(crate) static MASKS: [u64; 256] = {
     let mut masks = [0; 256];
     let mut i = 0;
     while i < 256 {
@@ -47,11 +47,11 @@ pub(super) static MASKS: [u64; 256] = {
 };
 
 /// Levels of the 4-bit codes of IQ4_NL and IQ4_XS.
-pub(super) static IQ4: [f32; 16] =
+pub(crate) static IQ4: [f32; 16] =
     [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 /// Grid of IQ2_XXS.
-pub(super) static IQ2_XXS: [u64; 256] = expand(
+pub(crate) static IQ2_XXS: [u64; 256] = expand(
     &[
         0, 2, 5, 8, 10, 17, 20, 32, 34, 40, 42, 65, 68, 80, 88, 97, 100, 128, 130, 138, 162, 257, 260, 272, 277, 320,
         388, 408, 512, 514, 546, 642, 1025, 1028, 1040, 1057, 1060, 1088, 1090, 1096, 1120, 1153, 1156, 1168, 1188,
@@ -74,7 +74,7 @@ pub(super) static IQ2_XXS: [u64; 256] = expand(
 );
 
 /// Grid of IQ2_XS.
-pub(super) static IQ2_XS: [u64; 512] = expand(
+pub(crate) static IQ2_XS: [u64; 512] = expand(
     &[
         0, 2, 5, 8, 10, 17, 20, 22, 25, 32, 34, 37, 40, 65, 68, 70, 73, 80, 82, 85, 88, 97, 100, 128, 130, 133, 136,
         145, 148, 153, 160, 257, 260, 262, 265, 272, 274, 277, 280, 282, 289, 292, 320, 322, 325, 328, 337, 340, 352,
@@ -112,7 +112,7 @@ pub(super) static IQ2_XS: [u64; 512] = expand(
 );
 
 /// Grid of IQ2_S.
-pub(super) static IQ2_S: [u64; 1024] = expand(
+pub(crate) static IQ2_S: [u64; 1024] = expand(
     &[
         0, 2, 5, 8, 10, 17, 20, 22, 25, 32, 34, 37, 40, 65, 68, 70, 73, 80, 82, 85, 88, 97, 100, 102, 105, 128, 130,
         133, 136, 145, 148, 160, 165, 170, 257, 260, 262, 265, 272, 274, 277, 280, 289, 292, 320, 322, 325, 328, 337,
@@ -180,7 +180,7 @@ pub(super) static IQ2_S: [u64; 1024] = expand(
 );
 
 /// Grid of IQ3_XXS.
-pub(super) static IQ3_XXS: [u64; 256] = expand(
+pub(crate) static IQ3_XXS: [u64; 256] = expand(
     &[
         0, 2, 4, 9, 11, 15, 16, 18, 25, 34, 59, 61, 65, 67, 72, 74, 81, 85, 88, 90, 97, 108, 120, 128, 130, 132, 137,
         144, 146, 153, 155, 159, 169, 175, 189, 193, 199, 200, 202, 213, 248, 267, 287, 292, 303, 315, 317, 321, 327,
@@ -201,7 +201,7 @@ pub(super) static IQ3_XXS: [u64; 256] = expand(
 );
 
 /// Grid of IQ3_S.
-pub(super) static IQ3_S: [u64; 512] = expand(
+pub(crate) static IQ3_S: [u64; 512] = expand(
     &[
         0, 1, 2, 5, 7, 8, 9, 10, 12, 14, 16, 17, 21, 27, 32, 34, 37, 39, 41, 43, 48, 50, 57, 60, 63, 64, 65, 66, 68,
         72, 73, 77, 80, 83, 87, 89, 93, 100, 113, 117, 122, 128, 129, 133, 135, 136, 139, 142, 145, 149, 152, 156, 162,
@@ -236,7 +236,7 @@ pub(super) static IQ3_S: [u64; 512] = expand(
 );
 
 /// Grid of IQ1_S and IQ1_M, whose values -1, 0 and 1 are kept as 0, 8 and 16.
-pub(super) static IQ1: [u64; 2048] = expand(
+pub(crate) static IQ1: [u64; 2048] = expand(
     &[
         0, 2, 5, 8, 10, 17, 21, 32, 34, 40, 42, 69, 81, 84, 86, 101, 128, 130, 136, 138, 149, 160, 162, 168, 170, 260,
         261, 273, 276, 278, 281, 282, 293, 321, 326, 329, 338, 341, 346, 353, 356, 358, 360, 389, 401, 404, 406, 421,

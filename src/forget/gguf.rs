@@ -1,0 +1,83 @@
+//! Types of the tensors of a GGUF file: llama.cpp's mixtures, or one for all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::choice::{Choice, Choices, Subject, Wishes, encode};
+use super::ggml::Ggml;
+use super::imatrix::Imatrix;
+use super::mixture::{self, Mixture, ModelFacts, Shape};
+use super::{Forget, Method};
+use crate::config::read_small;
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+
+/// Settles the type of each tensor.
+pub(super) fn choose(
+    model: &ParsedModel,
+    subjects: &[Subject<'_>],
+    forget: &Forget,
+    wishes: &Wishes,
+) -> Result<Choices> {
+    let Some((file_type, pure)) = forget.scheme.file_type() else { return Ok(Choices { all: vec![], notes: vec![] }) };
+    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?.map(Arc::new);
+    let mixture = Mixture { file_type, pure, has_imatrix: imatrix.is_some() };
+    let shapes = subjects.iter().map(|s| Shape { name: s.weight.name, dims: s.weight.shape, dtype: s.stored });
+    let shapes: Vec<Shape<'_>> = shapes.collect();
+    let chosen = mixture.choose(&facts(model), &shapes)?;
+    let (mut methods, mut notes) = (Methods { imatrix, all: HashMap::new() }, Vec::new());
+    let mut choice = |(subject, chosen): (&Subject<'_>, mixture::Choice)| -> Result<Choice> {
+        let kept = match &chosen {
+            mixture::Choice::Keep(reason) => Some(reason.clone()),
+            mixture::Choice::Type { .. } => None,
+        };
+        if let Some(reason) = wishes.objection(subject, |_| kept) {
+            return Ok(Choice::Keep(reason));
+        }
+        let dtype = match chosen {
+            mixture::Choice::Type { dtype, note } => {
+                notes.extend(note.map(|note| format!("tensor `{}`: {note}", subject.weight.name)));
+                dtype
+            }
+            // It was asked for.
+            mixture::Choice::Keep(_) => file_type.dtype,
+        };
+        if dtype == subject.stored {
+            return Ok(Choice::Keep(format!("it is {dtype} already")));
+        }
+        if methods.imatrix.is_none() && mixture.requires_imatrix(subject.weight.name, dtype) {
+            let what = format!("tensor `{}`: it takes an importance matrix (--imatrix)", subject.weight.name);
+            return Err(AnamnesisError::unsupported(format!("encoding to {dtype}"), what));
+        }
+        Ok(encode(&methods.of(dtype), &dtype.to_string(), subject))
+    };
+    let all = subjects.iter().zip(chosen).map(&mut choice).collect::<Result<_>>()?;
+    Ok(Choices { all, notes })
+}
+
+/// A method for each type.
+struct Methods {
+    imatrix: Option<Arc<Imatrix>>,
+    all: HashMap<Dtype, Arc<dyn Method>>,
+}
+
+impl Methods {
+    fn of(&mut self, dtype: Dtype) -> Arc<dyn Method> {
+        let imatrix = &self.imatrix;
+        let make = || Arc::new(Ggml { dtype, imatrix: imatrix.clone() }) as Arc<dyn Method>;
+        self.all.entry(dtype).or_insert_with(make).clone()
+    }
+}
+
+/// What the mixtures want to know of the model.
+fn facts(model: &ParsedModel) -> ModelFacts {
+    if let Some(gguf) = model.gguf() {
+        return ModelFacts::from_metadata(gguf.metadata());
+    }
+    let directory = match &model.directory {
+        Some(directory) => Some(directory.path.as_path()),
+        None => model.path().and_then(std::path::Path::parent),
+    };
+    let text = directory.and_then(|directory| read_small(&directory.join("config.json")).ok().flatten());
+    let root = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    ModelFacts::from_config(&root)
+}

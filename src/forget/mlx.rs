@@ -1,0 +1,123 @@
+//! MLX: `X.weight` U32 with `X.scales`, of any rank. Affine: integers, with `X.scales` and `X.biases` in the type of the
+//! model. The floating-point modes: `X.scales` U8.
+//!
+//! Layout: MLX 0.32.4 `mx.quantize`; config: mlx-lm 0.32.2 `utils.py` (`quantize_model`).
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+use super::grouped::{Form, Grouped, Packing, Place, objection};
+use super::{Encode, Method, Put, Stored, Values, Weight};
+use crate::lethe::integer::{Quantizer, Rule};
+use crate::lethe::mlx::{self, Mode};
+use crate::scheme::{Grid, Tile};
+use crate::{Dtype, Result, TargetDtype};
+
+/// What codes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mlx {
+    /// Integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128.
+    Affine {
+        bits: usize,
+        group: usize,
+    },
+    Floating(Mode),
+}
+
+impl Mlx {
+    pub(crate) const INT4: Self = Self::Affine { bits: 4, group: 64 };
+
+    fn bits_and_group(self) -> (usize, usize) {
+        match self {
+            Self::Affine { bits, group } => (bits, group),
+            Self::Floating(mode) => (mode.bits(), mode.group()),
+        }
+    }
+
+    fn mode(self) -> &'static str {
+        match self {
+            Self::Affine { .. } => "affine",
+            Self::Floating(Mode::Mxfp4) => "mxfp4",
+            Self::Floating(Mode::Mxfp8) => "mxfp8",
+            Self::Floating(Mode::Nvfp4) => "nvfp4",
+        }
+    }
+}
+
+impl Method for Mlx {
+    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+        if weight.shape.len() < 2 {
+            return Some("it has fewer than two dimensions".to_owned());
+        }
+        objection(weight, self.bits_and_group().1)
+    }
+
+    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+        let (rows, cols, (bits, group)) = (weight.rows(), weight.cols(), self.bits_and_group());
+        let stored = |end: &str, dtype, width: usize| {
+            let mut shape = weight.shape.to_vec();
+            shape.iter_mut().next_back().into_iter().for_each(|last| *last = width);
+            Stored { name: format!("{}.{end}", weight.base()), dtype, shape }
+        };
+        let groups = cols / group;
+        let matrix = |part, form, cols| Place { part, form, bits, rows, cols };
+        let words = stored("weight", Dtype::U32, cols * bits / 32);
+        let codes = matrix(0, Form::Packed(Packing::Along), cols);
+        if let Self::Floating(mode) = *self {
+            let stored = vec![words, stored("scales", Dtype::U8, groups)];
+            let scales = matrix(1, Form::Bytes { flip: 0 }, groups);
+            return Ok(Box::new(Floating { mode, dtype: weight.dtype, stored, codes, scales }));
+        }
+        let dtype = weight.dtype.dtype();
+        let floats = Form::Floats { dtype: weight.dtype, turned: false };
+        Ok(Box::new(Grouped {
+            name: weight.name.to_owned(),
+            quantizer: Quantizer { rule: Rule::Mlx, bits, group, dtype: weight.dtype },
+            stored: vec![words, stored("scales", dtype, groups), stored("biases", dtype, groups)],
+            codes,
+            scales: matrix(1, floats, groups),
+            offsets: Some(matrix(2, floats, groups)),
+            row_align: 1,
+            index: None,
+            constant: None,
+        }))
+    }
+
+    /// A module that is skipped has no `scales`, by which mlx-lm knows it.
+    fn config(&self, _skipped: &[String]) -> Option<Value> {
+        let (bits, group) = self.bits_and_group();
+        Some(json!({ "group_size": group, "bits": bits, "mode": self.mode() }))
+    }
+}
+
+/// One tensor in a floating-point mode.
+struct Floating {
+    mode: Mode,
+    dtype: TargetDtype,
+    stored: Vec<Stored>,
+    codes: Place,
+    scales: Place,
+}
+
+impl Encode for Floating {
+    fn stored(&self) -> Vec<Stored> {
+        self.stored.clone()
+    }
+
+    fn grid(&self) -> Grid {
+        let Place { rows, cols, bits, .. } = self.codes;
+        let load_bits = (8 + bits) as f64 + 8.0 / self.mode.group() as f64;
+        Grid { rows, cols, row_align: 1, col_align: self.mode.group(), load_bits, transposed: false }
+    }
+
+    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let (tile, level, group) = (values.tile, values.level, self.mode.group());
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        mlx::encode(self.mode, self.dtype, values.values, level, back, &mut codes, &mut scales);
+        let groups = Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
+        self.codes.put_codes(tile, codes, level, put)?;
+        self.scales.put_codes(&groups, scales, level, put)
+    }
+}

@@ -1,0 +1,278 @@
+//! MXFP4 and MXFP8: a power of two for each 32 values of a row.
+//!
+//! - compressed-tensors: `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3, and `X_scale` U8 `[rows, cols / 32]`.
+//! - ModelOpt: `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
+//! - gpt-oss: a stack `X` `[experts, in, out]` becomes `X_blocks` U8 `[experts, out, in / 32, 16]` and `X_scales` U8
+//!   `[experts, out, in / 32]`; what is a row there is a column of the stack.
+
+use std::marker::PhantomData;
+
+use serde_json::{Value, json};
+
+use super::ct_config as ct;
+use super::rows::{Matrix, no_matrix, shortened, stored};
+use super::{Encode, Method, Put, Stored, Values, Weight};
+use crate::lethe::groups::{Groups, Recipe};
+use crate::lethe::mx::{BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo};
+use crate::lethe::narrow::E2M1;
+use crate::remember::fp8::E4M3;
+use crate::scheme::{Grid, Tile};
+use crate::simd::{Level, perform};
+use crate::{Dtype, Result, TargetDtype};
+
+/// Whose names and configs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MxLayout {
+    CompressedTensors,
+    ModelOpt,
+    /// Stacks of experts, in MXFP4.
+    GptOss,
+}
+
+/// Whose power of two, and whose rounding of what is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScaleRule {
+    /// That of the library whose layout it is; for gpt-oss [`Rceil`](Self::Rceil).
+    Own,
+    CompressedTensors,
+    ModelOpt,
+    /// torchao's modes. `Rceil` is what NVIDIA's instructions do.
+    Floor,
+    Ceil,
+    Even,
+    Rceil,
+    /// ggml's, of MXFP4.
+    Ggml,
+}
+
+impl ScaleRule {
+    /// Those that can be asked for, by name.
+    pub(super) const ALL: [(&'static str, Self); 7] = [
+        ("compressed-tensors", Self::CompressedTensors),
+        ("modelopt", Self::ModelOpt),
+        ("floor", Self::Floor),
+        ("ceil", Self::Ceil),
+        ("even", Self::Even),
+        ("rceil", Self::Rceil),
+        ("ggml", Self::Ggml),
+    ];
+}
+
+/// MXFP4 or, if it is `wide`, MXFP8.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mx {
+    pub layout: MxLayout,
+    pub rule: ScaleRule,
+    pub wide: bool,
+}
+
+type Runner = fn(Job<'_>);
+
+/// Groups, and where their codes, exponents and values go.
+struct Job<'a> {
+    values: &'a [f32],
+    codes: &'a mut [u8],
+    shared: &'a mut [u8],
+    back: &'a mut [f32],
+    level: Level,
+}
+
+fn run<R: Recipe<BLOCK>>(recipe: &R, job: Job<'_>) {
+    let Job { values, codes, shared, back, level } = job;
+    perform(level, &mut Groups { recipe, values, codes, shared, back });
+}
+
+/// The runner of a rule that takes both kinds of elements.
+fn runner<N: Format>(rule: ScaleRule, dtype: TargetDtype) -> Runner
+where
+    ModelOpt<N>: Recipe<BLOCK>,
+{
+    use half::{bf16, f16};
+    match (rule, dtype) {
+        (ScaleRule::ModelOpt, _) => |job| run(&ModelOpt::<N>(PhantomData), job),
+        (ScaleRule::Floor, _) => |job| run(&TorchAo::<FLOOR, N>(PhantomData), job),
+        (ScaleRule::Ceil, _) => |job| run(&TorchAo::<CEIL, N>(PhantomData), job),
+        (ScaleRule::Even, _) => |job| run(&TorchAo::<EVEN, N>(PhantomData), job),
+        (ScaleRule::Rceil, _) => |job| run(&Rceil::<N>(PhantomData), job),
+        (ScaleRule::Ggml, _) => |job| run(&Ggml, job),
+        (_, TargetDtype::F32) => |job| run(&CompressedTensors::<f32, N>(PhantomData), job),
+        (_, TargetDtype::F16) => |job| run(&CompressedTensors::<f16, N>(PhantomData), job),
+        (_, TargetDtype::BF16) => |job| run(&CompressedTensors::<bf16, N>(PhantomData), job),
+    }
+}
+
+impl Mx {
+    /// The rule that `Own` means.
+    fn rule(&self) -> ScaleRule {
+        match (self.rule, self.layout) {
+            (ScaleRule::Own, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
+            (ScaleRule::Own, MxLayout::ModelOpt) => ScaleRule::ModelOpt,
+            (ScaleRule::Own, MxLayout::GptOss) => ScaleRule::Rceil,
+            (rule, _) => rule,
+        }
+    }
+}
+
+impl Method for Mx {
+    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+        if self.wide && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
+            return Some("MXFP8 is not known there".to_owned());
+        }
+        match (self.layout, weight.shape) {
+            (MxLayout::GptOss, _) if weight.name.ends_with(".weight") => Some("it is no stack of experts".to_owned()),
+            (MxLayout::GptOss, [_, inputs, _]) if inputs.is_multiple_of(BLOCK) => None,
+            (MxLayout::GptOss, [_, inputs, _]) => Some(format!("its {inputs} rows are no multiple of {BLOCK}")),
+            (MxLayout::GptOss, _) => Some("it is no stack of matrices".to_owned()),
+            _ => no_matrix(weight, BLOCK),
+        }
+    }
+
+    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+        let (rule, dtype) = (self.rule(), weight.dtype);
+        let run = if self.wide { runner::<E4M3>(rule, dtype) } else { runner::<E2M1>(rule, dtype) };
+        let (rows, cols) = (weight.rows(), weight.cols());
+        let name = |end: &str| format!("{}{end}", weight.name);
+        if let (MxLayout::GptOss, &[experts, inputs, outputs]) = (self.layout, weight.shape) {
+            let groups = inputs / BLOCK;
+            let blocks = stored(name("_blocks"), Dtype::U8, &[experts, outputs, groups, BLOCK / 2]);
+            let scales = stored(name("_scales"), Dtype::U8, &[experts, outputs, groups]);
+            return Ok(Box::new(Stack { stored: [blocks, scales], run, rows, inputs, outputs }));
+        }
+        let (end, dtype, unit) = match (self.wide, self.layout) {
+            (true, _) => ("", Dtype::F8E4M3, 1),
+            (false, MxLayout::CompressedTensors) => ("_packed", Dtype::U8, 2),
+            (false, _) => ("", Dtype::U8, 2),
+        };
+        let codes = stored(name(end), dtype, &shortened(weight, unit));
+        let scales = stored(name("_scale"), Dtype::U8, &shortened(weight, BLOCK));
+        Ok(Box::new(Rows { stored: [codes, scales], run, rows, cols, unit }))
+    }
+
+    fn config(&self, skipped: &[String]) -> Option<Value> {
+        let of = |bits, format| {
+            let more = json!({"scale_dtype": "torch.uint8"});
+            ct::config(format, ct::floats(bits, "group", false, Some(BLOCK), more), Value::Null, skipped)
+        };
+        let algo = if self.wide { "MXFP8" } else { "MXFP4" };
+        Some(match self.layout {
+            MxLayout::CompressedTensors if self.wide => of(8, "mxfp8-quantized"),
+            MxLayout::CompressedTensors => of(4, "mxfp4-pack-quantized"),
+            MxLayout::ModelOpt => json!({
+                "group_size": BLOCK,
+                "ignore": skipped,
+                "producer": {"name": "modelopt", "version": "0.47.0"},
+                "quant_algo": algo,
+                "quant_method": "modelopt",
+            }),
+            MxLayout::GptOss => json!({"modules_to_not_convert": skipped, "quant_method": "mxfp4"}),
+        })
+    }
+}
+
+/// Encodes a matrix.
+struct Rows {
+    stored: [Stored; 2],
+    run: Runner,
+    rows: usize,
+    cols: usize,
+    /// Codes in a byte.
+    unit: usize,
+}
+
+impl Encode for Rows {
+    fn stored(&self) -> Vec<Stored> {
+        self.stored.to_vec()
+    }
+
+    fn grid(&self) -> Grid {
+        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 0.0, transposed: false }
+    }
+
+    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let Values { tile, values, level, .. } = *values;
+        let (mut codes, mut shared) = (vec![0; values.len() / self.unit], vec![0; values.len() / BLOCK]);
+        (self.run)(Job { values, codes: &mut codes, shared: &mut shared, back, level });
+        for (part, unit, bytes) in [(0, self.unit, codes), (1, BLOCK, shared)] {
+            let cols = tile.cols.start / unit..tile.cols.end / unit;
+            Matrix { part, stride: self.cols / unit }.put(tile.rows.clone(), cols, &bytes, put)?;
+        }
+        Ok(())
+    }
+}
+
+/// Encodes a stack of experts, column by column.
+struct Stack {
+    stored: [Stored; 2],
+    run: Runner,
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Encode for Stack {
+    fn stored(&self) -> Vec<Stored> {
+        self.stored.to_vec()
+    }
+
+    fn grid(&self) -> Grid {
+        let (rows, cols) = (self.rows, self.outputs);
+        Grid { rows, cols, row_align: BLOCK, col_align: 1, load_bits: 64.0, transposed: true }
+    }
+
+    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let Values { tile, values, level, .. } = *values;
+        let (height, width) = (tile.rows.len(), tile.cols.len());
+        let mut turned = vec![0.0; values.len()];
+        turn(values, width, &mut turned);
+        let mut turned_back = vec![0.0; values.len()];
+        let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
+        let (codes, shared) = (&mut codes[..], &mut shared[..]);
+        (self.run)(Job { values: &turned, codes, shared, back: &mut turned_back, level });
+        turn(&turned_back, height, back);
+        for (part, unit, bytes) in [(0, 2, &*codes), (1, BLOCK, &*shared)] {
+            self.put(tile, &Matrix { part, stride: self.inputs / unit }, unit, bytes, put)?;
+        }
+        Ok(())
+    }
+}
+
+impl Stack {
+    /// Puts the columns of `tile`, of which each stored byte has `unit` values, expert by expert.
+    fn put(&self, tile: &Tile, matrix: &Matrix, unit: usize, bytes: &[u8], put: &mut Put<'_>) -> Result<()> {
+        let pitch = tile.rows.len() / unit;
+        let mut row = tile.rows.start;
+        while row < tile.rows.end {
+            let (expert, first) = (row / self.inputs, row % self.inputs);
+            let n = (self.inputs - first).min(tile.rows.end - row);
+            let at = (row - tile.rows.start) / unit;
+            let lines = expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
+            let cols = first / unit..(first + n) / unit;
+            if pitch == cols.len() {
+                matrix.put(lines, cols, bytes, put)?;
+            } else {
+                for (line, bytes) in lines.zip(bytes.chunks_exact(pitch)) {
+                    matrix.put(line..line + 1, cols.clone(), &bytes[at..at + cols.len()], put)?;
+                }
+            }
+            row += n;
+        }
+        Ok(())
+    }
+}
+
+/// Rows and columns of a square that is turned at once.
+const SQUARE: usize = 16;
+
+/// Makes `out` the columns of `values`, whose rows have `width` values.
+fn turn(values: &[f32], width: usize, out: &mut [f32]) {
+    let height = values.len() / width.max(1);
+    for (top, band) in values.chunks(width.max(1) * SQUARE).enumerate() {
+        for left in (0..width).step_by(SQUARE) {
+            for col in left..(left + SQUARE).min(width) {
+                let column = &mut out[col * height + top * SQUARE..(col + 1) * height];
+                let lines = band[col..].iter().step_by(width);
+                column.iter_mut().zip(lines).for_each(|(out, &value)| *out = value);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! NVFP4: FP4 in groups of 16 values of a row, with a scale in E4M3, and one for the tensor.
+//!
+//! - ModelOpt: `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`, which multiplies.
+//! - compressed-tensors: `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, which divides.
+
+use std::marker::PhantomData;
+
+use serde_json::{Value, json};
+
+use super::ct_config as ct;
+use super::rows::{Matrix, is_first, no_matrix, shortened, stored};
+use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
+use crate::lethe::groups::{Groups, Recipe};
+use crate::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
+use crate::remember::nvfp4::BLOCK;
+use crate::scheme::Grid;
+use crate::simd::{Level, perform};
+use crate::{Dtype, Result, TargetDtype};
+
+/// NVFP4, weights only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nvfp4 {
+    ModelOpt,
+    CompressedTensors,
+}
+
+impl Method for Nvfp4 {
+    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+        no_matrix(weight, BLOCK)
+    }
+
+    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+        use half::{bf16, f16};
+        let (ends, global, run): (_, &[usize], Runner) = match (self, weight.dtype) {
+            (Self::ModelOpt, _) => (["", "_scale", "_scale_2"], &[], modelopt),
+            (Self::CompressedTensors, dtype) => {
+                let run = match dtype {
+                    TargetDtype::F32 => compressed_tensors::<f32>,
+                    TargetDtype::F16 => compressed_tensors::<f16>,
+                    TargetDtype::BF16 => compressed_tensors::<bf16>,
+                };
+                (["_packed", "_scale", "_global_scale"], &[1], run)
+            }
+        };
+        let name = |i: usize| format!("{}{}", weight.name, ends[i]);
+        let stored = [
+            stored(name(0), Dtype::U8, &shortened(weight, 2)),
+            stored(name(1), Dtype::F8E4M3, &shortened(weight, BLOCK)),
+            stored(name(2), Dtype::F32, global),
+        ];
+        Ok(Box::new(Encoder { stored, run, rows: weight.rows(), cols: weight.cols() }))
+    }
+
+    fn config(&self, skipped: &[String]) -> Option<Value> {
+        Some(match self {
+            Self::ModelOpt => json!({
+                "config_groups": {
+                    "group_0": {
+                        "targets": ["Linear"],
+                        "weights": {"dynamic": false, "group_size": BLOCK, "num_bits": 4, "type": "float"},
+                    },
+                },
+                "ignore": skipped,
+                "producer": {"name": "modelopt", "version": "0.47.0"},
+                "quant_algo": "W4A16_NVFP4",
+                "quant_method": "modelopt",
+            }),
+            Self::CompressedTensors => {
+                let more = json!({"scale_dtype": "torch.float8_e4m3fn"});
+                let weights = ct::floats(4, "tensor_group", false, Some(BLOCK), more);
+                ct::config("nvfp4-pack-quantized", weights, Value::Null, skipped)
+            }
+        })
+    }
+}
+
+/// Groups, and where their codes, scales and values go.
+struct Job<'a> {
+    values: &'a [f32],
+    codes: &'a mut [u8],
+    shared: &'a mut [u8],
+    back: &'a mut [f32],
+    level: Level,
+}
+
+/// Encodes groups of a tensor with this largest magnitude, and returns its scale.
+type Runner = fn(f32, Job<'_>) -> f32;
+
+fn run<R: Recipe<BLOCK>>(recipe: &R, job: Job<'_>) {
+    let Job { values, codes, shared, back, level } = job;
+    perform(level, &mut Groups { recipe, values, codes, shared, back });
+}
+
+fn modelopt(max: f32, job: Job<'_>) -> f32 {
+    let global = multiplier(max);
+    run(&ModelOpt(global), job);
+    global
+}
+
+fn compressed_tensors<E: crate::lethe::fp8::Own>(max: f32, job: Job<'_>) -> f32 {
+    let global = divisor::<E>(max);
+    run(&CompressedTensors::<E>(global, PhantomData), job);
+    global
+}
+
+/// Encodes one weight.
+struct Encoder {
+    stored: [Stored; 3],
+    run: Runner,
+    rows: usize,
+    cols: usize,
+}
+
+impl Encode for Encoder {
+    fn stored(&self) -> Vec<Stored> {
+        self.stored.to_vec()
+    }
+
+    fn grid(&self) -> Grid {
+        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 0.0, transposed: false }
+    }
+
+    fn survey(&self) -> Option<Survey> {
+        Some(Survey::Max)
+    }
+
+    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let Values { tile, values, survey, level } = *values;
+        let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
+        let job = Job { values, codes: &mut codes, shared: &mut shared, back, level };
+        let global = (self.run)(survey as f32, job);
+        for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
+            let cols = tile.cols.start / unit..tile.cols.end / unit;
+            Matrix { part, stride: self.cols / unit }.put(tile.rows.clone(), cols, &bytes, put)?;
+        }
+        if is_first(tile) { put(2, 0, &global.to_le_bytes()) } else { Ok(()) }
+    }
+}

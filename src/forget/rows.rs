@@ -1,0 +1,65 @@
+//! What encoders of rows share: where the bytes of a tile go, and stored tensors by name.
+
+use super::{Put, Stored, Weight};
+use crate::scheme::Tile;
+use crate::{Dtype, Result};
+
+/// Longest row that is encoded as a whole.
+pub(super) const LONGEST: usize = 1 << 19;
+
+/// A matrix of bytes, as a stored tensor, of which each value of the weight takes a part.
+pub(super) struct Matrix {
+    /// Number of the stored tensor.
+    pub part: usize,
+    /// Bytes of a row.
+    pub stride: usize,
+}
+
+impl Matrix {
+    /// Puts rows `rows`, bytes `cols` of each.
+    pub(super) fn put(
+        &self,
+        rows: std::ops::Range<usize>,
+        cols: std::ops::Range<usize>,
+        bytes: &[u8],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let at = |row: usize| (row * self.stride + cols.start) as u64;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if cols.len() == self.stride {
+            return put(self.part, at(rows.start), bytes);
+        }
+        rows.zip(bytes.chunks_exact(cols.len())).try_for_each(|(row, bytes)| put(self.part, at(row), bytes))
+    }
+}
+
+/// Whether this is the tile that passes what belongs to none.
+pub(super) fn is_first(tile: &Tile) -> bool {
+    tile.rows.start == 0 && tile.cols.start == 0
+}
+
+/// A stored tensor.
+pub(super) fn stored(name: String, dtype: Dtype, shape: &[usize]) -> Stored {
+    Stored { name, dtype, shape: shape.to_vec() }
+}
+
+/// The shape of a weight, of whose rows each `unit` values become one.
+pub(super) fn shortened(weight: &Weight<'_>, unit: usize) -> Vec<usize> {
+    let mut shape = weight.shape.to_vec();
+    if let Some(cols) = shape.last_mut() {
+        *cols /= unit;
+    }
+    shape
+}
+
+/// Why `weight` is no matrix of a layer, with rows of whole groups of `unit` values.
+pub(super) fn no_matrix(weight: &Weight<'_>, unit: usize) -> Option<String> {
+    match weight.shape {
+        _ if !weight.name.ends_with(".weight") => Some("its name does not end in `.weight`".to_owned()),
+        [_, cols] if !cols.is_multiple_of(unit) => Some(format!("its {cols} columns are no multiple of {unit}")),
+        [_, _] => None,
+        shape => Some(format!("it has not two dimensions but {}", shape.len())),
+    }
+}

@@ -1,0 +1,113 @@
+//! bitsandbytes' 4-bit codes and their double-quantized scales, as it quantizes on a CPU.
+//!
+//! Algorithms: bitsandbytes 0.50.2 `backends/default/ops.py`, `quantize_4bit` (the path of CPUs);
+//! `csrc/cpu_ops.cpp`, `quantize_cpu_impl` and `build_quantize_lut`; `functional.py`, `create_dynamic_map`.
+
+use std::sync::OnceLock;
+
+use super::codebook::{Levels, Norm, absmax};
+
+/// The levels of NF4, by code.
+#[rustfmt::skip]
+pub const NF4_CODEBOOK: [f32; 16] = [
+    -1.0, -0.696_192_8, -0.525_073_05, -0.394_917_5, -0.284_441_38, -0.184_773_43, -0.091_050_036, 0.0,
+    0.079_580_3, 0.160_930_2, 0.246_112_3, 0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0,
+];
+
+/// The levels of FP4, by code. Code 8 decodes to -0; the map in bitsandbytes' files says +0.
+#[rustfmt::skip]
+pub const FP4_CODEBOOK: [f32; 16] = [
+    0.0, 0.005_208_333_5, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25,
+    -0.0, -0.005_208_333_5, -0.666_666_7, -1.0, -0.333_333_34, -0.5, -0.166_666_67, -0.25,
+];
+
+const _: () = assert!(NF4_CODEBOOK[1].to_bits() == 0xbf32_39b1 && NF4_CODEBOOK[14].to_bits() == 0x3f39_13b3);
+const _: () = assert!(FP4_CODEBOOK[1].to_bits() == 0x3baa_aaab && FP4_CODEBOOK[2].to_bits() == 0x3f2a_aaab);
+
+/// Scales that are quantized together.
+pub(crate) const NESTED_BLOCK: usize = 256;
+
+/// How values become codes of `codebook`: the nearest level, the lower one of two that are equally near. Two levels
+/// that are equal stay in the order of their codes: of FP4's zeros, values below and at 0 get code 0, and those above
+/// it code 8, which is how bitsandbytes has it.
+pub(crate) fn levels(codebook: &[f32; 16]) -> Levels {
+    let mut codes: [u8; 16] = std::array::from_fn(|code| code as u8);
+    let level = |code: u8| codebook[usize::from(code)];
+    // +0 takes a zero's sign away, which must not order them.
+    codes.sort_by(|&a, &b| (level(a) + 0.0).total_cmp(&(level(b) + 0.0)));
+    let bounds: [f32; 15] = std::array::from_fn(|i| (level(codes[i]) + level(codes[i + 1])) / 2.0);
+    let zero = bounds.iter().filter(|&&bound| bound < 0.0).count() as u8;
+    Levels::new(bounds, &codes, true, zero, Norm::BitsAndBytes)
+}
+
+/// The 256 levels of scales, ascending: seven decades, in each twice as many as in the one below, the middles of
+/// equal steps from a tenth of its end on; both signs, 0, and 1.
+pub(crate) fn dynamic_map() -> &'static [f32; 256] {
+    static MAP: OnceLock<[f32; 256]> = OnceLock::new();
+    MAP.get_or_init(|| {
+        let mut map = [0.0; 256];
+        let mut at = 128;
+        for decade in 0..7 {
+            let steps = 1usize << decade;
+            let unit = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0][decade];
+            for i in 0..steps {
+                let middle = (boundary(i, steps) + boundary(i + 1, steps)) / 2.0;
+                map[at] = unit * middle;
+                map[254 - at] = -map[at];
+                at += 1;
+            }
+        }
+        map[255] = 1.0;
+        map
+    })
+}
+
+/// Element `i` of torch's `linspace(0.1, 1, steps + 1)`: from the nearer end, rounded once.
+fn boundary(i: usize, steps: usize) -> f32 {
+    let step = f64::from((1.0 - 0.1f32) / steps as f32);
+    if i < steps.div_ceil(2) {
+        (f64::from(0.1f32) + step * i as f64) as f32
+    } else {
+        (1.0 - step * (steps - i) as f64) as f32
+    }
+}
+
+/// Codes of [`dynamic_map`] for 65536 places between -1 and 1: so bitsandbytes' CPU kernel finds them.
+fn places() -> &'static [u8; 1 << 16] {
+    static PLACES: OnceLock<Box<[u8; 1 << 16]>> = OnceLock::new();
+    PLACES.get_or_init(|| {
+        let map = dynamic_map();
+        let mut places = Box::new([0; 1 << 16]);
+        let mut code = 0;
+        for (i, place) in places.iter_mut().enumerate() {
+            let value = -1.0 + (2.0 * i as f32) / 65535.0;
+            while code < 255 && 0.5 * (map[code] + map[code + 1]) < value {
+                code += 1;
+            }
+            *place = code as u8;
+        }
+        places
+    })
+}
+
+/// Quantizes the scales of whole nested blocks, of which the last may be short: codes, and a scale for each block.
+pub(crate) fn encode_nested(scales: &[f32], offset: f32, codes: &mut Vec<u8>, outer: &mut Vec<f32>) {
+    let places = places();
+    let mut centered = [0.0; NESTED_BLOCK];
+    for scales in scales.chunks(NESTED_BLOCK) {
+        let centered = &mut centered[..scales.len()];
+        centered.iter_mut().zip(scales).for_each(|(x, scale)| *x = scale - offset);
+        let max = absmax(centered);
+        outer.push(max);
+        if max == 0.0 {
+            codes.resize(codes.len() + scales.len(), 0);
+            continue;
+        }
+        let factor = 1.0 / max;
+        codes.extend(centered.iter().map(|&x| {
+            // The kernel's last multiplication and addition are one FMA; in f64 neither rounds.
+            let half = ((x * factor).clamp(-1.0, 1.0) + 1.0) * 0.5;
+            places[usize::from((f64::from(half) * 65535.0 + 0.5) as f32 as u16)]
+        }));
+    }
+}

@@ -1,0 +1,172 @@
+//! FP8 with one scale for each block of a matrix; a row or the whole tensor is a block too.
+//!
+//! - transformers 5.23.0, `integrations/finegrained_fp8.py`, `Fp8Quantize`: F32 throughout, values are multiplied.
+//! - compressed-tensors 0.20.0, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls them: every operation
+//!   is rounded to the type of the model, values are divided.
+//! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: the same, and values are
+//!   multiplied.
+
+use std::marker::PhantomData;
+
+use super::narrow::{Narrow, ceil_log2, largest, narrow};
+use crate::element::Element;
+use crate::remember::fp8::{Code, E4M3};
+use crate::simd::Routine;
+
+/// How a library scales and rounds.
+pub(crate) trait Recipe: Sync {
+    /// What values become.
+    type Code: Narrow + Code;
+
+    /// Of a block's largest magnitude: the scale that is stored, and what values meet.
+    fn scale(max: f32) -> (f32, f32);
+
+    /// A value with that.
+    fn meet(x: f32, scale: f32) -> f32;
+}
+
+/// transformers. `POWERS`: scales are powers of two (`scale_fmt` is `ue8m0`).
+pub(crate) struct Transformers<const POWERS: bool>;
+
+impl<const POWERS: bool> Recipe for Transformers<POWERS> {
+    type Code = E4M3;
+
+    #[inline(always)]
+    fn scale(max: f32) -> (f32, f32) {
+        // A number over a tensor is the tensor's reciprocal times the number.
+        let scale = if max > 0.0 { (1.0 / max) * 448.0 } else { 1.0 };
+        let inverse = 1.0 / scale;
+        if !POWERS {
+            return (inverse, scale);
+        }
+        let inverse = f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
+        (inverse, 1.0 / inverse)
+    }
+
+    #[inline(always)]
+    fn meet(x: f32, scale: f32) -> f32 {
+        x * scale
+    }
+}
+
+/// compressed-tensors, of a model in `E`.
+pub(crate) struct CompressedTensors<E>(PhantomData<E>);
+
+impl<E: Own> Recipe for CompressedTensors<E> {
+    type Code = E4M3;
+
+    #[inline(always)]
+    fn scale(max: f32) -> (f32, f32) {
+        let scale = E::round(max / 448.0);
+        let scale = if scale == 0.0 { E::EPSILON } else { scale };
+        (scale, scale)
+    }
+
+    #[inline(always)]
+    fn meet(x: f32, scale: f32) -> f32 {
+        // The zero point, which is zero, is added all the same, and takes the sign of zero.
+        E::round(x / scale) + 0.0
+    }
+}
+
+/// comfy-kitchen, of a model in `E`.
+pub(crate) struct ComfyKitchen<E, N>(PhantomData<(E, N)>);
+
+impl<E: Own, N: Narrow + Code> Recipe for ComfyKitchen<E, N> {
+    type Code = N;
+
+    #[inline(always)]
+    fn scale(max: f32) -> (f32, f32) {
+        let scale = E::round(max / N::MAX);
+        // The library has NaN for what is zero throughout.
+        (scale, if max == 0.0 { 1.0 } else { E::round(1.0 / scale) })
+    }
+
+    #[inline(always)]
+    fn meet(x: f32, scale: f32) -> f32 {
+        E::round(x * scale)
+    }
+}
+
+/// The type of a model, in which its library computes.
+pub(crate) trait Own: Element {
+    /// Distance from one to the next value.
+    const EPSILON: f32;
+    /// The smallest normal value.
+    const SMALLEST: f32;
+
+    /// The nearest value of the type.
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        Self::from_f32(x).to_f32()
+    }
+}
+
+impl Own for f32 {
+    const EPSILON: f32 = f32::EPSILON;
+    const SMALLEST: f32 = f32::MIN_POSITIVE;
+}
+
+impl Own for half::f16 {
+    const EPSILON: f32 = 1.0 / 1024.0;
+    const SMALLEST: f32 = 1.0 / 16384.0;
+}
+
+impl Own for half::bf16 {
+    const EPSILON: f32 = 1.0 / 128.0;
+    const SMALLEST: f32 = f32::MIN_POSITIVE;
+}
+
+/// Whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks are smaller.
+pub(crate) struct Blocks<'a, R> {
+    pub values: &'a [f32],
+    pub width: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// The largest magnitude of the whole tensor, if all blocks share a scale.
+    pub max: Option<f32>,
+    pub codes: &'a mut [u8],
+    /// What decoding gives.
+    pub back: &'a mut [f32],
+    /// One for each block.
+    pub scales: &'a mut [f32],
+    pub recipe: PhantomData<R>,
+}
+
+impl<R: Recipe> Routine for Blocks<'_, R> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let width = self.width.max(1);
+        let band = self.rows.min(self.values.len() / width).max(1) * width;
+        let bands = self.values.chunks(band).zip(self.codes.chunks_mut(band)).zip(self.back.chunks_mut(band));
+        let per_band = width.div_ceil(self.cols);
+        for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
+            for (block, stored) in scales.iter_mut().enumerate() {
+                let cols = block * self.cols..width.min((block + 1) * self.cols);
+                let max = self.max.unwrap_or_else(|| {
+                    values.chunks_exact(width).fold(0.0, |max, row| largest(&row[cols.clone()], max))
+                });
+                let (scale, factor) = R::scale(max);
+                *stored = scale;
+                let rows = values.chunks_exact(width).zip(codes.chunks_exact_mut(width));
+                for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
+                    let (values, codes) = (&values[cols.clone()], &mut codes[cols.clone()]);
+                    row::<R>(values, factor, scale, codes, &mut back[cols.clone()]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn row<R: Recipe>(values: &[f32], factor: f32, scale: f32, codes: &mut [u8], back: &mut [f32]) {
+    for ((&x, code), back) in values.iter().zip(codes.iter_mut()).zip(back.iter_mut()) {
+        let (bits, value) = narrow::<R::Code>(R::meet(x, factor));
+        *code = bits as u8;
+        *back = value * scale;
+    }
+    if !factor.is_finite() {
+        // Zero times infinity is NaN, which `narrow` gives as a number.
+        back.iter_mut().zip(codes).for_each(|(back, code)| *back = R::Code::widen(*code) * scale);
+    }
+}

@@ -1,0 +1,219 @@
+//! Searches for scales with a minimum, several groups abreast, and for scales of such scales.
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and `make_qp_quants`.
+
+use super::search::{Lanes, MAGIC, Mask, TINY, clamp, each, greater, mask, nearest, nearest_in, opaque, select};
+
+/// What [`affine`] is to try.
+pub(super) struct Trial {
+    /// The highest code.
+    pub(super) top: f32,
+    /// The first number of steps, less `top`.
+    pub(super) first: f32,
+    /// Its increment,
+    pub(super) delta: f32,
+    /// and how often it is added.
+    pub(super) steps: u8,
+    /// Whether errors are squared.
+    pub(super) squared: bool,
+    /// Whether values are clamped before they are rounded, as `make_qkx3_quants` does, or after.
+    pub(super) clamped: bool,
+}
+
+impl Trial {
+    #[inline(always)]
+    fn code(&self, x: f32) -> f32 {
+        if self.clamped { (clamp(x, 0.0, self.top) + MAGIC) - MAGIC } else { nearest_in(x, 0.0, self.top) }
+    }
+}
+
+/// A scale and a minimum: values are `scale * code - min`.
+pub(super) struct Affine<const G: usize> {
+    pub(super) scale: Lanes<G>,
+    pub(super) min: Lanes<G>,
+    /// The codes are those by this scale and from this minimum.
+    inverse: Lanes<G>,
+    base: Lanes<G>,
+    /// Whether no step was better than the start.
+    start: Mask<G>,
+}
+
+impl<const G: usize> Affine<G> {
+    /// The code of `x` in lane `g`.
+    #[inline(always)]
+    pub(super) fn code(&self, trial: &Trial, g: usize, x: f32) -> u8 {
+        let x = self.inverse[g] * (x - self.base[g]);
+        (if self.start[g] != 0 { nearest_in(x, 0.0, trial.top) } else { trial.code(x) }) as u8
+    }
+}
+
+/// The weighted error of codes that a scale and a minimum give.
+#[inline(always)]
+fn error<const N: usize, const G: usize>(
+    x: &[Lanes<G>; N],
+    w: &[Lanes<G>; N],
+    codes: &[Lanes<G>; N],
+    (scale, min): (Lanes<G>, Lanes<G>),
+    squared: bool,
+) -> Lanes<G> {
+    let mut sum = [0.0; G];
+    for ((x, w), l) in x.iter().zip(w).zip(codes) {
+        for g in 0..G {
+            let diff = scale[g] * l[g] + min[g] - x[g];
+            sum[g] += w[g] * if squared { diff * diff } else { diff.abs() };
+        }
+    }
+    sum
+}
+
+/// Σab and Σac.
+#[inline(always)]
+fn products<const N: usize, const G: usize>(
+    a: &[Lanes<G>; N],
+    b: &[Lanes<G>; N],
+    c: &[Lanes<G>; N],
+) -> (Lanes<G>, Lanes<G>) {
+    let (mut ab, mut ac) = ([0.0; G], [0.0; G]);
+    for ((a, b), c) in a.iter().zip(b).zip(c) {
+        for g in 0..G {
+            ab[g] += a[g] * b[g];
+            ac[g] += a[g] * c[g];
+        }
+    }
+    (ab, ac)
+}
+
+/// The scale and minimum of each lane with the least weighted error, each step of the search from the best minimum so
+/// far: `make_qkx2_quants` and `make_qkx3_quants`.
+#[inline(always)]
+pub(super) fn affine<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[Lanes<G>; N], trial: &Trial) -> Affine<G> {
+    let (x, w) = (opaque(x), opaque(w));
+    let (mut min, mut max, mut sum_w) = (x[0], x[0], w[0]);
+    let mut sum_x: Lanes<G> = each(|g| w[0][g] * x[0][g]);
+    for (x, w) in x.iter().zip(w).skip(1) {
+        for g in 0..G {
+            min[g] = if x[g] < min[g] { x[g] } else { min[g] };
+            max[g] = if x[g] > max[g] { x[g] } else { max[g] };
+            sum_w[g] += w[g];
+            sum_x[g] += w[g] * x[g];
+        }
+    }
+    min = each(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
+    let (low, flat): (Lanes<G>, Lanes<G>) = (min, each(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
+
+    let (mut codes, mut terms) = ([[0.0; G]; N], [[0.0; G]; N]);
+    let (mut inverse, mut base) = (each(|g| trial.top / (max[g] - min[g])), min);
+    let mut scale: Lanes<G> = each(|g| 1.0 / inverse[g]);
+    let mut best = [0.0; G];
+    for (x, w) in x.iter().zip(w) {
+        for g in 0..G {
+            let l = nearest_in(inverse[g] * (x[g] - min[g]), 0.0, trial.top);
+            let diff = scale[g] * l + min[g] - x[g];
+            best[g] += w[g] * if trial.squared { diff * diff } else { diff.abs() };
+        }
+    }
+    let mut start = [u32::MAX; G];
+    for step in 0..=trial.steps {
+        let span = trial.first + trial.delta * f32::from(step) + trial.top;
+        let tried: Lanes<G> = each(|g| span / (max[g] - min[g]));
+        let mut sum_l = [0.0; G];
+        for (((x, w), codes), terms) in x.iter().zip(w).zip(&mut codes).zip(&mut terms) {
+            for g in 0..G {
+                let l = trial.code(tried[g] * (x[g] - min[g]));
+                let wl = w[g] * l;
+                codes[g] = l;
+                terms[g] = wl;
+                sum_l[g] += wl;
+            }
+        }
+        let (sum_l2, sum_xl) = products(&terms, &codes, x);
+        // The least squares of the codes.
+        let det: Lanes<G> = each(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
+        let least: Lanes<G> = each(|g| (sum_l2[g] * sum_x[g] - sum_l[g] * sum_xl[g]) / det[g]);
+        let slope: Lanes<G> = each(|g| (sum_w[g] * sum_xl[g] - sum_x[g] * sum_l[g]) / det[g]);
+        let positive = mask(|g| least[g] > 0.0);
+        let slope = select(positive, each(|g| sum_xl[g] / sum_l2[g]), slope);
+        let least = select(positive, [0.0; G], least);
+        let found = error(x, w, &codes, (slope, least), trial.squared);
+        let better = mask(|g| (det[g] > 0.0) & (found[g] < best[g]));
+        best = select(better, found, best);
+        scale = select(better, slope, scale);
+        inverse = select(better, tried, inverse);
+        base = select(better, min, base);
+        min = select(better, least, min);
+        for g in 0..G {
+            start[g] &= !better[g];
+        }
+    }
+    for g in 0..G {
+        let flat = flat[g] != 0.0;
+        scale[g] = if flat { 0.0 } else { scale[g] };
+        inverse[g] = if flat { 0.0 } else { inverse[g] };
+        min[g] = -if flat { low[g] } else { min[g] };
+    }
+    Affine { scale, min, inverse, base, start }
+}
+
+/// A scale for positive values with codes up to `top`, the codes improved one by one: `make_qp_quants`.
+#[inline(always)]
+pub(super) fn positive<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, codes: &mut [u8; N]) -> f32 {
+    let max = x.iter().fold(0.0, |max, &x| greater(max, x));
+    if max < TINY {
+        *codes = [0; N];
+        return 0.0;
+    }
+    let mut inverse = positive_start(x, w, top, max);
+    let (mut lx, mut l2) = (0.0, 0.0);
+    for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
+        let l = nearest(inverse * x).min(top);
+        *code = l as u8;
+        lx += w * x * l as f32;
+        l2 += w * l as f32 * l as f32;
+    }
+    for _ in 0..5 {
+        let mut changed = false;
+        for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
+            let l = f32::from(*code);
+            let (mut new_lx, mut new_l2) = (lx - w * x * l, l2 - w * l * l);
+            if new_lx > 0.0 && new_l2 > 0.0 {
+                let new = nearest(x * new_l2 / new_lx).min(top);
+                new_lx += w * x * new as f32;
+                new_l2 += w * new as f32 * new as f32;
+                if new != i32::from(*code) && new_lx * new_lx * l2 > lx * lx * new_l2 {
+                    (*code, lx, l2) = (new as u8, new_lx, new_l2);
+                    changed = true;
+                }
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    inverse = lx / l2;
+    if l2 > 0.0 { inverse } else { 0.0 }
+}
+
+/// The inverse scale with the least error, of those around `top` over `max`.
+#[inline(always)]
+fn positive_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32) -> f32 {
+    let level = |c: usize| 0.1 * (c as i32 - 4) as f32 + top as f32;
+    let tried: Lanes<9> = each(|c| if c == 4 { top as f32 / max } else { level(c) / max });
+    let scales: Lanes<9> = each(|c| 1.0 / tried[c]);
+    let mut errors = [0.0; 9];
+    for (&x, &w) in x.iter().zip(w) {
+        for c in 0..9 {
+            let l = nearest(tried[c] * x);
+            // The start is not limited, but by the byte that it is kept in.
+            let l = if c == 4 { l & 255 } else { l.min(top) };
+            let diff = x - scales[c] * l as f32;
+            errors[c] += w * diff * diff;
+        }
+    }
+    let (mut best, mut inverse) = (errors[4], tried[4]);
+    for c in [0, 1, 2, 3, 5, 6, 7, 8] {
+        if errors[c] < best {
+            (best, inverse) = (errors[c], tried[c]);
+        }
+    }
+    inverse
+}

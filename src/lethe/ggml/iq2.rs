@@ -1,0 +1,202 @@
+//! IQ2: eight magnitudes at a time, each 1, 3 or 5, are one of the points of a grid; signs are apart.
+//!
+//! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`, `make_qp_quants`.
+
+use super::grid_fit::{
+    Again, Search, group, half, largest, magnitudes, nearest_int, nibbles, scales, square, unsigned, weigh,
+};
+use super::neighbours::{self, Grid};
+use super::{Importance, Pack};
+
+pub(super) struct IQ2_XXS;
+pub(super) struct IQ2_XS;
+pub(super) struct IQ2_S;
+
+/// Indices, signs and scale of 16 values. Nothing, if none is as large as `least`.
+#[inline(always)]
+fn sixteen<const EVEN: bool>(
+    grid: &Grid<8, 2>,
+    values: &[f32; 16],
+    weights: &[f32; 16],
+    least: f32,
+) -> Option<([usize; 2], [u8; 2], f32)> {
+    let (values, mut signs) = magnitudes::<EVEN, 16, 2>(values, weights);
+    let max = largest(&values);
+    if max < least {
+        return None;
+    }
+    let search = Search::<8, 2, 2, 24> { grid, top: 2, tries: 19, step: 0.1, again: Again::Off };
+    let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
+    eights.as_flattened_mut().copy_from_slice(&values);
+    eight_weights.as_flattened_mut().copy_from_slice(weights);
+    let fit = search.fit(&eights, &eight_weights, max, max / 5.0);
+    let scale = unsigned(fit.scale, &mut signs);
+    Some(([grid.index(fit.points[0]), grid.index(fit.points[1])], signs, scale))
+}
+
+impl Pack<74, 256> for IQ2_XS {
+    #[inline(always)]
+    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 74]) {
+        let grid = neighbours::iq2_xs();
+        let importance = importance.map(|importance| importance.weights);
+        let mean = square(values) / 256.0;
+        let (mut words, mut factors) = ([[0u16; 2]; 16], [0.0; 16]);
+        for (g, values) in values.as_chunks().0.iter().enumerate() {
+            let weights = weigh(values, group(importance, g), mean);
+            let Some((indices, signs, scale)) = sixteen::<true>(grid, values, &weights, 1e-15) else { continue };
+            for (k, word) in words[g].iter_mut().enumerate() {
+                *word = indices[k] as u16 | u16::from(signs[k]) << 9;
+            }
+            factors[g] = scale;
+        }
+        out.fill(0);
+        let Some((d, codes)) = scales(&factors) else { return };
+        out[..2].copy_from_slice(&half(d));
+        for (out, word) in out[2..66].as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
+            *out = word.to_le_bytes();
+        }
+        nibbles(&codes, &mut out[66..]);
+    }
+}
+
+impl Pack<82, 256> for IQ2_S {
+    #[inline(always)]
+    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 82]) {
+        let grid = neighbours::iq2_s();
+        let mean = 2.0 * square(values) / 256.0;
+        out.fill(0);
+        let mut factors = [0.0; 16];
+        for (g, values) in values.as_chunks::<16>().0.iter().enumerate() {
+            let weights = match importance {
+                Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
+                None => {
+                    let mut weights = [0.0; 16];
+                    weights.iter_mut().zip(values).for_each(|(weight, x)| *weight = 0.25 * mean + x * x);
+                    weights
+                }
+            };
+            let Some((indices, signs, scale)) = sixteen::<false>(grid, values, &weights, 1e-8) else { continue };
+            for k in 0..2 {
+                let i = 2 * g + k;
+                out[2 + i] = indices[k] as u8;
+                out[34 + i] = signs[k];
+                out[66 + i / 4] |= ((indices[k] >> 8) << (i % 4 * 2)) as u8;
+            }
+            factors[g] = scale;
+        }
+        let Some((d, codes)) = scales(&factors) else { return };
+        out[..2].copy_from_slice(&half(d * 0.9875));
+        nibbles(&codes, &mut out[74..]);
+    }
+}
+
+impl Pack<66, 256> for IQ2_XXS {
+    #[inline(always)]
+    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
+        let grid = neighbours::iq2_xxs();
+        let search = Search::<8, 4, 2, 16> { grid, top: 2, tries: 13, step: 0.1, again: Again::All };
+        let importance = importance.map(|importance| importance.weights);
+        let mean = square(values) / 256.0;
+        let (mut words, mut factors) = ([[0u32; 2]; 8], [0.0; 8]);
+        for (g, values) in values.as_chunks().0.iter().enumerate() {
+            let weights = weigh(values, group(importance, g), mean);
+            let (values, mut signs) = magnitudes::<true, 32, 4>(values, &weights);
+            if largest(&values) < 1e-15 {
+                continue;
+            }
+            let scale = first_scale(&values, &weights);
+            let max = scale * 3.0;
+            if max <= 0.0 {
+                continue;
+            }
+            let (mut eights, mut eight_weights) = ([[0.0; 8]; 4], [[0.0; 8]; 4]);
+            eights.as_flattened_mut().copy_from_slice(&values);
+            eight_weights.as_flattened_mut().copy_from_slice(&weights);
+            let fit = search.fit(&eights, &eight_weights, max, scale);
+            factors[g] = unsigned(fit.scale, &mut signs);
+            for k in 0..4 {
+                words[g][0] |= (grid.index(fit.points[k]) as u32) << (8 * k);
+                words[g][1] |= u32::from(signs[k] & 127) << (7 * k);
+            }
+        }
+        out.fill(0);
+        let Some((d, codes)) = scales(&factors) else { return };
+        out[..2].copy_from_slice(&half(d));
+        for (words, code) in words.iter_mut().zip(codes) {
+            words[1] |= u32::from(code) << 28;
+        }
+        for (out, word) in out[2..].as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
+            *out = word.to_le_bytes();
+        }
+    }
+}
+
+/// The largest code of [`first_scale`].
+const TOP: i32 = 4;
+
+/// A scale for codes from 0 to 4 that makes the weighted error small.
+#[inline(always)]
+fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
+    let max = values.iter().fold(0.0, |max, &x| if max > x { max } else { x });
+    if max < 1e-15 {
+        return 0.0;
+    }
+    let mut inverse = TOP as f32 / max;
+    // Codes below zero wrap around here, and are not cut off at the top: so it is in ggml.
+    let mut least = error(values, weights, inverse, |code| i32::from(code as u8));
+    for off in [-4, -3, -2, -1, 1, 2, 3, 4] {
+        let other = (0.1 * off as f32 + TOP as f32) / max;
+        let error = error(values, weights, other, |code| code.min(TOP));
+        if error < least {
+            (least, inverse) = (error, other);
+        }
+    }
+    refine(values, weights, inverse)
+}
+
+/// The weighted squares of what rounding does with an inverse scale.
+#[inline(always)]
+fn error(values: &[f32; 32], weights: &[f32; 32], inverse: f32, code: impl Fn(i32) -> i32) -> f32 {
+    let scale = 1.0 / inverse;
+    values.iter().zip(weights).fold(0.0, |sum, (&x, &w)| {
+        let difference = x - scale * code(nearest_int(inverse * x)) as f32;
+        sum + w * difference * difference
+    })
+}
+
+/// Changes one code at a time for as long as that helps, five rounds at most, and gives the scale.
+#[inline(always)]
+fn refine(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
+    let mut codes = [0u8; 32];
+    let (mut product, mut square) = (0.0, 0.0);
+    for ((code, &x), &w) in codes.iter_mut().zip(values).zip(weights) {
+        let l = nearest_int(inverse * x).min(TOP);
+        *code = l as u8;
+        product += w * x * l as f32;
+        square += w * l as f32 * l as f32;
+    }
+    for _ in 0..5 {
+        let mut changed = false;
+        for ((code, &x), &w) in codes.iter_mut().zip(values).zip(weights) {
+            let l = f32::from(*code);
+            let (mut others, mut other_square) = (product - w * x * l, square - w * l * l);
+            if !(others > 0.0 && other_square > 0.0) {
+                continue;
+            }
+            let new = nearest_int(x * other_square / others).min(TOP);
+            if new == i32::from(*code) {
+                continue;
+            }
+            others += w * x * new as f32;
+            other_square += w * new as f32 * new as f32;
+            if others * others * square > product * product * other_square {
+                (*code, product, square) = (new as u8, others, other_square);
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    if square > 0.0 { product / square } else { 0.0 }
+}

@@ -1,0 +1,112 @@
+//! IQ3: four magnitudes at a time, each one of eight, are one of the points of a grid; signs are apart.
+//!
+//! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq3_xxs_impl`, `quantize_row_iq3_s_impl`.
+
+use super::grid_fit::{Again, Search, group, half, largest, magnitudes, nibbles, scales, square, unsigned, weigh};
+use super::neighbours::{self, Grid};
+use super::{Importance, Pack};
+
+pub(super) struct IQ3_XXS;
+pub(super) struct IQ3_S;
+
+/// How a type searches.
+struct Kind {
+    grid: &'static Grid<4, 3>,
+    tries: usize,
+    again: Again,
+    /// What no group is scaled for whose magnitudes are all below it.
+    least: f32,
+}
+
+/// Indices, signs and scale of the 32 values of group `g`. Nothing, if all are too small.
+#[inline(always)]
+fn thirty_two<const EVEN: bool>(
+    kind: &Kind,
+    g: usize,
+    values: &[f32; 32],
+    importance: Option<Importance<'_, 256>>,
+    mean: f32,
+) -> Option<([usize; 8], [u8; 4], f32)> {
+    let weights = match importance {
+        Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
+        None => {
+            let mut weights = [0.0; 32];
+            weights.iter_mut().zip(values).for_each(|(weight, x)| *weight = x * x);
+            weights
+        }
+    };
+    let (values, mut signs) = magnitudes::<EVEN, 32, 4>(values, &weights);
+    let max = largest(&values);
+    if max == 0.0 || max < kind.least {
+        return None;
+    }
+    let search = Search::<4, 8, 3, 32> { grid: kind.grid, top: 7, tries: kind.tries, step: 0.2, again: kind.again };
+    let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
+    fours.as_flattened_mut().copy_from_slice(&values);
+    four_weights.as_flattened_mut().copy_from_slice(&weights);
+    let fit = search.fit(&fours, &four_weights, max, max / 15.0);
+    let scale = unsigned(fit.scale, &mut signs);
+    let mut indices = [0; 8];
+    for (index, &point) in indices.iter_mut().zip(&fit.points) {
+        *index = kind.grid.index(point);
+    }
+    Some((indices, signs, scale))
+}
+
+impl Pack<98, 256> for IQ3_XXS {
+    #[inline(always)]
+    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 98]) {
+        let kind = Kind { grid: neighbours::iq3_xxs(), tries: 31, again: Again::Off, least: 1e-8 };
+        let mean = 2.0 * square(values) / 256.0;
+        let (mut words, mut factors) = ([0; 8], [0.0; 8]);
+        out.fill(0);
+        for (g, values) in values.as_chunks().0.iter().enumerate() {
+            let Some((indices, signs, scale)) = thirty_two::<true>(&kind, g, values, importance, mean) else {
+                continue;
+            };
+            for (k, index) in indices.into_iter().enumerate() {
+                out[2 + 8 * g + k] = index as u8;
+            }
+            for (k, signs) in signs.into_iter().enumerate() {
+                words[g] |= u32::from(signs & 127) << (7 * k);
+            }
+            factors[g] = scale;
+        }
+        let Some((d, codes)) = scales(&factors) else {
+            out.fill(0);
+            return;
+        };
+        out[..2].copy_from_slice(&half(d * 1.0125));
+        for ((out, word), code) in out[66..].as_chunks_mut().0.iter_mut().zip(words).zip(codes) {
+            *out = (word | u32::from(code) << 28).to_le_bytes();
+        }
+    }
+}
+
+impl Pack<110, 256> for IQ3_S {
+    #[inline(always)]
+    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 110]) {
+        let kind = Kind { grid: neighbours::iq3_s(), tries: 19, again: Again::AllIfAny, least: 0.0 };
+        let mean = 2.0 * square(values) / 256.0;
+        let mut factors = [0.0; 8];
+        // Indices and signs of the groups that are not all zeros, one after the other: ggml leaves no room for those that
+        // are, so that the groups behind them are decoded with another's indices.
+        let mut at = 0;
+        out.fill(0);
+        for (g, values) in values.as_chunks().0.iter().enumerate() {
+            let Some((indices, signs, scale)) = thirty_two::<false>(&kind, g, values, importance, mean) else {
+                continue;
+            };
+            for (k, index) in indices.into_iter().enumerate() {
+                out[2 + 8 * at + k] = index as u8;
+                out[66 + g] |= ((index >> 8) << k) as u8;
+            }
+            out[74 + 4 * at..78 + 4 * at].copy_from_slice(&signs);
+            at += 1;
+            factors[g] = scale;
+        }
+        let Some((d, codes)) = scales(&factors) else { return };
+        out[..2].copy_from_slice(&half(d * 1.033));
+        nibbles(&codes, &mut out[106..]);
+    }
+}

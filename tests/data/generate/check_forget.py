@@ -1,0 +1,169 @@
+"""Loads what `amn forget` writes with the libraries that it is for, and compares their weights with ours.
+
+    python check_forget.py AMN [SCHEME…]
+
+Makes a tiny Llama in BF16 (transformers), encodes it with AMN into each scheme, loads the result and compares every weight
+with `amn remember` of the same output, bit for bit. transformers 5.23, bitsandbytes 0.50.2, compressed-tensors 0.20,
+gguf 0.19.0; MLX 0.32.4 and mlx-lm 0.32.2 for the schemes of MLX, which are left out where they cannot be imported.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+SCHEMES = [
+    "nf4", "nf4-dq", "fp4", "fp4-dq", "int8", "fp8-block", "fp8-tensor", "fp8-block-ue8m0", "fp8", "fp8-channel", "fp8-block-ct",
+    "w4a16", "w4a16-asym", "w8a16", "w8a8", "nvfp4-ct", "mxfp4", "mxfp8", "gptq", "gptq-int8", "awq", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
+    "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0",
+]
+
+
+def make(directory):
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
+        vocab_size=512, max_position_embeddings=128, tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(directory)
+
+
+def amn(program, *arguments):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return done.stdout
+
+
+def ours(directory):
+    weights = {}
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        weights.update(load_file(file))
+    return weights
+
+
+def dequantized(scheme, directory):
+    """The library's own weights, by name."""
+    if scheme in ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8"):
+        import bitsandbytes as bnb
+
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map="cpu")
+        weights = {}
+        for name, module in model.named_modules():
+            if isinstance(module, bnb.nn.Linear4bit):
+                state = module.weight.quant_state
+                weights[name + ".weight"] = bnb.functional.dequantize_4bit(module.weight.data, state)
+            elif isinstance(module, bnb.nn.Linear8bitLt):
+                scb = module.weight.SCB if module.weight.SCB is not None else module.state.SCB
+                codes = module.weight.CB if module.weight.CB is not None else module.weight.data
+                weights[name + ".weight"] = bnb.functional.int8_vectorwise_dequant(codes, scb).to(torch.bfloat16)
+        return weights
+    if scheme.startswith("fp8-") and not scheme.endswith("ct") and scheme != "fp8-channel":
+        from transformers import FineGrainedFP8Config
+
+        text = json.loads((Path(directory) / "config.json").read_text())["quantization_config"]
+        size = text.get("weight_block_size")
+        config = FineGrainedFP8Config(dequantize=True, weight_block_size=tuple(size) if size else None)
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, quantization_config=config)
+        return {k: v.to(torch.bfloat16) for k, v in model.state_dict().items()}
+    if scheme in ("gptq", "gptq-int8", "awq"):
+        return {}
+    from transformers import CompressedTensorsConfig
+
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.bfloat16, quantization_config=CompressedTensorsConfig(run_compressed=False)
+    )
+    return {k: v for k, v in model.state_dict().items() if k.endswith("weight")}
+
+
+def compare(scheme, theirs, mine):
+    compared = 0
+    for name, tensor in theirs.items():
+        if name not in mine:
+            continue
+        a, b = tensor.detach().to(torch.float32).reshape(-1), mine[name].to(torch.float32).reshape(-1)
+        if not torch.equal(a, b):
+            n = (a != b).sum().item()
+            raise AssertionError(f"{name}: {n} of {a.numel()} differ, e.g. {a[a != b][:3]} and {b[a != b][:3]}")
+        compared += 1
+    return compared
+
+
+def check_gguf(program, scheme, model, work):
+    import gguf
+
+    out = work / "out.gguf"
+    amn(program, "forget", model, "--to", scheme, "-o", out)
+    back = work / "back.safetensors"
+    amn(program, "remember", out, "--to", "f32", "-o", back)
+    mine = load_file(back)
+    reader = gguf.GGUFReader(out)
+    for t in reader.tensors:
+        values = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32).reshape(-1)
+        if not np.array_equal(values, mine[t.name].to(torch.float32).numpy().reshape(-1)):
+            raise AssertionError(t.name)
+    return len(reader.tensors)
+
+
+def check_mlx(program, scheme, model, work):
+    import mlx.core as mx
+    from mlx_lm import load
+
+    out = work / "out"
+    amn(program, "forget", model, "--to", scheme, "-o", out)
+    back = work / "back"
+    amn(program, "remember", out, "-o", back)
+    mine = ours(back)
+    (out / "tokenizer.json").exists()
+    from mlx_lm.utils import load_model
+
+    loaded, _ = load_model(out)
+    compared = 0
+    for name, module in loaded.named_modules():
+        if hasattr(module, "scales") and hasattr(module, "bits"):
+            biases = module.biases if "biases" in module else None
+            w = mx.dequantize(module.weight, module.scales, biases, module.group_size, module.bits, mode=module.mode)
+            a = np.array(w.astype(mx.float32))
+            if not np.array_equal(a, mine[name + ".weight"].to(torch.float32).numpy()):
+                raise AssertionError(name)
+            compared += 1
+    return compared
+
+
+def main():
+    program, schemes = sys.argv[1], sys.argv[2:] or SCHEMES
+    failed = 0
+    with tempfile.TemporaryDirectory() as work:
+        model = Path(work) / "tiny"
+        make(model)
+        for scheme in schemes:
+            here = Path(tempfile.mkdtemp(dir=work))
+            try:
+                if scheme.startswith("gguf:"):
+                    n = check_gguf(program, scheme, model, here)
+                elif scheme.startswith("mlx"):
+                    n = check_mlx(program, scheme, model, here)
+                else:
+                    out, back = here / "out", here / "back"
+                    amn(program, "forget", model, "--to", scheme, "-o", out)
+                    amn(program, "remember", out, "-o", back)
+                    n = compare(scheme, dequantized(scheme, out), ours(back))
+                print(f"{scheme}: {n} tensors equal")
+                failed += n == 0
+            except ImportError as e:
+                print(f"{scheme}: left out ({e})")
+            except Exception as e:  # whatever a library says
+                failed += 1
+                print(f"{scheme}: FAILED: {type(e).__name__}: {str(e)[:400]}")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
