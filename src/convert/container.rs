@@ -228,11 +228,11 @@ mod gguf {
                 all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
             }
         }
-        if quantized {
+        if quantized || options.encodes() {
             all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
         }
         all.extend_from_slice(&options.gguf_metadata);
-        let stale = |key: &str| is_split_key(key) || key == VERSION && !quantized;
+        let stale = |key: &str| is_split_key(key) || key == VERSION && !quantized && !options.encodes();
         Keys::new(model.gguf().map(|source| &source.metadata), stale, &all)
     }
 

@@ -102,6 +102,6 @@ impl Method for CompressedTensors {
             "type": "int",
         });
         let activations = if self.activations { activations } else { Value::Null };
-        Some(ct_config::config(self.format(), weights, activations, skipped))
+        Some(ct_config::config(self.format(), &weights, &activations, skipped))
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// The config of a model all of whose weights are in `format`, but for `ignore`.
-pub(super) fn config(format: &str, weights: Value, activations: Value, ignore: &[String]) -> Value {
+pub(super) fn config(format: &str, weights: &Value, activations: &Value, ignore: &[String]) -> Value {
     json!({
         "config_groups": {
             "group_0": {

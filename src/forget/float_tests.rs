@@ -28,7 +28,7 @@ fn granularity(text: &str) -> Granularity {
 }
 
 /// The method of a case; none if this build leaves it out.
-fn method(text: &str) -> Option<Box<dyn Method>> {
+fn method_of(text: &str) -> Option<Box<dyn Method>> {
     let words: Vec<&str> = text.split(' ').collect();
     let transformers = |powers, ragged| Fp8Layout::Transformers { powers, ragged };
     let fp8 = |layout, text| Some(Box::new(Fp8 { layout, granularity: granularity(text) }) as Box<dyn Method>);
@@ -179,7 +179,7 @@ fn check(file: &Path) -> (usize, usize) {
     let bytes = std::fs::read(file).unwrap();
     let metadata = SafeTensors::read_metadata(&bytes).unwrap().1.metadata().clone().unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let Some(method) = method(&metadata["method"]) else { return (0, 0) };
+    let Some(method) = method_of(&metadata["method"]) else { return (0, 0) };
     let input = tensors.tensor("weights").unwrap();
     let (dtype, values) = widened(&input);
     let weight = Weight { name: &metadata["name"], shape: input.shape(), dtype };
@@ -236,6 +236,54 @@ fn check_all(dir: &Path) -> usize {
     println!("{} files, {} values, {} bytes differ", files.len(), sums.0, sums.1);
     assert_eq!(sums.1, 0);
     files.len()
+}
+
+#[test]
+fn what_does_not_fit() {
+    let objects = |method: &str, name: &str, shape: &[usize]| {
+        let method = method_of(method);
+        method.is_some_and(|method| method.objection(&Weight { name, shape, dtype: TargetDtype::BF16 }).is_some())
+    };
+    for (method, name, shape) in [
+        ("fp8 transformers float 128x128", "a.weight", &[100, 128][..]),
+        ("fp8 transformers float 128x128", "a.weight", &[128]),
+        ("fp8 transformers ragged 128x128", "a.experts.up", &[2, 100, 128]),
+        ("fp8 transformers float tensor", "a.experts.up", &[2, 128, 128]),
+        ("fp8 transformers float channel", "a.weight", &[128, 128]),
+        ("fp8 compressed_tensors channel", "a.weight", &[2, 1 << 20]),
+        ("fp8 compressed_tensors tensor", "a.bias", &[2, 2]),
+        ("mxfp4 compressed_tensors own", "a.weight", &[32, 48]),
+        ("mxfp4 gpt_oss own", "a.weight", &[2, 32, 32]),
+        ("mxfp4 gpt_oss own", "a.experts.up", &[2, 48, 32]),
+        ("mxfp8 gpt_oss own", "a.experts.up", &[2, 32, 32]),
+        ("mxfp8 model_opt ggml", "a.weight", &[32, 32]),
+    ] {
+        assert!(objects(method, name, shape), "{method} {name} {shape:?}");
+    }
+    for (method, name, shape) in [
+        ("fp8 transformers ragged 128x128", "a.weight", &[100, 130][..]),
+        ("fp8 transformers float 128x128", "a.experts.up", &[2, 128, 256]),
+        ("fp8 compressed_tensors 128x128", "a.weight", &[1, 1]),
+        ("mxfp4 gpt_oss own", "a.experts.up", &[2, 32, 7]),
+    ] {
+        assert!(!objects(method, name, shape), "{method} {name} {shape:?}");
+    }
+}
+
+#[test]
+fn configs_name_what_stays() {
+    let skipped = ["lm_head".to_owned()];
+    for (method, key) in [
+        ("fp8 transformers ue8m0 128x128", "modules_to_not_convert"),
+        ("fp8 compressed_tensors channel", "ignore"),
+        ("mxfp4 gpt_oss own", "modules_to_not_convert"),
+        ("mxfp8 model_opt own", "ignore"),
+    ] {
+        let config = method_of(method).unwrap().config(&skipped).unwrap();
+        assert_eq!(config[key], serde_json::json!(skipped), "{method}");
+    }
+    let config = method_of("fp8 compressed_tensors 64x32").unwrap().config(&[]).unwrap();
+    assert_eq!(config["config_groups"]["group_0"]["weights"]["block_structure"], serde_json::json!([64, 32]));
 }
 
 #[test]

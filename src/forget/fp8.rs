@@ -173,7 +173,7 @@ impl Method for Fp8 {
                         ct::floats(8, "group", true, Some(block[1]), Value::Null),
                     ),
                 };
-                Some(ct::config("float-quantized", weights, activations, skipped))
+                Some(ct::config("float-quantized", &weights, &activations, skipped))
             }
             Fp8Layout::ComfyUi { .. } => None,
         }
@@ -218,7 +218,7 @@ impl Encode for Encoder {
 
     fn grid(&self) -> Grid {
         let [row_align, col_align] = if self.whole { [1, 1] } else { self.block };
-        Grid { rows: self.rows, cols: self.cols, row_align, col_align, load_bits: 0.0, transposed: false }
+        Grid { rows: self.rows, cols: self.cols, row_align, col_align, load_bits: 8.0, transposed: false }
     }
 
     fn survey(&self) -> Option<Survey> {

@@ -151,7 +151,7 @@ impl Method for Mx {
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let of = |bits, format| {
             let more = json!({"scale_dtype": "torch.uint8"});
-            ct::config(format, ct::floats(bits, "group", false, Some(BLOCK), more), Value::Null, skipped)
+            ct::config(format, &ct::floats(bits, "group", false, Some(BLOCK), more), &Value::Null, skipped)
         };
         let algo = if self.wide { "MXFP8" } else { "MXFP4" };
         Some(match self.layout {
@@ -185,7 +185,7 @@ impl Encode for Rows {
     }
 
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 0.0, transposed: false }
+        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 8.0, transposed: false }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
@@ -216,7 +216,7 @@ impl Encode for Stack {
 
     fn grid(&self) -> Grid {
         let (rows, cols) = (self.rows, self.outputs);
-        Grid { rows, cols, row_align: BLOCK, col_align: 1, load_bits: 64.0, transposed: true }
+        Grid { rows, cols, row_align: BLOCK, col_align: 1, load_bits: 72.0, transposed: true }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {

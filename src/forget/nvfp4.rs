@@ -68,7 +68,7 @@ impl Method for Nvfp4 {
             Self::CompressedTensors => {
                 let more = json!({"scale_dtype": "torch.float8_e4m3fn"});
                 let weights = ct::floats(4, "tensor_group", false, Some(BLOCK), more);
-                ct::config("nvfp4-pack-quantized", weights, Value::Null, skipped)
+                ct::config("nvfp4-pack-quantized", &weights, &Value::Null, skipped)
             }
         })
     }
@@ -117,7 +117,7 @@ impl Encode for Encoder {
     }
 
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 0.0, transposed: false }
+        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 8.0, transposed: false }
     }
 
     fn survey(&self) -> Option<Survey> {

@@ -115,6 +115,13 @@ impl Own for half::f16 {
 impl Own for half::bf16 {
     const EPSILON: f32 = 1.0 / 128.0;
     const SMALLEST: f32 = f32::MIN_POSITIVE;
+
+    /// Without care for what NaN holds: that of an operation holds nothing, and stays NaN.
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        let bits = x.to_bits();
+        f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+    }
 }
 
 /// Whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks are smaller.
@@ -168,5 +175,88 @@ fn row<R: Recipe>(values: &[f32], factor: f32, scale: f32, codes: &mut [u8], bac
     if !factor.is_finite() {
         // Zero times infinity is NaN, which `narrow` gives as a number.
         back.iter_mut().zip(codes).for_each(|(back, code)| *back = R::Code::widen(*code) * scale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::simd::{Level, perform};
+
+    /// Values of all scales, with both zeros, subnormals and an outlier.
+    fn values(n: usize) -> Vec<f32> {
+        let mut state = 7u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from_bits((state >> 1) % (40 << 23) + (100 << 23)) * if state & 1 == 0 { 1.0 } else { -1.0 }
+        };
+        let mut values: Vec<f32> = (0..n).map(|_| bf16::from_f32(next()).to_f32()).collect();
+        values[..4].copy_from_slice(&[0.0, -0.0, f32::from_bits(1 << 16), -f32::MIN_POSITIVE]);
+        values[n / 2] = 1e30;
+        values
+    }
+
+    /// compressed-tensors in BF16, as its operations are, one by one.
+    fn twin(values: &[f32], width: usize, [rows, cols]: [usize; 2]) -> (Vec<u8>, Vec<f32>) {
+        let to_bf16 = |x: f32| bf16::from_f32(x).to_f32();
+        let height = values.len() / width;
+        let mut codes = vec![0; values.len()];
+        let mut scales = vec![];
+        for top in (0..height).step_by(rows) {
+            for left in (0..width).step_by(cols) {
+                let places =
+                    (top..height.min(top + rows)).flat_map(|r| (left..width.min(left + cols)).map(move |c| (r, c)));
+                let places: Vec<usize> = places.map(|(r, c)| r * width + c).collect();
+                let max = places.iter().fold(0.0f32, |max, &i| max.max(values[i].abs()));
+                let scale = match to_bf16(max / 448.0) {
+                    0.0 => 0.007_812_5,
+                    scale => scale,
+                };
+                scales.push(scale);
+                for i in places {
+                    let x = (to_bf16(values[i] / scale) + 0.0).clamp(-448.0, 448.0);
+                    let distance = |code: u8| (E4M3::widen(code) - x.abs()).abs();
+                    let nearest =
+                        (0..0x7fu8).min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+                    codes[i] = nearest.unwrap() | if x.is_sign_negative() { 0x80 } else { 0 };
+                }
+            }
+        }
+        (codes, scales)
+    }
+
+    #[test]
+    fn blocks_are_as_one_value_at_a_time() {
+        let (height, width) = (19, 53);
+        let values = values(height * width);
+        for block in [[1, 53], [8, 16], [19, 53], [3, 1], [32, 64]] {
+            let (codes, scales) = twin(&values, width, block);
+            for level in Level::available() {
+                let mut ours = Blocks {
+                    values: &values,
+                    width,
+                    rows: block[0],
+                    cols: block[1],
+                    max: None,
+                    codes: &mut vec![0; values.len()],
+                    back: &mut vec![0.0; values.len()],
+                    scales: &mut vec![0.0; scales.len()],
+                    recipe: PhantomData::<CompressedTensors<bf16>>,
+                };
+                perform(level, &mut ours);
+                assert_eq!((&*ours.codes, &*ours.scales), (&*codes, &*scales), "{block:?} {level:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_but_zero() {
+        assert_eq!(Transformers::<false>::scale(0.0), (1.0, 1.0));
+        assert_eq!(Transformers::<true>::scale(0.0), (1.0, 1.0));
+        assert_eq!(CompressedTensors::<bf16>::scale(0.0), (0.007_812_5, 0.007_812_5));
+        // Where the library has NaN.
+        assert_eq!(ComfyKitchen::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
     }
 }

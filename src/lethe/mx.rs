@@ -26,7 +26,8 @@ pub(crate) trait Format: Narrow {
 impl Format for E2M1 {}
 impl Format for E4M3 {}
 
-/// The power of two of a stored exponent, and what values meet.
+/// The power of two of a stored exponent, and what values are multiplied by: where libraries divide by a power of two,
+/// its inverse gives the same bits.
 #[inline(always)]
 fn shared(exponent: i32, factor: f32) -> Shared {
     let byte = exponent as u8;
@@ -59,15 +60,15 @@ impl<E: Own, N: Format> Recipe<BLOCK> for CompressedTensors<E, N> {
         let exponent = (biased(power) - N::EXPONENT).max(0);
         if E::round(f32::from_bits((biased(power) as u32) << 23)) == f32::INFINITY {
             // Nothing is left of a value over infinity, and infinity's exponent as an integer is none.
-            return shared(127, f32::INFINITY);
+            return shared(127, 0.0);
         }
         let scale = E::round(f32_from_exponent(exponent as u8));
-        if scale == 0.0 { shared(127, 1.0) } else { shared(exponent, scale) }
+        if scale == 0.0 { shared(127, 1.0) } else { shared(exponent, 1.0 / scale) }
     }
 
     #[inline(always)]
     fn meet(&self, x: f32, factor: f32) -> f32 {
-        E::round(x / factor)
+        E::round(x * factor)
     }
 
     #[inline(always)]
@@ -87,12 +88,12 @@ impl Recipe<BLOCK> for ModelOpt<E2M1> {
     fn share(&self, max: f32) -> Shared {
         let descale = max / 6.0;
         let exponent = if descale > 0.0 { ceil_log2(descale).max(-127) } else { -127 };
-        shared(exponent + 127, f32_from_exponent((exponent + 127) as u8))
+        shared(exponent + 127, 1.0 / f32_from_exponent((exponent + 127) as u8))
     }
 
     #[inline(always)]
     fn meet(&self, x: f32, factor: f32) -> f32 {
-        x / factor
+        x * factor
     }
 
     #[inline(always)]
@@ -153,12 +154,12 @@ impl<const MODE: u8, N: Format> Recipe<BLOCK> for TorchAo<MODE, N> {
             _ => biased(max),
         };
         let exponent = (exponent - N::EXPONENT).max(0);
-        shared(exponent, f32_from_exponent(exponent.max(1) as u8))
+        shared(exponent, 1.0 / f32_from_exponent(exponent.max(1) as u8))
     }
 
     #[inline(always)]
     fn meet(&self, x: f32, factor: f32) -> f32 {
-        x / factor
+        x * factor
     }
 
     #[inline(always)]
@@ -201,12 +202,12 @@ impl Recipe<BLOCK> for Ggml {
     #[inline(always)]
     fn share(&self, max: f32) -> Shared {
         let exponent = if max > 0.0 { floor_log2(max) + 125 } else { 0 };
-        shared(exponent, f32_from_exponent(exponent as u8))
+        shared(exponent, 1.0 / f32_from_exponent(exponent as u8))
     }
 
     #[inline(always)]
     fn meet(&self, x: f32, factor: f32) -> f32 {
-        x / factor
+        x * factor
     }
 
     #[inline(always)]

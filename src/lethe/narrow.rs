@@ -1,7 +1,8 @@
 //! Rounding to floats of eight bits or four, to nearest even, without branches.
 //!
 //! Formats: OCP 8-bit floating point and microscaling formats. What is too large becomes the largest finite value, as
-//! in the casts of torch 2.15 and in the clamps that the libraries put before them.
+//! by the clamps that libraries put before the cast. torch's cast itself does so for E4M3 (2.15; older ones give NaN),
+//! while that to E5M2 gives infinity.
 
 use crate::remember::fp8::{E4M3, E5M2};
 
@@ -83,7 +84,7 @@ pub(crate) fn ceil_log2(x: f32) -> i32 {
     let bits = f64::from(x).to_bits();
     let exponent = (bits >> 52) as i32 - 1023;
     let fraction = bits & ((1 << 52) - 1);
-    exponent + i32::from(fraction > slack(exponent) << 29)
+    exponent + i32::from(fraction > PLACES[last_place(exponent)] << 29)
 }
 
 /// `floor(log2(x))` where the logarithm is rounded to f32: just below a power of two, it is the power's.
@@ -92,16 +93,19 @@ pub(crate) fn floor_log2(x: f32) -> i32 {
     let bits = f64::from(x).to_bits();
     let next = (bits >> 52) as i32 - 1022;
     let below = (1 << 52) - (bits & ((1 << 52) - 1));
-    // Seen from the power, the logarithm below it lies as that of the inverse above the inverse, at half the distance.
-    next - i32::from(below > slack(-next) << 30)
+    // The logarithm below a power is that of the inverse above the inverse, and places there are half as far apart.
+    next - i32::from(below > PLACES[last_place(-next) + 1] << 29)
 }
 
-/// Places of f32 that a value can lie above 2^`exponent` with a logarithm that is rounded to `exponent`: half the last
-/// place of that, over log2(e).
+/// Places of f32 that a value can lie above a power of two with a logarithm that is rounded to the power's, by what
+/// [`last_place`] says: half of that place, over log2(e).
+const PLACES: [u64; 9] = [0, 0, 1, 2, 5, 11, 22, 44, 88];
+
+/// How far the last place of f32 is moved by the size of a logarithm just above `exponent`.
 #[inline(always)]
-fn slack(exponent: i32) -> u64 {
+fn last_place(exponent: i32) -> usize {
     let above = if exponent < 0 { -exponent - 1 } else { exponent };
-    [0, 0, 1, 2, 5, 11, 22, 44][(above.max(1).ilog2() & 7) as usize]
+    above.max(1).ilog2() as usize & 7
 }
 
 #[cfg(test)]
@@ -146,7 +150,7 @@ mod tests {
     fn codes_are_the_nearest() {
         check::<E4M3>(0x7f, E4M3::widen);
         check::<E5M2>(0x7c, E5M2::widen);
-        check::<E2M1>(8, |code| crate::remember::fp8::finite::<1, 1>(code));
+        check::<E2M1>(8, crate::remember::fp8::finite::<1, 1>);
         assert_eq!((narrow::<E4M3>(f32::NAN).0 & 0x7f, narrow::<E5M2>(f32::NAN).0 & 0x7f), (0x7f, 0x7f));
     }
 

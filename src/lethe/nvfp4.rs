@@ -78,3 +78,33 @@ impl<E: Own> Recipe<BLOCK> for CompressedTensors<E> {
         narrow::<E2M1>(x + 0.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lethe::groups::Groups;
+    use crate::simd::{Level, perform};
+
+    /// modelopt's own result is NaN: zero over zero.
+    #[test]
+    fn nothing_but_zero() {
+        for level in Level::available() {
+            let (mut codes, mut shared, mut back) = ([0xff; 16], [0; 2], [f32::NAN; 32]);
+            let recipe = &ModelOpt(multiplier(0.0));
+            perform(
+                level,
+                &mut Groups { recipe, values: &[-0.0; 32], codes: &mut codes, shared: &mut shared, back: &mut back },
+            );
+            assert_eq!((codes, shared, back), ([0; 16], [0x38; 2], [0.0; 32]));
+        }
+    }
+
+    #[test]
+    fn scales_of_tensors() {
+        assert_eq!(multiplier(2688.0), 1.0);
+        assert_eq!(divisor::<f32>(2688.0), 1.0);
+        // Too large for F16: the library then has one.
+        assert_eq!((divisor::<half::f16>(0.04), divisor::<half::f16>(0.25)), (1.0, 10752.0));
+        assert_eq!(divisor::<half::bf16>(0.0), 1.0);
+    }
+}
