@@ -139,7 +139,7 @@ fn decoded(encoded: &Encoded, method: &dyn Method) -> Vec<f32> {
     let model = dir.path().join("model.safetensors");
     std::fs::write(&model, safetensors::serialize(tensors, None).unwrap()).unwrap();
     if let Some(config) = method.config(&[]) {
-        let config = serde_json::json!({ method.config_key(): config });
+        let config = serde_json::json!({ "quantization_config": config });
         std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
     }
     let bytes = crate::parse(&model).unwrap().remember_to_bytes(TargetDtype::F32).unwrap();

@@ -9,6 +9,7 @@ use super::imatrix::Imatrix;
 use super::mixture::{self, Mixture, ModelFacts, Shape};
 use super::{Forget, Method};
 use crate::config::read_small;
+use crate::lethe::ggml::requires_importance;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Settles the type of each tensor.
@@ -44,10 +45,7 @@ pub(super) fn choose(
         if dtype == subject.stored {
             return Ok(Choice::Keep(format!("it is {dtype} already")));
         }
-        if methods.imatrix.is_none() && mixture.requires_imatrix(subject.weight.name, dtype) {
-            let what = format!("tensor `{}`: it takes an importance matrix (--imatrix)", subject.weight.name);
-            return Err(AnamnesisError::unsupported(format!("encoding to {dtype}"), what));
-        }
+        methods.check(&mixture, subject, dtype)?;
         Ok(encode(&methods.of(dtype), &dtype.to_string(), subject))
     };
     let all = subjects.iter().zip(chosen).map(&mut choice).collect::<Result<_>>()?;
@@ -61,6 +59,22 @@ struct Methods {
 }
 
 impl Methods {
+    /// Whether what is known of the columns' importance will do for `subject`.
+    fn check(&self, mixture: &Mixture, subject: &Subject<'_>, dtype: Dtype) -> Result<()> {
+        let name = subject.weight.name;
+        if !mixture.requires_imatrix(name, dtype) && !requires_importance(dtype) {
+            return Ok(());
+        }
+        let what = match &self.imatrix {
+            None => "it takes an importance matrix (--imatrix)",
+            Some(imatrix) if imatrix.of_tensor(name, subject.weight.shape)?.is_none() => {
+                "the importance matrix does not have it"
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(AnamnesisError::unsupported(format!("encoding to {dtype}"), format!("tensor `{name}`: {what}")))
+    }
+
     fn of(&mut self, dtype: Dtype) -> Arc<dyn Method> {
         let imatrix = &self.imatrix;
         let make = || Arc::new(Ggml { dtype, imatrix: imatrix.clone() }) as Arc<dyn Method>;

@@ -2,7 +2,7 @@
 
 mod layout;
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 
 pub(super) use self::layout::{Form, Packing, Place};
 use super::{Encode, Put, Stored, Values, Weight};

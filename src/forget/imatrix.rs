@@ -47,11 +47,6 @@ impl Imatrix {
         self.entries.get(name).map(Vec::as_slice)
     }
 
-    /// Number of tensors.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// The numbers of the tensor `name` with these dimensions, outermost first, in llama.cpp's words or in those of
     /// Hugging Face. An expert by itself gets its own.
     ///

@@ -3,9 +3,6 @@
 //!
 //! Layout: MLX 0.32.4 `mx.quantize`; config: mlx-lm 0.32.2 `utils.py` (`quantize_model`).
 
-#[cfg(test)]
-mod tests;
-
 use serde_json::{Value, json};
 
 use super::grouped::{Form, Grouped, Packing, Place, objection};
@@ -27,8 +24,6 @@ pub(crate) enum Mlx {
 }
 
 impl Mlx {
-    pub(crate) const INT4: Self = Self::Affine { bits: 4, group: 64 };
-
     fn bits_and_group(self) -> (usize, usize) {
         match self {
             Self::Affine { bits, group } => (bits, group),

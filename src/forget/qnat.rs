@@ -106,7 +106,7 @@ mod tests {
     use super::super::tests::{by_name, bytes_of, data, encode, values_of};
     use super::*;
     use crate::TargetDtype;
-    use crate::write::qnat::{Tensor, layout_as};
+    use crate::write::qnat::{Tensor, layout};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             }
             assert_eq!(*stored, want, "{name}");
             let tensor = Tensor { name: weight.name(), shape, block, blocks: encoder.count() };
-            let layout = layout_as(&[tensor], &HashMap::new(), double).unwrap();
+            let layout = layout(&[tensor], &HashMap::new(), double).unwrap();
             let mut whole = layout.pieces[0].1.clone();
             assert_eq!(layout.offsets, [whole.len() as u64]);
             whole.extend(stored);

@@ -10,15 +10,25 @@ mod tests;
 
 use half::{bf16, f16};
 
-use self::rules::{Awq, Gptq, Mlx, Signed};
+#[cfg(feature = "awq")]
+use self::rules::Awq;
+#[cfg(feature = "gptq")]
+use self::rules::Gptq;
+use self::rules::{Mlx, Signed};
 use crate::TargetDtype;
 use crate::simd::{Level, Routine, perform};
 
 /// Whose arithmetic it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    CompressedTensors { symmetric: bool },
-    Gptq { symmetric: bool },
+    CompressedTensors {
+        symmetric: bool,
+    },
+    #[cfg(feature = "gptq")]
+    Gptq {
+        symmetric: bool,
+    },
+    #[cfg(feature = "awq")]
     Awq,
     Mlx,
 }
@@ -86,7 +96,7 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
 }
 
 /// Values that are compared side by side.
-const LANES: usize = 32;
+const LANES: usize = 16;
 
 /// The smallest and the largest of what `take` makes of values.
 #[inline(always)]
@@ -96,20 +106,20 @@ fn extremes(values: &[f32], take: impl Fn(f32) -> f32) -> (f32, f32) {
     for run in runs {
         for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(run) {
             let x = take(x);
-            *low = if x < *low { x } else { *low };
-            *high = if x > *high { x } else { *high };
+            // `min`, not a comparison, of which LLVM would make a store under a mask.
+            *low = low.min(x);
+            *high = high.max(x);
         }
     }
     for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(rest) {
-        let x = take(x);
-        *low = if x < *low { x } else { *low };
-        *high = if x > *high { x } else { *high };
+        *low = low.min(take(x));
+        *high = high.max(take(x));
     }
-    let mut all = (low[0], high[0]);
-    for (&low, &high) in low.iter().zip(&high) {
-        all = (if low < all.0 { low } else { all.0 }, if high > all.1 { high } else { all.1 });
+    let (mut least, mut most) = (low[0], high[0]);
+    for (low, high) in low.into_iter().zip(high) {
+        (least, most) = (least.min(low), most.max(high));
     }
-    all
+    (least, most)
 }
 
 /// All groups of a run of values.
@@ -166,7 +176,9 @@ impl Quantizer {
             (Rule::CompressedTensors { symmetric: false }, TargetDtype::F32) => signed!(f32, false),
             (Rule::CompressedTensors { symmetric: false }, TargetDtype::F16) => signed!(f16, false),
             (Rule::CompressedTensors { symmetric: false }, TargetDtype::BF16) => signed!(bf16, false),
+            #[cfg(feature = "gptq")]
             (Rule::Gptq { symmetric }, _) => run!(Gptq::new(bits, symmetric)),
+            #[cfg(feature = "awq")]
             (Rule::Awq, _) => run!(Awq),
             (Rule::Mlx, TargetDtype::F32) => run!(Mlx::<f32>::new(bits)),
             (Rule::Mlx, TargetDtype::F16) => run!(Mlx::<f16>::new(bits)),

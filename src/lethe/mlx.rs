@@ -2,7 +2,8 @@
 //!
 //! Formulas: MLX 0.32.4 `mlx/ops.cpp` (`fp_quantize`), as its CPU wheel computes them: exponents of MX are rounded up, and
 //! wrap around below 2^-127; of two FP4 values that are equally near it takes the smaller one; nothing becomes a negative
-//! zero of FP4. Everything is rounded to the type of the model in between.
+//! zero of FP4. Everything is rounded to the type of the model in between. Only where a value is 2^20 times the largest
+//! scale of NVFP4 this differs: all FP4 values are equally far in F32 then, and MLX takes zero; here it is the largest.
 
 #[cfg(test)]
 mod tests;
@@ -204,11 +205,10 @@ impl<F: Float, E: Element> Routine for Run<'_, F, E> {
             let mut lanes = [0.0f32; 16];
             for run in values.as_chunks::<16>().0 {
                 for (lane, x) in lanes.iter_mut().zip(run) {
-                    let x = x.abs();
-                    *lane = if x > *lane { x } else { *lane };
+                    *lane = lane.max(x.abs());
                 }
             }
-            let most = lanes.iter().fold(0.0f32, |most, &x| if x > most { x } else { most });
+            let most = lanes.into_iter().fold(0.0f32, |most, x| most.max(x));
             let (stored, divisor, factor) = F::scale(rounded::<E>(most / F::LARGEST));
             *scale = stored;
             for ((&x, code), back) in values.iter().zip(codes).zip(back) {

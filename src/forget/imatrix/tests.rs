@@ -32,7 +32,7 @@ fn values_are_those_of_llama_cpp() {
         let datasets: Vec<&str> = expected["datasets"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         assert_eq!(matrix.datasets, datasets, "{file}");
         let entries = expected["entries"].as_object().unwrap();
-        assert_eq!(matrix.len(), entries.len(), "{file}");
+        assert_eq!(matrix.entries.len(), entries.len(), "{file}");
         for (name, hex) in entries {
             let values = matrix.get(name).unwrap();
             let bytes = values.iter().flat_map(|value| value.to_le_bytes());

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+#[cfg(any(feature = "gptq", feature = "awq"))]
 use half::f16;
 
 use super::{Numbers, Recipe, clamp, nearest};
@@ -79,18 +80,21 @@ impl<E: Element, const SYMMETRIC: bool> Recipe for Signed<E, SYMMETRIC> {
 /// Formulas: gptqmodel 7.7.0 `quantization/quantizer.py` (`Quantizer.find_params`, without `mse`), and
 /// `nn_modules/qlinear/__init__.py` (`pack_original`) of the weight as it was. Where a scale vanishes in F32, codes that
 /// the library makes of NaN are 0 here, and zero points beyond the range are its end.
+#[cfg(feature = "gptq")]
 #[derive(Clone, Copy)]
 pub(super) struct Gptq {
     largest: f32,
     symmetric: bool,
 }
 
+#[cfg(feature = "gptq")]
 impl Gptq {
     pub(super) fn new(bits: usize, symmetric: bool) -> Self {
         Self { largest: largest(bits), symmetric }
     }
 }
 
+#[cfg(feature = "gptq")]
 impl Recipe for Gptq {
     #[inline(always)]
     fn take(self, x: f32) -> f32 {
@@ -128,9 +132,11 @@ impl Recipe for Gptq {
 ///
 /// Formulas: AutoAWQ 0.2.9 `quantize/quantizer.py` (`pseudo_quantize_tensor`). `modules/linear/gemm.py`
 /// (`WQLinear_GEMM.from_linear`) finds the same codes again.
+#[cfg(feature = "awq")]
 #[derive(Clone, Copy)]
 pub(super) struct Awq;
 
+#[cfg(feature = "awq")]
 impl Recipe for Awq {
     #[inline(always)]
     fn take(self, x: f32) -> f32 {

@@ -190,25 +190,25 @@ def main():
         path.unlink()
     for dtype in (BF16, F16, F32):
         label = LABEL[dtype]
-        compressed_tensors_case(OUT, f"ct_w4a16_{label}", 24, 256, dtype, 4, 128)
+        compressed_tensors_case(OUT, f"ct_w4a16_{label}", 20, 128, dtype, 4, 128)
         compressed_tensors_case(OUT, f"ct_w4a16_asym_{label}", 41, 64, dtype, 4, 32, symmetric=False)
-        compressed_tensors_case(OUT, f"ct_w8a16_{label}", 24, 75, dtype, 8, None)
-        compressed_tensors_case(OUT, f"ct_w8a8_{label}", 24, 75, dtype, 8, None, activations=True)
-        gptq_case(OUT, f"gptq_b4_sym_{label}", 32, 256, dtype, 4, 128, True, "gptq")
-        gptq_case(OUT, f"gptq_b4_asym_{label}", 32, 128, dtype, 4, 32, False, "gptq")
-        awq_case(OUT, f"awq_g64_{label}", 32, 128, dtype, 64)
+        compressed_tensors_case(OUT, f"ct_w8a16_{label}", 20, 75, dtype, 8, None)
+        compressed_tensors_case(OUT, f"ct_w8a8_{label}", 20, 75, dtype, 8, None, activations=True)
+        gptq_case(OUT, f"gptq_b4_sym_{label}", 24, 128, dtype, 4, 128, True, "gptq")
+        gptq_case(OUT, f"gptq_b4_asym_{label}", 24, 128, dtype, 4, 32, False, "gptq")
+        awq_case(OUT, f"awq_g64_{label}", 32, 64, dtype, 64)
     for i, bits in enumerate((1, 2, 3, 5, 6, 7)):
         dtype = (BF16, F16, F32)[i % 3]
-        compressed_tensors_case(OUT, f"ct_b{bits}_asym_{LABEL[dtype]}", 37, 96, dtype, bits, 32, symmetric=False)
+        compressed_tensors_case(OUT, f"ct_b{bits}_asym_{LABEL[dtype]}", 37, 64, dtype, bits, 32, symmetric=False)
     compressed_tensors_case(OUT, "ct_b3_g24_bf16", 24, 120, BF16, 3, 24)
     compressed_tensors_case(OUT, "ct_b4_channel_asym_bf16", 24, 77, BF16, 4, None, symmetric=False)
     compressed_tensors_case(OUT, "ct_w8a8_asym_bf16", 24, 77, BF16, 8, None, symmetric=False, activations=True)
     for bits in (2, 3, 8):
-        gptq_case(OUT, f"gptq_b{bits}_sym_bf16", 32, 128, BF16, bits, 64, True, "gptq")
-        gptq_case(OUT, f"gptq_b{bits}_asym_bf16", 32, 128, BF16, bits, 64, False, "gptq")
-    gptq_case(OUT, "gptq_b4_v2_bf16", 40, 128, BF16, 4, 64, False, "gptq_v2")
-    gptq_case(OUT, "gptq_b8_one_group_f16", 32, 160, F16, 8, None, True, "gptq")
-    awq_case(OUT, "awq_g128_bf16", 64, 256, BF16, 128)
+        gptq_case(OUT, f"gptq_b{bits}_sym_bf16", 32, 64, BF16, bits, 64, True, "gptq")
+        gptq_case(OUT, f"gptq_b{bits}_asym_bf16", 32, 64, BF16, bits, 64, False, "gptq")
+    gptq_case(OUT, "gptq_b4_v2_bf16", 24, 128, BF16, 4, 64, False, "gptq_v2")
+    gptq_case(OUT, "gptq_b8_one_group_f16", 24, 96, F16, 8, None, True, "gptq")
+    awq_case(OUT, "awq_g128_bf16", 32, 256, BF16, 128)
     print(sum(f.stat().st_size for f in OUT.iterdir()), "bytes in", len(list(OUT.iterdir())), "files")
 
 

@@ -63,11 +63,11 @@ def main():
     for i, bits in enumerate((2, 3, 4, 5, 6, 8)):
         for j, group in enumerate((32, 64, 128)):
             dtype = order[(i + j) % 3]
-            case(OUT, f"b{bits}_g{group}_{LABEL[dtype]}", (24, 128), dtype, group, bits)
+            case(OUT, f"b{bits}_g{group}_{LABEL[dtype]}", (20, 128), dtype, group, bits)
     for dtype in order:
-        case(OUT, f"b4_g64_stack_{LABEL[dtype]}", (2, 12, 128), dtype, 64, 4)
+        case(OUT, f"b4_g64_stack_{LABEL[dtype]}", (2, 10, 64), dtype, 64, 4)
         for mode, (group, bits) in MODES.items():
-            case(OUT, f"{mode}_{LABEL[dtype]}", (30, 96), dtype, group, bits, mode)
+            case(OUT, f"{mode}_{LABEL[dtype]}", (20, 64), dtype, group, bits, mode)
     print(sum(f.stat().st_size for f in OUT.iterdir()), "bytes in", len(list(OUT.iterdir())), "files")
 
 
