@@ -192,11 +192,14 @@ impl Recovery<'_> {
 
     /// The report of what is done.
     fn done(&self) -> Report {
-        Report {
-            #[cfg(feature = "lethe")]
-            distance: distance::of(&self.plan),
-            ..self.plan.report.clone()
+        #[cfg_attr(not(feature = "lethe"), allow(unused_mut))]
+        let mut report = self.plan.report.clone();
+        #[cfg(feature = "lethe")]
+        {
+            report.distance = distance::of(&self.plan);
+            report.notes.extend(distance::warnings(&self.plan));
         }
+        report
     }
 
     /// Does it, into memory.

@@ -117,6 +117,11 @@ pub(crate) trait Encode: Send + Sync {
         None
     }
 
+    /// What a user should know, once all tiles are encoded.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Encodes a tile: passes what is stored of it to `put`, and makes `back` the values that decoding will give, row
     /// by row. The tile at (0, 0) also passes what belongs to no tile.
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;

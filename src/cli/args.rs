@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "lethe")]
+use crate::ForgetScheme;
 use crate::{ConvertTarget, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
@@ -68,9 +70,9 @@ pub(super) struct RememberArgs {
 pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub input: FileArgs,
-    /// Container of the output: safetensors, gguf, npz or qnat
-    #[arg(long, value_name = "FORMAT", value_parser = parse_container)]
-    pub to: ConvertTarget,
+    /// Container of the output: safetensors, gguf, npz or qnat; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …
+    #[arg(long, value_name = "FORMAT", value_parser = parse_target)]
+    pub to: Target,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
@@ -162,8 +164,23 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
     part.filter(|&(part, of)| part >= 1 && part <= of).ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
 }
 
-fn parse_container(text: &str) -> Result<ConvertTarget, String> {
-    text.parse().map_err(|_| "supported targets: safetensors, gguf, npz, qnat".to_owned())
+/// What `convert` makes.
+#[derive(Debug, Clone)]
+pub(super) enum Target {
+    Container(ConvertTarget),
+    #[cfg(feature = "lethe")]
+    Scheme(ForgetScheme),
+}
+
+fn parse_target(text: &str) -> Result<Target, String> {
+    if let Ok(container) = text.parse() {
+        return Ok(Target::Container(container));
+    }
+    #[cfg(feature = "lethe")]
+    if let Ok(scheme) = text.parse() {
+        return Ok(Target::Scheme(scheme));
+    }
+    Err("supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --to list`".to_owned())
 }
 
 /// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.

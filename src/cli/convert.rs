@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use super::args::{ConvertArgs, RememberArgs, RunArgs};
+use super::args::{ConvertArgs, RememberArgs, RunArgs, Target};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
@@ -26,9 +26,12 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 
 /// Writes a model into another container.
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
-    #[cfg_attr(not(feature = "gguf"), allow(unused_mut))]
-    let mut options = ConvertOptions::new(args.to).with_decode(args.out_dtype.is_some());
-    if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && args.to != ConvertTarget::Gguf {
+    let mut options = match &args.to {
+        Target::Container(container) => ConvertOptions::new(*container).with_decode(args.out_dtype.is_some()),
+        #[cfg(feature = "lethe")]
+        Target::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
+    };
+    if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && options.target != ConvertTarget::Gguf {
         return Err(AnamnesisError::unsupported("GGUF metadata", "only a GGUF output has it; use --to gguf"));
     }
     #[cfg(feature = "gguf")]
@@ -36,13 +39,15 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         options.gguf_metadata = metadata(args)?;
     }
     let input = input::open(&args.input)?;
-    let to = args.out_dtype.unwrap_or_default();
+    let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?;
-    let suffix = match args.to {
+    let suffix = match (&args.to, options.target) {
+        #[cfg(feature = "lethe")]
+        (Target::Scheme(scheme), _) => scheme.suffix(),
         _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
-        ConvertTarget::Safetensors | ConvertTarget::Npz => to.to_string().to_lowercase(),
-        ConvertTarget::Gguf => "gguf".to_owned(),
-        ConvertTarget::Qnat => "nf4".to_owned(),
+        (_, ConvertTarget::Safetensors | ConvertTarget::Npz) => to.to_string().to_lowercase(),
+        (_, ConvertTarget::Gguf) => "gguf".to_owned(),
+        (_, ConvertTarget::Qnat) => "nf4".to_owned(),
     };
     write(&input, &options, &args.run, &Manner { suffix: &suffix, json: false }, out)
 }

@@ -22,7 +22,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     if args.pure {
         scheme = scheme.pure();
     }
-    let suffix = scheme.to_string().trim_start_matches("gguf:").to_owned();
+    let suffix = scheme.suffix();
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
     (forget.include, forget.exclude) = (args.run.include.clone(), args.run.exclude.clone());

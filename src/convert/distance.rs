@@ -23,6 +23,15 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
     (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
 }
 
+/// What the encoders of `plan` have to say.
+pub(super) fn warnings(plan: &Plan<'_>) -> Vec<String> {
+    let warning = |body: &Body<'_>| match body {
+        Body::Encode(encoding) => Some(format!("tensor `{}`: {}", encoding.name, encoding.encoder.warning()?)),
+        _ => None,
+    };
+    plan.outputs.iter().filter_map(|output| warning(&output.body)).collect()
+}
+
 fn errors(sums: &Sums) -> Errors {
     let n = (sums.count as f64).max(1.0);
     Errors {

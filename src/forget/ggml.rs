@@ -1,6 +1,7 @@
 //! GGUF: a tensor becomes one of the same name, in blocks, or in ordinary floats where no blocks fit.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::imatrix::Imatrix;
 use super::{Encode, Method, Put, Stored, Values, Weight};
@@ -49,7 +50,8 @@ impl Method for Ggml {
         let matrices: usize = weight.shape.split_last_chunk::<2>().map_or(1, |(stack, _)| stack.iter().product());
         let row_bytes = cols / self.dtype.block_size() * bytes;
         let rows_each = (rows / matrices.max(1)).max(1);
-        Ok(Box::new(Blocks { stored, encoder, decoder, imatrix, rows, rows_each, cols, row_bytes }))
+        let spoiled = AtomicU64::new(0);
+        Ok(Box::new(Blocks { stored, encoder, decoder, imatrix, rows, rows_each, cols, row_bytes, spoiled }))
     }
 }
 
@@ -65,6 +67,22 @@ struct Blocks {
     rows_each: usize,
     cols: usize,
     row_bytes: usize,
+    /// Blocks that the encoder spoils.
+    spoiled: AtomicU64,
+}
+
+/// Blocks of IQ3_S in which a group of values is zero and another is not: the reference leaves no room for the codes of
+/// the first, so that those behind it are read in the wrong place. Our bytes are its.
+fn spoiled(dtype: Dtype, values: &[f32]) -> u64 {
+    if dtype != Dtype::IQ3_S {
+        return 0;
+    }
+    let is_zero = |values: &[f32]| values.iter().all(|&x| x == 0.0);
+    let is_spoiled = |block: &&[f32]| {
+        let groups: Vec<bool> = block.chunks(32).map(is_zero).collect();
+        groups.windows(2).any(|pair| pair[0] && !pair[1])
+    };
+    values.chunks(256).filter(is_spoiled).count() as u64
 }
 
 impl Encode for Blocks {
@@ -77,8 +95,16 @@ impl Encode for Blocks {
         Grid { rows, cols, row_align: 1, col_align: cols, load_bits: 8.0, transposed: false }
     }
 
+    fn warning(&self) -> Option<String> {
+        let n = self.spoiled.load(Ordering::Relaxed);
+        let what =
+            "in which groups of zeros stand before others, and ggml's IQ3_S spoils such blocks: take another type";
+        (n > 0).then(|| format!("{n} blocks {what}"))
+    }
+
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
+        self.spoiled.fetch_add(spoiled(self.stored.dtype, values.values), Ordering::Relaxed);
         let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
         let importance = match &self.imatrix {
             Some(imatrix) => imatrix.of_tensor(&self.stored.name, &self.stored.shape)?,

@@ -84,6 +84,12 @@ impl ForgetScheme {
         self
     }
 
+    /// What names of encoded models end in: without the container, which their ending tells.
+    #[must_use]
+    pub fn suffix(&self) -> String {
+        self.to_string().trim_start_matches("gguf:").to_owned()
+    }
+
     /// The container that models of this scheme are stored in.
     #[must_use]
     pub fn container(&self) -> ConvertTarget {

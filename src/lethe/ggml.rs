@@ -75,7 +75,12 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine for 
         for (values, out) in rows {
             let blocks = values.as_chunks::<ELEMS>().0.iter().zip(out.as_chunks_mut::<BYTES>().0);
             match self.importance {
-                None => blocks.for_each(|(values, out)| P::encode(values, None, out)),
+                // `for_each` would be a call, compiled for the lowest level.
+                None => {
+                    for (values, out) in blocks {
+                        P::encode(values, None, out);
+                    }
+                }
                 Some(weights) => {
                     let values_of_sum = if P::ROW_SQUARE { values } else { &[] };
                     let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);

@@ -4,7 +4,7 @@
 
 use half::f16;
 
-use super::neighbours::{Grid, code};
+use super::neighbours::{Grid, Levels, code};
 use crate::element::Element;
 
 /// Round to nearest even by what is left of the mantissa of a large sum. Beyond 2^22 it is as wrong as ggml's.
@@ -16,13 +16,7 @@ pub(super) fn nearest_int(x: f32) -> i32 {
 /// What half a magnitude, less one, is in codes: those stand for the odd numbers.
 #[inline(always)]
 fn odd_code(magnitude: f32, top: i32) -> i32 {
-    nearest_int(0.5 * (magnitude - 1.0)).min(top).max(0)
-}
-
-/// The number that a code stands for.
-#[inline(always)]
-pub(super) fn odd(code: f32) -> f32 {
-    2.0 * code + 1.0
+    nearest_int(0.5 * (magnitude - 1.0)).clamp(0, top)
 }
 
 /// Sum of the squares.
@@ -63,10 +57,9 @@ pub(super) fn split_signs<const EVEN: bool>(values: &[f32; 8], weights: &[f32; 8
         signs |= u8::from(!positive) << i;
     }
     if EVEN && signs.count_ones() % 2 == 1 {
-        let cost = |i: usize| weights[i] * values[i] * values[i];
         let mut least = 0;
         for i in 1..8 {
-            if cost(i) < cost(least) {
+            if weights[i] * values[i] * values[i] < weights[least] * values[least] * values[least] {
                 least = i;
             }
         }
@@ -134,7 +127,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
         for ((values, weights), points) in values.iter().zip(weights).zip(points) {
             for (i, (&x, &w)) in values.iter().zip(weights).enumerate() {
                 for ((product, square), &point) in products.iter_mut().zip(&mut squares).zip(points) {
-                    let q = odd(code::<BITS>(point, i) as f32);
+                    let q = Levels::ODD.of(code::<BITS>(point, i));
                     *product += w * x * q;
                     *square += w * q * q;
                 }
@@ -159,7 +152,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
         let mut points = codes;
         for k in 0..K {
             for t in 0..self.tries {
-                points[k][t] = self.grid.nearest(codes[k][t], &values[k], &roots[k], 1.0 / inverse[t], odd);
+                points[k][t] = self.grid.nearest(codes[k][t], &values[k], &roots[k], 1.0 / inverse[t], Levels::ODD);
             }
         }
         let (products, squares) = Self::sums(values, weights, &points);
@@ -204,7 +197,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
         let mut points = [[0]; K];
         for k in 0..K {
             if which[k] {
-                fit.points[k] = self.grid.nearest(codes[k][0], &values[k], &roots[k], fit.scale, odd);
+                fit.points[k] = self.grid.nearest(codes[k][0], &values[k], &roots[k], fit.scale, Levels::ODD);
             }
             points[k][0] = fit.points[k];
         }

@@ -6,7 +6,7 @@
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
 use super::grid_fit::{group, half, nearest_int, square, weigh};
-use super::neighbours::{self, Grid, code};
+use super::neighbours::{self, Grid, Levels, code};
 use super::{Importance, Pack};
 
 pub(super) struct IQ1_S;
@@ -59,25 +59,35 @@ struct Candidates<const SHIFTS: usize> {
     squares: [[f32; LANES]; SHIFTS],
 }
 
-/// The best split of all; `fill` gets the first boundary, and the first one of a run.
+/// Sorted values and their weights, summed up to each boundary.
+trait Boundaries<const SHIFTS: usize> {
+    /// The last boundary.
+    const LAST: usize;
+
+    /// Compares the first boundary with a run of second ones. `#[inline(always)]`, with everything that it calls.
+    fn compare(&self, first: usize, run: usize, out: &mut Candidates<SHIFTS>);
+}
+
+/// The best split of all.
 #[inline(always)]
-fn search<const SHIFTS: usize>(n: usize, fill: impl Fn(usize, usize, &mut Candidates<SHIFTS>)) -> Option<Split> {
+fn search<B: Boundaries<SHIFTS>, const SHIFTS: usize>(boundaries: &B) -> Option<Split> {
     let mut candidates = Candidates { products: [[0.0; LANES]; SHIFTS], squares: [[0.0; LANES]; SHIFTS] };
     let (mut score, mut best) = (-f32::MAX, None);
-    for first in 0..=n {
-        for run in first / LANES..=n / LANES {
-            fill(first, run * LANES, &mut candidates);
+    for first in 0..=B::LAST {
+        for run in first / LANES..=B::LAST / LANES {
+            boundaries.compare(first, run * LANES, &mut candidates);
             let Candidates { products, squares } = &candidates;
             let mut any = 0;
             for (products, squares) in products.iter().zip(squares) {
-                for (product, square) in products.iter().zip(squares) {
-                    any |= u32::from(*square > 0.0) & u32::from(product * product > score * square);
+                for l in 0..LANES {
+                    let possible = u32::from(run * LANES + l >= first) & u32::from(squares[l] > 0.0);
+                    any |= possible & u32::from(products[l] * products[l] > score * squares[l]);
                 }
             }
             if any == 0 {
                 continue;
             }
-            for second in first.max(run * LANES)..=n.min(run * LANES + LANES - 1) {
+            for second in first.max(run * LANES)..=B::LAST.min(run * LANES + LANES - 1) {
                 for shift in 0..SHIFTS {
                     let (product, square) = (products[shift][second % LANES], squares[shift][second % LANES]);
                     if square > 0.0 && product * product > score * square {
@@ -115,20 +125,21 @@ fn place<const N: usize, const K: usize>(
     scale: f32,
 ) -> ([u16; K], f32) {
     let (mut points, mut all) = ([0; K], true);
-    let eights = || values.as_chunks::<8>().0.iter().zip(weights.as_chunks::<8>().0).zip(levels);
-    for ((point, codes), ((values, weights), levels)) in points.iter_mut().zip(codes.as_chunks::<8>().0).zip(eights()) {
+    let (values, weights) = (values.as_chunks::<8>().0, weights.as_chunks::<8>().0);
+    for (k, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
         let mut packed = 0;
         codes.iter().enumerate().for_each(|(i, code)| packed |= code << (2 * i));
         // The levels are 1 apart, and eighths are exact.
-        *point = grid.nearest(packed, values, weights, scale, |code| code + levels[0]);
+        let levels = Levels { low: levels[k][0], step: 1.0 };
+        points[k] = grid.nearest(packed, &values[k], &weights[k], scale, levels);
         all &= grid.has(packed);
     }
     if all {
         return (points, scale);
     }
     let (mut product, mut square) = (0.0, 0.0);
-    for (&point, ((values, weights), levels)) in points.iter().zip(eights()) {
-        accumulate(point, values, weights, levels, 1.0, &mut product, &mut square);
+    for k in 0..K {
+        accumulate(points[k], &values[k], &weights[k], levels[k], 1.0, &mut product, &mut square);
     }
     let fitted = product > 0.0 && square > 0.0;
     (points, if fitted { product / square } else { scale })
@@ -161,34 +172,61 @@ fn reaches(values: &[f32], least: f32) -> bool {
 /// A scale's code: odd multiples of the unit, up to 15.
 #[inline(always)]
 fn scale_code(magnitude: f32) -> u16 {
-    nearest_int(0.5 * (magnitude - 1.0)).min(7).max(0) as u16
+    nearest_int(0.5 * (magnitude - 1.0)).clamp(0, 7) as u16
 }
 
-/// The best split of 32 values, all of which have one shift: 0 for up, 1 for down.
-#[inline(always)]
-pub(super) fn split32(order: &[usize; 32], values: &[f32; 32], weights: &[f32; 32]) -> Option<Split> {
-    // Past the end there is NaN, which is better than nothing.
-    let (mut sum_x, mut sum_w) = ([f32::NAN; 40], [f32::NAN; 40]);
-    (sum_x[0], sum_w[0]) = (0.0, 0.0);
-    for (j, &i) in order.iter().enumerate() {
-        sum_x[j + 1] = sum_x[j] + weights[i] * values[i];
-        sum_w[j + 1] = sum_w[j] + weights[i];
+/// Sums of values times weights, and of weights, up to each boundary. Past the last there is NaN, which is better than
+/// nothing.
+struct Sums<const N: usize> {
+    x: [f32; N],
+    w: [f32; N],
+}
+
+impl<const N: usize> Sums<N> {
+    /// The sums of those sorted values that are in one of the halves, if any is given.
+    #[inline(always)]
+    fn new(order: &[usize], values: &[f32], weights: &[f32], half: Option<usize>) -> Self {
+        let mut sums = Self { x: [f32::NAN; N], w: [f32::NAN; N] };
+        let (mut x, mut w) = (0.0, 0.0);
+        (sums.x[0], sums.w[0]) = (x, w);
+        for (j, &i) in order.iter().enumerate() {
+            if half.is_none_or(|half| i / (order.len() / 2) == half) {
+                x += weights[i] * values[i];
+                w += weights[i];
+            }
+            (sums.x[j + 1], sums.w[j + 1]) = (x, w);
+        }
+        sums
     }
-    search::<2>(32, |first, run, Candidates { products, squares }| {
-        for (shift, levels) in [UP, DOWN].iter().enumerate() {
-            let low_x = sum_x[first] * levels[0];
-            let low_w = sum_w[first] * levels[0] * levels[0];
+}
+
+/// 32 values, all of which have one shift: 0 for up, 1 for down.
+impl Boundaries<2> for Sums<40> {
+    const LAST: usize = 32;
+
+    #[inline(always)]
+    fn compare(&self, first: usize, run: usize, out: &mut Candidates<2>) {
+        let (first_x, first_w) = (self.x[first], self.w[first]);
+        for (shift, [low, middle, top]) in [UP, DOWN].into_iter().enumerate() {
+            let (low_x, low_w) = (first_x * low, first_w * low * low);
             for l in 0..LANES {
-                let (x, w) = (sum_x[run + l], sum_w[run + l]);
-                products[shift][l] = low_x + (x - sum_x[first]) * levels[1] + (sum_x[32] - x) * levels[2];
-                squares[shift][l] =
-                    low_w + (w - sum_w[first]) * levels[1] * levels[1] + (sum_w[32] - w) * levels[2] * levels[2];
+                let (x, w) = (self.x[run + l], self.w[run + l]);
+                out.products[shift][l] = low_x + (x - first_x) * middle + (self.x[32] - x) * top;
+                out.squares[shift][l] = low_w + (w - first_w) * middle * middle + (self.w[32] - w) * top * top;
             }
         }
-    })
+    }
+}
+
+/// The best split of 32 values.
+#[inline(always)]
+pub(super) fn split32(order: &[usize; 32], values: &[f32; 32], weights: &[f32; 32]) -> Option<Split> {
+    search(&Sums::<40>::new(order, values, weights, None))
 }
 
 impl Pack<50, 256> for IQ1_S {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 50]) {
         let grid = neighbours::iq1();
@@ -236,45 +274,38 @@ fn halves(shifts: usize) -> [&'static [f32; 3]; 2] {
     [[&UP, &DOWN][shifts >> 1], [&UP, &DOWN][shifts & 1]]
 }
 
-/// Sums up to each boundary, of one half of 16 sorted values.
-struct Sums {
-    x: [f32; 24],
-    w: [f32; 24],
-}
+/// 16 values, of which each half has a shift of its own.
+///
+/// The levels of both shifts are 1 apart, so that a boundary takes the sum up to it away from the whole.
+impl Boundaries<4> for [Sums<24>; 2] {
+    const LAST: usize = 16;
 
-/// The best split of 16 values, of which each half has a shift of its own.
-#[inline(always)]
-pub(super) fn split16(order: &[usize; 16], values: &[f32; 16], weights: &[f32; 16]) -> Option<Split> {
-    let sums = |half: usize| {
-        let mut sums = Sums { x: [f32::NAN; 24], w: [f32::NAN; 24] };
-        (sums.x[0], sums.w[0]) = (0.0, 0.0);
-        for (j, &i) in order.iter().enumerate() {
-            let (x, w) = if i / 8 == half { (weights[i] * values[i], weights[i]) } else { (0.0, 0.0) };
-            sums.x[j + 1] = sums.x[j] + x;
-            sums.w[j + 1] = sums.w[j] + w;
-        }
-        sums
-    };
-    let sums = [sums(0), sums(1)];
-    search::<4>(16, |first, run, candidates| {
+    #[inline(always)]
+    fn compare(&self, first: usize, run: usize, out: &mut Candidates<4>) {
         let (mut products, mut squares) = ([[[0.0; LANES]; 2]; 2], [[[0.0; LANES]; 2]; 2]);
-        for (half, Sums { x, w }) in sums.iter().enumerate() {
+        for (half, Sums { x, w }) in self.iter().enumerate() {
             for (shift, levels) in [UP, DOWN].iter().enumerate() {
-                let (top, steps) = (levels[2], [steps(levels, 0), steps(levels, 1)]);
-                let low = w[16] * top * top + w[first] * steps[0];
+                let top = levels[2];
+                let (x_top, low) = (x[16] * top, w[16] * top * top + w[first] * steps(levels, 0));
                 for l in 0..LANES {
-                    products[half][shift][l] = x[16] * top - (x[first] + x[run + l]);
-                    squares[half][shift][l] = low + w[run + l] * steps[1];
+                    products[half][shift][l] = x_top - (x[first] + x[run + l]);
+                    squares[half][shift][l] = low + w[run + l] * steps(levels, 1);
                 }
             }
         }
         for shifts in 0..4 {
             for l in 0..LANES {
-                candidates.products[shifts][l] = products[0][shifts >> 1][l] + products[1][shifts & 1][l];
-                candidates.squares[shifts][l] = squares[0][shifts >> 1][l] + squares[1][shifts & 1][l];
+                out.products[shifts][l] = products[0][shifts >> 1][l] + products[1][shifts & 1][l];
+                out.squares[shifts][l] = squares[0][shifts >> 1][l] + squares[1][shifts & 1][l];
             }
         }
-    })
+    }
+}
+
+/// The best split of 16 values.
+#[inline(always)]
+pub(super) fn split16(order: &[usize; 16], values: &[f32; 16], weights: &[f32; 16]) -> Option<Split> {
+    search(&[Sums::<24>::new(order, values, weights, Some(0)), Sums::new(order, values, weights, Some(1))])
 }
 
 /// What a level's square is above the next one's.
@@ -295,6 +326,8 @@ fn weights16(values: &[f32; 16], importance: Option<Importance<'_, 256>>, g: usi
 }
 
 impl Pack<56, 256> for IQ1_M {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 56]) {
         let grid = neighbours::iq1();

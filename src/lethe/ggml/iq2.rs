@@ -35,6 +35,8 @@ fn sixteen<const EVEN: bool>(
 }
 
 impl Pack<74, 256> for IQ2_XS {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 74]) {
         let grid = neighbours::iq2_xs();
@@ -60,6 +62,8 @@ impl Pack<74, 256> for IQ2_XS {
 }
 
 impl Pack<82, 256> for IQ2_S {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 82]) {
         let grid = neighbours::iq2_s();
@@ -76,11 +80,11 @@ impl Pack<82, 256> for IQ2_S {
                 }
             };
             let Some((indices, signs, scale)) = sixteen::<false>(grid, values, &weights, 1e-8) else { continue };
-            for k in 0..2 {
+            for (k, (index, signs)) in indices.into_iter().zip(signs).enumerate() {
                 let i = 2 * g + k;
-                out[2 + i] = indices[k] as u8;
-                out[34 + i] = signs[k];
-                out[66 + i / 4] |= ((indices[k] >> 8) << (i % 4 * 2)) as u8;
+                out[2 + i] = index as u8;
+                out[34 + i] = signs;
+                out[66 + i / 4] |= ((index >> 8) << (i % 4 * 2)) as u8;
             }
             factors[g] = scale;
         }
@@ -91,6 +95,8 @@ impl Pack<82, 256> for IQ2_S {
 }
 
 impl Pack<66, 256> for IQ2_XXS {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
         let grid = neighbours::iq2_xxs();
@@ -114,9 +120,9 @@ impl Pack<66, 256> for IQ2_XXS {
             eight_weights.as_flattened_mut().copy_from_slice(&weights);
             let fit = search.fit(&eights, &eight_weights, max, scale);
             factors[g] = unsigned(fit.scale, &mut signs);
-            for k in 0..4 {
-                words[g][0] |= (grid.index(fit.points[k]) as u32) << (8 * k);
-                words[g][1] |= u32::from(signs[k] & 127) << (7 * k);
+            for (k, (&point, signs)) in fit.points.iter().zip(signs).enumerate() {
+                words[g][0] |= (grid.index(point) as u32) << (8 * k);
+                words[g][1] |= u32::from(signs & 127) << (7 * k);
             }
         }
         out.fill(0);
@@ -143,10 +149,10 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     }
     let mut inverse = TOP as f32 / max;
     // Codes below zero wrap around here, and are not cut off at the top: so it is in ggml.
-    let mut least = error(values, weights, inverse, |code| i32::from(code as u8));
+    let mut least = error::<false>(values, weights, inverse);
     for off in [-4, -3, -2, -1, 1, 2, 3, 4] {
         let other = (0.1 * off as f32 + TOP as f32) / max;
-        let error = error(values, weights, other, |code| code.min(TOP));
+        let error = error::<true>(values, weights, other);
         if error < least {
             (least, inverse) = (error, other);
         }
@@ -154,14 +160,18 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     refine(values, weights, inverse)
 }
 
-/// The weighted squares of what rounding does with an inverse scale.
+/// The weighted squares of what rounding does with an inverse scale, with codes cut off at the top or not.
 #[inline(always)]
-fn error(values: &[f32; 32], weights: &[f32; 32], inverse: f32, code: impl Fn(i32) -> i32) -> f32 {
+fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let scale = 1.0 / inverse;
-    values.iter().zip(weights).fold(0.0, |sum, (&x, &w)| {
-        let difference = x - scale * code(nearest_int(inverse * x)) as f32;
-        sum + w * difference * difference
-    })
+    let mut sum = 0.0;
+    for (&x, &w) in values.iter().zip(weights) {
+        let code = nearest_int(inverse * x);
+        let code = if CUT { code.min(TOP) } else { i32::from(code as u8) };
+        let difference = x - scale * code as f32;
+        sum += w * difference * difference;
+    }
+    sum
 }
 
 /// Changes one code at a time for as long as that helps, five rounds at most, and gives the scale.

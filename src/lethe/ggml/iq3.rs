@@ -54,6 +54,8 @@ fn thirty_two<const EVEN: bool>(
 }
 
 impl Pack<98, 256> for IQ3_XXS {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 98]) {
         let kind = Kind { grid: neighbours::iq3_xxs(), tries: 31, again: Again::Off, least: 1e-8 };
@@ -84,6 +86,8 @@ impl Pack<98, 256> for IQ3_XXS {
 }
 
 impl Pack<110, 256> for IQ3_S {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 110]) {
         let kind = Kind { grid: neighbours::iq3_s(), tries: 19, again: Again::AllIfAny, least: 0.0 };

@@ -23,7 +23,7 @@ fn nearest(x: f32) -> u8 {
     let mut index = 0;
     for middle in MIDDLES {
         // Not `>=`: NaN is last.
-        index += i32::from(!(x < middle));
+        index += if x < middle { 0 } else { 1 };
     }
     index as u8
 }
@@ -107,6 +107,8 @@ fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
 }
 
 impl Pack<18, 32> for IQ4_NL {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
         let mean = square(values) * (2.0 / 32.0);
@@ -118,6 +120,8 @@ impl Pack<18, 32> for IQ4_NL {
 }
 
 impl Pack<136, 256> for IQ4_XS {
+    const ROW_SQUARE: bool = false;
+
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 136]) {
         let mean = square(values) * (2.0 / 256.0);
@@ -136,7 +140,7 @@ impl Pack<136, 256> for IQ4_XS {
         out[..2].copy_from_slice(&half(d));
         let mut high = 0;
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
-            let code = nearest_int(inverse(d) * scale).min(31).max(-32);
+            let code = nearest_int(inverse(d) * scale).clamp(-32, 31);
             store(values, inverse(d * code as f32), &mut out[8 + 16 * g..24 + 16 * g]);
             let code = (code + 32) as u16;
             out[4 + g / 2] |= ((code & 15) << (g % 2 * 4)) as u8;

@@ -36,6 +36,24 @@ pub(super) fn code<const BITS: usize>(packed: u16, i: usize) -> i32 {
     i32::from(packed) >> (BITS * i) & ((1 << BITS) - 1)
 }
 
+/// What codes stand for before they are scaled.
+#[derive(Clone, Copy)]
+pub(super) struct Levels {
+    pub(super) low: f32,
+    pub(super) step: f32,
+}
+
+impl Levels {
+    /// The odd numbers.
+    pub(super) const ODD: Self = Self { low: 1.0, step: 2.0 };
+
+    /// The level of a code. Exact.
+    #[inline(always)]
+    pub(super) fn of(self, code: i32) -> f32 {
+        self.step * code as f32 + self.low
+    }
+}
+
 impl<const N: usize, const BITS: usize> Grid<N, BITS> {
     /// The grid, with lists of all points that are as near as the nearest one, or as any of the `rings` nearest
     /// distances.
@@ -100,7 +118,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
     }
 
     /// The codes, if the grid has them, or the neighbour with the smallest weighted square of the difference to the
-    /// values, and the first such; `level` is what a code stands for before it is scaled.
+    /// values, and the first such.
     #[inline(always)]
     pub(super) fn nearest(
         &self,
@@ -108,7 +126,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
         values: &[f32; N],
         weights: &[f32; N],
         scale: f32,
-        level: impl Fn(f32) -> f32,
+        levels: Levels,
     ) -> u16 {
         let place = self.places[usize::from(packed)];
         if place.runs == 0 {
@@ -121,7 +139,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
             let mut sums = [0.0; LANES];
             for i in 0..N {
                 for (sum, &point) in sums.iter_mut().zip(run) {
-                    let difference = scale * level(code::<BITS>(point, i) as f32) - values[i];
+                    let difference = scale * levels.of(code::<BITS>(point, i)) - values[i];
                     *sum += weights[i] * difference * difference;
                 }
             }

@@ -21,7 +21,7 @@ const fn expand<const N: usize>(codes: &[u16; N], bits: usize, levels: [u8; 8]) 
 }
 
 /// The eight signs of each index of seven bits: bit 7 makes their number even.
-pub(crate) static SIGNS: [u8; 128] = {
+pub(super) static SIGNS: [u8; 128] = {
     let mut signs = [0; 128];
     let mut i = 0;
     while i < 128 {
@@ -32,7 +32,7 @@ pub(crate) static SIGNS: [u8; 128] = {
 };
 
 /// A byte of ones for each bit that is set.
-pub(crate) static MASKS: [u64; 256] = {
+pub(super) static MASKS: [u64; 256] = {
     let mut masks = [0; 256];
     let mut i = 0;
     while i < 256 {

@@ -2,7 +2,8 @@
 //! the whole grid sorted by distance.
 
 use super::super::grid_fit::{Again, Search};
-use super::super::{iq1, iq4, neighbours};
+use super::super::neighbours::{self, Levels};
+use super::super::{iq1, iq4};
 use super::{Random, encoded};
 use crate::Dtype;
 use crate::remember::ggml::grids;
@@ -163,7 +164,7 @@ fn iq1_twin() {
         let packed = (0..8).fold(0, |packed, i| packed | ((random.next() * 3.0) as u16).min(2) << (2 * i));
         let scale = random.next();
         let expected = nearest(&points, unpack(packed, 2), 3, &values, &weights, scale, |code| code as f32 - 0.875);
-        let point = grid.nearest(packed, &values, &weights, scale, |code| code - 0.875);
+        let point = grid.nearest(packed, &values, &weights, scale, Levels { low: -0.875, step: 1.0 });
         assert_eq!(unpack::<8>(point, 2), expected, "round {round}");
         assert_eq!(points[grid.index(point)], expected);
     }
