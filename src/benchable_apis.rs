@@ -9,7 +9,7 @@ pub fn levels() -> Vec<Level> {
     Level::available()
 }
 
-/// Decodes everything on one thread at `level`, and writes nothing.
+/// Decodes, or encodes, everything on one thread at `level`, and writes nothing.
 ///
 /// # Errors
 /// As [`Recovery::to_bytes`].

@@ -228,7 +228,7 @@ impl Recovery<'_> {
 
 #[cfg(feature = "benchmarks")]
 impl Recovery<'_> {
-    /// Decodes everything on one thread at `level`, and writes nothing.
+    /// Does everything on one thread at `level`, and writes nothing.
     pub(crate) fn decode_only(&self, level: crate::simd::Level) -> Result<()> {
         struct Nowhere;
         impl Sink for Nowhere {

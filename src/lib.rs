@@ -28,7 +28,8 @@
         feature = "gptq",
         feature = "awq",
         feature = "bnb",
-        feature = "nvfp4"
+        feature = "nvfp4",
+        feature = "lethe"
     )),
     allow(dead_code, unused_imports, unused_mut)
 )]

@@ -91,9 +91,12 @@ pub(super) struct ConvertArgs {
 pub(super) struct ForgetArgs {
     #[command(flatten)]
     pub input: FileArgs,
-    /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; `--to list` shows them all
-    #[arg(long, value_name = "SCHEME")]
-    pub to: String,
+    /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; see --list
+    #[arg(long, value_name = "SCHEME", required_unless_present = "list")]
+    pub to: Option<String>,
+    /// Name every scheme, and do nothing
+    #[arg(long, exclusive = true)]
+    pub list: bool,
     /// Element type of values that are quantized now, and of those among them that are not encoded
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
@@ -180,7 +183,7 @@ fn parse_target(text: &str) -> Result<Target, String> {
     if let Ok(scheme) = text.parse() {
         return Ok(Target::Scheme(scheme));
     }
-    Err("supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --to list`".to_owned())
+    Err("supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --list`".to_owned())
 }
 
 /// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.

@@ -9,10 +9,8 @@ use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model, and says what it cost.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
-    if args.to == "list" {
-        return list(out);
-    }
-    let mut scheme: ForgetScheme = args.to.parse()?;
+    let Some(name) = args.to.as_deref().filter(|_| !args.list) else { return list(out) };
+    let mut scheme: ForgetScheme = name.parse()?;
     if let Some(group) = args.group_size {
         scheme = scheme.with_group_size(group as usize);
     }

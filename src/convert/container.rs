@@ -19,7 +19,7 @@ pub(super) fn layout(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<(Vec<Layout>, Vec<usize>)> {
-    #[cfg(not(any(feature = "gguf", feature = "qnat")))]
+    #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
     match options.target {
         ConvertTarget::Safetensors => in_safetensors(model, drafts, quantization.map(|(_, config)| config), options),

@@ -26,7 +26,10 @@ impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
     /// Adds what tile `tile` has.
     pub(super) fn add(&self, tile: usize, part: P) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.waiting.insert(tile, part);
+        // A plan can be carried out again, and comes to the same.
+        if tile >= state.done {
+            state.waiting.insert(tile, part);
+        }
         while let Some(part) = {
             let next = state.done;
             state.waiting.remove(&next)

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Forget, Method, Weight, names};
+#[cfg(not(feature = "gguf"))]
+use crate::AnamnesisError;
 use crate::convert::Selection;
 use crate::scheme::Item;
 use crate::{Dtype, ParsedModel, Result, TargetDtype};
@@ -56,7 +58,7 @@ pub(crate) fn choose(
         #[cfg(feature = "gguf")]
         None => super::gguf::choose(model, subjects, forget, &wishes),
         #[cfg(not(feature = "gguf"))]
-        None => Ok(Choices { all: vec![], notes: vec![] }),
+        None => Err(AnamnesisError::unsupported("encoding", format!("{} tensors of no scheme", model.tensors.len()))),
     }
 }
 

@@ -22,7 +22,10 @@ pub(super) fn choose(
     let Some((file_type, pure)) = forget.scheme.file_type() else { return Ok(Choices { all: vec![], notes: vec![] }) };
     let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?.map(Arc::new);
     let mixture = Mixture { file_type, pure, has_imatrix: imatrix.is_some() };
-    let shapes = subjects.iter().map(|s| Shape { name: s.weight.name, dims: s.weight.shape, dtype: s.stored });
+    // Codes of other schemes are integers only in their files.
+    let dtype =
+        |s: &Subject<'_>| if s.is_group && !s.stored.is_ggml_block() { s.weight.dtype.dtype() } else { s.stored };
+    let shapes = subjects.iter().map(|s| Shape { name: s.weight.name, dims: s.weight.shape, dtype: dtype(s) });
     let shapes: Vec<Shape<'_>> = shapes.collect();
     let chosen = mixture.choose(&facts(model), &shapes)?;
     let (mut methods, mut notes) = (Methods { imatrix, all: HashMap::new() }, Vec::new());
