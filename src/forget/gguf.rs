@@ -22,10 +22,7 @@ pub(super) fn choose(
     let Some((file_type, pure)) = forget.scheme.file_type() else { return Ok(Choices { all: vec![], notes: vec![] }) };
     let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?.map(Arc::new);
     let mixture = Mixture { file_type, pure, has_imatrix: imatrix.is_some() };
-    // Codes of other schemes are integers only in their files.
-    let dtype =
-        |s: &Subject<'_>| if s.is_group && !s.stored.is_ggml_block() { s.weight.dtype.dtype() } else { s.stored };
-    let shapes = subjects.iter().map(|s| Shape { name: s.weight.name, dims: s.weight.shape, dtype: dtype(s) });
+    let shapes = subjects.iter().map(|s| Shape { name: s.weight.name, dims: s.weight.shape, dtype: dtype_of(s) });
     let shapes: Vec<Shape<'_>> = shapes.collect();
     let chosen = mixture.choose(&facts(model), &shapes)?;
     let (mut methods, mut notes) = (Methods { imatrix, all: HashMap::new() }, Vec::new());
@@ -45,7 +42,7 @@ pub(super) fn choose(
             // It was asked for.
             mixture::Choice::Keep(_) => file_type.dtype,
         };
-        if dtype == subject.stored {
+        if dtype == dtype_of(subject) {
             return Ok(Choice::Keep(format!("it is {dtype} already")));
         }
         methods.check(&mixture, subject, dtype)?;
@@ -53,6 +50,12 @@ pub(super) fn choose(
     };
     let all = subjects.iter().zip(chosen).map(&mut choice).collect::<Result<_>>()?;
     Ok(Choices { all, notes })
+}
+
+/// The type that a tensor has where its blocks are not decoded. What other schemes store as integers or floats are codes.
+fn dtype_of(subject: &Subject<'_>) -> Dtype {
+    let is_own = !subject.is_group || subject.stored.is_ggml_block();
+    if is_own { subject.stored } else { subject.weight.dtype.dtype() }
 }
 
 /// A method for each type.

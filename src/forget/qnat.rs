@@ -21,6 +21,10 @@ pub(crate) struct Qnat {
 }
 
 impl Method for Qnat {
+    fn takes_empty(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &Weight<'_>) -> Option<String> {
         let n: usize = weight.shape.iter().product();
         block_for(n).is_none().then(|| format!("its {n} values are no whole number of blocks"))

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 SCHEMES = [
     "nf4", "nf4-dq", "fp4", "fp4-dq", "int8", "fp8-block", "fp8-tensor", "fp8-block-ue8m0", "fp8", "fp8-channel", "fp8-block-ct",
-    "w4a16", "w4a16-asym", "w8a16", "w8a8", "nvfp4-ct", "mxfp4", "mxfp8", "gptq", "gptq-int8", "awq", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
+    "w4a16", "w4a16-asym", "w8a16", "w8a8", "nvfp4-ct", "mxfp4", "mxfp8", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
     "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0",
 ]
 
@@ -73,8 +73,6 @@ def dequantized(scheme, directory):
         config = FineGrainedFP8Config(dequantize=True, weight_block_size=tuple(size) if size else None)
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, quantization_config=config)
         return {k: v.to(torch.bfloat16) for k, v in model.state_dict().items()}
-    if scheme in ("gptq", "gptq-int8", "awq"):
-        return {}
     from transformers import CompressedTensorsConfig
 
     model = AutoModelForCausalLM.from_pretrained(
@@ -114,16 +112,13 @@ def check_gguf(program, scheme, model, work):
 
 def check_mlx(program, scheme, model, work):
     import mlx.core as mx
-    from mlx_lm import load
+    from mlx_lm.utils import load_model
 
     out = work / "out"
     amn(program, "forget", model, "--to", scheme, "-o", out)
     back = work / "back"
     amn(program, "remember", out, "-o", back)
     mine = ours(back)
-    (out / "tokenizer.json").exists()
-    from mlx_lm.utils import load_model
-
     loaded, _ = load_model(out)
     compared = 0
     for name, module in loaded.named_modules():
