@@ -36,7 +36,8 @@ mod qnat;
 mod rows;
 mod scheme;
 mod schemes;
-#[cfg(all(test, feature = "bnb", feature = "qnat"))]
+#[cfg(test)]
+#[cfg(all(feature = "bnb", feature = "qnat"))]
 mod tests;
 
 pub(crate) use self::choice::{Choice, Choices, Subject, choose};

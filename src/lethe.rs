@@ -24,5 +24,6 @@ pub(crate) mod pack;
 #[cfg(feature = "qnat")]
 pub(crate) mod qnat;
 pub mod round_trip;
-#[cfg(all(test, feature = "bnb", feature = "qnat"))]
+#[cfg(test)]
+#[cfg(all(feature = "bnb", feature = "qnat"))]
 mod tests;

@@ -121,7 +121,7 @@ impl<'m> Encoding<'m> {
         self.encoder.encode(&Values { tile: &tile, values, survey, level }, back, put)?;
         if let Some(i) = first_not_finite(back) {
             let (x, scheme) = (values[i], &self.scheme);
-            return Err(self.wrong(&tile, i, format!("{x:e} would be {} in {scheme}", back[i])));
+            return Err(self.wrong(&tile, i, &format!("{x:e} would be {} in {scheme}", back[i])));
         }
         self.distance.add(no, compare(values, back, level));
         Ok(())
@@ -146,7 +146,7 @@ impl<'m> Encoding<'m> {
             }
         }
         match first_not_finite(values) {
-            Some(i) => Err(self.wrong(tile, i, format!("{} cannot be encoded to {}", values[i], self.scheme))),
+            Some(i) => Err(self.wrong(tile, i, &format!("{} cannot be encoded to {}", values[i], self.scheme))),
             None => Ok(()),
         }
     }
@@ -173,7 +173,7 @@ impl<'m> Encoding<'m> {
         Ok(())
     }
 
-    fn wrong(&self, tile: &Tile, i: usize, what: String) -> AnamnesisError {
+    fn wrong(&self, tile: &Tile, i: usize, what: &str) -> AnamnesisError {
         let (row, col) = (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
         AnamnesisError::unsupported(&self.scheme, format!("tensor `{}`, row {row}, column {col}: {what}", self.name))
     }
