@@ -17,6 +17,7 @@ mod report;
 mod run;
 mod selection;
 mod sidecars;
+mod stream;
 mod sum;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub use self::options::{ConvertOptions, ConvertTarget, Progress, RememberOptions
 pub(crate) use self::report::count;
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, SchemeCount, TensorErrors};
 pub(crate) use self::selection::Selection;
+pub use self::stream::Panel;
+use crate::limits::Budget;
 use crate::model::ParsedModel;
 use crate::scheme::Resolution;
 use crate::source::Source;
@@ -98,6 +101,7 @@ impl ParsedModel {
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
         let options = options.into().complete()?;
         let plan = Plan::new(self, &options)?;
+        Budget::new(&self.limits).grow(plan.data_len, "the output's tensors")?;
         Ok(Recovery { plan, model: self, options })
     }
 

@@ -191,6 +191,24 @@ impl Dtype {
         self.row().bits.div_ceil(self.row().block)
     }
 
+    /// Bytes of one element, rounded up.
+    #[must_use]
+    pub fn byte_size(self) -> usize {
+        self.bits().div_ceil(8)
+    }
+
+    /// Bytes of `n` elements in a row.
+    ///
+    /// # Errors
+    /// `Unsupported` if the type is unknown; `Parse` if they are no whole blocks or bytes, or overflow.
+    pub fn byte_size_for_n_elements(self, n: u64) -> Result<u64> {
+        if self.row().kind == Kind::Unknown {
+            return Err(AnamnesisError::unsupported(format!("GGUF {self}"), "its size is unknown"));
+        }
+        let bytes = usize::try_from(n).ok().and_then(|n| self.byte_len(&[n]));
+        bytes.map(|bytes| bytes as u64).ok_or_else(|| AnamnesisError::parse(format!("{n} elements of {self}")))
+    }
+
     /// Elements that are stored together: 1, or the block of a ggml type. Rows are whole blocks.
     #[must_use]
     pub fn block_size(self) -> usize {

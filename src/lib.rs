@@ -52,9 +52,10 @@ mod forget;
 pub mod inspect;
 #[cfg(feature = "lethe")]
 pub mod lethe;
-mod model;
+pub mod limits;
+pub mod model;
 pub mod parse;
-mod remember;
+pub mod remember;
 mod scheme;
 mod simd;
 mod source;
@@ -63,7 +64,7 @@ mod write;
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
 pub use convert::{
-    ConvertOptions, ConvertTarget, Distance, Encoded, Errors, Kept, Progress, Recovery, RememberOptions, Report,
+    ConvertOptions, ConvertTarget, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery, RememberOptions, Report,
     SchemeCount, TensorErrors, finish_parts,
 };
 #[cfg(feature = "gguf")]
@@ -85,25 +86,41 @@ pub use lethe::{
         encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
     },
 };
+pub use limits::ParseLimits;
 pub use model::{ParsedModel, Tensor};
 #[cfg(feature = "gguf")]
 pub use parse::gguf::{
-    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensorInfo,
-    inspect_gguf_from_reader, parse_gguf_front_matter_from_reader, parse_gguf_kv_arg, parse_gguf_metadata_json,
+    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensor,
+    GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
+    parse_gguf_kv_arg, parse_gguf_metadata_json, parse_gguf_with_limits,
 };
 #[cfg(feature = "ollama")]
 pub use parse::ollama::resolve_ollama_model;
+pub use parse::{
+    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig, SafetensorsHeader, TensorEntry,
+    parse, parse_bytes, parse_bytes_with_limits, parse_safetensors_header, parse_safetensors_header_from_reader,
+    parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits, parse_with_limits,
+};
 #[cfg(feature = "npz")]
 pub use parse::{
     NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
-    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes, parse_npz_with_limits,
 };
 #[cfg(feature = "pth")]
 pub use parse::{
-    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthTensor, PthTensorInfo, parse_pth, parse_pth_bytes,
-    parse_pth_front_matter_from_reader, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
+    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader, parse_pth_with_limits,
+    pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
 };
-pub use parse::{SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_safetensors_header_from_reader};
+#[cfg(feature = "awq")]
+pub use remember::dequantize_awq_to_bf16;
+#[cfg(feature = "gptq")]
+pub use remember::dequantize_gptq_to_bf16;
+#[cfg(feature = "bnb")]
+pub use remember::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
+pub use remember::{dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16};
+#[cfg(feature = "gguf")]
+pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
 pub use scheme::{Fp8Format, Granularity, QuantScheme, TensorRole};
 #[cfg(feature = "gguf")]
 pub use write::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 pub(crate) use self::part::Part;
 pub(crate) use self::strided::{row_major_strides, span};
 use crate::config::QuantConfig;
+pub use crate::dtype::TargetDtype;
+use crate::limits::{Budget, ParseLimits, zeroed};
+pub use crate::parse::{parse, parse_with_limits};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -29,6 +32,8 @@ pub struct ParsedModel {
     /// The file, or the files that hold parts of the model.
     pub(crate) sources: Vec<Source>,
     pub(crate) path: Option<PathBuf>,
+    /// What making something of it may cost.
+    pub(crate) limits: ParseLimits,
     /// The directory, if it was one.
     pub(crate) directory: Option<Directory>,
     pub(crate) tensors: Vec<TensorInfo>,
@@ -264,7 +269,8 @@ impl<'m> Tensor<'m> {
             let range = info.offset..info.offset + info.len;
             return self.source().view(range).map_err(|error| part.named(error));
         }
-        let mut bytes = vec![0; info.len as usize];
+        Budget::new(&self.model.limits).alloc(info.len, format_args!("tensor `{}`", info.name))?;
+        let mut bytes = zeroed(info.len, "a tensor")?;
         part.read_at(0, &mut bytes)?;
         Ok(Cow::Owned(bytes))
     }

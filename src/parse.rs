@@ -4,42 +4,46 @@ mod detect;
 pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub mod gguf;
-mod header;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]
-mod npz;
+pub mod npz;
 #[cfg(feature = "ollama")]
 pub(crate) mod ollama;
 #[cfg(feature = "pth")]
-mod pth;
+pub mod pth;
 #[cfg(feature = "npz")]
 mod python;
 #[cfg(feature = "qnat")]
 mod qnat;
-#[cfg(any(feature = "npz", feature = "pth", feature = "qnat"))]
 mod read_at;
-mod safetensors;
+pub mod safetensors;
 #[cfg(any(feature = "npz", feature = "pth"))]
 mod zip;
 
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::header::{SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader};
 #[cfg(feature = "npz")]
 pub use self::npz::{
     NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
-    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes, parse_npz_with_limits,
 };
 #[cfg(feature = "pth")]
 pub use self::pth::{
-    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthTensor, PthTensorInfo, parse_pth, parse_pth_bytes,
-    parse_pth_front_matter_from_reader, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
+    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader, parse_pth_with_limits,
+    pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+};
+pub use self::safetensors::{
+    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig, SafetensorsHeader, TensorEntry,
+    parse_safetensors_header, parse_safetensors_header_from_reader, parse_safetensors_header_from_reader_with_limits,
+    parse_safetensors_header_with_limits,
 };
 use crate::config::QuantConfig;
+use crate::limits::Budget;
 use crate::source::Source;
-use crate::{ParsedModel, Result};
+use crate::{ParseLimits, ParsedModel, Result};
 
 /// Parses a model file, or a directory of Hugging Face's with all its shards: headers, and the quantization config
 /// beside them. No tensor data is read.
@@ -51,29 +55,62 @@ use crate::{ParsedModel, Result};
 /// `Io` if the file cannot be read, `Parse` if it is malformed, `Unsupported` if the container (or the
 /// feature for it) is not in this build.
 pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
+    parse_with_limits(path, &ParseLimits::default())
+}
+
+/// As [`parse`], within `limits`, which also hold for each call that makes something of the model.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let limits = anamnesis::ParseLimits::default().with_max_total_bytes(1 << 20);
+/// let model = anamnesis::parse_with_limits("tests/data/demo/model-fp8.safetensors", &limits)?;
+/// assert!(model.inspect().dequantized_size <= 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`parse`]; `LimitExceeded`.
+pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedModel> {
     let path = path.as_ref();
     if path.is_dir() {
-        return directory::read(path);
+        return directory::read(path, &Budget::new(limits));
     }
     let source = Source::open(path)?;
     let config = QuantConfig::beside(path)?;
-    read(source, config, Some(path))
+    read(source, config, Some(path), limits)
 }
 
 /// Parses a whole container held in memory.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let model = anamnesis::parse_bytes(std::fs::read("tests/data/demo/model-fp8.safetensors")?)?;
+/// assert!(model.path().is_none());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`parse`], without the I/O.
 pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
-    read(Source::Bytes(Arc::new(bytes)), QuantConfig::default(), None)
+    parse_bytes_with_limits(bytes, &ParseLimits::default())
 }
 
-fn read(source: Source, mut config: QuantConfig, path: Option<&Path>) -> Result<ParsedModel> {
+/// As [`parse_bytes`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedModel> {
+    read(Source::Bytes(Arc::new(bytes)), QuantConfig::default(), None, limits)
+}
+
+fn read(source: Source, mut config: QuantConfig, path: Option<&Path>, limits: &ParseLimits) -> Result<ParsedModel> {
     let format = detect::detect(&source)?;
-    let contents = (format.read)(source, path)?;
+    let contents = (format.read)(source, path, &Budget::new(limits))?;
     config.add_metadata(&contents.metadata);
     config.check()?;
-    Ok(contents.into_model(config, path))
+    Ok(contents.into_model(config, path, limits))
 }
 
 /// What a container's reader returns.
@@ -110,10 +147,11 @@ impl Contents {
         }
     }
 
-    fn into_model(self, config: QuantConfig, path: Option<&Path>) -> ParsedModel {
+    fn into_model(self, config: QuantConfig, path: Option<&Path>, limits: &ParseLimits) -> ParsedModel {
         ParsedModel {
             sources: self.sources,
             path: path.map(Path::to_path_buf),
+            limits: limits.clone(),
             directory: None,
             tensors: self.tensors,
             metadata: self.metadata,

@@ -3,6 +3,7 @@
 //! Every value is computed in f32 by the canonical library's formula, in its order, without FMA, and is
 //! then rounded once to the output type.
 
+mod api;
 #[cfg(feature = "awq")]
 pub(crate) mod awq;
 #[cfg(feature = "bnb")]
@@ -25,3 +26,13 @@ pub(crate) mod qnat;
 #[cfg(test)]
 mod tests;
 pub(crate) mod widen;
+
+#[cfg(feature = "awq")]
+pub use self::api::dequantize_awq_to_bf16;
+#[cfg(feature = "gptq")]
+pub use self::api::dequantize_gptq_to_bf16;
+#[cfg(feature = "bnb")]
+pub use self::api::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
+pub use self::api::{dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16};
+#[cfg(feature = "gguf")]
+pub use self::api::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};

@@ -8,7 +8,6 @@ pub(crate) mod npz;
 #[cfg(all(feature = "qnat", feature = "lethe"))]
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
-#[cfg(any(feature = "npz", feature = "pth", all(feature = "lethe", feature = "bnb")))]
 pub(crate) mod whole;
 
 use crate::{Dtype, Result};

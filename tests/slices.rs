@@ -1,5 +1,5 @@
 //! Slices of real models decoded by the canonical libraries (tests/data/slices/README.md): each is put into
-//! a file as its model has it, and must come out bit for bit.
+//! a file as its model has it, and must come out bit for bit; so must it from the functions for single tensors.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -55,11 +55,26 @@ fn check_file(name: &str, file: Vec<u8>, shape: &[usize], bf16: &[u8], f32: &[u8
 }
 
 const FLOATS: [&str; 3] = ["F32", "BF16", "F16"];
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
+
+/// Compares what a function for single tensors made.
+fn check_single(name: &str, golden: &[u8], made: anamnesis::Result<Vec<u8>>) {
+    assert_eq!(first_difference(Dtype::BF16, golden, &made.unwrap()), None, "{name}, by itself");
+}
 
 /// `[k, n]` as `[n, k]`.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn transposed(bytes: &[u8], k: usize, n: usize, size: usize) -> Vec<u8> {
     (0..n).flat_map(|c| (0..k).flat_map(move |r| bytes[(r * n + c) * size..][..size].to_vec())).collect()
+}
+
+/// A single number as F32.
+fn widened(bytes: &[u8], dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::F32 => f32::from_le_bytes(bytes.try_into().unwrap()),
+        Dtype::BF16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+        _ => half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+    }
 }
 
 #[test]
@@ -73,9 +88,16 @@ fn fp8() {
             1 => ("X.weight_scale", vec![]),
             _ => ("X.weight_scale", vec![rows, 1]),
         };
+        let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+        let made = match scheme {
+            0 => anamnesis::dequantize_fp8_to_bf16(&weight, &scale, rows, cols, DTYPES[dtype]),
+            1 => anamnesis::dequantize_per_tensor_fp8_to_bf16(&weight, widened(&scale, DTYPES[dtype])),
+            _ => anamnesis::dequantize_per_channel_fp8_to_bf16(&weight, &scale, rows, cols, DTYPES[dtype]),
+        };
+        check_single(name, &bf16, made);
         let tensors =
             [raw("X.weight", "F8_E4M3", &[rows, cols], weight), raw(scale_name, FLOATS[dtype], &scale_shape, scale)];
-        check(name, &tensors, &[], &[rows, cols], &s.blob(bf16), &s.blob(f32));
+        check(name, &tensors, &[], &[rows, cols], &bf16, &f32);
     }
 }
 
@@ -95,7 +117,13 @@ fn gptq() {
         if has_g_idx == 1 {
             tensors.push(raw("X.g_idx", "I32", &[k], g_idx));
         }
-        let (bf16, f32) = (transposed(&s.blob(bf16), k, n, 2), transposed(&s.blob(f32), k, n, 4));
+        let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+        let [q, scales, zeros] = [0, 1, 2].map(|i| tensors[i].bytes.as_slice());
+        let index = tensors.get(3).map(|t| t.bytes.as_slice());
+        let of = DTYPES[dtype];
+        let made = anamnesis::dequantize_gptq_to_bf16(q, scales, zeros, index, k, n, group_size, bits as u8, of);
+        check_single(name, &bf16, made);
+        let (bf16, f32) = (transposed(&bf16, k, n, 2), transposed(&f32, k, n, 4));
         let (bits, group_size) = (bits.to_string(), group_size.to_string());
         let metadata =
             [("gptq_bits", bits.as_str()), ("gptq_group_size", &group_size), ("gptq_checkpoint_format", "gptq")];
@@ -115,7 +143,11 @@ fn awq() {
         raw("X.scales", FLOATS[dtype], &[k / group_size, n], s.blob(scales)),
         raw("X.qzeros", "I32", &[k / group_size, n / 8], s.blob(qzeros)),
     ];
-    let (bf16, f32) = (transposed(&s.blob(bf16), k, n, 2), transposed(&s.blob(f32), k, n, 4));
+    let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+    let [q, scales, zeros] = [0, 1, 2].map(|i| tensors[i].bytes.as_slice());
+    let made = anamnesis::dequantize_awq_to_bf16(q, scales, zeros, k, n, group_size, bits as u8, DTYPES[dtype]);
+    check_single(name, &bf16, made);
+    let (bf16, f32) = (transposed(&bf16, k, n, 2), transposed(&f32, k, n, 4));
     check(name, &tensors, &[], &[n, k], &bf16, &f32);
 }
 
@@ -141,9 +173,14 @@ fn bnb_4bit() {
             tensors.push(raw("X.weight.nested_absmax", "F32", &[count], nested));
             tensors.push(raw("X.weight.nested_quant_map", "F32", &[256], nested_map));
         }
+        let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+        if format != 2 {
+            let [codes, absmax, map] = [0, 1, 2].map(|i| tensors[i].bytes.as_slice());
+            check_single(name, &bf16, anamnesis::dequantize_bnb4_to_bf16(codes, absmax, map, total, block));
+        }
         let state = state.to_string().into_bytes();
         tensors.push(raw(&format!("X.weight.quant_state.bitsandbytes__{kind}"), "U8", &[state.len()], state));
-        check(name, &tensors, &[], &[total], &s.blob(bf16), &s.blob(f32));
+        check(name, &tensors, &[], &[total], &bf16, &f32);
     }
 }
 
@@ -154,7 +191,10 @@ fn bnb_int8() {
     let [format, n, k, weight, scb, bf16, f32] = s.fields();
     assert_eq!(format, 1);
     let tensors = [raw("X.weight", "I8", &[n, k], s.blob(weight)), raw("X.SCB", "F32", &[n], s.blob(scb))];
-    check("int8", &tensors, &[], &[n, k], &s.blob(bf16), &s.blob(f32));
+    let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+    let made = anamnesis::dequantize_bnb_int8_to_bf16(&tensors[0].bytes, &tensors[1].bytes, n, k);
+    check_single("int8", &bf16, made);
+    check("int8", &tensors, &[], &[n, k], &bf16, &f32);
 }
 
 /// The tiny files whose header `expected.json` describes: the same header must be read, and they decode.
@@ -189,8 +229,12 @@ fn gguf() {
     for name in names.iter().map(|name| name.to_str().unwrap()) {
         let mut s = Slice::open(&format!("gguf/{name}"), b"AMNG");
         let [kind, n, raw, bf16, f32] = s.fields();
-        let file = common::gguf::Gguf::default().tensor("X.weight", kind as u32, &[n as u64], &s.blob(raw)).file();
-        check_file(name, file, &[n], &s.blob(bf16), &s.blob(f32));
+        let raw = s.blob(raw);
+        let file = common::gguf::Gguf::default().tensor("X.weight", kind as u32, &[n as u64], &raw).file();
+        let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+        let header = anamnesis::parse_gguf_front_matter_from_reader(std::io::Cursor::new(&file)).unwrap();
+        check_single(name, &bf16, anamnesis::dequantize_gguf_to_bf16(&raw, header.tensor_infos[0].dtype, n));
+        check_file(name, file, &[n], &bf16, &f32);
     }
 }
 

@@ -49,6 +49,9 @@ pub(super) enum Body<'m> {
 /// One output tensor.
 pub(super) struct Output<'m> {
     pub name: String,
+    pub dtype: Dtype,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
     pub body: Body<'m>,
     /// Which of the output's files it is in.
     pub file: usize,
@@ -114,9 +117,20 @@ impl<'m> Plan<'m> {
             }
             let offset = offsets.next().copied().unwrap_or_default();
             let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
-            let Draft { name, body, cut, verify, .. } = draft;
+            let Draft { name, dtype, shape, body, cut, verify, .. } = draft;
             first_job.push(first_job[first_job.len() - 1] + cut.tiles() * body.passes());
-            outputs.push(Output { name, body, file, offset, target, cut, verify, sums: Sums::new(patches.next()) });
+            outputs.push(Output {
+                name,
+                dtype,
+                shape,
+                body,
+                file,
+                offset,
+                target,
+                cut,
+                verify,
+                sums: Sums::new(patches.next()),
+            });
         }
         let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
         let is_directory = options.is_directory(model);

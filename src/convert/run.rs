@@ -22,7 +22,18 @@ pub(super) fn run(
     options: &RememberOptions,
     done: &AtomicU64,
 ) -> Result<()> {
-    let jobs = plan.first_job[outputs.start]..plan.first_job[outputs.end];
+    run_jobs(plan, plan.first_job[outputs.start]..plan.first_job[outputs.end], sink, options, done)?;
+    check(&plan.outputs[outputs])
+}
+
+/// Runs some jobs, and leaves [`check`] to the caller.
+pub(super) fn run_jobs(
+    plan: &Plan<'_>,
+    jobs: Range<usize>,
+    sink: &dyn Sink,
+    options: &RememberOptions,
+    done: &AtomicU64,
+) -> Result<()> {
     let threads = threads(options).clamp(1, jobs.len().max(1));
     let shared = Shared {
         plan,
@@ -42,7 +53,7 @@ pub(super) fn run(
         Ok(())
     })?;
     let failed = shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failed.map_or_else(|| check(&plan.outputs[outputs]), |(_, error)| Err(error))
+    failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Threads that the options ask for.
@@ -225,7 +236,7 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
 }
 
 /// Compares the checksums of what was copied as it is.
-fn check(outputs: &[Output<'_>]) -> Result<()> {
+pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
     for output in outputs {
         if let Body::Copy(part) = &output.body
             && let Some(check) = part.own_check()

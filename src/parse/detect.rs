@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Contents, safetensors};
+use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
@@ -11,7 +12,7 @@ pub(super) struct Format {
     /// Whether a file that begins like this is of the format. [`HEAD`] bytes, or all that there are.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
-    pub read: fn(Source, Option<&Path>) -> Result<Contents>,
+    pub read: fn(Source, Option<&Path>, &Budget) -> Result<Contents>,
 }
 
 /// Bytes that tell the format.
@@ -26,7 +27,7 @@ const FORMATS: &[Format] = &[
         #[cfg(feature = "gguf")]
         read: super::gguf::read,
         #[cfg(not(feature = "gguf"))]
-        read: |_, _| unreadable("GGUF", "gguf"),
+        read: |_, _, _| unreadable("GGUF", "gguf"),
     },
     Format {
         matches: |head| matches!(head, [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]),
@@ -37,28 +38,28 @@ const FORMATS: &[Format] = &[
         #[cfg(feature = "qnat")]
         read: super::qnat::read,
         #[cfg(not(feature = "qnat"))]
-        read: |_, _| unreadable("QNAT", "qnat"),
+        read: |_, _, _| unreadable("QNAT", "qnat"),
     },
     Format {
         matches: |head| head.starts_with(b"\x93NUMPY"),
         #[cfg(feature = "npz")]
         read: super::npz::read_npy,
         #[cfg(not(feature = "npz"))]
-        read: |_, _| unreadable("NumPy array (.npy)", "npz"),
+        read: |_, _, _| unreadable("NumPy array (.npy)", "npz"),
     },
     Format {
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
         #[cfg(feature = "pth")]
         read: super::pth::read_pickles,
         #[cfg(not(feature = "pth"))]
-        read: |_, _| unreadable("Python pickle", "pth"),
+        read: |_, _, _| unreadable("Python pickle", "pth"),
     },
     Format {
         matches: |head| head.get(257..262) == Some(b"ustar"),
         #[cfg(feature = "pth")]
         read: super::pth::read_tar,
         #[cfg(not(feature = "pth"))]
-        read: |_, _| unreadable("PyTorch checkpoint (tar)", "pth"),
+        read: |_, _, _| unreadable("PyTorch checkpoint (tar)", "pth"),
     },
     Format { matches: |_| true, read: safetensors::read },
 ];
@@ -74,15 +75,15 @@ pub(super) fn detect(source: &Source) -> Result<&'static Format> {
 
 /// A ZIP archive is what its members make it.
 #[cfg(any(feature = "npz", feature = "pth"))]
-fn read_zip(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    let archive = super::zip::Archive::read(&mut &source)?;
+fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
+    let archive = super::zip::Archive::read(&mut &source, budget)?;
     #[cfg(feature = "npz")]
     if super::npz::is_npz(&archive) || archive.members.is_empty() {
-        return super::npz::read_archive(&source, &mut &source, &archive);
+        return super::npz::read_archive(&source, &mut &source, &archive, budget);
     }
     #[cfg(feature = "pth")]
     if super::pth::is_checkpoint(&archive) {
-        return super::pth::read_archive(source, &archive);
+        return super::pth::read_archive(source, &archive, budget);
     }
     if cfg!(all(feature = "npz", feature = "pth")) {
         return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
@@ -91,7 +92,7 @@ fn read_zip(source: Source, _path: Option<&Path>) -> Result<Contents> {
 }
 
 #[cfg(not(any(feature = "npz", feature = "pth")))]
-fn read_zip(_source: Source, _path: Option<&Path>) -> Result<Contents> {
+fn read_zip(_source: Source, _path: Option<&Path>, _budget: &Budget) -> Result<Contents> {
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }
 

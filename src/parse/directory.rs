@@ -11,6 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::{Contents, detect};
 use crate::config::{QuantConfig, read_small};
+use crate::limits::Budget;
 use crate::model::Directory;
 use crate::source::{Pool, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
@@ -64,7 +65,7 @@ pub(crate) fn is_weights(name: &str) -> bool {
 }
 
 /// Reads the headers of all shards.
-pub(super) fn read(path: &Path) -> Result<ParsedModel> {
+pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = snapshot(path)?;
     let names = list(&dir)?;
     let (files, map) = shards(&dir, &names)?;
@@ -80,7 +81,8 @@ pub(super) fn read(path: &Path) -> Result<ParsedModel> {
             e => e,
         })?;
         let format = detect::detect(&source)?;
-        let shard = (format.read)(source, Some(&dir.join(file))).map_err(|e| e.about(format_args!("`{file}`")))?;
+        let shard =
+            (format.read)(source, Some(&dir.join(file)), budget).map_err(|e| e.about(format_args!("`{file}`")))?;
         if files.len() > 1 && describes_itself(&shard) {
             return Err(AnamnesisError::parse(format!("`{file}` is no shard, but a model of its own format")));
         }
@@ -100,7 +102,7 @@ pub(super) fn read(path: &Path) -> Result<ParsedModel> {
     }
     config.add_metadata(&contents.metadata);
     config.check()?;
-    let mut model = contents.into_model(config, Some(&dir));
+    let mut model = contents.into_model(config, Some(&dir), budget.limits());
     model.directory = Some(directory);
     Ok(model)
 }

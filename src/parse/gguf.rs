@@ -7,6 +7,7 @@ mod json;
 mod metadata;
 mod split;
 mod value;
+mod view;
 
 use std::io::Read;
 use std::path::Path;
@@ -23,7 +24,9 @@ pub(crate) use self::metadata::write_entry;
 pub(crate) use self::split::{MAX_PARTS, is_split_key};
 pub(crate) use self::value::write_str;
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
+pub use self::view::{GgufTensor, ParsedGguf, parse_gguf, parse_gguf_with_limits};
 use super::Contents;
+use crate::limits::Budget;
 use crate::model::TensorInfo;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -96,9 +99,16 @@ impl Gguf {
     }
 }
 
-/// Reads a complete file, and the files that continue it.
-pub(super) fn read(source: Source, path: Option<&Path>) -> Result<Contents> {
-    let (header, tensors) = read_one(&source, 0)?;
+/// Reads a file, and the files that continue it.
+pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<Contents> {
+    let mut contents = read_file(source, budget)?;
+    split::join(&mut contents, path, budget)?;
+    Ok(contents)
+}
+
+/// Reads a file, whatever continues it.
+fn read_file(source: Source, budget: &Budget) -> Result<Contents> {
+    let (header, tensors) = read_one(&source, 0, budget)?;
     let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
     let Header { version, big_endian, alignment, metadata, .. } = header;
     let gguf = Gguf { version, big_endian, alignment, metadata };
@@ -107,14 +117,13 @@ pub(super) fn read(source: Source, path: Option<&Path>) -> Result<Contents> {
     contents.gguf = Some(gguf);
     contents.tensors = tensors;
     contents.sources.push(source);
-    split::join(&mut contents, path)?;
     Ok(contents)
 }
 
 /// The header of one file, and its tensors in the order of their data.
-fn read_one(source: &Source, index: usize) -> Result<(Header, Vec<TensorInfo>)> {
+fn read_one(source: &Source, index: usize, budget: &Budget) -> Result<(Header, Vec<TensorInfo>)> {
     let len = source.len().unwrap_or(0);
-    let mut header = header::read(SourceReader { source, at: 0 }, Some(len))?;
+    let mut header = header::read(SourceReader { source, at: 0 }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
     entries.sort_by_key(|e| e.offset);
     let tensors = prove(entries, &header, len, index)?;

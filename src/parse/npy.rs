@@ -3,6 +3,7 @@
 //! Format: NumPy `numpy/lib/format.py`, versions 1.0 to 3.0.
 
 use super::python::{self, Literal};
+use crate::limits::cap;
 use crate::model::row_major_strides;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -71,10 +72,7 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
         _ => return wrong("its magic is missing"),
     };
     let len = len as usize;
-    if len > MAX_HEADER_BYTES {
-        let message = format!("an NPY header of {len} bytes, at most {MAX_HEADER_BYTES} are read");
-        return Err(AnamnesisError::LimitExceeded { limit: "NPY_MAX_HEADER_BYTES", message });
-    }
+    cap("NPY_MAX_HEADER_BYTES", len as u64, MAX_HEADER_BYTES as u64, "bytes of an NPY header")?;
     Ok(len + prefix)
 }
 
@@ -103,10 +101,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) = (descr, fortran, shape) else {
         return Err(wrong("it wants a descr, a fortran_order of True or False, and a tuple as shape"));
     };
-    if dims.len() > MAX_DIMS {
-        let message = format!("an array of {} dimensions, at most {MAX_DIMS} are read", dims.len());
-        return Err(AnamnesisError::LimitExceeded { limit: "NPY_MAX_DIMS", message });
-    }
+    cap("NPY_MAX_DIMS", dims.len() as u64, MAX_DIMS as u64, "dimensions of an array")?;
     let dim = |d: Literal| if let Literal::Int(d) = d { usize::try_from(d).ok() } else { None };
     let shape: Option<Vec<usize>> = dims.into_iter().map(dim).collect();
     let shape = shape.ok_or_else(|| wrong("a dimension is no size"))?;

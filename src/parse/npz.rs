@@ -8,12 +8,16 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-pub use self::arrays::{NpzDtype, NpzTensor, npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes};
+pub use self::arrays::{
+    NpzDtype, NpzTensor, npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+    parse_npz_with_limits,
+};
 pub use self::front::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
 use super::Contents;
 use super::npy::{self, Npy};
 use super::read_at::ReadAt;
 use super::zip::{Archive, Member};
+use crate::limits::Budget;
 use crate::model::{Check, Skipped, TensorInfo};
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Result};
@@ -24,10 +28,11 @@ pub(super) fn is_npz(archive: &Archive) -> bool {
 }
 
 /// Reads a bare array, which has no name.
-pub(super) fn read_npy(source: Source, _path: Option<&Path>) -> Result<Contents> {
+pub(super) fn read_npy(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
     let mut file = &source;
     let len = ReadAt::len(&file);
-    let npy = read_header(&mut file, 0, len)?.0;
+    budget.items(1, "array")?;
+    let npy = read_header(&mut file, 0, len, budget)?.0;
     let mut contents = Contents::new(npy.header_len);
     add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)?;
     contents.sources.push(source);
@@ -36,7 +41,12 @@ pub(super) fn read_npy(source: Source, _path: Option<&Path>) -> Result<Contents>
 
 /// Reads an archive's arrays, in the order of its directory. `source` is what the tensors' data will be read from;
 /// headers are read from `file`.
-pub(super) fn read_archive(source: &Source, file: &mut impl ReadAt, archive: &Archive) -> Result<Contents> {
+pub(super) fn read_archive(
+    source: &Source,
+    file: &mut impl ReadAt,
+    archive: &Archive,
+    budget: &Budget,
+) -> Result<Contents> {
     let mut contents = Contents::new(0);
     contents.sources.push(source.share());
     let (mut names, mut others) = (HashSet::new(), Vec::new());
@@ -45,7 +55,7 @@ pub(super) fn read_archive(source: &Source, file: &mut impl ReadAt, archive: &Ar
         if !names.insert(name) {
             return Err(AnamnesisError::parse(format!("array `{name}` is in the archive with and without `.npy`")));
         }
-        let is_array = read_member(source, file, archive, member, name, &mut contents);
+        let is_array = read_member(source, file, (archive, budget), member, name, &mut contents);
         if !is_array.map_err(|e| e.about(format_args!("array `{name}`")))? {
             others.push(member.name.as_str());
         }
@@ -61,7 +71,7 @@ pub(super) fn read_archive(source: &Source, file: &mut impl ReadAt, archive: &Ar
 fn read_member(
     source: &Source,
     file: &mut impl ReadAt,
-    archive: &Archive,
+    (archive, budget): (&Archive, &Budget),
     member: &Member,
     name: &str,
     contents: &mut Contents,
@@ -86,7 +96,7 @@ fn read_member(
         }
     }
     if member.deflated {
-        let npy = read_header(&mut head.as_slice(), 0, head.len() as u64)?.0;
+        let npy = read_header(&mut head.as_slice(), 0, head.len() as u64, budget)?.0;
         contents.header_size += npy.header_len;
         if npy.header_len as u64 > member.len {
             return Err(AnamnesisError::parse("its header is longer than it is"));
@@ -95,7 +105,7 @@ fn read_member(
         let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
         add(contents, name.to_owned(), &npy, member.len, index, offset, None)?;
     } else {
-        let (npy, header) = read_header(file, start, member.len)?;
+        let (npy, header) = read_header(file, start, member.len, budget)?;
         contents.header_size += npy.header_len;
         let before = (header.len() as u64, crc32fast::hash(&header));
         let (start, len) = (start + before.0, member.len - before.0);
@@ -136,13 +146,14 @@ fn deflated(source: &Source, member: &Member, start: u64) -> Source {
 }
 
 /// Reads the header of an array of `len` bytes at `start`; its bytes too.
-fn read_header(file: &mut impl ReadAt, start: u64, len: u64) -> Result<(Npy, Vec<u8>)> {
+fn read_header(file: &mut impl ReadAt, start: u64, len: u64, budget: &Budget) -> Result<(Npy, Vec<u8>)> {
     let mut header = vec![0; len.min(npy::FIRST as u64) as usize];
     file.read_at(start, &mut header)?;
     let header_len = npy::header_len(&header)?;
     if header_len as u64 > len {
         return Err(AnamnesisError::parse(format!("its header of {header_len} bytes is longer than it is")));
     }
+    budget.alloc(header_len as u64, "an NPY header")?;
     let have = header.len().min(header_len);
     header.resize(header_len, 0);
     file.read_at(start + have as u64, &mut header[have..])?;

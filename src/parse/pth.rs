@@ -25,13 +25,17 @@ use self::storage::{Keys, Place, Storage};
 use super::Contents;
 use super::read_at::ReadAt;
 use super::zip::{Archive, Member};
+use crate::limits::Budget;
 use crate::source::{Deflated, Source};
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, ParseLimits, Result};
 
-pub use self::front::{PthFrontMatter, PthTensorInfo, parse_pth_front_matter_from_reader};
+pub use self::front::{
+    PthFrontMatter, PthInspectInfo, PthTensorInfo, inspect_pth_from_reader, parse_pth_front_matter_from_reader,
+};
 pub(super) use self::tar::is_tar;
 pub use self::view::{
-    ParsedPth, PthDtype, PthTensor, parse_pth, parse_pth_bytes, pth_to_safetensors, pth_to_safetensors_bytes,
+    ParsedPth, PthDtype, PthTensor, parse_pth, parse_pth_bytes, parse_pth_with_limits, pth_to_safetensors,
+    pth_to_safetensors_bytes,
 };
 
 /// Largest `data.pkl`.
@@ -63,14 +67,14 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     let mut head = [0; 512];
     let n = source.len().unwrap_or(0).min(512) as usize;
     source.read_at(0, &mut head[..n])?;
-    let mut named = Vec::new();
+    let (mut named, budget) = (Vec::new(), Budget::new(&ParseLimits::default()));
     let result = if head.starts_with(b"PK\x03\x04") {
-        let archive = Archive::read(&mut &source)?;
-        run_archive(&mut &source, &archive, true, &mut named).map(drop)
+        let archive = Archive::read(&mut &source, &budget)?;
+        run_archive(&mut &source, &archive, true, &mut named, &budget).map(drop)
     } else if is_tar(&head[..n]) {
-        tar::name_all(&source, &mut named)
+        tar::name_all(&source, &mut named, &budget)
     } else if head[0] == 0x80 {
-        legacy::read(source, true, &mut named).map(drop)
+        legacy::read(source, true, &mut named, &budget).map(drop)
     } else {
         let what = "globals are named by PyTorch checkpoints and pickles";
         return Err(AnamnesisError::unsupported("not a pickle", what));
@@ -84,19 +88,19 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
 }
 
 /// Reads an archive.
-pub(super) fn read_archive(source: Source, archive: &Archive) -> Result<Contents> {
-    let mut contents = open_archive(&source, archive)?;
+pub(super) fn read_archive(source: Source, archive: &Archive, budget: &Budget) -> Result<Contents> {
+    let mut contents = open_archive(&source, archive, budget)?;
     contents.sources[0] = source;
     Ok(contents)
 }
 
 /// Reads a stream of pickles, or the tar file that such a stream replaced.
-pub(super) fn read_pickles(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    legacy::read(source, false, &mut Vec::new())
+pub(super) fn read_pickles(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
+    legacy::read(source, false, &mut Vec::new(), budget)
 }
 
-pub(super) fn read_tar(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    tar::read(source)
+pub(super) fn read_tar(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
+    tar::read(source, budget)
 }
 
 /// Whether an archive is a checkpoint.
@@ -117,18 +121,19 @@ struct Opened<'a> {
 }
 
 /// Runs the pickle of an archive, in few reads.
-fn run_archive(
+fn run_archive<'b>(
     file: &mut impl ReadAt,
     archive: &Archive,
     lenient: bool,
     named: &mut Vec<PickleGlobal>,
-) -> Result<Opened<'static>> {
+    budget: &'b Budget,
+) -> Result<Opened<'b>> {
     let Some(member) = pickle_member(archive) else {
         return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
     };
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
-    let pickle = archive.content(file, member, MAX_PICKLE_BYTES)?;
-    let input = Input::of_bytes(pickle, member.stored_len as usize, file.len());
+    let pickle = archive.content(file, member, MAX_PICKLE_BYTES, budget)?;
+    let input = Input::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
     let mut machine = Machine::new(input, lenient);
     let root = machine.run();
     record(&machine, named);
@@ -136,7 +141,7 @@ fn run_archive(
     let mut text = |name: &str| -> Result<Option<String>> {
         match archive.member(&format!("{prefix}{name}")) {
             Some(member) => {
-                let content = archive.content(file, member, 64)?;
+                let content = archive.content(file, member, 64, budget)?;
                 Ok(Some(String::from_utf8_lossy(content.trim_ascii_end()).into_owned()))
             }
             None => Ok(None),
@@ -153,8 +158,9 @@ fn run_archive(
     Ok(Opened { machine, root, big_endian, prefix })
 }
 
-fn open_archive(source: &Source, archive: &Archive) -> Result<Contents> {
-    let Opened { machine, root, big_endian, prefix } = run_archive(&mut &*source, archive, false, &mut Vec::new())?;
+fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<Contents> {
+    let Opened { machine, root, big_endian, prefix } =
+        run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
     let mut contents = Contents::new(machine.input.at);
     let by_name: std::collections::HashMap<&str, &Member> =
         archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
@@ -174,8 +180,14 @@ fn open_archive(source: &Source, archive: &Archive) -> Result<Contents> {
         storage.check_len(member.len).map(|()| place)
     };
     let found = tensors::walk_with(root, &machine, &mut contents.facts)?;
+    count(&found, archive, budget)?;
     tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
     not_empty(contents)
+}
+
+/// Counts the tensors beyond the members of the archive, which are counted already.
+fn count(found: &[tensors::Found], archive: &Archive, budget: &Budget) -> Result<()> {
+    budget.items((found.len() as u64).saturating_sub(archive.members.len() as u64), "tensors")
 }
 
 /// The source that has a member's bytes, and where they begin there.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::Contents;
 use super::read_at::ReadAt;
+use crate::limits::{Budget, cap};
 use crate::model::{QnatTensor, TensorInfo};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -28,6 +29,7 @@ fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
 /// The header, read from the beginning on.
 struct Cursor<'a> {
     file: &'a Source,
+    budget: &'a Budget,
     at: u64,
 }
 
@@ -49,10 +51,8 @@ impl Cursor<'_> {
 
     fn text(&mut self) -> Result<String> {
         let n = self.u32()?;
-        if n > MAX_NAME_LEN {
-            let message = format!("a QNAT name of {n} bytes, at most {MAX_NAME_LEN} are read");
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_TENSOR_NAME_LEN", message });
-        }
+        cap("MAX_TENSOR_NAME_LEN", n.into(), MAX_NAME_LEN.into(), "bytes of a name")?;
+        self.budget.alloc(n.into(), "a name")?;
         let mut text = vec![0; n as usize];
         self.file.read_at_checked(self.at, &mut text)?;
         self.at += u64::from(n);
@@ -78,9 +78,9 @@ struct Entry {
 }
 
 /// Reads a file's header.
-pub(super) fn read(source: Source, _path: Option<&Path>) -> Result<Contents> {
+pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
     let file_len = source.len().unwrap_or(0);
-    let mut cursor = Cursor { file: &source, at: 4 };
+    let mut cursor = Cursor { file: &source, budget, at: 4 };
     let version = cursor.u32()?;
     if !(1..=2).contains(&version) {
         return Err(AnamnesisError::unsupported(format!("QNAT version {version}"), "versions 1 and 2 are read"));
@@ -88,10 +88,8 @@ pub(super) fn read(source: Source, _path: Option<&Path>) -> Result<Contents> {
     let (_flags, _metadata_len) = (cursor.u32()?, cursor.u64()?);
     let count = cursor.u32()?;
     let _reserved = cursor.u32()?;
-    if count > MAX_TENSORS {
-        let message = format!("{count} tensors, at most {MAX_TENSORS} are read");
-        return Err(AnamnesisError::LimitExceeded { limit: "MAX_TENSOR_COUNT", message });
-    }
+    cap("MAX_TENSOR_COUNT", count.into(), MAX_TENSORS.into(), "tensors")?;
+    budget.items(count.into(), "tensors")?;
     let (name, kind) = (cursor.text()?, cursor.text()?);
     let [dtype] = cursor.take()?;
     let dtype = *["F32", "F16", "BF16"].get(usize::from(dtype)).ok_or_else(|| wrong("its compute dtype is unknown"))?;
@@ -111,10 +109,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>) -> Result<Contents> {
 fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
     let name = cursor.text()?;
     let rank = cursor.u32()?;
-    if rank > MAX_DIMS {
-        let message = format!("tensor `{name}`: {rank} dimensions, at most {MAX_DIMS} are read");
-        return Err(AnamnesisError::LimitExceeded { limit: "MAX_TENSOR_DIMS", message });
-    }
+    cap("MAX_TENSOR_DIMS", rank.into(), MAX_DIMS.into(), format_args!("dimensions of tensor `{name}`"))?;
     let dims = (0..rank).map(|_| cursor.u64()).collect::<Result<Vec<_>>>()?;
     let shape: Option<Vec<usize>> = dims.iter().map(|&d| usize::try_from(d).ok()).collect();
     let (block, offset, blocks) = (cursor.u32()? as usize, cursor.u64()?, cursor.u32()? as usize);

@@ -4,6 +4,9 @@
 //!
 //! Format: <https://huggingface.co/docs/safetensors/index#format>
 
+mod companions;
+mod header;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read;
@@ -12,7 +15,14 @@ use std::path::Path;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
+pub use self::companions::{AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig};
+pub use self::header::{
+    SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
+    parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
+};
 use super::Contents;
+use super::read_at::ReadAt;
+use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -20,22 +30,29 @@ use crate::{AnamnesisError, Dtype, Result};
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Reads the header of a complete file.
-pub(super) fn read(source: Source, _path: Option<&Path>) -> Result<Contents> {
-    let len = source.len().unwrap_or(0);
+pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
+    let mut contents = read_at(&mut &source, budget)?;
+    contents.sources.push(source);
+    Ok(contents)
+}
+
+/// Reads the header of a complete file, and checks the file's length.
+fn read_at(file: &mut impl ReadAt, budget: &Budget) -> Result<Contents> {
+    let len = file.len();
     let mut prefix = [0; 8];
     if len < 8 {
         return Err(AnamnesisError::parse(format!("{len} bytes are too few for a safetensors file")));
     }
-    source.read_at(0, &mut prefix)?;
+    file.read_at(0, &mut prefix)?;
     let n = u64::from_le_bytes(prefix);
     if n > len - 8 {
         return Err(AnamnesisError::parse(format!(
             "not a safetensors file: it declares a header of {n} bytes, and the file has {len}"
         )));
     }
-    let mut json = vec![0; checked_header_size(n)?];
-    source.read_at(8, &mut json)?;
-    let (mut contents, data_len) = parse_json(&json)?;
+    let mut json = vec![0; checked_header_size(n, budget)?];
+    file.read_at(8, &mut json)?;
+    let (contents, data_len) = parse_json(&json, budget)?;
     let expected = (8 + n).saturating_add(data_len);
     if expected != len {
         return Err(AnamnesisError::parse(format!(
@@ -43,15 +60,14 @@ pub(super) fn read(source: Source, _path: Option<&Path>) -> Result<Contents> {
             if len < expected { "it is truncated" } else { "there is data that no tensor owns" },
         )));
     }
-    contents.sources.push(source);
     Ok(contents)
 }
 
 /// Reads the header from a stream: the eight bytes of its length and then exactly that many.
-pub(super) fn read_from<R: Read>(mut reader: R) -> Result<Contents> {
+fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<Contents> {
     let mut prefix = [0; 8];
     reader.read_exact(&mut prefix)?;
-    let n = checked_header_size(u64::from_le_bytes(prefix))?;
+    let n = checked_header_size(u64::from_le_bytes(prefix), budget)?;
     let mut json = Vec::new();
     // Grows with what arrives: a lie about the length costs nothing.
     reader.take(n as u64).read_to_end(&mut json)?;
@@ -59,27 +75,23 @@ pub(super) fn read_from<R: Read>(mut reader: R) -> Result<Contents> {
         let what = format!("the safetensors header ends after {} of {n} bytes", json.len());
         return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what).into());
     }
-    let mut contents = parse_json(&json)?.0;
+    let mut contents = parse_json(&json, budget)?.0;
     contents.sources.push(Source::HeaderOnly);
     Ok(contents)
 }
 
-fn checked_header_size(n: u64) -> Result<usize> {
-    if n > MAX_HEADER_BYTES {
-        return Err(AnamnesisError::LimitExceeded {
-            limit: "MAX_SAFETENSORS_HEADER_BYTES",
-            message: format!("a header of {n} bytes, the format allows {MAX_HEADER_BYTES}"),
-        });
-    }
-    Ok(n as usize)
+fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
+    cap("MAX_SAFETENSORS_HEADER_BYTES", n, MAX_HEADER_BYTES, "bytes of header, which the format does not allow")?;
+    budget.alloc(n, "the safetensors header").map(|()| n as usize)
 }
 
 /// The tensors in order of their data (ties, which only empty tensors make, as the header has them),
 /// and the length of the data section.
-fn parse_json(json: &[u8]) -> Result<(Contents, u64)> {
+fn parse_json(json: &[u8], budget: &Budget) -> Result<(Contents, u64)> {
     let header: Header =
         serde_json::from_slice(json).map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
     let Header { mut entries, metadata } = header;
+    budget.items(entries.len() as u64, "tensors")?;
     entries.sort_by_key(|(_, info)| info.data_offsets);
     let base = 8 + json.len() as u64;
     let tensor = |(name, info): &(String, TensorInfo)| {

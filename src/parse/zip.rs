@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io::Read;
 
 use super::read_at::ReadAt;
+use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
 const MAX_ENTRIES: u64 = 1 << 20;
@@ -70,16 +71,17 @@ struct End {
 
 impl Archive {
     /// Reads the central directory, in one read if it is small.
-    pub(crate) fn read(file: &mut impl ReadAt) -> Result<Self> {
+    pub(crate) fn read(file: &mut impl ReadAt, budget: &Budget) -> Result<Self> {
         let len = file.len();
         let mut tail = vec![0; len.min(65_557 + 76) as usize];
         let tail_start = len - tail.len() as u64;
         file.read_at(tail_start, &mut tail)?;
         let end = find_end(file, &tail, tail_start)?;
-        if end.entries > MAX_ENTRIES || end.len > MAX_DIRECTORY_BYTES {
-            let message = format!("a ZIP directory of {} members in {} bytes", end.entries, end.len);
-            return Err(AnamnesisError::LimitExceeded { limit: "ZIP_MAX_ENTRIES", message });
-        }
+        let members = format_args!("members in a ZIP directory of {} bytes", end.len);
+        cap("ZIP_MAX_ENTRIES", end.entries, MAX_ENTRIES, members)?;
+        cap("ZIP_MAX_DIRECTORY_BYTES", end.len, MAX_DIRECTORY_BYTES, "bytes of a ZIP directory")?;
+        budget.items(end.entries, "members of the archive")?;
+        budget.alloc(end.len, "the ZIP directory")?;
         let directory = if end.offset >= tail_start {
             let start = (end.offset - tail_start) as usize;
             tail[start..start + end.len as usize].to_vec()
@@ -89,6 +91,9 @@ impl Archive {
             directory
         };
         let members = read_directory(&directory, &end)?;
+        for m in members.iter().filter(|m| m.deflated) {
+            budget.ratio(m.stored_len, m.len, format_args!("`{}`", m.name))?;
+        }
         check_names(&members)?;
         check_overlap(&members, end.offset)?;
         let mut headers: Vec<u64> = members.iter().map(|m| m.header).collect();
@@ -120,12 +125,21 @@ impl Archive {
 
     /// A whole member, checked. Of a compressed one at most some MiB more than twice what is stored, for what is made
     /// of it takes memory besides.
-    pub(crate) fn content(&self, file: &mut impl ReadAt, member: &Member, max: u64) -> Result<Vec<u8>> {
+    pub(crate) fn content(
+        &self,
+        file: &mut impl ReadAt,
+        member: &Member,
+        max: u64,
+        budget: &Budget,
+    ) -> Result<Vec<u8>> {
         let name = &member.name;
         let bound = max.min((16 << 20) + member.stored_len.saturating_mul(2));
-        if member.len > bound || member.stored_len > max {
-            let message = format!("`{name}` of {} bytes, at most {bound} are read", member.len);
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_MEMBER_BYTES", message });
+        let of_member = || format!("bytes of `{name}`");
+        cap("MAX_MEMBER_BYTES", member.len, bound, of_member())?;
+        cap("MAX_MEMBER_BYTES", member.stored_len, max, of_member())?;
+        budget.alloc(member.stored_len, format_args!("`{name}`"))?;
+        if member.deflated {
+            budget.alloc(member.len, format_args!("`{name}`"))?;
         }
         let start = self.data_start(file, member)?;
         let mut bytes = vec![0; member.stored_len as usize];
@@ -233,10 +247,7 @@ fn read_directory(directory: &[u8], end: &End) -> Result<Vec<Member>> {
 }
 
 fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Member> {
-    if name_len > MAX_NAME_LEN {
-        let message = format!("a ZIP member's name of {name_len} bytes, at most {MAX_NAME_LEN} are read");
-        return Err(AnamnesisError::LimitExceeded { limit: "ZIP_MAX_NAME_LEN", message });
-    }
+    cap("ZIP_MAX_NAME_LEN", name_len as u64, MAX_NAME_LEN as u64, "bytes of a ZIP member's name")?;
     let name = std::str::from_utf8(&entry[46..46 + name_len]).map_err(|_| broken("a member's name is not UTF-8"))?;
     let wrong = |what: &str| Err(broken(format!("`{name}`: {what}")));
     let (flags, method) = (u16_at(entry, 8), u16_at(entry, 10));

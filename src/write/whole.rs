@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::atomic::{OutputFile, Place};
 use super::{Entry, Layout, safetensors};
+use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor in memory.
@@ -16,7 +17,10 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
-fn plan(tensors: &[WholeTensor<'_>]) -> Result<Layout> {
+/// What the metadata of every file say.
+const FORMAT: (&str, &str) = ("format", "pt");
+
+fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layout> {
     let mut names = HashSet::new();
     let entry = |t: &WholeTensor<'_>| {
         let wrong = |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
@@ -31,7 +35,7 @@ fn plan(tensors: &[WholeTensor<'_>]) -> Result<Layout> {
     }
     let entries = tensors.iter().zip(lens);
     let entries: Vec<_> = entries.map(|(t, len)| Entry { name: t.name, dtype: t.dtype, shape: t.shape, len }).collect();
-    safetensors::layout(&entries, &HashMap::from([("format".to_owned(), "pt".to_owned())]))
+    safetensors::layout(&entries, &HashMap::from([(key.to_owned(), value.to_owned())]))
 }
 
 /// Passes every byte of the file with its place to `put`.
@@ -42,7 +46,7 @@ fn write(layout: &Layout, tensors: &[WholeTensor<'_>], mut put: impl FnMut(u64, 
 
 /// Writes a file, and replaces an older one.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
-    let layout = plan(tensors)?;
+    let layout = plan(tensors, FORMAT)?;
     let place = Place { force: true, inputs: &[], space: layout.file_len };
     let file = OutputFile::create(path, layout.file_len, &place)?;
     write(&layout, tensors, |at, bytes| file.write_at(at, bytes))?;
@@ -51,8 +55,13 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
 
 /// The file in memory.
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
-    let layout = plan(tensors)?;
-    let mut out = vec![0; layout.file_len as usize];
+    to_bytes_with(tensors, FORMAT)
+}
+
+/// The file in memory, with another key and value as its metadata.
+pub(crate) fn to_bytes_with(tensors: &[WholeTensor<'_>], metadata: (&str, &str)) -> Result<Vec<u8>> {
+    let layout = plan(tensors, metadata)?;
+    let mut out = zeroed(layout.file_len, "the tensors")?;
     write(&layout, tensors, |at, bytes| {
         out[at as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())

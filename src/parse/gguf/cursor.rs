@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use super::value::Layout;
+use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
 /// Bytes that are read at once, at most: a lie about a length costs no more.
@@ -15,8 +16,9 @@ const MAX_HEADER_BYTES: u64 = 256 << 20;
 const MAX_STRING_LEN: u64 = 16 << 20;
 
 /// A reader of the header, which keeps what it has read.
-pub(super) struct Cursor<R> {
+pub(super) struct Cursor<'b, R> {
     reader: R,
+    budget: &'b Budget,
     /// Length of the file, where it is known.
     file_len: Option<u64>,
     pub bytes: Vec<u8>,
@@ -27,9 +29,9 @@ pub(super) struct Cursor<R> {
     pub pending: u64,
 }
 
-impl<R: Read> Cursor<R> {
-    pub(super) fn new(reader: R, file_len: Option<u64>) -> Self {
-        Self { reader, file_len, bytes: Vec::new(), at: 0, layout: Layout::WRITTEN, pending: 0 }
+impl<'b, R: Read> Cursor<'b, R> {
+    pub(super) fn new(reader: R, file_len: Option<u64>, budget: &'b Budget) -> Self {
+        Self { reader, budget, file_len, bytes: Vec::new(), at: 0, layout: Layout::WRITTEN, pending: 0 }
     }
 
     /// Makes sure that the next `n` bytes have been read.
@@ -42,14 +44,13 @@ impl<R: Read> Cursor<R> {
                 self.file_len.unwrap_or(0)
             )));
         }
-        if end > MAX_HEADER_BYTES {
-            let message = format!("a GGUF header of at least {end} bytes, at most {MAX_HEADER_BYTES} are read");
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_GGUF_HEADER_BYTES", message });
-        }
+        cap("MAX_GGUF_HEADER_BYTES", end, MAX_HEADER_BYTES, "bytes of header")?;
+        self.budget.single(n, "a part of the header")?;
         while (self.bytes.len() as u64) < end {
             let missing = end - self.bytes.len() as u64;
             let step = missing.saturating_add(self.pending).min(STEP);
             let left = self.file_len.map_or(step, |len| step.min(len - self.bytes.len() as u64));
+            self.budget.grow(left, "the header")?;
             let start = self.bytes.len();
             self.bytes.resize(start + left as usize, 0);
             self.reader.read_exact(&mut self.bytes[start..])?;
@@ -85,10 +86,7 @@ impl<R: Read> Cursor<R> {
     /// Passes over a string; its bytes.
     pub(super) fn string(&mut self) -> Result<&[u8]> {
         let n = self.len()?;
-        if n > MAX_STRING_LEN {
-            let message = format!("a string of {n} bytes, at most {MAX_STRING_LEN} are read");
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_STRING_LEN", message });
-        }
+        cap("MAX_STRING_LEN", n, MAX_STRING_LEN, "bytes of a string")?;
         self.take(n as usize)
     }
 
@@ -96,10 +94,7 @@ impl<R: Read> Cursor<R> {
     pub(super) fn name(&mut self, limit: &'static str) -> Result<String> {
         const MAX_NAME_LEN: usize = 65535;
         let name = self.string()?;
-        if name.len() > MAX_NAME_LEN {
-            let message = format!("a name of {} bytes, at most {MAX_NAME_LEN} are read", name.len());
-            return Err(AnamnesisError::LimitExceeded { limit, message });
-        }
+        cap(limit, name.len() as u64, MAX_NAME_LEN as u64, "bytes of a name")?;
         let text = std::str::from_utf8(name);
         text.map(str::to_owned).map_err(|_| {
             let shown = String::from_utf8_lossy(name).into_owned();

@@ -8,7 +8,8 @@ use super::header::{self, Entry, Header};
 use super::value::GgufMetadataValue;
 use crate::error::printable;
 use crate::inspect::{format_bytes, names};
-use crate::{Dtype, ParsedModel, Result, TargetDtype};
+use crate::limits::Budget;
+use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// One tensor of a GGUF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,8 @@ pub struct GgufFrontMatter {
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
 /// `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
-    let Header { version, alignment, metadata, tensors, .. } = header::read(reader, None)?;
+    let Header { version, alignment, metadata, tensors, .. } =
+        header::read(reader, None, &Budget::new(&ParseLimits::default()))?;
     let info = |Entry { name, dtype, mut shape, offset, len }: Entry| {
         shape.reverse();
         GgufTensorInfo { name, shape, dtype, data_offset: offset, byte_len: len }
@@ -71,13 +73,27 @@ pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<
 
 /// Summarises a GGUF file by its header; see [`parse_gguf_front_matter_from_reader`].
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// println!("{}", anamnesis::inspect_gguf_from_reader(std::fs::File::open("tests/data/demo/model-q4_k.gguf")?)?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As there.
 pub fn inspect_gguf_from_reader<R: Read + Seek>(reader: R) -> Result<GgufInspectInfo> {
-    let front = parse_gguf_front_matter_from_reader(reader)?;
-    let tensors = front.tensor_infos.iter().map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
-    let architecture = front.metadata.get("general.architecture").and_then(|v| v.as_string()).map(str::to_owned);
-    Ok(GgufInspectInfo::new(front.version, front.alignment, architecture, tensors))
+    Ok(parse_gguf_front_matter_from_reader(reader)?.inspect())
+}
+
+impl GgufFrontMatter {
+    /// Summarises it.
+    #[must_use]
+    pub fn inspect(&self) -> GgufInspectInfo {
+        let tensors = self.tensor_infos.iter().map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
+        let architecture = self.metadata.get("general.architecture").and_then(|v| v.as_string()).map(str::to_owned);
+        GgufInspectInfo::new(self.version, self.alignment, architecture, tensors)
+    }
 }
 
 /// What a GGUF file holds, and what recovering it would give.
@@ -106,7 +122,7 @@ pub struct GgufInspectInfo {
 }
 
 impl GgufInspectInfo {
-    fn new(
+    pub(super) fn new(
         version: u32,
         alignment: u32,
         architecture: Option<String>,

@@ -8,6 +8,7 @@ use std::io::Read;
 use super::cursor::Cursor;
 use super::metadata::GgufMetadata;
 use super::value::{ARRAY, STRING, fixed_size};
+use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Dtype, Result};
 
 const MAX_TENSOR_COUNT: u64 = 1_000_000;
@@ -50,9 +51,10 @@ pub(crate) struct Entry {
 }
 
 /// Reads the header of a file of `file_len` bytes (if that is known), and nothing behind it.
-pub(super) fn read<R: Read>(reader: R, file_len: Option<u64>) -> Result<Header> {
-    let mut cursor = Cursor::new(reader, file_len);
+pub(super) fn read<R: Read>(reader: R, file_len: Option<u64>, budget: &Budget) -> Result<Header> {
+    let mut cursor = Cursor::new(reader, file_len, budget);
     let (version, tensors, keys) = read_counts(&mut cursor)?;
+    budget.items(tensors + keys, "tensors and keys")?;
     let mut metadata = GgufMetadata::new(cursor.layout);
     // An entry has at least a length, a character, a type and a byte; a tensor a length, a type, an offset.
     let len = cursor.layout.len_bytes() as u64;
@@ -94,7 +96,7 @@ pub(super) fn past_the_end(name: &str) -> AnamnesisError {
 }
 
 /// Magic, version, and the numbers of tensors and keys.
-fn read_counts<R: Read>(cursor: &mut Cursor<R>) -> Result<(u32, u64, u64)> {
+fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
     // Versions 2 and 3 take 8 more.
     cursor.pending = 12;
     if cursor.take(4)? != b"GGUF" {
@@ -115,20 +117,13 @@ fn read_counts<R: Read>(cursor: &mut Cursor<R>) -> Result<(u32, u64, u64)> {
     let tensors = cursor.len()?;
     cursor.pending = 0;
     let keys = cursor.len()?;
-    limit("MAX_TENSOR_COUNT", tensors, MAX_TENSOR_COUNT, "tensors")?;
-    limit("MAX_KV_COUNT", keys, MAX_KV_COUNT, "metadata keys")?;
+    cap("MAX_TENSOR_COUNT", tensors, MAX_TENSOR_COUNT, "tensors")?;
+    cap("MAX_KV_COUNT", keys, MAX_KV_COUNT, "metadata keys")?;
     Ok((version, tensors, keys))
 }
 
-fn limit(limit: &'static str, n: u64, max: u64, of: &str) -> Result<()> {
-    if n <= max {
-        return Ok(());
-    }
-    Err(AnamnesisError::LimitExceeded { limit, message: format!("{n} {of}, at most {max} are read") })
-}
-
 /// One key with its value, which is checked and passed over.
-fn read_entry<R: Read>(cursor: &mut Cursor<R>, metadata: &mut GgufMetadata) -> Result<()> {
+fn read_entry<R: Read>(cursor: &mut Cursor<'_, R>, metadata: &mut GgufMetadata) -> Result<()> {
     let key = cursor.name("MAX_GGUF_KEY_LEN")?;
     if key.is_empty() {
         return Err(AnamnesisError::parse("a metadata key is empty"));
@@ -144,7 +139,7 @@ fn read_entry<R: Read>(cursor: &mut Cursor<R>, metadata: &mut GgufMetadata) -> R
     Ok(())
 }
 
-fn skip_value<R: Read>(cursor: &mut Cursor<R>, type_id: u32) -> Result<()> {
+fn skip_value<R: Read>(cursor: &mut Cursor<'_, R>, type_id: u32) -> Result<()> {
     match type_id {
         STRING => cursor.string().map(drop),
         ARRAY => skip_array(cursor, 1),
@@ -159,11 +154,11 @@ fn unknown_type(type_id: u32) -> AnamnesisError {
     AnamnesisError::parse(format!("values of type {type_id} are unknown"))
 }
 
-fn skip_array<R: Read>(cursor: &mut Cursor<R>, depth: usize) -> Result<()> {
-    limit("MAX_ARRAY_DEPTH", depth as u64, MAX_ARRAY_DEPTH as u64, "levels of arrays")?;
+fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
+    cap("MAX_ARRAY_DEPTH", depth as u64, MAX_ARRAY_DEPTH as u64, "levels of arrays")?;
     let type_id = cursor.u32()?;
     let n = cursor.len()?;
-    limit("MAX_ARRAY_LEN", n, MAX_ARRAY_LEN, "elements of an array")?;
+    cap("MAX_ARRAY_LEN", n, MAX_ARRAY_LEN, "elements of an array")?;
     let behind = cursor.pending;
     match type_id {
         STRING | ARRAY => {
@@ -183,11 +178,11 @@ fn skip_array<R: Read>(cursor: &mut Cursor<R>, depth: usize) -> Result<()> {
 }
 
 /// One tensor; its offset is still from the beginning of the data.
-fn read_tensor<R: Read>(cursor: &mut Cursor<R>) -> Result<Entry> {
+fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<Entry> {
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     let rank = cursor.u32()?;
-    limit("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
+    cap("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
         .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
     let mut shape = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
@@ -217,7 +212,7 @@ fn alignment(metadata: &GgufMetadata) -> Result<u32> {
     let Some(value) = metadata.get("general.alignment") else { return Ok(DEFAULT_ALIGNMENT) };
     match value.as_u32() {
         Some(alignment) if alignment.is_power_of_two() => {
-            limit("MAX_ALIGNMENT", alignment.into(), MAX_ALIGNMENT.into(), "bytes of alignment").map(|()| alignment)
+            cap("MAX_ALIGNMENT", alignment.into(), MAX_ALIGNMENT.into(), "bytes of alignment").map(|()| alignment)
         }
         Some(alignment) => Err(AnamnesisError::parse(format!("the alignment {alignment} is not a power of two"))),
         None => Err(AnamnesisError::parse(format!("general.alignment is a u32, not {}", value.type_name()))),

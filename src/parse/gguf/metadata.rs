@@ -53,6 +53,11 @@ impl GgufMetadata {
         self.entries.is_empty()
     }
 
+    /// Bytes of it in the file.
+    pub(super) fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// The keys, in the order of the file.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
         self.entries.iter().map(|e| e.key.as_str())

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{GgufMetadata, read_one};
+use crate::limits::{Budget, cap};
 use crate::parse::Contents;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -18,7 +19,7 @@ pub(crate) fn is_split_key(key: &str) -> bool {
 }
 
 /// Opens the other files of a model of which `contents` is the first.
-pub(super) fn join(contents: &mut Contents, path: Option<&Path>) -> Result<()> {
+pub(super) fn join(contents: &mut Contents, path: Option<&Path>, budget: &Budget) -> Result<()> {
     let Some(gguf) = &contents.gguf else { return Ok(()) };
     let number = |key: &str| unsigned(&gguf.metadata, key);
     let (no, count) = (number("split.no")?.unwrap_or(0), number("split.count")?.unwrap_or(1));
@@ -26,10 +27,7 @@ pub(super) fn join(contents: &mut Contents, path: Option<&Path>) -> Result<()> {
     if count <= 1 {
         return Ok(());
     }
-    if count > MAX_PARTS {
-        let message = format!("a model in {count} files, at most {MAX_PARTS} are read");
-        return Err(AnamnesisError::LimitExceeded { limit: "MAX_SPLIT_COUNT", message });
-    }
+    cap("MAX_SPLIT_COUNT", count, MAX_PARTS, "files of a model")?;
     let Some(path) = path else {
         let what = format!("this is part {} of {count}; open the first part as a file", no + 1);
         return Err(AnamnesisError::unsupported("split GGUF in memory", what));
@@ -51,7 +49,8 @@ pub(super) fn join(contents: &mut Contents, path: Option<&Path>) -> Result<()> {
         })?;
         let source = Source::open(&path)?;
         let index = contents.sources.len();
-        let (header, more) = read_one(&source, index).map_err(|e| e.about(format_args!("`{}`", file_name(&path))))?;
+        let (header, more) =
+            read_one(&source, index, budget).map_err(|e| e.about(format_args!("`{}`", file_name(&path))))?;
         let wrong = |what: String| Err(AnamnesisError::parse(format!("`{}`: {what}", file_name(&path))));
         let theirs = (unsigned(&header.metadata, "split.no")?, unsigned(&header.metadata, "split.count")?);
         if theirs != (Some(no), Some(count)) {

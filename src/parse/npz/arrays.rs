@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::path::Path;
 
+use crate::limits::Budget;
 use crate::write::whole::{WholeTensor, to_bytes, to_file};
-use crate::{Dtype, ParsedModel, Result, parse, parse_bytes};
+use crate::{Dtype, ParseLimits, ParsedModel, Result, parse_bytes, parse_with_limits};
 
 /// Element type of an array.
 pub type NpzDtype = Dtype;
@@ -34,10 +35,27 @@ impl NpzTensor {
 
 /// Reads every array of an NPZ archive into memory. [`parse`](crate::parse()) leaves them where they are.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// for (name, array) in anamnesis::parse_npz("tests/data/demo/arrays.npz")? {
+///     println!("{name} {} {:?} {} bytes", array.dtype, array.shape, array.data.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`parse`](crate::parse()); `Unsupported` if an array is one that no tensor can hold.
 pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
-    arrays(&parse(path)?)
+    parse_npz_with_limits(path, &ParseLimits::default())
+}
+
+/// As [`parse_npz`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_npz_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<HashMap<String, NpzTensor>> {
+    arrays(&parse_with_limits(path, limits)?)
 }
 
 /// As [`parse_npz`], of an archive in memory.
@@ -52,6 +70,8 @@ fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {
     if let Some(skipped) = model.skipped.first() {
         return Err(skipped.error());
     }
+    let budget = Budget::new(&model.limits);
+    model.tensors.iter().try_for_each(|t| budget.alloc(t.len, format_args!("array `{}`", t.name)))?;
     let array = |t: crate::Tensor<'_>| {
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
         Ok((name.clone(), NpzTensor { name, shape, dtype: t.dtype(), data: t.bytes()?.into_owned() }))
@@ -60,6 +80,17 @@ fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {
 }
 
 /// Writes arrays as a safetensors file, sorted by name; an older file is replaced.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("arrays.safetensors");
+/// let arrays = anamnesis::parse_npz("tests/data/demo/arrays.npz")?;
+/// anamnesis::npz_to_safetensors(&arrays, &path)?;
+/// assert_eq!(std::fs::read(&path)?, anamnesis::npz_to_safetensors_bytes(&arrays)?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `Parse` that names an array whose data does not fit its shape; I/O.

@@ -4,10 +4,11 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use super::read_archive;
+use crate::limits::Budget;
 use crate::parse::read_at::{ReadAt, Seeking};
 use crate::parse::zip::Archive;
 use crate::source::Source;
-use crate::{Dtype, Result, TargetDtype};
+use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
 /// One array of an NPZ archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,14 @@ pub struct NpzInspectInfo {
 
 /// Summarises an NPZ archive by its headers.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let info = anamnesis::inspect_npz("tests/data/demo/arrays.npz")?;
+/// println!("{} arrays, {} bytes", info.tensors.len(), info.total_bytes);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Io` if the file cannot be read; as [`inspect_npz_from_reader`] otherwise.
 pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
@@ -68,8 +77,9 @@ pub fn inspect_npz_from_reader<R: Read + Seek>(reader: R) -> Result<NpzInspectIn
 }
 
 fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
-    let archive = Archive::read(file)?;
-    let contents = read_archive(&Source::HeaderOnly, file, &archive)?;
+    let budget = Budget::new(&ParseLimits::default());
+    let archive = Archive::read(file, &budget)?;
+    let contents = read_archive(&Source::HeaderOnly, file, &archive, &budget)?;
     let info = |t: crate::model::TensorInfo| NpzTensorInfo {
         name: t.name,
         shape: t.shape,

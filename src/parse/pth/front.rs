@@ -4,11 +4,12 @@ use std::io::{Read, Seek};
 
 use super::storage::{Keys, Place, Storage};
 use super::{Opened, not_empty, run_archive, tensors};
+use crate::limits::Budget;
 use crate::parse::Contents;
 use crate::parse::read_at::Seeking;
 use crate::parse::zip::Archive;
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Dtype, ParseLimits, Result, TargetDtype};
 
 /// One tensor of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,30 @@ pub struct PthTensorInfo {
     pub dtype: Dtype,
     /// Bytes of the tensor, as it would be written.
     pub byte_len: usize,
+}
+
+impl PthTensorInfo {
+    pub(super) fn of(t: &crate::model::TensorInfo) -> Self {
+        Self { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype, byte_len: t.len as usize }
+    }
+}
+
+/// What a checkpoint holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PthInspectInfo {
+    /// Stored tensors.
+    pub tensor_count: usize,
+    /// Bytes of the tensors.
+    pub total_bytes: u64,
+    /// Element types, each once.
+    pub dtypes: Vec<Dtype>,
+    /// Whether numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+    /// Bytes of the tensors after a conversion: the same.
+    pub dequantized_size: u64,
+    /// Element type of what would be decoded.
+    pub output_dtype: TargetDtype,
 }
 
 /// What the pickle of a checkpoint says.
@@ -52,8 +77,10 @@ pub struct PthFrontMatter {
 /// `LimitExceeded`.
 pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<PthFrontMatter> {
     let mut file = Seeking::new(reader)?;
-    let archive = Archive::read(&mut file)?;
-    let Opened { machine, root, big_endian, prefix } = run_archive(&mut file, &archive, false, &mut Vec::new())?;
+    let budget = Budget::new(&ParseLimits::default());
+    let archive = Archive::read(&mut file, &budget)?;
+    let Opened { machine, root, big_endian, prefix } =
+        run_archive(&mut file, &archive, false, &mut Vec::new(), &budget)?;
     let mut contents = Contents::new(machine.input.at);
     contents.sources.push(Source::HeaderOnly);
     let by_name: std::collections::HashMap<_, _> = archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
@@ -66,12 +93,37 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
     };
     let found = tensors::walk(root, &machine)?;
     tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
-    let tensors = not_empty(contents)?.tensors.into_iter();
-    let info = |t: crate::model::TensorInfo| PthTensorInfo {
-        name: t.name,
-        shape: t.shape,
-        dtype: t.dtype,
-        byte_len: t.len as usize,
-    };
-    Ok(PthFrontMatter { tensors: tensors.map(info).collect(), big_endian })
+    let tensors = not_empty(contents)?.tensors.iter().map(PthTensorInfo::of).collect();
+    Ok(PthFrontMatter { tensors, big_endian })
+}
+
+/// Summarises a PyTorch archive by its pickle; see [`parse_pth_front_matter_from_reader`].
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let info = anamnesis::inspect_pth_from_reader(std::fs::File::open("tests/data/demo/checkpoint.pth")?)?;
+/// println!("{} tensors, {} bytes", info.tensor_count, info.total_bytes);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As there.
+pub fn inspect_pth_from_reader<R: Read + Seek>(reader: R) -> Result<PthInspectInfo> {
+    Ok(parse_pth_front_matter_from_reader(reader)?.inspect())
+}
+
+impl PthFrontMatter {
+    /// Summarises it.
+    #[must_use]
+    pub fn inspect(&self) -> PthInspectInfo {
+        let Self { tensors, big_endian } = self;
+        let total_bytes = tensors.iter().map(|t| t.byte_len as u64).fold(0, u64::saturating_add);
+        let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
+        dtypes.sort_unstable();
+        dtypes.dedup();
+        let (tensor_count, output_dtype) = (tensors.len(), TargetDtype::BF16);
+        let big_endian = *big_endian;
+        PthInspectInfo { tensor_count, total_bytes, dtypes, big_endian, dequantized_size: total_bytes, output_dtype }
+    }
 }

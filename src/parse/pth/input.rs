@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::limits::{Budget, cap};
 use crate::parse::read_at::ReadAt;
 use crate::{AnamnesisError, Result};
 
@@ -16,6 +17,8 @@ const MAX_BYTES: u64 = 100 << 20;
 pub(super) struct Input<'a> {
     /// What is not read yet comes from here.
     file: Option<&'a mut dyn ReadAt>,
+    /// What it and all that is made of it is charged to.
+    pub budget: &'a Budget,
     start: u64,
     len: u64,
     /// Length of the file.
@@ -31,16 +34,16 @@ pub(super) struct Input<'a> {
 
 impl<'a> Input<'a> {
     /// `len` bytes from `start` on.
-    pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64) -> Self {
+    pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64, budget: &'a Budget) -> Self {
         let (file_len, stored) = (file.len(), usize::MAX);
         let (step, read) = (STEP, Vec::new());
-        Self { file: Some(file), start, len, file_len, stored, step, read, at: 0, is_lost: false }
+        Self { file: Some(file), budget, start, len, file_len, stored, step, read, at: 0, is_lost: false }
     }
 
     /// Bytes that are all there, and how many of a file they were made from.
-    pub(super) fn of_bytes(read: Vec<u8>, stored: usize, file_len: u64) -> Self {
+    pub(super) fn of_bytes(read: Vec<u8>, stored: usize, file_len: u64, budget: &'a Budget) -> Self {
         let len = read.len() as u64;
-        Self { file: None, start: 0, len, file_len, stored, step: STEP, read, at: 0, is_lost: false }
+        Self { file: None, budget, start: 0, len, file_len, stored, step: STEP, read, at: 0, is_lost: false }
     }
 
     /// Bytes of the file that were read: memory is in proportion to them.
@@ -74,14 +77,13 @@ impl<'a> Input<'a> {
             let (at, len) = (self.at, self.len);
             return Err(AnamnesisError::parse(format!("pickle: it is truncated: {n} bytes at {at} of {len}")));
         }
-        if end > MAX_BYTES {
-            let message = format!("a pickle of more than {MAX_BYTES} bytes");
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PKL_SIZE", message });
-        }
+        cap("MAX_PKL_SIZE", end, MAX_BYTES, "bytes of pickles")?;
         while (self.read.len() as u64) < end {
             let have = self.read.len();
             let step = (self.len - have as u64).min(self.step);
             self.step = (self.step * 2).min(1 << 20);
+            self.budget.single(have as u64 + step, "a pickle")?;
+            self.budget.grow(step, "a pickle")?;
             self.read.resize(have + step as usize, 0);
             match &mut self.file {
                 Some(file) => file.read_at(self.start + have as u64, &mut self.read[have..])?,

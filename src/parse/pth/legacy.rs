@@ -8,6 +8,7 @@ use super::pickle::Machine;
 use super::storage::{Keys, Place, Storage};
 use super::value::{Id, Node};
 use super::{PickleGlobal, not_empty, record, tensors};
+use crate::limits::Budget;
 use crate::parse::Contents;
 use crate::parse::read_at::ReadAt;
 use crate::source::Source;
@@ -17,10 +18,10 @@ use crate::{AnamnesisError, Result};
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
 /// Reads a stream. One without the magic number is a single pickle, which can name globals but hold no tensors.
-pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>) -> Result<Contents> {
+pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>, budget: &Budget) -> Result<Contents> {
     let mut file = &source;
     let len = ReadAt::len(&file);
-    let mut machine = Machine::new(Input::new(&mut file, 0, len), lenient);
+    let mut machine = Machine::new(Input::new(&mut file, 0, len, budget), lenient);
     let contents = read_stream(&mut machine);
     record(&machine, named);
     drop(machine);
@@ -58,6 +59,7 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let keys = machine.run()?;
     let mut contents = Contents::new(machine.input.at);
     let found = tensors::walk_with(root, machine, &mut contents.facts)?;
+    machine.input.budget.items(found.len() as u64, "tensors")?;
     let mut read = Keys::default();
     let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut Contents| {

@@ -69,6 +69,7 @@ impl<'a> Machine<'a> {
                 Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => self.push(Node::Opaque)?,
                 result => result?,
             }
+            self.input.budget.grow(self.values.growth(), "the values of a pickle")?;
             self.values.check_budget(self.input.paid(), self.stack.len() + self.marks.len() + self.memo.len())?;
         }
     }

@@ -11,6 +11,7 @@ use super::storage::{Key, Keys, Place};
 use super::tensors::{self, Found};
 use super::value::{Id, Node, View};
 use super::{PickleGlobal, not_empty, record};
+use crate::limits::Budget;
 use crate::model::TensorInfo;
 use crate::parse::Contents;
 use crate::parse::read_at::ReadAt;
@@ -35,18 +36,20 @@ struct Stored {
     place: Place,
 }
 
-pub(super) fn read(source: Source) -> Result<Contents> {
+pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
     let mut file = &source;
     let files = list(&mut file)?;
-    let mut run = Run { lenient: false, keys: Keys::default(), named: &mut Vec::new() };
+    let mut run = Run { lenient: false, keys: Keys::default(), named: &mut Vec::new(), budget };
     let storages = run.storages(&mut file, part(&files, "storages")?)?;
     let tensors = run.tensors(&mut file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
-    let mut machine = Machine::new(Input::new(&mut file, start, len), false);
+    let mut machine = Machine::new(Input::new(&mut file, start, len, budget), false);
     let root = machine.run()?;
     run.keys.forget_values();
     let mut contents = Contents::new(machine.input.at);
-    for Found { name, tensor } in tensors::walk_persistent(root, &machine)? {
+    let found = tensors::walk_persistent(root, &machine)?;
+    budget.items(found.len() as u64, "tensors")?;
+    for Found { name, tensor } in found {
         let Ok(View { storage, .. }) = tensor else { continue };
         let key = key_of(storage, &machine, &mut run.keys)?;
         let info = tensors.get(&key.number).and_then(Option::as_ref);
@@ -60,16 +63,16 @@ pub(super) fn read(source: Source) -> Result<Contents> {
 }
 
 /// Runs all pickles for the globals that they name. What is wrong with one file does not keep the others from it.
-pub(super) fn name_all(source: &Source, named: &mut Vec<PickleGlobal>) -> Result<()> {
+pub(super) fn name_all(source: &Source, named: &mut Vec<PickleGlobal>, budget: &Budget) -> Result<()> {
     let mut file = source;
     let files = list(&mut file)?;
-    let mut run = Run { lenient: true, keys: Keys::default(), named };
+    let mut run = Run { lenient: true, keys: Keys::default(), named, budget };
     let storages = part(&files, "storages").and_then(|part| run.storages(&mut file, part));
     let none = HashMap::new();
     let tensors = part(&files, "tensors")
         .and_then(|part| run.tensors(&mut file, part, storages.as_ref().unwrap_or(&none)).map(drop));
     let pickle = part(&files, "pickle").and_then(|(start, len)| {
-        let mut machine = Machine::new(Input::new(&mut file, start, len), true);
+        let mut machine = Machine::new(Input::new(&mut file, start, len, budget), true);
         let result = machine.run().map(drop);
         record(&machine, run.named);
         result
@@ -121,6 +124,7 @@ struct Run<'a> {
     lenient: bool,
     keys: Keys,
     named: &'a mut Vec<PickleGlobal>,
+    budget: &'a Budget,
 }
 
 impl Run<'_> {
@@ -132,7 +136,7 @@ impl Run<'_> {
         mut read: impl FnMut(&mut Machine<'_>, &mut Keys) -> Result<(Key, T)>,
         finish: impl FnOnce(&mut Machine<'_>, &mut Keys, &mut HashMap<usize, T>) -> Result<()>,
     ) -> Result<HashMap<usize, T>> {
-        let mut machine = Machine::new(Input::new(file, start, len), self.lenient);
+        let mut machine = Machine::new(Input::new(file, start, len, self.budget), self.lenient);
         let mut all = HashMap::new();
         self.keys.forget_values();
         let go = || {

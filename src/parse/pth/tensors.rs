@@ -65,6 +65,7 @@ fn walk_all(
         }
         let mut charge = |bytes: usize| {
             charged += bytes as u64;
+            machine.input.budget.grow(bytes as u64, "tensors and their names")?;
             if charged <= most {
                 return Ok(());
             }

@@ -52,6 +52,8 @@ pub(super) struct View {
 pub(super) struct Values {
     nodes: Vec<Node>,
     bytes: usize,
+    /// How much of that a caller's account knows of.
+    accounted: usize,
 }
 
 /// What the table may take besides six times what was read.
@@ -91,6 +93,13 @@ impl Values {
             return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message });
         }
         Ok(())
+    }
+
+    /// What was taken since this was asked last.
+    pub(super) fn growth(&mut self) -> u64 {
+        let grown = self.bytes - self.accounted;
+        self.accounted = self.bytes;
+        grown as u64
     }
 
     /// Every persistent id.

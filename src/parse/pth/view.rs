@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use super::front::PthTensorInfo;
+use super::front::{PthFrontMatter, PthInspectInfo, PthTensorInfo};
+use crate::limits::Budget;
 use crate::write::whole::{WholeTensor, to_bytes, to_file};
-use crate::{ConvertOptions, ConvertTarget, Dtype, InspectInfo, ParsedModel, Result, parse, parse_bytes};
+use crate::{ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result, parse_bytes, parse_with_limits};
 
 /// Element type of a tensor.
 pub type PthDtype = Dtype;
@@ -40,10 +41,28 @@ pub struct ParsedPth {
 
 /// Parses a PyTorch checkpoint: what it holds, without the data.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let checkpoint = anamnesis::parse_pth("tests/data/demo/checkpoint.pth")?;
+/// for tensor in checkpoint.tensors()? {
+///     println!("{} {} {:?} {} bytes", tensor.name, tensor.dtype, tensor.shape, tensor.data.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
 pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
-    ParsedPth::new(parse(path)?)
+    parse_pth_with_limits(path, &ParseLimits::default())
+}
+
+/// As [`parse_pth`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedPth> {
+    ParsedPth::new(parse_with_limits(path, limits)?)
 }
 
 /// As [`parse_pth`], of a checkpoint in memory.
@@ -82,31 +101,27 @@ impl ParsedPth {
 
     /// Summarises the checkpoint.
     #[must_use]
-    pub fn inspect(&self) -> InspectInfo {
-        self.model.inspect()
+    pub fn inspect(&self) -> PthInspectInfo {
+        let big_endian = self.model.tensors.iter().any(|t| t.big_endian);
+        PthFrontMatter { tensors: self.tensor_info(), big_endian }.inspect()
     }
 
     /// What is known of every tensor, in the order of the checkpoint.
     #[must_use]
     pub fn tensor_info(&self) -> Vec<PthTensorInfo> {
-        let info = |t: crate::Tensor<'_>| PthTensorInfo {
-            name: t.name().to_owned(),
-            shape: t.shape().to_vec(),
-            dtype: t.dtype(),
-            byte_len: t.info().len as usize,
-        };
-        self.model.tensors().map(info).collect()
+        self.model.tensors.iter().map(PthTensorInfo::of).collect()
     }
 
     /// Every tensor with its data, in the order of the checkpoint.
     ///
     /// # Errors
-    /// If the file cannot be read, or a checksum is wrong.
+    /// If the file cannot be read, or a checksum is wrong; `LimitExceeded` if they take more than was allowed.
     pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
         fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
             let (name, shape, dtype) = (t.name().to_owned(), t.shape().to_vec(), t.dtype());
             Ok(PthTensor { name, shape, dtype, data: t.bytes()? })
         }
+        Budget::new(&self.model.limits).grow(self.model.tensor_bytes(), "the tensors")?;
         self.model.tensors().map(tensor).collect()
     }
 
@@ -130,6 +145,17 @@ impl ParsedPth {
 }
 
 /// Writes tensors as a safetensors file; an older file is replaced.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("checkpoint.safetensors");
+/// let checkpoint = anamnesis::parse_pth("tests/data/demo/checkpoint.pth")?;
+/// anamnesis::pth_to_safetensors(&checkpoint.tensors()?, &path)?;
+/// assert_eq!(anamnesis::parse(&path)?.tensors().len(), checkpoint.len());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `Parse` that names a tensor whose data does not fit its shape; I/O.

@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::io::Read;
 
-use super::safetensors;
+use super::companions::{AwqConfig, BnbConfig, GptqConfig};
 use crate::config::QuantConfig;
 use crate::inspect::InspectInfo;
-use crate::{Dtype, ParsedModel, QuantScheme, Result, TensorRole};
+use crate::limits::Budget;
+use crate::parse::Contents;
+use crate::source::Source;
+use crate::{Dtype, ParseLimits, ParsedModel, QuantScheme, Result, TensorRole};
 
 /// One tensor of a [`SafetensorsHeader`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +39,12 @@ pub struct SafetensorsHeader {
     pub metadata: Option<HashMap<String, String>>,
     /// Length of the JSON, in bytes.
     pub header_size: usize,
+    /// What the shapes say of GPTQ layers, if the scheme is that.
+    pub gptq_config: Option<GptqConfig>,
+    /// What the shapes say of AWQ layers, if the scheme is that.
+    pub awq_config: Option<AwqConfig>,
+    /// What the shapes say of 4-bit BitsAndBytes weights, if the scheme is that.
+    pub bnb_config: Option<BnbConfig>,
     info: InspectInfo,
 }
 
@@ -54,10 +63,52 @@ pub struct SafetensorsHeader {
 /// # Errors
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed.
 pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<SafetensorsHeader> {
-    let contents = safetensors::read_from(reader)?;
+    parse_safetensors_header_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// As [`parse_safetensors_header_from_reader`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_safetensors_header_from_reader_with_limits<R: Read>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<SafetensorsHeader> {
+    super::read_from(reader, &Budget::new(limits)).and_then(header)
+}
+
+/// The header of a whole file in memory, whose data is looked at no further than for its length.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::read("tests/data/demo/model-fp8.safetensors")?;
+/// let header = anamnesis::parse_safetensors_header(&file)?;
+/// assert_eq!(header.quantized_count(), header.scale_count());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the file is malformed or truncated.
+pub fn parse_safetensors_header(file: &[u8]) -> Result<SafetensorsHeader> {
+    parse_safetensors_header_with_limits(file, &ParseLimits::default())
+}
+
+/// As [`parse_safetensors_header`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_safetensors_header_with_limits(file: &[u8], limits: &ParseLimits) -> Result<SafetensorsHeader> {
+    let mut contents = super::read_at(&mut { file }, &Budget::new(limits))?;
+    contents.sources.push(Source::HeaderOnly);
+    header(contents)
+}
+
+/// What a header says, and what its tensors are for.
+fn header(contents: Contents) -> Result<SafetensorsHeader> {
     let mut config = QuantConfig::default();
     config.add_metadata(&contents.metadata);
-    let model = contents.into_model(config, None);
+    let model = contents.into_model(config, None, &ParseLimits::default());
     let (info, roles) = model.inspect_roles();
     let ParsedModel { tensors, metadata, header_size, .. } = model;
     let base = 8 + header_size as u64;
@@ -68,13 +119,18 @@ pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<Safete
         shape: t.shape,
         role,
     };
-    Ok(SafetensorsHeader {
+    let mut header = SafetensorsHeader {
         tensors: tensors.into_iter().zip(roles).map(entry).collect(),
         scheme: info.format,
         metadata: (!metadata.is_empty()).then_some(metadata),
         header_size,
+        gptq_config: None,
+        awq_config: None,
+        bnb_config: None,
         info,
-    })
+    };
+    header.describe();
+    Ok(header)
 }
 
 impl From<&SafetensorsHeader> for InspectInfo {
