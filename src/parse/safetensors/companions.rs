@@ -177,22 +177,22 @@ impl SafetensorsHeader {
         let (&[rows, _], &[groups, outputs], &[_, words]) = (&*first.shape, &*scales.shape, &*qzeros.shape) else {
             return None;
         };
-        let bits = (words * 32).checked_div(outputs).filter(|bits| (1..=8).contains(bits))?;
-        Some(GptqConfig { bits: bits as u8, group_size: (rows * 32 / bits).checked_div(groups)? })
+        let bits = words.checked_mul(32)?.checked_div(outputs).filter(|bits| (1..=8).contains(bits))?;
+        Some(GptqConfig { bits: bits as u8, group_size: (rows.checked_mul(32)? / bits).checked_div(groups)? })
     }
 
     fn awq(&self, first: &TensorEntry) -> Option<AwqConfig> {
         let AwqCompanions { scales, .. } = self.find_awq_companions(&first.name)?;
         let (&[inputs, words], &[groups, outputs]) = (&*first.shape, &*scales.shape) else { return None };
-        let bits = (words * 32).checked_div(outputs).filter(|bits| (1..=8).contains(bits))?;
+        let bits = words.checked_mul(32)?.checked_div(outputs).filter(|bits| (1..=8).contains(bits))?;
         Some(AwqConfig { bits: bits as u8, group_size: inputs.checked_div(groups)? })
     }
 
     /// The last block can be smaller, and blocks are powers of two.
     fn bnb(&self, first: &TensorEntry) -> Option<BnbConfig> {
         let Bnb4Companions { absmax, nested_absmax, .. } = self.find_bnb4_companions(&first.name)?;
-        let (values, blocks) = (first.byte_len() * 2, absmax.num_elements());
-        let block_size = if blocks == 0 { return None } else { values.div_ceil(blocks).next_power_of_two() };
+        let (values, blocks) = (first.byte_len().checked_mul(2)?, absmax.num_elements());
+        let block_size = if blocks == 0 { return None } else { values.div_ceil(blocks).checked_next_power_of_two()? };
         Some(BnbConfig { block_size, double_quant: nested_absmax.is_some() })
     }
 }
