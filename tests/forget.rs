@@ -11,20 +11,9 @@
 
 mod common;
 
-use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, parse, parse_bytes};
+use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, parse, parse_bytes};
+use common::forget::{encoded, options};
 use common::{Random, data, each_case, f32s, file, raw};
-
-/// Options for a scheme.
-fn options(scheme: &str) -> ConvertOptions {
-    ConvertOptions::from(scheme.parse::<ForgetScheme>().unwrap())
-}
-
-/// An output in memory, parsed, and the report of it.
-fn encoded(model: &ParsedModel, mut options: ConvertOptions) -> Result<(ParsedModel, Report), AnamnesisError> {
-    options.single_file = true;
-    let recovery = model.recovery(options)?;
-    Ok((parse_bytes(recovery.to_bytes()?)?, recovery.report().clone()))
-}
 
 /// Type, shape and bytes of the tensor called `name`.
 fn stored(model: &ParsedModel, name: &str) -> (String, Vec<usize>, Vec<u8>) {

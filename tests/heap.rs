@@ -144,4 +144,92 @@ fn heap_is_bounded() {
             assert!(peak <= BOUND, "{scheme} {target}: {peak} bytes of heap, {BOUND} allowed");
         }
     }
+    #[cfg(all(
+        feature = "lethe",
+        feature = "gguf",
+        feature = "bnb",
+        feature = "gptq",
+        feature = "awq",
+        feature = "nvfp4"
+    ))]
+    forgetting(directory.path());
+}
+
+/// Schemes to encode to: those with one pass and with two, tall tiles and wide ones, and those with the largest buffers.
+#[cfg(feature = "lethe")]
+const FORGET: &[&str] = &[
+    "gguf:q8_0",
+    "gguf:q4_k_s",
+    "gguf:f16",
+    "nf4",
+    "nf4-dq",
+    "fp4",
+    "int8",
+    "fp8",
+    "fp8-channel",
+    "fp8-block",
+    "w4a16",
+    "w4a16-asym",
+    "w8a8",
+    "gptq",
+    "awq",
+    "mlx-4bit",
+    "mxfp4",
+    "nvfp4",
+    "nvfp4-ct",
+    "qnat",
+    "qnat-dq",
+];
+
+/// The same of encoding: a plain model, and one that is decoded on the way.
+#[cfg(feature = "lethe")]
+fn forgetting(directory: &std::path::Path) {
+    let input = directory.join("forget.safetensors");
+    // The other test's config is of other models.
+    let _ = std::fs::remove_file(directory.join("config.json"));
+    let check = |scheme: &str, context: &str| {
+        let mut options = anamnesis::ConvertOptions::from(scheme.parse::<anamnesis::ForgetScheme>().unwrap());
+        options.run = options.run.with_threads(THREADS).with_force(true);
+        options.single_file = true;
+        let profiler = dhat::Profiler::builder().testing().build();
+        let report = parse(&input).unwrap().forget(directory.join("out"), options).unwrap();
+        let peak = dhat::HeapStats::get().max_bytes;
+        drop(profiler);
+        let values = report.distance.unwrap().all.values as usize;
+        let least = if scheme == "gguf:q4_k_s" { 1 } else { 10 };
+        assert!(values * 4 >= least * BOUND, "{scheme} {context}: too small a model to prove anything");
+        (peak > BOUND).then(|| format!("{scheme}, {context}: {peak} bytes of heap, {BOUND} allowed\n"))
+    };
+    let (n, k) = (3072, 4096);
+    let name = |i: usize| format!("model.layers.{i}.up_proj.weight");
+    let plain = |i: usize, n: usize| {
+        let values = Random(9).floats(n * k);
+        raw(
+            &name(i),
+            "BF16",
+            &[n, k],
+            values.iter().flat_map(|x| [x.to_bits() >> 16, x.to_bits() >> 24].map(|b| b as u8)).collect(),
+        )
+    };
+    let mut failures = String::new();
+    let small = file(&[plain(0, n / 4)], &[]);
+    std::fs::write(&input, file(&[plain(0, n), plain(1, n)], &[])).unwrap();
+    for scheme in FORGET.iter().filter(|scheme| **scheme != "gguf:q4_k_s") {
+        failures.extend(check(scheme, "of BF16"));
+    }
+    std::fs::write(&input, small).unwrap();
+    failures.extend(check("gguf:q4_k_s", "of BF16"));
+    for from in ["gptq", "awq", "fp8", "nf4"] {
+        let mut tensors = tensors(from);
+        // Layers, and values that are finite.
+        tensors.iter_mut().for_each(|t| {
+            t.name = format!("model.layers.{}", t.name);
+            t.bytes.iter_mut().filter(|_| t.dtype == "F8_E4M3").for_each(|b| *b &= 0xf7);
+        });
+        std::fs::write(&input, file(&tensors, &[])).unwrap();
+        for scheme in ["gguf:q8_0", "w4a16", "nf4-dq", "fp8-block", "gptq"] {
+            failures.extend(check(scheme, &format!("of {from}")));
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
 }

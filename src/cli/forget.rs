@@ -9,7 +9,8 @@ use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model, and says what it cost.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
-    let Some(name) = args.to.as_deref().filter(|_| !args.list) else { return list(out) };
+    let named = args.to.as_deref().filter(|_| !args.list);
+    let (Some(name), Some(file)) = (named, &args.input) else { return list(out) };
     let mut scheme: ForgetScheme = name.parse()?;
     if let Some(group) = args.group_size {
         scheme = scheme.with_group_size(group as usize);
@@ -25,7 +26,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let mut forget = Forget::from(scheme);
     (forget.include, forget.exclude) = (args.run.include.clone(), args.run.exclude.clone());
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
-    let input = input::open(&args.input)?;
+    let input = input::open(file)?;
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
     write(&input, &options, &args.run, &Manner { suffix: &suffix, json: args.json }, out)

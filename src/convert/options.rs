@@ -255,7 +255,15 @@ impl ConvertOptions {
     /// What tensors are encoded to, as a text.
     pub(crate) fn forgetting(&self) -> Option<String> {
         #[cfg(feature = "lethe")]
-        return self.forget.as_ref().map(|forget| format!("{forget:?}"));
+        {
+            // Files that it names can change.
+            let state = |path: &std::path::PathBuf| {
+                let there = std::fs::metadata(path).ok()?;
+                Some(format!("{} {:?}", there.len(), there.modified().ok()?))
+            };
+            let files = |forget: &Forget| [&forget.imatrix, &forget.like].map(|path| path.as_ref().and_then(state));
+            self.forget.as_ref().map(|forget| format!("{forget:?} {:?}", files(forget)))
+        }
         #[cfg(not(feature = "lethe"))]
         None
     }

@@ -46,6 +46,9 @@ impl Method for Mlx {
         if weight.shape.len() < 2 {
             return Some("it has fewer than two dimensions".to_owned());
         }
+        if !weight.name.ends_with(".weight") {
+            return Some("it is no module's weight, and the name would be another".to_owned());
+        }
         objection(weight, self.bits_and_group().1)
     }
 
@@ -81,9 +84,11 @@ impl Method for Mlx {
     }
 
     /// A module that is skipped has no `scales`, by which mlx-lm knows it.
-    fn config(&self, _skipped: &[String]) -> Option<Value> {
+    fn config(&self, skipped: &[String]) -> Option<Value> {
         let (bits, group) = self.bits_and_group();
-        Some(json!({ "group_size": group, "bits": bits, "mode": self.mode() }))
+        let mut config = json!({ "group_size": group, "bits": bits, "mode": self.mode() });
+        skipped.iter().for_each(|module| config[module] = json!(false));
+        Some(config)
     }
 }
 

@@ -2,9 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod directory;
+#[cfg(all(feature = "lethe", feature = "gguf"))]
+pub mod forget;
 pub mod gguf;
 pub mod pickle;
 pub mod trial;
+pub mod trips;
 pub mod verdict;
 pub mod zip;
 

@@ -1,0 +1,155 @@
+//! Models to encode, small and synthetic, and what becomes of them.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+
+use std::path::Path;
+
+use anamnesis::{
+    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor, parse_bytes,
+};
+
+use super::{Random, Raw, f32s, file, raw};
+
+/// File types of GGUF that nothing is encoded to without an importance matrix.
+const NEED_IMPORTANCE: &[&str] =
+    &["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"];
+
+/// Every scheme by name, those of GGUF last.
+pub fn every_scheme() -> Vec<String> {
+    let gguf = ForgetScheme::all_gguf().map(str::to_lowercase);
+    // Block types that no file type is named after.
+    let blocks = ["mxfp4", "nvfp4"].map(str::to_owned);
+    ForgetScheme::all()
+        .map(|(name, _)| name.to_owned())
+        .chain(gguf.chain(blocks).map(|t| format!("gguf:{t}")))
+        .collect()
+}
+
+/// Whether a scheme takes an importance matrix.
+pub fn needs_importance(scheme: &str) -> bool {
+    scheme.strip_prefix("gguf:").is_some_and(|name| NEED_IMPORTANCE.contains(&name))
+}
+
+/// An importance matrix in llama.cpp's older format, for every matrix of `model`.
+pub fn importance(model: &ParsedModel) -> Vec<u8> {
+    let matrices: Vec<_> = model.tensors().filter(|t| t.shape().len() >= 2 && t.elements() > 0).collect();
+    let mut out = (matrices.len() as i32).to_le_bytes().to_vec();
+    for t in matrices {
+        let (rows, cols) = (t.shape().iter().rev().skip(1).take(1).product::<usize>(), t.shape()[t.shape().len() - 1]);
+        let n = t.elements() / rows;
+        assert_eq!(n % cols, 0);
+        out.extend((t.name().len() as i32).to_le_bytes());
+        out.extend(t.name().as_bytes());
+        out.extend([1i32, n as i32].map(i32::to_le_bytes).as_flattened());
+        out.extend((0..n).flat_map(|i| (0.5 + (i * 37 % 101) as f32 / 16.0).to_le_bytes()));
+    }
+    out
+}
+
+/// Options for a scheme.
+pub fn options(scheme: &str) -> ConvertOptions {
+    ConvertOptions::from(scheme.parse::<ForgetScheme>().unwrap())
+}
+
+/// Options for a scheme, with an importance matrix for `model` in `directory` if it takes one.
+pub fn options_for(scheme: &str, model: &ParsedModel, directory: &Path) -> ConvertOptions {
+    let mut forget = Forget::from(scheme.parse::<ForgetScheme>().unwrap());
+    if needs_importance(scheme) {
+        let path = directory.join("importance.dat");
+        std::fs::write(&path, importance(model)).unwrap();
+        forget.imatrix = Some(path);
+    }
+    forget.into()
+}
+
+/// An output in memory, parsed, and the report of it.
+pub fn encoded(model: &ParsedModel, mut options: ConvertOptions) -> Result<(ParsedModel, Report), AnamnesisError> {
+    options.single_file = true;
+    let recovery = model.recovery(options)?;
+    Ok((parse_bytes(recovery.to_bytes()?)?, recovery.report().clone()))
+}
+
+/// Everything decoded to F32.
+pub fn decoded(model: &ParsedModel) -> Result<ParsedModel, AnamnesisError> {
+    let mut options = ConvertOptions::from(TargetDtype::F32);
+    options.single_file = true;
+    parse_bytes(model.recovery(options)?.to_bytes()?)
+}
+
+/// The values of a float tensor.
+pub fn values(t: &Tensor<'_>) -> Option<Vec<f32>> {
+    let bytes = t.bytes().unwrap();
+    let halves = || bytes.as_chunks::<2>().0.iter();
+    match t.dtype().to_string().as_str() {
+        "F32" => Some(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect()),
+        "BF16" => Some(halves().map(|&b| half::bf16::from_le_bytes(b).to_f32()).collect()),
+        "F16" => Some(halves().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect()),
+        _ => None,
+    }
+}
+
+/// The values of the tensor called `name`.
+pub fn values_of(model: &ParsedModel, name: &str) -> Vec<f32> {
+    let t = model.tensor(name).unwrap_or_else(|| panic!("no {name}"));
+    values(&t).unwrap_or_else(|| panic!("{name} is {}", t.dtype()))
+}
+
+/// Values like those of weights: a bell, and now and then an outlier.
+pub fn weights(random: &mut Random, n: usize) -> Vec<f32> {
+    (0..n)
+        .map(|_| {
+            let bell: f32 = random.floats(4).iter().sum();
+            if random.next().is_multiple_of(499) { bell * 20.0 } else { bell }
+        })
+        .collect()
+}
+
+/// Values as BF16.
+pub fn bf16s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()
+}
+
+/// Values as F16.
+pub fn f16s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect()
+}
+
+/// One layer of a model in every float type: matrices of `rows` × `cols` and stacks of experts, with norms and biases.
+pub fn layer(random: &mut Random, no: usize, rows: usize, cols: usize) -> Vec<Raw> {
+    let name = |end: &str| format!("model.layers.{no}.{end}");
+    let mut floats = |n: usize| weights(random, n);
+    vec![
+        raw(&name("input_layernorm.weight"), "BF16", &[cols], bf16s(&floats(cols))),
+        raw(&name("self_attn.q_proj.weight"), "BF16", &[rows, cols], bf16s(&floats(rows * cols))),
+        raw(&name("self_attn.q_proj.bias"), "BF16", &[rows], bf16s(&floats(rows))),
+        raw(&name("mlp.up_proj.weight"), "F16", &[rows, cols], f16s(&floats(rows * cols))),
+        raw(&name("mlp.down_proj.weight"), "F32", &[cols, rows], f32s(&floats(rows * cols))),
+        raw(&name("mlp.experts.gate_up_proj"), "BF16", &[2, 64, 96], bf16s(&floats(2 * 64 * 96))),
+    ]
+}
+
+/// A model of so many layers, each in a shard of its own; embeddings are in the first, and the head in the last.
+pub fn shards(layers: usize, rows: usize, cols: usize) -> Vec<Vec<Raw>> {
+    let mut random = Random(23);
+    let mut all: Vec<Vec<Raw>> = (0..layers).map(|no| layer(&mut random, no, rows, cols)).collect();
+    let mut table = |name: &str| raw(name, "BF16", &[64, cols], bf16s(&weights(&mut random, 64 * cols)));
+    let (embedding, head) = (table("model.embed_tokens.weight"), table("lm_head.weight"));
+    all[0].insert(0, embedding);
+    all[layers - 1].push(raw("model.norm.weight", "BF16", &[cols], vec![0x3f; 2 * cols]));
+    all[layers - 1].push(head);
+    all
+}
+
+/// The same as one file.
+pub fn whole(layers: usize, rows: usize, cols: usize) -> Vec<u8> {
+    file(&shards(layers, rows, cols).concat(), &[])
+}
+
+/// A config of a model that is not quantized.
+pub const PLAIN: &str = r#"{
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "num_hidden_layers": 3,
+  "rms_norm_eps": 1e-06,
+  "torch_dtype": "bfloat16"
+}
+"#;
