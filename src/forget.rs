@@ -42,7 +42,7 @@ mod tests;
 
 pub(crate) use self::choice::{Choice, Choices, Subject, choose};
 pub use self::scheme::{Forget, ForgetScheme};
-use crate::scheme::{Grid, Tile};
+use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -126,6 +126,17 @@ pub(crate) trait Encode: Send + Sync {
     /// Encodes a tile: passes what is stored of it to `put`, and makes `back` the values that decoding will give, row
     /// by row. The tile at (0, 0) also passes what belongs to no tile.
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
+
+    /// What the codes are, if other schemes can have the same.
+    fn family(&self) -> Option<Family> {
+        None
+    }
+
+    /// Stores codes of its family that another scheme had, as [`encode`](Self::encode) does those that it makes.
+    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {
+        let _ = (tile, codes, level, put);
+        Ok(())
+    }
 }
 
 /// Which tensors a method is for, as a rule.

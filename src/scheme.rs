@@ -8,6 +8,7 @@ mod awq_wide;
 mod bitnet;
 #[cfg(feature = "bnb")]
 mod bnb;
+mod codes;
 mod comfy;
 mod compressed_tensors;
 mod decode;
@@ -21,6 +22,8 @@ mod gemv;
 mod ggml;
 #[cfg(feature = "gptq")]
 mod gptq;
+#[cfg(feature = "gptq")]
+mod gptq_words;
 mod grouped;
 mod hqq;
 mod hqq_meta;
@@ -57,6 +60,7 @@ mod turned;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub(crate) use self::codes::{Family, GroupCodes};
 use self::decode::Window;
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
 pub use self::kind::{Fp8Format, Granularity, QuantScheme};

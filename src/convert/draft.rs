@@ -193,6 +193,8 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     };
     let drafts = resolution.items.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
     let mut drafts: Vec<_> = drafts.into_iter().flatten().collect();
+    #[cfg(feature = "lethe")]
+    tell_moved(&drafts, &mut report);
     // What several tensors are made from is checked once.
     let mut seen = HashSet::new();
     for draft in &mut drafts {
@@ -230,6 +232,29 @@ fn report(model: &ParsedModel, resolution: &Resolution<'_>, options: &ConvertOpt
         report.notes.push(format!("{n} activation scales and markers left out, e.g. `{}`", report.dropped[0]));
     }
     report
+}
+
+/// Says of which tensors the codes are moved as they are, and why those of others of the same kind are not.
+#[cfg(feature = "lethe")]
+fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
+    let mut others: Vec<(&str, usize, &str)> = Vec::new();
+    let mut encoded = report.encoded.iter_mut();
+    for draft in drafts {
+        let Body::Encode(encoding) = &draft.body else { continue };
+        let entry = encoded.find(|entry| entry.name == encoding.name);
+        match (&encoding.moved, entry) {
+            (Some(Ok(())), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
+            (Some(Err(reason)), _) => match others.iter_mut().find(|(other, ..)| other == reason) {
+                Some((_, n, _)) => *n += 1,
+                None => others.push((reason, 1, &encoding.name)),
+            },
+            _ => {}
+        }
+    }
+    let say = |(reason, n, name)| {
+        format!("{n} tensors have codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`")
+    };
+    report.notes.extend(others.into_iter().map(say));
 }
 
 /// What becomes of each item, when tensors are encoded.

@@ -1,5 +1,6 @@
 //! Encoding on the way: values come from a stored tensor or from its decoder, tile by tile, and what is stored of them
 //! goes to several output tensors. Some encoders want to have seen all values first: then every tile is done twice.
+//! Where both sides have the same codes, those are moved without decoding.
 
 use std::ops::{AddAssign, Range};
 
@@ -10,7 +11,7 @@ use crate::forget::{Encode, Put, Survey, Values};
 use crate::lethe::distance::{Sums, compare, first_not_finite};
 use crate::lethe::mean::Mean;
 use crate::remember::widen::Widen;
-use crate::scheme::{Buffers, Decode, Grid, Tile};
+use crate::scheme::{Buffers, Decode, Grid, GroupCodes, Tile};
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -32,6 +33,8 @@ pub(super) struct Encoding<'m> {
     /// What values are rounded to before they are encoded.
     pub dtype: TargetDtype,
     pub cut: Cut,
+    /// Whether codes are moved as they are, or why not, if both sides have such of the same kind.
+    pub moved: Option<std::result::Result<(), String>>,
     surveyed: InOrder<Seen, Vec<f32>>,
     pub distance: InOrder<Sums, Sums>,
 }
@@ -45,6 +48,8 @@ pub(super) struct Scratch {
     words: Vec<u32>,
     /// Values that surround those of a tile.
     around: Vec<f32>,
+    /// Codes that are moved.
+    codes: GroupCodes,
 }
 
 /// What was seen of all values so far: the largest magnitudes of runs of them.
@@ -76,7 +81,15 @@ impl<'m> Encoding<'m> {
         let run = run_of(&*encoder).unwrap_or(1);
         let seen = Seen { largest: 0.0, mean: Mean::new((cut.rows * cut.cols).div_ceil(run)) };
         let (surveyed, distance) = (InOrder::new(seen), InOrder::new(Sums::default()));
-        Self { name, shape, scheme, encoder, decoder, dtype, cut, surveyed, distance }
+        let (from, to) = (decoder.grid(), encoder.grid());
+        let families = decoder.family().zip(encoder.family()).filter(|_| (from.rows, from.cols) == (to.rows, to.cols));
+        let moved = families.and_then(|(from, to)| from.fits(to));
+        Self { name, shape, scheme, encoder, decoder, dtype, cut, moved, surveyed, distance }
+    }
+
+    /// Whether codes are moved as they are.
+    pub(super) fn is_moved(&self) -> bool {
+        matches!(self.moved, Some(Ok(())))
     }
 
     /// How often each tile is done.
@@ -115,6 +128,9 @@ impl<'m> Encoding<'m> {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let tile = self.cut.tile(no);
+        if self.is_moved() {
+            return self.relay(no, &tile, buffers, scratch, level, put);
+        }
         self.values(&tile, buffers, scratch, level)?;
         let Scratch { values, back, .. } = scratch;
         back.resize(values.len(), 0.0);
@@ -124,6 +140,31 @@ impl<'m> Encoding<'m> {
             return Err(self.wrong(&tile, i, &format!("{x:e} would be {} in {scheme}", back[i])));
         }
         self.distance.add(no, compare(values, back, level));
+        Ok(())
+    }
+
+    /// Moves the codes of tile number `no`. Nothing is lost, but values count where errors are set against them.
+    fn relay(
+        &self,
+        no: usize,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let Scratch { values, codes, .. } = scratch;
+        self.decoder.load(tile, buffers)?;
+        self.decoder.codes(tile, buffers, codes);
+        values.resize(tile.values(), 0.0);
+        self.decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
+        let sums = match first_not_finite(values) {
+            // Exponents can be such that a library has no number for them.
+            Some(_) => Sums { count: values.len() as u64, ..Sums::default() },
+            None => compare(values, values, level),
+        };
+        self.encoder.pack(tile, codes, level, put)?;
+        self.distance.add(no, sums);
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use crate::element::Element;
 use crate::element::Out;
 use crate::lethe::ggml::{Encoder, encoder};
 use crate::remember::ggml::{Decoder, decoder};
-use crate::scheme::Grid;
+use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Longest row that is encoded as a whole.
@@ -126,6 +127,21 @@ impl Encode for Blocks {
             row = end;
         }
         (self.decoder)(&bytes, None, level, Out::F32(back));
+        put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
+    }
+
+    fn family(&self) -> Option<Family> {
+        (self.stored.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { turned: false })
+    }
+
+    /// Blocks of MXFP4: an exponent, and bytes of which each has a code of either half.
+    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
+        let mut bytes = Vec::with_capacity(tile.rows.len() * self.row_bytes);
+        for (exponent, codes) in codes.exponents.iter().zip(codes.codes.as_chunks::<32>().0) {
+            let (low, high) = codes.split_at(16);
+            bytes.push(*exponent);
+            bytes.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+        }
         put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
     }
 }

@@ -6,8 +6,9 @@ mod tests;
 
 pub(super) use self::layout::{Form, Packing, Place};
 use super::{Encode, Put, Stored, Values, Weight};
-use crate::lethe::integer::{Groups, Quantizer};
-use crate::scheme::{Grid, Tile};
+use crate::lethe::integer::{Groups, Quantizer, Rule};
+use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
 /// The most columns that a tile must hold.
@@ -70,13 +71,41 @@ impl Encode for Grouped {
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let (tile, level, group) = (values.tile, values.level, self.quantizer.group);
+        let (tile, level) = (values.tile, values.level);
         let mut out = Groups::default();
         self.quantizer.run(values.values, level, back, &mut out);
         if !out.scales.iter().chain(&out.offsets).all(|number| number.is_finite()) {
             let what = format!("tensor `{}`: values of a group are too large for the type of its scale", self.name);
             return Err(AnamnesisError::unsupported("integers by groups", what));
         }
+        self.store(tile, out, level, put)
+    }
+
+    fn family(&self) -> Option<Family> {
+        let Quantizer { rule, bits, group, .. } = self.quantizer;
+        let symmetric = match rule {
+            Rule::CompressedTensors { symmetric } => symmetric,
+            #[cfg(feature = "gptq")]
+            Rule::Gptq { symmetric } => symmetric,
+            #[cfg(feature = "awq")]
+            Rule::Awq => false,
+            Rule::Mlx => return None,
+        };
+        let Form::Floats { dtype, .. } = self.scales.form else { return None };
+        Some(Family::Int { bits, group, scales: dtype, symmetric })
+    }
+
+    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {
+        let offsets = codes.zeros.iter().map(|&zero| f32::from(zero)).collect();
+        let (codes, scales) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.scales));
+        self.store(tile, Groups { codes, scales, offsets }, level, put)
+    }
+}
+
+impl Grouped {
+    /// Passes on what is stored of a tile.
+    fn store(&self, tile: &Tile, out: Groups, level: Level, put: &mut Put<'_>) -> Result<()> {
+        let group = self.quantizer.group;
         let groups = Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
         self.codes.put_codes(tile, out.codes, level, put)?;
         self.scales.put_numbers(&groups, &out.scales, level, put)?;

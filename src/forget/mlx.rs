@@ -9,7 +9,8 @@ use super::grouped::{Form, Grouped, Packing, Place, objection};
 use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::lethe::integer::{Quantizer, Rule};
 use crate::lethe::mlx::{self, Mode};
-use crate::scheme::{Grid, Tile};
+use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
 /// What codes are.
@@ -113,9 +114,26 @@ impl Encode for Floating {
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let (tile, level, group) = (values.tile, values.level, self.mode.group());
+        let (tile, level) = (values.tile, values.level);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         mlx::encode(self.mode, self.dtype, values.values, level, back, &mut codes, &mut scales);
+        self.store(tile, codes, scales, level, put)
+    }
+
+    fn family(&self) -> Option<Family> {
+        (self.mode == Mode::Mxfp4).then_some(Family::Mxfp4 { turned: false })
+    }
+
+    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {
+        let (codes, exponents) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.exponents));
+        self.store(tile, codes, exponents, level, put)
+    }
+}
+
+impl Floating {
+    /// Passes on what is stored of a tile.
+    fn store(&self, tile: &Tile, codes: Vec<u8>, scales: Vec<u8>, level: Level, put: &mut Put<'_>) -> Result<()> {
+        let group = self.mode.group();
         let groups = Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
         self.codes.put_codes(tile, codes, level, put)?;
         self.scales.put_codes(&groups, scales, level, put)

@@ -15,8 +15,9 @@ use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::lethe::groups::{Groups, Recipe};
 use crate::lethe::mx::{BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo};
 use crate::lethe::narrow::E2M1;
+use crate::lethe::pack;
 use crate::remember::fp8::E4M3;
-use crate::scheme::{Grid, Tile};
+use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::{Level, perform};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -192,9 +193,24 @@ impl Encode for Rows {
         let Values { tile, values, level, .. } = *values;
         let (mut codes, mut shared) = (vec![0; values.len() / self.unit], vec![0; values.len() / BLOCK]);
         (self.run)(Job { values, codes: &mut codes, shared: &mut shared, back, level });
+        self.store(tile, &codes, &shared, put)
+    }
+
+    fn family(&self) -> Option<Family> {
+        (self.unit == 2).then_some(Family::Mxfp4 { turned: false })
+    }
+
+    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
+        self.store(tile, &pairs(&codes.codes), &codes.exponents, put)
+    }
+}
+
+impl Rows {
+    /// Passes on what is stored of a tile.
+    fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         for (part, unit, bytes) in [(0, self.unit, codes), (1, BLOCK, shared)] {
             let cols = tile.cols.start / unit..tile.cols.end / unit;
-            Matrix { part, stride: self.cols / unit }.put(tile.rows.clone(), cols, &bytes, put)?;
+            Matrix { part, stride: self.cols / unit }.put(tile.rows.clone(), cols, bytes, put)?;
         }
         Ok(())
     }
@@ -229,14 +245,29 @@ impl Encode for Stack {
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         (self.run)(Job { values: &turned, codes, shared, back: &mut turned_back, level });
         turn(&turned_back, height, back);
-        for (part, unit, bytes) in [(0, 2, &*codes), (1, BLOCK, &*shared)] {
-            self.put(tile, &Matrix { part, stride: self.inputs / unit }, unit, bytes, put)?;
-        }
-        Ok(())
+        self.store(tile, codes, shared, put)
+    }
+
+    fn family(&self) -> Option<Family> {
+        Some(Family::Mxfp4 { turned: true })
+    }
+
+    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
+        let width = tile.cols.len();
+        let exponents = pack::turn(&codes.exponents, width);
+        self.store(tile, &pairs(&pack::turn(&codes.codes, width)), &exponents, put)
     }
 }
 
 impl Stack {
+    /// Passes on what is stored of a tile, column by column.
+    fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
+        for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
+            self.put(tile, &Matrix { part, stride: self.inputs / unit }, unit, bytes, put)?;
+        }
+        Ok(())
+    }
+
     /// Puts the columns of `tile`, of which each stored byte has `unit` values, expert by expert.
     fn put(&self, tile: &Tile, matrix: &Matrix, unit: usize, bytes: &[u8], put: &mut Put<'_>) -> Result<()> {
         let pitch = tile.rows.len() / unit;
@@ -258,6 +289,11 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// Two codes in each byte, the first in its low bits.
+fn pairs(codes: &[u8]) -> Vec<u8> {
+    codes.as_chunks().0.iter().map(|[low, high]| low | high << 4).collect()
 }
 
 /// Rows and columns of a square that is turned at once.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
-use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{load, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -116,5 +116,22 @@ impl Decode for Weight<'_> {
             start: tile.cols.start % self.group_size,
         };
         dispatch(level, &kernel, out);
+    }
+
+    fn family(&self) -> Option<Family> {
+        Family::int(4, self.group_size, self.k, self.scales.dtype(), self.qzeros.is_none())
+    }
+
+    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+        out.codes.clear();
+        for words in buffers.words.chunks_exact(tile.cols.len().max(1)) {
+            for position in POSITION {
+                out.codes.extend(words.iter().map(|word| (word >> (position * 4) & 15) as u8));
+            }
+        }
+        out.codes.truncate(tile.values());
+        out.scales.clone_from(&buffers.scales);
+        out.zeros.clear();
+        out.zeros.extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

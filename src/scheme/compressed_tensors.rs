@@ -8,7 +8,7 @@ use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
 use super::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, wrong};
+use super::{Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of, read, wrong};
 use crate::model::{Part, Tensor};
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::{Formula, Int};
@@ -60,6 +60,7 @@ fn packed<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, all: &Index<'m>) -
     let index = all.at(name, "_g_idx");
     parts.extend(index.map(|index| (TensorRole::GroupIndex, index)));
     let index = index.map(|index| group_index(&index, cols)).transpose()?.flatten();
+    let has_index = index.is_some();
     let grid = match &index {
         Some(_) => by_index(t, scale, rows, cols)?,
         None => grouped_rows(t, &shape, scale, &module, all)?,
@@ -88,6 +89,10 @@ fn packed<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, all: &Index<'m>) -
             return Err(wrong(t, format!("the config says that it is asymmetric, and `{name}_zero_point` is missing")));
         }
         None => {}
+    }
+    // Zero points of a byte each could be beyond what so many bits hold.
+    if grid.block_rows == 1 && !has_index && zero.is_none_or(|zero| zero.dtype() != Dtype::I8) {
+        decoder.family = Family::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
     }
     let scales =
         if decoder.grid.block_cols == 1 { Granularity::Group(cols / groups.max(1)) } else { granularity(&grid, cols) };

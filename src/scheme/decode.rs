@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::{Family, GroupCodes};
 use crate::Result;
 use crate::element::Out;
 use crate::simd::Level;
@@ -72,6 +73,19 @@ pub(crate) trait Decode: Send + Sync {
 
     /// Decodes rows `rows` of the loaded `tile`, row-major, into `out`, which holds exactly their values.
     fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>);
+
+    /// What the codes are, if other schemes can have the same.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    fn family(&self) -> Option<Family> {
+        None
+    }
+
+    /// Makes `out` the codes of the loaded `tile`, which begins and ends with whole groups. Does so where there is a
+    /// family.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+        let _ = (tile, buffers, out);
+    }
 }
 
 /// Some rows of a tensor, as one of its own.
@@ -102,5 +116,13 @@ impl Decode for Window<'_> {
 
     fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
         self.inner.decode(&self.tile(tile), self.outside(&rows), buffers, level, out);
+    }
+
+    fn family(&self) -> Option<Family> {
+        self.inner.family()
+    }
+
+    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+        self.inner.codes(&self.tile(tile), buffers, out);
     }
 }

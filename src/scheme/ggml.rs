@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{read, refused, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -36,6 +36,7 @@ impl Scheme for Ggml {
         let scales = scale.as_ref().map(|s| Floats::ieee(s).map(|floats| (floats, s.elements()))).transpose()?;
         let decoder = Box::new(Weight {
             codes: t.part(),
+            dtype: t.dtype(),
             decode,
             block: t.dtype().block_size(),
             block_bytes,
@@ -88,6 +89,7 @@ fn squatter(id: u32) -> &'static str {
 /// A tensor of blocks.
 struct Weight<'m> {
     codes: Part<'m>,
+    dtype: Dtype,
     decode: Decoder,
     block: usize,
     block_bytes: usize,
@@ -128,6 +130,23 @@ impl Decode for Weight<'_> {
             let (now, rest) = out.split_at((end - row) * width);
             (self.decode)(&buffers.bytes[bytes], scale, level, now);
             (row, out) = (end, rest);
+        }
+    }
+
+    fn family(&self) -> Option<Family> {
+        (self.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { turned: false })
+    }
+
+    fn codes(&self, _tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+        out.codes.clear();
+        out.exponents.clear();
+        // An exponent, and bytes of which each has a code of either half of the block.
+        for block in buffers.bytes.chunks_exact(self.block_bytes.max(1)) {
+            if let Some((&exponent, nibbles)) = block.split_first() {
+                out.exponents.push(exponent);
+                out.codes.extend(nibbles.iter().map(|byte| byte & 15));
+                out.codes.extend(nibbles.iter().map(|byte| byte >> 4));
+            }
         }
     }
 }

@@ -8,16 +8,17 @@
 
 use std::ops::Range;
 
+use super::gptq_words::{FORMAT, Packing, bits_and_inputs, packing, word_bits};
 use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
-use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme, TensorRole, Tile};
 use super::{load, read, refused, wrong};
 use crate::config::Module;
 use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::gptq::{Columns, Rows, restore_zeros};
-use crate::remember::packed::{CHUNK, chunk, unpack, unpack_planes};
+use crate::remember::packed::CHUNK;
 use crate::simd::{Level, dispatch};
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Result};
 
 pub(super) struct Gptq;
 
@@ -51,6 +52,7 @@ impl Scheme for Gptq {
             qweight: t.part(),
             scales: Floats::ieee(&packed.scales)?,
             zeros,
+            symmetric: module.flag("sym") == Some(true),
             g_idx: g_idx.map(|g| g.part()),
             packing,
             k,
@@ -60,135 +62,6 @@ impl Scheme for Gptq {
         });
         Ok(Some(Group::new(packed.weight(), vec![packed.n, k], QuantScheme::Gptq, parts, decoder)))
     }
-}
-
-/// How codes and zero points lie in words.
-#[derive(Clone, Copy)]
-struct Packing {
-    bits: usize,
-    /// Of a stored word.
-    word_bits: usize,
-    planes: bool,
-}
-
-impl Packing {
-    /// Bytes that hold codes `codes`, which begin with a whole chunk.
-    fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
-        codes.start * self.bits / 8..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
-    }
-
-    /// Whether a field can lie in two words.
-    fn straddles(&self) -> bool {
-        !matches!(self.bits, 2 | 4 | 8)
-    }
-
-    /// Chunk `i` of `words`.
-    fn unpack(&self, words: &[u32], i: usize) -> [u32; CHUNK] {
-        let at = i * self.bits;
-        match (self.bits, self.planes) {
-            (2, _) => unpack::<2>(&chunk(words, at)),
-            (3, false) => unpack::<3>(&chunk(words, at)),
-            (3, true) => unpack_planes::<3>(&chunk(words, at)),
-            (4, _) => unpack::<4>(&chunk(words, at)),
-            (5, false) => unpack::<5>(&chunk(words, at)),
-            (5, true) => unpack_planes::<5>(&chunk(words, at)),
-            (6, false) => unpack::<6>(&chunk(words, at)),
-            (6, true) => unpack_planes::<6>(&chunk(words, at)),
-            (7, false) => unpack::<7>(&chunk(words, at)),
-            (7, true) => unpack_planes::<7>(&chunk(words, at)),
-            _ => unpack::<8>(&chunk(words, at)),
-        }
-    }
-}
-
-/// Bits of a word, of codes and zero points alike.
-fn word_bits(packed: &Packed<'_>) -> Result<usize> {
-    let dtype = packed.qweight.dtype();
-    match dtype {
-        Dtype::I16 | Dtype::I8 => packed.check_words(&[dtype])?,
-        _ => packed.check_words(&[Dtype::I32, Dtype::U32])?,
-    }
-    Ok(dtype.bits())
-}
-
-/// Bits of a code, and input features. The width must fit the shapes of all tensors at once; the config
-/// decides where several do, and must be among them.
-fn bits_and_inputs(
-    packed: &Packed<'_>,
-    word_bits: usize,
-    g_idx: Option<&Tensor<'_>>,
-    module: &Module<'_>,
-) -> Result<(usize, usize)> {
-    let t = &packed.qweight;
-    let rows = packed.words[0];
-    let inputs = |bits: usize| match g_idx {
-        Some(g) => (words_of(g.elements(), bits, word_bits) == Some(rows)).then(|| g.elements()),
-        None => rows.checked_mul(word_bits).filter(|all| all.is_multiple_of(bits)).map(|all| all / bits),
-    };
-    let zeros_fit = |bits: usize| {
-        let shape = packed.qzeros.as_ref().map(Tensor::shape);
-        let words = words_of(packed.n, bits, word_bits);
-        shape.is_none_or(|shape| words.is_some_and(|words| shape == [packed.groups, words]))
-    };
-    if let Some(g) = g_idx.filter(|g| g.dtype() != Dtype::I32 || g.shape().len() != 1) {
-        return Err(wrong(g, "a g_idx is I32 and has one dimension"));
-    }
-    // Narrow words hold whole codes only.
-    let widths = (2..=8usize).filter(|&bits| word_bits == 32 || word_bits.is_multiple_of(bits));
-    let fitting: Vec<(usize, usize)> =
-        widths.filter(|&bits| zeros_fit(bits)).filter_map(|bits| Some((bits, inputs(bits)?))).collect();
-    // Rules that are not understood may outrank the general figure; then only the shapes speak, if they can.
-    let configured = module.int(&["bits"]).filter(|_| !module.uncertain);
-    let proved = packed.qzeros.is_some() || g_idx.is_some();
-    match (configured, fitting.as_slice()) {
-        (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
-            Some(found) => Ok(*found),
-            None => Err(wrong(t, format!("{place} says {bits} bits; {}", packed.shapes(g_idx, fitting)))),
-        },
-        (None, [only]) if proved => Ok(*only),
-        (None, fitting) => Err(wrong(t, format!("{}, and no config tells the bits", packed.shapes(g_idx, fitting)))),
-    }
-}
-
-/// Words that `codes` codes take.
-fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
-    Some(codes.checked_mul(bits)?.div_ceil(word_bits))
-}
-
-/// The name of a format of zero points, under whichever key it is.
-const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
-
-/// How the codes are packed: planes and streams have the same shapes, so that only the config can tell.
-fn packing(
-    packed: &Packed<'_>,
-    word_bits: usize,
-    bits: usize,
-    k: usize,
-    module: &Module<'_>,
-    all: &Index<'_>,
-) -> Result<Packing> {
-    let t = &packed.qweight;
-    let format = module.text(FORMAT).map(|(format, _)| format);
-    // AutoRound says so in what it exports under GPTQ's name, too.
-    let auto_round = all.config.is_auto_round() || module.text(&["autoround_version"]).is_some();
-    let planes = match (bits, format) {
-        (2 | 4 | 8, _) => false,
-        (_, Some("gptq_p")) => true,
-        (3, _) => false,
-        _ if auto_round => false,
-        _ if all.config.method().as_deref() == Some("gptq") || format.is_some() => true,
-        _ => {
-            let what = format!("{bits} bits can be planes (gptqmodel) or a stream (AutoRound), and no config tells");
-            return Err(wrong(t, what));
-        }
-    };
-    if planes && !(word_bits == 32 && k.is_multiple_of(CHUNK) && packed.n.is_multiple_of(CHUNK)) {
-        return Err(wrong(
-            t,
-            format!("planes of {bits} bits hold 32 codes of inputs and of outputs, in words of 32 bits"),
-        ));
-    }
-    Ok(Packing { bits, word_bits, planes })
 }
 
 /// Where zero points come from.
@@ -245,6 +118,9 @@ fn is_middle(qzeros: &Part<'_>, packed: &Packed<'_>, packing: Packing) -> Result
     Ok(middle)
 }
 
+/// Rows whose zero points are looked at together: whole words of any width.
+const STRIP: usize = 1024;
+
 /// Columns of an indexed layer that are sure to lie in one tile, with all groups.
 const INDEXED_COLS: usize = 64 << 10;
 
@@ -253,6 +129,8 @@ struct Weight<'m> {
     qweight: Part<'m>,
     scales: Floats<'m>,
     zeros: Zeros<'m>,
+    /// What the config says; zero points may differ.
+    symmetric: bool,
     g_idx: Option<Part<'m>>,
     packing: Packing,
     k: usize,
@@ -309,6 +187,31 @@ impl Weight<'_> {
                 }
             }
         })
+    }
+
+    /// Whether columns lie in groups in their order.
+    fn is_in_order(&self) -> Result<bool> {
+        let mut index = Vec::new();
+        self.load_groups(&(0..self.k), &mut index, &mut Vec::new())?;
+        Ok(index.is_empty())
+    }
+
+    /// Whether every zero point is the middle of the range.
+    fn is_symmetric(&self) -> Result<bool> {
+        if !self.symmetric || matches!(self.zeros, Zeros::Symmetric) {
+            return Ok(self.symmetric);
+        }
+        let (groups, middle): (Vec<usize>, f32) =
+            ((0..self.groups).collect(), (1u32 << (self.packing.bits - 1)) as f32);
+        let mut buffers = Buffers::default();
+        for first in (0..self.n).step_by(STRIP) {
+            let tile = Tile { rows: first..(first + STRIP).min(self.n), cols: 0..self.k };
+            self.load_zeros(&groups, &tile, &mut buffers)?;
+            if buffers.zeros.iter().any(|&zero| zero != middle) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn run<const BITS: usize, const PLANES: bool>(
@@ -383,5 +286,22 @@ impl Decode for Weight<'_> {
             (7, true) => run!(7, true),
             _ => run!(8, false),
         }
+    }
+
+    fn family(&self) -> Option<Family> {
+        let symmetric = self.is_in_order().ok().filter(|in_order| *in_order).and_then(|_| self.is_symmetric().ok())?;
+        Family::int(self.packing.bits, self.group_size, self.k, self.scales.dtype(), symmetric)
+    }
+
+    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+        let words_per_row = buffers.words.len() / tile.rows.len().max(1);
+        out.codes.clear();
+        for words in buffers.words.chunks_exact(words_per_row.max(1)) {
+            let codes = (0..tile.cols.len().div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
+            out.codes.extend(codes.take(tile.cols.len()).map(|code| code as u8));
+        }
+        out.scales.clone_from(&buffers.scales);
+        out.zeros.clear();
+        out.zeros.extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

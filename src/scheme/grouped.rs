@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::numbers::Numbers;
-use super::{Buffers, Decode, Floats, Fp8Format, Grid, Tile, read};
+use super::{Buffers, Decode, Family, Floats, Fp8Format, Grid, GroupCodes, Tile, read};
 use crate::element::Out;
 use crate::model::Part;
 use crate::remember::fp8::ScaleGrid;
@@ -93,6 +93,8 @@ pub(super) struct Grouped<'m> {
     pub in_own: Option<[Box<dyn Numbers + 'm>; 2]>,
     /// A factor for each column.
     pub columns: Option<Floats<'m>>,
+    /// What codes are, if they are integers with half of their range added and zero points alike, or MXFP4.
+    pub family: Option<Family>,
 }
 
 impl<'m> Grouped<'m> {
@@ -106,8 +108,8 @@ impl<'m> Grouped<'m> {
         scales: Box<dyn Numbers + 'm>,
     ) -> Self {
         let formula = Formula::Scale;
-        let (offsets, own, in_own, columns) = (None, None, None, None);
-        Self { codes, bits, meaning, rows, cols, grid, scales, offsets, formula, own, in_own, columns }
+        let (offsets, own, in_own, columns, family) = (None, None, None, None, None);
+        Self { codes, bits, meaning, rows, cols, grid, scales, offsets, formula, own, in_own, columns, family }
     }
 
     fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
@@ -222,6 +224,27 @@ impl Decode for Grouped<'_> {
             (Meaning::E4M3, _) => run!(8, Fp8E4M3),
             (Meaning::E5M2, _) => run!(8, Fp8E5M2),
             (Meaning::E4M3Fnuz, _) => run!(8, Fp8E4M3Fnuz),
+        }
+    }
+
+    fn family(&self) -> Option<Family> {
+        self.family
+    }
+
+    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+        let bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
+        out.unpack(&buffers.bytes, buffers.bytes.len() / tile.rows.len().max(1), tile.cols.len(), bits);
+        match self.meaning {
+            Meaning::E2M1(E2M1 { factor, .. }) => out.take_exponents(&buffers.scales, factor == 2.0),
+            _ => {
+                let middle = (1u32 << (self.bits - 1)) as f32;
+                out.scales.clone_from(&buffers.scales);
+                out.zeros.clear();
+                match self.offsets {
+                    Some(_) => out.zeros.extend(buffers.zeros.iter().map(|zero| (zero + middle) as u8)),
+                    None => out.zeros.resize(buffers.scales.len(), middle as u8),
+                }
+            }
         }
     }
 }

@@ -93,6 +93,11 @@ impl<'m> Floats<'m> {
         }
     }
 
+    /// The type that they are stored in.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// Appends a rectangle of a matrix of `stride` scales a row to `out`.
     pub(crate) fn extend(
         &self,

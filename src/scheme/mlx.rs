@@ -8,7 +8,9 @@
 use super::fit::rows_and_cols;
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::numbers::{Matrix, Nested, Numbers, Op};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong};
+use super::{
+    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong,
+};
 use crate::model::Tensor;
 use crate::remember::grouped::{E2M1, Formula, Int};
 use crate::{Dtype, Result, TargetDtype};
@@ -158,7 +160,7 @@ impl<'m> Layer<'_, 'm> {
         let global = all.at(self.base, "global_scale");
         let fp4 = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
         let exponents = || Floats::new(&self.scales).map(|floats| self.matrix(floats));
-        let (bits, codes, decoder) = match self.per_group {
+        let (bits, codes, mut decoder) = match self.per_group {
             128 => (4, "MXFP4", self.decoder(4, fp4, exponents()?)),
             256 => (8, "MXFP8", self.decoder(8, Meaning::E4M3, exponents()?)),
             64 => {
@@ -174,6 +176,7 @@ impl<'m> Layer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
+        decoder.family = (codes == "MXFP4").then_some(Family::Mxfp4 { turned: false });
         match global {
             Some(global) if codes != "NVFP4" => Err(wrong(&global, format!("a layer of {codes} has none"))),
             global => Ok((bits, codes, decoder, global.into_iter().map(|g| (TensorRole::Scale, g)).collect())),

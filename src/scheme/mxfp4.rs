@@ -9,7 +9,7 @@
 use super::fit::rows_and_cols;
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::numbers::{Matrix, Transposed};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, read, wrong};
+use super::{Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, read, wrong};
 use crate::model::{Part, Tensor};
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::E2M1;
@@ -77,7 +77,9 @@ pub(super) fn nibbles_in_rows<'m>(
     let size = rows_and_cols(&shape);
     let stored = Codes::Rows { part: t.part(), row_bytes: cols * bits / 8 };
     let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
-    let decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
+    let mut decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
+    let is_mxfp4 = matches!(meaning, Meaning::E2M1(_)) && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
+    decoder.family = is_mxfp4.then_some(Family::Mxfp4 { turned: false });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     Ok(Group::new(name.to_owned(), shape, scheme(family, codes), parts, Box::new(decoder)))
 }
@@ -104,7 +106,8 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         cols: outputs,
     };
     let size = [experts.saturating_mul(inputs), outputs];
-    let decoder = Grouped::scaled(codes, 4, meaning, size, grid, scales);
+    let mut decoder = Grouped::scaled(codes, 4, meaning, size, grid, scales);
+    decoder.family = Some(Family::Mxfp4 { turned: true });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     Ok(Group::new(name.to_owned(), shape, scheme("MXFP4", "FP4"), parts, Box::new(decoder)))
 }

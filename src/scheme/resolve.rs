@@ -245,7 +245,7 @@ fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (Tens
     let bytes = matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
     let is_codes = is_weight && (t.dtype().is_integer() || t.dtype().is_quantized() || bytes);
     let is_scales = t.name().ends_with(".scales");
-    if !(is_codes || is_scales) || !all.config.is_quantized() || all.config.skips(module_of(t.name())) {
+    if !(is_codes || is_scales) || !all.config.is_quantized() || all.config.at(module_of(t.name())).skipped {
         return Ok(());
     }
     if is_scales {

@@ -1,0 +1,324 @@
+//! `forget`, where the codes of both schemes are the same: they move as they are.
+#![cfg(all(feature = "lethe", feature = "gguf", feature = "gptq", feature = "awq"))]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, Report, TargetDtype, parse};
+use common::{Random, Raw, data, file, raw};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+/// Name, and type, shape and bytes of each tensor.
+type Tensors = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
+
+/// A scheme with groups of so many values.
+fn scheme(name: &str, group: Option<usize>) -> ForgetScheme {
+    let scheme: ForgetScheme = name.parse().unwrap();
+    group.map_or(scheme.clone(), |group| scheme.with_group_size(group))
+}
+
+/// Encodes the model at `input`, and says where the output is.
+fn forget(
+    input: &Path,
+    directory: &Path,
+    scheme: ForgetScheme,
+    to: TargetDtype,
+) -> Result<(PathBuf, Report), AnamnesisError> {
+    let count = std::fs::read_dir(directory).unwrap().count();
+    let options = options(scheme, to);
+    let ending = match () {
+        () if options.target.extension() == "gguf" => ".gguf",
+        () if input.is_file() => ".safetensors",
+        () => "",
+    };
+    let output = directory.join(format!("{count}{ending}"));
+    let report = parse(input)?.forget(&output, options)?;
+    Ok((output, report))
+}
+
+fn options(scheme: ForgetScheme, to: TargetDtype) -> ConvertOptions {
+    let mut forget = Forget::from(scheme);
+    if forget.scheme.container().extension() == "gguf" {
+        forget.include = vec!["*.weight".to_owned()];
+    }
+    let mut options = ConvertOptions::from(forget);
+    options.run.to = to;
+    options
+}
+
+/// The tensors of a model.
+fn stored(path: &Path) -> Tensors {
+    let model = parse(path).unwrap();
+    let of = |t: anamnesis::Tensor<'_>| {
+        (t.name().to_owned(), (t.dtype().to_string(), t.shape().to_vec(), t.bytes().unwrap().into_owned()))
+    };
+    model.tensors().map(of).collect()
+}
+
+/// What everything decodes to, in F32.
+fn values(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = parse(path).unwrap().remember_to_bytes(TargetDtype::F32).unwrap();
+    let floats = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    tensors.tensors().into_iter().map(|(name, t)| (name, floats(t.data()))).collect()
+}
+
+fn moved(report: &Report) -> Vec<&str> {
+    report.encoded.iter().filter(|e| e.scheme.ends_with(" (codes moved)")).map(|e| e.name.as_str()).collect()
+}
+
+/// Goes through `steps`, of which each must move every code and keep every value, and compares the end with the beginning.
+fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
+    let directory = tempfile::tempdir().unwrap();
+    let before = values(input);
+    let mut path = input.to_owned();
+    for step in steps {
+        let (output, report) = forget(&path, directory.path(), step.clone(), to).unwrap();
+        assert_eq!(moved(&report).len(), 1, "{step}: {:?} {:?} {:?}", report.encoded, report.kept, report.notes);
+        let distance = report.distance.unwrap().all;
+        assert_eq!((distance.maximum, distance.relative), (0.0, 0.0));
+        for (name, values) in values(&output) {
+            // ggml has but one zero.
+            let differ = before[&name].iter().zip(&values).position(|(a, b)| a != b && a.is_finite());
+            assert_eq!(differ, None, "{step}: {name}");
+        }
+        path = output;
+    }
+    let (first, last) = (stored(input), stored(&path));
+    assert!(first == last, "{:?} {:?}", first.keys(), last.keys());
+}
+
+/// A directory with one layer.
+fn directory(tensors: &[Raw], quantization: Value) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("model.safetensors"), file(tensors, &[])).unwrap();
+    let config = json!({"model_type": "llama", "quantization_config": quantization});
+    std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    directory
+}
+
+const NAME: &str = "model.layers.0.mlp.up_proj";
+
+fn named(end: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Raw {
+    raw(&format!("{NAME}.{end}"), dtype, shape, bytes)
+}
+
+/// Scales of many sizes and both signs: everything that F16 has but infinities and NaN.
+fn halves(random: &mut Random, n: usize) -> Vec<u8> {
+    let finite = |bits: u16| if bits & 0x7c00 == 0x7c00 { bits & 0x83ff } else { bits };
+    (0..n).flat_map(|_| finite((random.next() >> 32) as u16).to_le_bytes()).collect()
+}
+
+/// More than one tile in both directions.
+const ROWS: usize = 544;
+const COLS: usize = 1280;
+
+/// A layer of GPTQ's, all random.
+fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfile::TempDir {
+    let mut random = Random(5);
+    let groups = COLS / group;
+    let index = (0..COLS).flat_map(|col| ((col / group) as u32).to_le_bytes()).collect();
+    let words = ROWS * bits / 8 * groups;
+    let zeros_bytes = zeros.map_or_else(|| random.bytes(words), |byte| vec![byte; words]);
+    let tensors = [
+        named("qweight", "I32", &[COLS * bits / 32, ROWS], random.bytes(COLS * bits / 8 * ROWS)),
+        named("qzeros", "I32", &[groups, ROWS * bits / 32], zeros_bytes),
+        named("scales", "F16", &[groups, ROWS], halves(&mut random, groups * ROWS)),
+        named("g_idx", "I32", &[COLS], index),
+    ];
+    let format = if version_2 { "gptq_v2" } else { "gptq" };
+    let config = json!({
+        "quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": false, "sym": zeros.is_some(),
+        "checkpoint_format": format,
+    });
+    directory(&tensors, config)
+}
+
+#[test]
+fn integers_with_zero_points_go_around() {
+    for group in [32, 128, 40] {
+        let model = gptq(4, group, None, true);
+        let steps = ["awq", "w4a16-asym", "awq", "gptq-asym"].map(|name| scheme(name, Some(group)));
+        cycle(model.path(), TargetDtype::F16, &steps);
+        let steps = ["w4a16-asym", "gptq-asym"].map(|name| scheme(name, Some(group)));
+        cycle(model.path(), TargetDtype::F16, &steps);
+    }
+}
+
+#[test]
+fn symmetric_integers_go_around() {
+    for (bits, byte, names) in [(4, 0x77, ["w4a16", "gptq"]), (8, 0x7f, ["w8a16", "gptq-int8"])] {
+        for group in [64, 1280] {
+            let model = gptq(bits, group, Some(byte), false);
+            cycle(model.path(), TargetDtype::F16, &names.map(|name| scheme(name, Some(group))));
+        }
+    }
+    // Version 2 comes back as version 1.
+    let (model, outputs) = (gptq(4, 64, Some(0x88), true), tempfile::tempdir().unwrap());
+    let (first, report) =
+        forget(model.path(), outputs.path(), scheme("gptq-asym", Some(64)), TargetDtype::F16).unwrap();
+    assert_eq!(moved(&report).len(), 1);
+    assert!(stored(&first) == stored(model.path()));
+}
+
+/// A layer of MXFP4 in compressed-tensors: every code with every exponent, but the last if it is not `whole`.
+fn mxfp4(whole: bool) -> tempfile::TempDir {
+    let mut random = Random(9);
+    let (rows, cols) = (96, 4096);
+    let mut codes = random.bytes(rows * cols / 2);
+    // All sixteen codes lie in each half of the first block of each row.
+    for row in codes.chunks_exact_mut(cols / 2) {
+        row[..16].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i | (15 - i) << 4) as u8);
+    }
+    let last = if whole { 256 } else { 254 };
+    let exponents = (0..rows * cols / 32).map(|i| (i * 5 % last) as u8).collect();
+    let tensors = [
+        named("weight_packed", "U8", &[rows, cols / 2], codes),
+        named("weight_scale", "U8", &[rows, cols / 32], exponents),
+    ];
+    directory(&tensors, json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}))
+}
+
+#[test]
+fn mxfp4_goes_around() {
+    let names = ["mlx-mxfp4", "mxfp4-modelopt", "mlx-mxfp4", "gguf:mxfp4", "mlx-mxfp4", "gguf:mxfp4", "mxfp4"];
+    for whole in [false, true] {
+        cycle(mxfp4(whole).path(), TargetDtype::BF16, &names.map(|name| scheme(name, None)));
+    }
+}
+
+#[test]
+fn stacks_of_gpt_oss_stay_as_they_are() {
+    let input = data().join("mxfp4/gpt_oss_exponents/model");
+    let outputs = tempfile::tempdir().unwrap();
+    let (output, report) = forget(&input, outputs.path(), scheme("mxfp4-gpt-oss", None), TargetDtype::BF16).unwrap();
+    assert_eq!(moved(&report).len(), 2);
+    let (before, after) = (stored(&input), stored(&output));
+    assert!(before == after, "{:?} {:?}", before.keys(), after.keys());
+    // Its exponents are for columns, and so the values are encoded anew.
+    let input = data().join("mxfp4/tiny_gpt_oss/model");
+    let (_, report) = forget(&input, outputs.path(), scheme("mlx-mxfp4", None), TargetDtype::BF16).unwrap();
+    assert!(moved(&report).is_empty());
+    let is_stack = |kept: &&anamnesis::Kept| kept.reason.contains("no module's weight");
+    assert_eq!(report.kept.iter().filter(is_stack).count(), 2, "{:?}", report.kept);
+}
+
+#[test]
+fn what_does_not_fit_is_encoded_anew() {
+    let outputs = tempfile::tempdir().unwrap();
+    let says = |model: &Path, name: &str, group, to, reason: &str| {
+        let (output, report) = forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
+        assert!(moved(&report).is_empty() && report.encoded.len() == 1);
+        assert!(report.notes.iter().any(|note| note.contains(reason)), "{:?}", report.notes);
+        assert!(report.distance.unwrap().all.relative < 0.2);
+        output
+    };
+    let (half, brain) = (TargetDtype::F16, TargetDtype::BF16);
+    // What the random scales of F16 become is not finite: these are from values.
+    let floats = common::f32s(&Random(3).floats(64 * 256));
+    let model = directory(&[named("weight", "F32", &[64, 256], floats)], json!(null));
+    let make = |name: &str, to| {
+        let mut options = ConvertOptions::from(scheme(name, Some(64)));
+        options.run.to = to;
+        let output = outputs.path().join(format!("{name}-{to}"));
+        parse(model.path()).unwrap().forget(&output, options).unwrap();
+        output
+    };
+    let (awq, gptq) = (make("awq", half), make("gptq", half));
+    let brains = says(&awq, "w4a16-asym", 64, brain, "scales in F16 cannot all be had in BF16");
+    says(&brains, "gptq-asym", 64, half, "scales in BF16 cannot all be had in F16");
+    says(&awq, "w4a16-asym", 32, half, "groups of 64 are no groups of 32");
+    says(&awq, "w4a16", 64, half, "zero points");
+    let singles = forget(&gptq, outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32).unwrap();
+    assert_eq!(moved(&singles.1).len(), 1); // F32 holds every F16
+    says(&singles.0, "gptq", 64, half, "scales in F32 cannot all be had in F16");
+    assert_eq!(values(&singles.0), values(&gptq));
+}
+
+#[test]
+fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
+    let model = gptq(4, 64, Some(0x76), true);
+    let outputs = tempfile::tempdir().unwrap();
+    let result = forget(model.path(), outputs.path(), scheme("w4a16-asym", Some(64)), TargetDtype::F16).unwrap();
+    assert_eq!((moved(&result.1).len(), values(&result.0)), (1, values(model.path())));
+    match forget(model.path(), outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32) {
+        Ok((_, report)) => assert!(moved(&report).is_empty()),
+        Err(AnamnesisError::Unsupported { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// A copy without what is there for other tests.
+fn copied(case: &Path, outputs: &Path) -> Option<PathBuf> {
+    if case.join("model").is_dir() {
+        return Some(case.join("model"));
+    }
+    if case.join("model.gguf").exists() {
+        return Some(case.join("model.gguf"));
+    }
+    let directory = outputs.join(format!("{}-in", case.file_name()?.to_str()?));
+    std::fs::create_dir(&directory).unwrap();
+    for entry in std::fs::read_dir(case).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name()?.to_str()?.to_owned();
+        if name == "model.safetensors" || name.ends_with(".json") {
+            std::fs::copy(&path, directory.join(name)).unwrap();
+        }
+    }
+    Some(directory)
+}
+
+/// Whatever a golden model has that can be moved keeps every value.
+fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
+    let mut count = 0;
+    for case in std::fs::read_dir(data().join(family)).unwrap() {
+        let outputs = tempfile::tempdir().unwrap();
+        let Some(input) = copied(&case.unwrap().path(), outputs.path()) else { continue };
+        let Ok(model) = parse(&input) else { continue };
+        for scheme in schemes {
+            for to in [TargetDtype::F16, TargetDtype::BF16] {
+                let planned = model.recovery(options(scheme.clone(), to));
+                if planned.is_ok_and(|planned| moved(planned.report()).is_empty()) {
+                    continue;
+                }
+                // What is not finite elsewhere in the model is refused.
+                let Ok((output, report)) = forget(&input, outputs.path(), scheme.clone(), to) else { continue };
+                let names = moved(&report);
+                if names.is_empty() {
+                    continue;
+                }
+                count += names.len();
+                let (before, after) = (values(&input), values(&output));
+                for name in names {
+                    let mut pairs = before[name].iter().zip(&after[name]);
+                    let differ = pairs.position(|(a, b)| a != b && a.is_finite() && b.is_finite());
+                    assert_eq!(differ, None, "{}: {name}, {scheme}", input.display());
+                }
+            }
+        }
+    }
+    assert!(count >= least, "{family}: only {count} tensors");
+}
+
+#[test]
+fn goldens_of_mxfp4_keep_their_values() {
+    let schemes =
+        ["mxfp4", "mxfp4-modelopt", "mlx-mxfp4", "mxfp4-gpt-oss", "gguf:mxfp4"].map(|name| scheme(name, None));
+    for (family, least) in [("mxfp4", 10), ("mlx", 10), ("compressed_tensors", 10), ("modelopt", 10), ("gguf", 3)] {
+        goldens(family, &schemes, least);
+    }
+}
+
+#[test]
+fn goldens_of_integers_keep_their_values() {
+    let names = ["w4a16-asym", "gptq", "awq"];
+    let groups = [32, 128];
+    let schemes: Vec<_> = names.iter().flat_map(|name| groups.map(|group| scheme(name, Some(group)))).collect();
+    for (family, least) in [("compressed_tensors", 10), ("gptq", 10), ("gptq_more", 5), ("awq", 10)] {
+        goldens(family, &schemes, least);
+    }
+}
