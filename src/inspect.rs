@@ -250,6 +250,10 @@ pub(crate) fn names(dtypes: &[Dtype]) -> String {
 }
 
 /// `bytes` for people: `1.22 GB`, `345 MB`, `1.5 KB`, `12 B`, in powers of 1024.
+///
+/// ```
+/// assert_eq!(anamnesis::format_bytes(3 << 19), "2 MB");
+/// ```
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
     const KIB: u64 = 1 << 10;

@@ -52,6 +52,11 @@ mod forget;
 pub mod inspect;
 #[cfg(feature = "lethe")]
 pub mod lethe;
+#[cfg(not(feature = "lethe"))]
+pub mod lethe {
+    //! Checks for encoders; the encoders themselves are of the features `lethe` and `bnb`.
+    pub mod round_trip;
+}
 pub mod limits;
 pub mod model;
 pub mod parse;
@@ -71,35 +76,29 @@ pub use convert::{
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
-#[cfg(all(feature = "lethe", feature = "bnb"))]
-pub use forget::bnb_file::{
-    BnbNf4WriteStats, BnbWriteInput, NF4_BLOCK_SIZE, classify_inputs, is_eligible_for_nf4, write_bnb_nf4_safetensors,
-    write_bnb_nf4_safetensors_bytes,
-};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
-#[cfg(all(feature = "lethe", feature = "bnb"))]
+#[cfg(feature = "bnb")]
 pub use lethe::{
-    bnb::{FP4_CODEBOOK, NF4_CODEBOOK},
-    bytes::{
-        encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
-    },
+    BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK, classify_inputs, encode_bnb_int8,
+    encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
+    is_eligible_for_nf4, write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
 };
 pub use limits::ParseLimits;
 pub use model::{ParsedModel, Tensor};
-#[cfg(feature = "gguf")]
-pub use parse::gguf::{
-    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensor,
-    GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
-    parse_gguf_kv_arg, parse_gguf_metadata_json, parse_gguf_with_limits,
-};
 #[cfg(feature = "ollama")]
-pub use parse::ollama::resolve_ollama_model;
+pub use parse::resolve_ollama_model;
 pub use parse::{
     AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig, SafetensorsHeader, TensorEntry,
     parse, parse_bytes, parse_bytes_with_limits, parse_safetensors_header, parse_safetensors_header_from_reader,
     parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits, parse_with_limits,
+};
+#[cfg(feature = "gguf")]
+pub use parse::{
+    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensor,
+    GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
+    parse_gguf_kv_arg, parse_gguf_metadata_json, parse_gguf_with_limits,
 };
 #[cfg(feature = "npz")]
 pub use parse::{

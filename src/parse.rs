@@ -24,11 +24,19 @@ mod zip;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "gguf")]
+pub use self::gguf::{
+    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensor,
+    GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
+    parse_gguf_kv_arg, parse_gguf_metadata_json, parse_gguf_with_limits,
+};
 #[cfg(feature = "npz")]
 pub use self::npz::{
     NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
     npz_to_safetensors_bytes, parse_npz, parse_npz_bytes, parse_npz_with_limits,
 };
+#[cfg(feature = "ollama")]
+pub use self::ollama::resolve_ollama_model;
 #[cfg(feature = "pth")]
 pub use self::pth::{
     ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
@@ -50,6 +58,16 @@ use crate::{ParseLimits, ParsedModel, Result};
 ///
 /// Tensor views map the file: truncating it while they are in use raises SIGBUS. Conversions read
 /// positionally and do not; for a file that others may change under you use [`parse_bytes`].
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+/// for tensor in model.tensors() {
+///     println!("{} {:?}", tensor.name(), tensor.shape());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `Io` if the file cannot be read, `Parse` if it is malformed, `Unsupported` if the container (or the

@@ -36,3 +36,7 @@ pub use self::api::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
 pub use self::api::{dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16};
 #[cfg(feature = "gguf")]
 pub use self::api::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
+#[cfg(feature = "npz")]
+pub use crate::parse::{npz_to_safetensors, npz_to_safetensors_bytes};
+#[cfg(feature = "pth")]
+pub use crate::parse::{pth_to_safetensors, pth_to_safetensors_bytes};

@@ -4,6 +4,8 @@
 #![allow(clippy::type_complexity)] // signatures are spelt out
 
 mod common;
+#[path = "api/encoders.rs"]
+mod encoders;
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;

@@ -93,7 +93,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
 }
 
 /// A directory with one layer.
-fn directory(tensors: &[Raw], quantization: Value) -> tempfile::TempDir {
+fn directory(tensors: &[Raw], quantization: &Value) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("model.safetensors"), file(tensors, &[])).unwrap();
     let config = json!({"model_type": "llama", "quantization_config": quantization});
@@ -135,7 +135,7 @@ fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfi
         "quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": false, "sym": zeros.is_some(),
         "checkpoint_format": format,
     });
-    directory(&tensors, config)
+    directory(&tensors, &config)
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn mxfp4(whole: bool) -> tempfile::TempDir {
         named("weight_packed", "U8", &[rows, cols / 2], codes),
         named("weight_scale", "U8", &[rows, cols / 32], exponents),
     ];
-    directory(&tensors, json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}))
+    directory(&tensors, &json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}))
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn what_does_not_fit_is_encoded_anew() {
     let (half, brain) = (TargetDtype::F16, TargetDtype::BF16);
     // What the random scales of F16 become is not finite: these are from values.
     let floats = common::f32s(&Random(3).floats(64 * 256));
-    let model = directory(&[named("weight", "F32", &[64, 256], floats)], json!(null));
+    let model = directory(&[named("weight", "F32", &[64, 256], floats)], &json!(null));
     let make = |name: &str, to| {
         let mut options = ConvertOptions::from(scheme(name, Some(64)));
         options.run.to = to;

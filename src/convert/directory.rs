@@ -266,6 +266,14 @@ fn index_name<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<String> {
 
 /// Gives a directory its name, once all parts of it are there.
 ///
+/// ```no_run
+/// # fn main() -> anamnesis::Result<()> {
+/// // After runs of `ConvertOptions` that each made a part of `out`.
+/// anamnesis::finish_parts("out", false)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Io` if there is no such unfinished directory, a part is missing or not done, or `output` exists and `force` is
 /// not set.

@@ -37,6 +37,11 @@ pub struct BnbNf4WriteStats {
 }
 
 /// Whether a tensor of this shape becomes NF4: a matrix of whole blocks.
+///
+/// ```
+/// use anamnesis::is_eligible_for_nf4;
+/// assert!(is_eligible_for_nf4(&[2, 32]) && !is_eligible_for_nf4(&[64]) && !is_eligible_for_nf4(&[3, 32]));
+/// ```
 #[must_use]
 pub fn is_eligible_for_nf4(shape: &[usize]) -> bool {
     let n = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
@@ -44,6 +49,11 @@ pub fn is_eligible_for_nf4(shape: &[usize]) -> bool {
 }
 
 /// Counts what becomes NF4 and what does not.
+///
+/// ```
+/// let bias = anamnesis::BnbWriteInput { name: "bias", shape: &[64], bf16_data: &[0; 128] };
+/// assert_eq!(anamnesis::classify_inputs(&[bias]).passthrough, 1);
+/// ```
 pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
     let quantized = inputs.iter().filter(|input| is_eligible_for_nf4(input.shape)).count();
     BnbNf4WriteStats { quantized, passthrough: inputs.len() - quantized }

@@ -56,6 +56,16 @@ fn check_block(block: usize) -> Result<()> {
 /// Encodes BF16 values to the 4-bit codes of `quant_map` (F32 `[16]`), with scales that are known: `absmax` F32, one
 /// for each block. What was decoded becomes the codes that it was decoded from, but in blocks whose scale is 0.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let map: Vec<u8> = anamnesis::NF4_CODEBOOK.iter().flat_map(|x| x.to_le_bytes()).collect();
+/// let ones = [0x80, 0x3f].repeat(64);
+/// let codes = anamnesis::encode_bnb4(&ones, &1f32.to_le_bytes(), &map, 64, 64)?;
+/// assert_eq!(codes, [0xff; 32]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Parse` for lengths that do not fit, and for blocks of an odd size.
 pub fn encode_bnb4(
@@ -86,6 +96,16 @@ fn encode_with(values: &[f32], mut absmax: Vec<f32>, codebook: &[f32; 16], block
 /// Encodes BF16 values to 4-bit codes as bitsandbytes does: gives codes, and the largest magnitude of each block as
 /// F32.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let map: Vec<u8> = anamnesis::NF4_CODEBOOK.iter().flat_map(|x| x.to_le_bytes()).collect();
+/// let twos = [0x00, 0x40].repeat(64);
+/// let (codes, absmax) = anamnesis::encode_bnb4_compute_absmax(&twos, &map, 64, 64)?;
+/// assert_eq!((codes, absmax), (vec![0xff; 32], 2f32.to_le_bytes().to_vec()));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`encode_bnb4`], and for values that are not finite.
 pub fn encode_bnb4_compute_absmax(
@@ -103,6 +123,18 @@ pub fn encode_bnb4_compute_absmax(
 
 /// As [`encode_bnb4`], with scales that are double-quantized: `absmax` U8, one for each block, with levels
 /// `nested_quant_map` (F32 `[256]`), scales `nested_absmax` (F32), and an offset.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let floats = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+/// let (map, nested) = (floats(&anamnesis::NF4_CODEBOOK), floats(&[0.5; 256]));
+/// let ones = [0x80, 0x3f].repeat(64);
+/// // The scale of the block is 0.5 * 1 + 0.5.
+/// let codes = anamnesis::encode_bnb4_double_quant(&ones, &[7], &map, &floats(&[1.0]), &nested, 0.5, 64, 64, 256)?;
+/// assert_eq!(codes, [0xff; 32]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`encode_bnb4`].
@@ -133,6 +165,14 @@ pub fn encode_bnb4_double_quant(
 
 /// Encodes BF16 rows to LLM.int8() codes with scales that are known: `scb` F32, one for each row.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let ones = [0x80, 0x3f].repeat(2);
+/// assert_eq!(anamnesis::encode_bnb_int8(&ones, &1f32.to_le_bytes(), 1, 2)?, [127, 127]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Parse` for lengths that do not fit.
 pub fn encode_bnb_int8(bf16_data: &[u8], scb_data: &[u8], out_features: usize, in_features: usize) -> Result<Vec<u8>> {
@@ -143,6 +183,15 @@ pub fn encode_bnb_int8(bf16_data: &[u8], scb_data: &[u8], out_features: usize, i
 
 /// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which takes the values in F16: gives codes, and the
 /// largest magnitude of each row as F32.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let twos = [0x00, 0x40].repeat(2);
+/// let (codes, scb) = anamnesis::encode_bnb_int8_compute_scb(&twos, 1, 2)?;
+/// assert_eq!((codes, scb), (vec![127, 127], 2f32.to_le_bytes().to_vec()));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`encode_bnb_int8`], and for values that F16 does not reach.

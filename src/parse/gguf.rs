@@ -26,6 +26,7 @@ pub(crate) use self::value::write_str;
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
 pub use self::view::{GgufTensor, ParsedGguf, parse_gguf, parse_gguf_with_limits};
 use super::Contents;
+pub use crate::dtype::Dtype as GgufType;
 use crate::limits::Budget;
 use crate::model::TensorInfo;
 use crate::source::Source;

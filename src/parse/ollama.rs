@@ -32,6 +32,14 @@ const MAX_ENTRIES: usize = 10_000;
 /// `ollama:hf.co/org/repo:Q4_K_M`, in any case of letters. The store is `OLLAMA_MODELS`, or else
 /// `~/.ollama/models`, or else, if there is none, that of the Linux service.
 ///
+/// ```no_run
+/// # fn main() -> anamnesis::Result<()> {
+/// let weights = anamnesis::resolve_ollama_model("ollama:llama3.2:1b")?;
+/// println!("{}", anamnesis::parse(weights)?.inspect());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Parse` if the name or the manifest is malformed or the file incomplete; `Unsupported` if the weights are not
 /// one file; `LimitExceeded` if the manifest is over 1 MiB; `Io` if it (the error lists the model's other tags)

@@ -59,6 +59,15 @@ pub struct PickleGlobal {
 /// something else is wrong with the file, the list has what was named before. A module or name that is not written in
 /// the pickle, but would be computed, is `?`.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// for global in anamnesis::pickle_globals("tests/data/demo/checkpoint.pth")? {
+///     assert!(global.allowed, "{}.{}", global.module, global.name);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Unsupported` if the file is no pickle; `Parse` if it is malformed and nothing was named; `LimitExceeded` and `Io`
 /// as [`parse`](super::parse()).

@@ -24,7 +24,8 @@ use super::Contents;
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Result};
+pub use crate::{Dtype, QuantScheme, TensorRole};
 
 /// Largest JSON header that the format allows.
 const MAX_HEADER_BYTES: u64 = 100_000_000;

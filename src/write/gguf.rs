@@ -194,6 +194,18 @@ pub fn write_gguf<S: BuildHasher>(
 
 /// As [`write_gguf`], to a writer, from its position on.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// use anamnesis::{GgufType, GgufWriteTensor};
+/// let data = 1f32.to_le_bytes();
+/// let one = GgufWriteTensor { name: "one", shape: &[1], dtype: GgufType::F32, data: &data };
+/// let mut file = std::io::Cursor::new(Vec::new());
+/// anamnesis::write_gguf_to_writer(&mut file, &[one], &std::collections::HashMap::new())?;
+/// assert_eq!(&file.into_inner()[..4], b"GGUF");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As there.
 pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(

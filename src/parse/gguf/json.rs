@@ -22,6 +22,14 @@ pub(crate) const PREFIX: &str = "gguf.";
 
 /// Reads typed metadata from a JSON object, in its order.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let entries = anamnesis::parse_gguf_metadata_json(r#"{"general.name": "x"}"#)?;
+/// assert_eq!((&*entries[0].0, entries[0].1.as_string()), ("general.name", Some("x")));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Parse` that names the key: null, an empty array without a type, mixed types, a value that its type does not
 /// hold.
@@ -36,6 +44,14 @@ pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataV
 }
 
 /// Reads `KEY=VALUE` as a text value.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let (key, value) = anamnesis::parse_gguf_kv_arg("general.name=x")?;
+/// assert_eq!((&*key, value.as_string()), ("general.name", Some("x")));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `Parse` if there is no `=`, or no key before it.

@@ -60,6 +60,14 @@ pub fn parse_npz_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Re
 
 /// As [`parse_npz`], of an archive in memory.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let arrays = anamnesis::parse_npz_bytes(std::fs::read("tests/data/demo/arrays.npz")?)?;
+/// assert!(!arrays.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As there, without the I/O.
 pub fn parse_npz_bytes(bytes: Vec<u8>) -> Result<HashMap<String, NpzTensor>> {

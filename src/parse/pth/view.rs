@@ -67,6 +67,14 @@ pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Re
 
 /// As [`parse_pth`], of a checkpoint in memory.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let pth = anamnesis::parse_pth_bytes(std::fs::read("tests/data/demo/checkpoint.pth")?)?;
+/// assert!(!pth.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As there, without the I/O.
 pub fn parse_pth_bytes(bytes: Vec<u8>) -> Result<ParsedPth> {
