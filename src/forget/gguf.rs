@@ -45,8 +45,11 @@ pub(super) fn choose(
         if dtype == dtype_of(subject) {
             return Ok(Choice::Keep(format!("it is {dtype} already")));
         }
-        methods.check(&mixture, subject, dtype)?;
-        Ok(encode(&methods.of(dtype), &dtype.to_string(), subject))
+        let choice = encode(&methods.of(dtype), &dtype.to_string(), subject);
+        if matches!(choice, Choice::Encode { .. }) {
+            methods.check(&mixture, subject, dtype)?;
+        }
+        Ok(choice)
     };
     let all = subjects.iter().zip(chosen).map(&mut choice).collect::<Result<_>>()?;
     Ok(Choices { all, notes })
