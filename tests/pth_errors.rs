@@ -45,11 +45,7 @@ fn archives() {
         ("a storage without checksum", storage_as(&|m| both(m, &|h| h.crc = 0))),
         ("compressed", deflated(0, &pickle, &|_| ())),
         ("a compressed storage", deflated(1, &[0; 24], &|_| ())),
-        ("a storage with more behind it", record(1, &[0; 600 << 10])),
     ]);
-    // A stream tells no less.
-    let longer = std::io::Cursor::new(record(1, &[0; 600 << 10]));
-    assert_eq!(anamnesis::parse_pth_front_matter_from_reader(longer).unwrap().tensors[0].name, "x");
     let cut =
         |i: usize, n: usize| with(&|all| (all[i].data.truncate(n), both(&mut all[i], &|h| h.stored_len = n as u32)).0);
     let twice = |i: usize| with(&|all| all.push(all[i].clone()));
@@ -64,7 +60,7 @@ fn archives() {
         ("another method", storage_as(&|m| both(m, &|h| h.method = 12)), Unsupported, &["method 12"]),
         ("a pickle cut short", cut(0, 40), Parse, &["`m/data.pkl`", "two sizes"]),
         ("a storage cut short", cut(1, 20), Parse, &["`m/data/0`", "two sizes"]),
-        ("a storage of 20 bytes", record(1, &[0; 20]), Parse, &["`x`", "20 bytes, which are fewer than 6 elements"]),
+        ("a storage of 20 bytes", record(1, &[0; 20]), Parse, &["`x`", "20 bytes, which are not 6 elements"]),
         ("a pickle's checksum", pickle_as(&|m| both(m, &|h| h.crc ^= 1)), Parse, &["`m/data.pkl`", "checksum"]),
         ("a storage's checksum", storage_as(&|m| both(m, &|h| h.crc ^= 1)), Parse, &["`x`", "checksum"]),
         ("a local header", storage_as(&|m| m.local.name = b"m/data/1".to_vec()), Parse, &["`m/data/0` is not what"]),

@@ -182,11 +182,11 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<C
         // Writers may leave the checksum out.
         let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
         let source = if member.deflated { contents.sources.len() } else { 0 };
-        let visible = storage.check_len(member.len)?;
+        let place = Place { source, offset, len: member.len, crc };
         if member.deflated {
             contents.sources.push(data);
         }
-        Ok(Place { source, offset, len: member.len, visible, crc })
+        storage.check_len(member.len).map(|()| place)
     };
     let found = tensors::walk_with(root, &machine, &mut contents.facts)?;
     count(&found, archive, budget)?;

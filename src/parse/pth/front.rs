@@ -88,8 +88,8 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
         let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        let visible = storage.check_len(member.len)?;
-        Ok(Place { source: 0, offset: 0, len: member.len, visible, crc: None })
+        storage.check_len(member.len)?;
+        Ok(Place { source: 0, offset: 0, len: member.len, crc: None })
     };
     let found = tensors::walk(root, &machine)?;
     tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;

@@ -87,7 +87,7 @@ fn read_storages(keys: Id, machine: &mut Machine<'_>, read: &mut Keys) -> Result
         let len = elements.checked_mul(size).filter(|len| offset.checked_add(*len).is_some_and(|end| end <= file_len));
         let len = len.ok_or_else(|| wrong(&format!("storage `{}` of {elements} elements is truncated", key.text)))?;
         machine.input.skip(len);
-        if places.insert(key.number, Place { source: 0, offset, len, visible: len, crc: None }).is_some() {
+        if places.insert(key.number, Place { source: 0, offset, len, crc: None }).is_some() {
             return Err(wrong("a storage is there twice"));
         }
     }

@@ -15,8 +15,6 @@ pub(super) struct Place {
     pub offset: u64,
     /// In bytes.
     pub len: u64,
-    /// Of these, what tensors may view.
-    pub visible: u64,
     /// CRC-32 of them, where there is one.
     pub crc: Option<u32>,
 }
@@ -93,14 +91,13 @@ impl Storage {
         Ok(Self { key, element, len, offset })
     }
 
-    /// A storage has the elements that the pickle says. Its record may be longer, as torch reads no further:
-    /// gives the bytes of these elements.
-    pub(super) fn check_len(&self, len: u64) -> Result<u64> {
+    /// A storage has the length that the pickle says.
+    pub(super) fn check_len(&self, len: u64) -> Result<()> {
         let size = self.element.map_or(1, |element| element.size);
-        if let Some(declared) = self.len.checked_mul(size).filter(|&declared| declared as u64 <= len) {
-            return Ok(declared as u64);
+        if self.len.checked_mul(size).is_some_and(|declared| declared as u64 == len) {
+            return Ok(());
         }
         let (key, n) = (&self.key.text, self.len);
-        Err(AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are fewer than {n} elements")))
+        Err(AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are not {n} elements")))
     }
 }

@@ -174,7 +174,7 @@ impl Run<'_> {
             let what = || wrong(&format!("storage `{}` of {elements} elements is truncated", key.text));
             let len = len.ok_or_else(what)?;
             machine.input.skip(len);
-            Ok((key, Stored { dtype, place: Place { source: 0, offset, len, visible: len, crc: None } }))
+            Ok((key, Stored { dtype, place: Place { source: 0, offset, len, crc: None } }))
         };
         self.all(file, part, read, read_views)
     }
@@ -230,7 +230,7 @@ fn read_views(machine: &mut Machine<'_>, keys: &mut Keys, storages: &mut HashMap
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
         let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
         let (o, l) = bytes.filter(inside).ok_or_else(what)?;
-        let place = Place { offset: place.offset + o, len: l, visible: l, ..place };
+        let place = Place { offset: place.offset + o, len: l, ..place };
         if storages.insert(key.number, Stored { dtype, place }).is_some() {
             return Err(wrong("a key is there twice"));
         }

@@ -237,8 +237,8 @@ pub(super) fn tensor_of(
     let end = span(shape, strides)
         .and_then(|n| view.offset.checked_add(before)?.checked_add(n))
         .and_then(|n| n.checked_mul(size));
-    if len > 0 && end.is_none_or(|end| end as u64 > place.visible) {
-        let (offset, bytes) = (view.offset, place.visible);
+    if len > 0 && end.is_none_or(|end| end as u64 > place.len) {
+        let (offset, bytes) = (view.offset, place.len);
         let what = format!("offset {offset} and strides {strides:?} lead out of its storage of {bytes} bytes");
         return Err(wrong(what));
     }
