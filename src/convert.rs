@@ -30,7 +30,7 @@ pub(crate) use self::report::count;
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, SchemeCount, TensorErrors};
 pub(crate) use self::selection::Selection;
 pub use self::stream::Panel;
-use crate::limits::Budget;
+use crate::limits::{Budget, zeroed};
 use crate::model::ParsedModel;
 use crate::scheme::Resolution;
 use crate::source::Source;
@@ -215,14 +215,7 @@ impl Recovery<'_> {
         let [file] = plan.files.as_slice() else {
             return Err(AnamnesisError::unsupported("an output in several files", "it cannot be made in memory"));
         };
-        let len = usize::try_from(file.len).ok();
-        let mut out = Vec::new();
-        let Some(len) = len.filter(|&len| out.try_reserve_exact(len).is_ok()) else {
-            let message = format!("no room for an output of {} bytes", file.len);
-            return Err(AnamnesisError::LimitExceeded { limit: "available_memory", message });
-        };
-        out.resize(len, 0);
-        let sink = Mutex::new(out);
+        let sink = Mutex::new(zeroed(file.len, "an output")?);
         file.pieces.iter().try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
         run::run(plan, plan.all(), &sink, &self.options.run, &AtomicU64::new(0))?;
         run::patch(plan, &sink)?;

@@ -62,6 +62,8 @@ use std::sync::Arc;
 
 pub(crate) use self::codes::{Family, GroupCodes};
 use self::decode::Window;
+#[cfg(feature = "lethe")]
+pub(crate) use self::decode::lcm;
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
 pub use self::kind::{Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};

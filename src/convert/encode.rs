@@ -5,13 +5,13 @@
 use std::ops::{AddAssign, Range};
 
 use super::in_order::InOrder;
-use super::plan::{Cut, SLAB_VALUES};
+use super::plan::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
 use crate::forget::{Encode, Put, Survey, Values};
 use crate::lethe::distance::{Sums, compare, first_not_finite};
 use crate::lethe::mean::Mean;
 use crate::remember::widen::Widen;
-use crate::scheme::{Buffers, Decode, Grid, GroupCodes, Tile};
+use crate::scheme::{Buffers, Decode, Grid, GroupCodes, Tile, lcm};
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -77,11 +77,11 @@ impl<'m> Encoding<'m> {
         decoder: Box<dyn Decode + 'm>,
         dtype: TargetDtype,
     ) -> Self {
-        let cut = cut(&encoder.grid(), &decoder.grid());
+        let (from, to) = (decoder.grid(), encoder.grid());
+        let cut = cut(&to, &from);
         let run = run_of(&*encoder).unwrap_or(1);
         let seen = Seen { largest: 0.0, mean: Mean::new((cut.rows * cut.cols).div_ceil(run)) };
         let (surveyed, distance) = (InOrder::new(seen), InOrder::new(Sums::default()));
-        let (from, to) = (decoder.grid(), encoder.grid());
         let families = decoder.family().zip(encoder.family()).filter(|_| (from.rows, from.cols) == (to.rows, to.cols));
         let moved = families.and_then(|(from, to)| from.fits(to));
         Self { name, shape, scheme, encoder, decoder, dtype, cut, moved, surveyed, distance }
@@ -176,14 +176,12 @@ impl<'m> Encoding<'m> {
             self.decode(tile, buffers, words, level, values)?;
         } else {
             // The decoder's rows are others, so that values are found by their number in the tensor.
-            let whole = tile.cols.len() == self.cut.cols;
-            let (runs, len) = if whole { (1, tile.values()) } else { (tile.rows.len(), tile.cols.len()) };
-            for (run, out) in (0..runs).zip(values.chunks_exact_mut(len)) {
-                let first = (tile.rows.start + run) * self.cut.cols + tile.cols.start;
-                let (covering, before) = covering(&self.decoder.grid(), &(first..first + len));
+            for (first, run) in tile.runs(self.cut.cols) {
+                let (covering, before) = covering(&self.decoder.grid(), &(first..first + run.len()));
                 around.resize(covering.values(), 0.0);
                 self.decode(&covering, buffers, words, level, around)?;
-                out.copy_from_slice(&around[before..before + len]);
+                let found = &around[before..before + run.len()];
+                values[run].copy_from_slice(found);
             }
         }
         match first_not_finite(values) {
@@ -237,8 +235,8 @@ fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
         false => (encoder.row_align, encoder.col_align.min(cols)),
     };
     let widest = if encoder.transposed || same && decoder.transposed { NARROW } else { TILE_VALUES / row_align };
-    let tile_cols = if cols <= widest { cols } else { whole(widest, col_align).min(cols) };
-    let tile_rows = whole(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
+    let tile_cols = if cols <= widest { cols } else { round_down(widest, col_align).min(cols) };
+    let tile_rows = round_down(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
     Cut { rows, cols, tile_rows, tile_cols: tile_cols.max(1) }
 }
 
@@ -255,18 +253,4 @@ fn covering(grid: &Grid, range: &Range<usize>) -> (Tile, usize) {
     let rows = around(range.start / grid.cols..range.end.div_ceil(grid.cols), grid.row_align, grid.rows);
     let before = range.start - rows.start * grid.cols;
     (Tile { rows, cols: 0..grid.cols }, before)
-}
-
-/// `n` rounded down to whole `unit`s, at least one.
-fn whole(n: usize, unit: usize) -> usize {
-    (n - n % unit.max(1)).max(unit)
-}
-
-/// The least common multiple.
-fn lcm(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a.max(1), b.max(1));
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    (a.max(1) / x).saturating_mul(b.max(1))
 }

@@ -223,7 +223,7 @@ impl Cut {
 }
 
 /// `n` rounded down to a multiple of `align`, but at least one.
-fn round_down(n: usize, align: usize) -> usize {
+pub(super) fn round_down(n: usize, align: usize) -> usize {
     (n - n % align).max(align)
 }
 

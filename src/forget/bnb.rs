@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use super::blocks::{grid, is_first, runs};
+use super::blocks::grid;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
 use crate::lethe::bnb::{FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels};
@@ -242,7 +242,7 @@ impl Encode for FourBit {
         let (tables, offset) = (kind.tables(), values.survey as f32);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         let (mut inner, mut outer) = (Vec::new(), Vec::new());
-        for (start, run) in runs(values.tile, self.cols) {
+        for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
             tables.levels.encode(&values.values[run.clone()], block, values.level, &mut codes, &mut scales);
@@ -262,7 +262,7 @@ impl Encode for FourBit {
             let decoded = Blocks { pairs: &tables.pairs, bytes: &codes, start: 0, block, scales: &scales };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
-        if is_first(values.tile) { self.put_tables(offset, put) } else { Ok(()) }
+        if values.tile.is_first() { self.put_tables(offset, put) } else { Ok(()) }
     }
 }
 
@@ -328,7 +328,7 @@ impl Encode for EightBit {
         put(0, (first * cols) as u64, &codes)?;
         put(1, first as u64 * 4, bytemuck::cast_slice(&scales))?;
         dispatch(values.level, &Int8Rows { codes: &codes, cols, scb: &scales }, Out::F32(back));
-        if is_first(values.tile) { put(2, 0, &[0]) } else { Ok(()) }
+        if values.tile.is_first() { put(2, 0, &[0]) } else { Ok(()) }
     }
 }
 

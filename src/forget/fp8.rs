@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{LONGEST, Matrix, is_first, no_matrix, stored};
+use super::rows::{LONGEST, Matrix, no_matrix, stored};
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Element;
 use crate::lethe::fp8::{Blocks, ComfyKitchen, CompressedTensors, Recipe, Transformers};
@@ -244,7 +244,7 @@ impl Encode for Encoder {
             let stride = self.cols.div_ceil(cols) * size;
             return Matrix { part: 1, stride }.put(rows, first * size..(first + across) * size, &bytes, put);
         }
-        if is_first(tile) {
+        if tile.is_first() {
             put(1, 0, &bytes)?;
             self.description.map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::imatrix::Imatrix;
+use super::rows::LONGEST;
 use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::element::Element;
 use crate::element::Out;
@@ -12,9 +13,6 @@ use crate::remember::ggml::{Decoder, decoder};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
-
-/// Longest row that is encoded as a whole.
-const LONGEST_ROW: usize = 1 << 19;
 
 /// Encoding into one of ggml's types.
 pub(crate) struct Ggml {
@@ -28,7 +26,7 @@ impl Method for Ggml {
         match weight.shape {
             [] | [_] => Some("it has one dimension".to_owned()),
             [.., cols] if !cols.is_multiple_of(block) => Some(format!("its {cols} columns are no multiple of {block}")),
-            [.., cols] if *cols > LONGEST_ROW => Some(format!("its rows are longer than {LONGEST_ROW}")),
+            [.., cols] if *cols > LONGEST => Some(format!("its rows are longer than {LONGEST}")),
             _ => None,
         }
     }

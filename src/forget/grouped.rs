@@ -5,14 +5,12 @@ mod layout;
 mod tests;
 
 pub(super) use self::layout::{Form, Packing, Place};
+use super::rows::LONGEST;
 use super::{Encode, Put, Stored, Values, Weight};
 use crate::lethe::integer::{Groups, Quantizer, Rule};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
-
-/// The most columns that a tile must hold.
-const LONGEST: usize = 1 << 19;
 
 /// One tensor as integers by groups.
 pub(super) struct Grouped {

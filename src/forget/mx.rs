@@ -10,15 +10,15 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{Matrix, no_matrix, shortened, stored};
+use super::rows::{Matrix, no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::lethe::groups::{Groups, Recipe};
+use crate::lethe::groups::{Job, Recipe};
 use crate::lethe::mx::{BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo};
 use crate::lethe::narrow::E2M1;
 use crate::lethe::pack;
 use crate::remember::fp8::E4M3;
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
-use crate::simd::{Level, perform};
+use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
 /// Whose names and configs.
@@ -69,20 +69,6 @@ pub(crate) struct Mx {
 
 type Runner = fn(Job<'_>);
 
-/// Groups, and where their codes, exponents and values go.
-struct Job<'a> {
-    values: &'a [f32],
-    codes: &'a mut [u8],
-    shared: &'a mut [u8],
-    back: &'a mut [f32],
-    level: Level,
-}
-
-fn run<R: Recipe<BLOCK>>(recipe: &R, job: Job<'_>) {
-    let Job { values, codes, shared, back, level } = job;
-    perform(level, &mut Groups { recipe, values, codes, shared, back });
-}
-
 /// The runner of a rule that takes both kinds of elements.
 fn runner<N: Format>(rule: ScaleRule, dtype: TargetDtype) -> Runner
 where
@@ -90,15 +76,15 @@ where
 {
     use half::{bf16, f16};
     match (rule, dtype) {
-        (ScaleRule::ModelOpt, _) => |job| run(&ModelOpt::<N>(PhantomData), job),
-        (ScaleRule::Floor, _) => |job| run(&TorchAo::<FLOOR, N>(PhantomData), job),
-        (ScaleRule::Ceil, _) => |job| run(&TorchAo::<CEIL, N>(PhantomData), job),
-        (ScaleRule::Even, _) => |job| run(&TorchAo::<EVEN, N>(PhantomData), job),
-        (ScaleRule::Rceil, _) => |job| run(&Rceil::<N>(PhantomData), job),
-        (ScaleRule::Ggml, _) => |job| run(&Ggml, job),
-        (_, TargetDtype::F32) => |job| run(&CompressedTensors::<f32, N>(PhantomData), job),
-        (_, TargetDtype::F16) => |job| run(&CompressedTensors::<f16, N>(PhantomData), job),
-        (_, TargetDtype::BF16) => |job| run(&CompressedTensors::<bf16, N>(PhantomData), job),
+        (ScaleRule::ModelOpt, _) => |job| job.run(&ModelOpt::<N>(PhantomData)),
+        (ScaleRule::Floor, _) => |job| job.run(&TorchAo::<FLOOR, N>(PhantomData)),
+        (ScaleRule::Ceil, _) => |job| job.run(&TorchAo::<CEIL, N>(PhantomData)),
+        (ScaleRule::Even, _) => |job| job.run(&TorchAo::<EVEN, N>(PhantomData)),
+        (ScaleRule::Rceil, _) => |job| job.run(&Rceil::<N>(PhantomData)),
+        (ScaleRule::Ggml, _) => |job| job.run(&Ggml),
+        (_, TargetDtype::F32) => |job| job.run(&CompressedTensors::<f32, N>(PhantomData)),
+        (_, TargetDtype::F16) => |job| job.run(&CompressedTensors::<f16, N>(PhantomData)),
+        (_, TargetDtype::BF16) => |job| job.run(&CompressedTensors::<bf16, N>(PhantomData)),
     }
 }
 
@@ -208,11 +194,7 @@ impl Encode for Rows {
 impl Rows {
     /// Passes on what is stored of a tile.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
-        for (part, unit, bytes) in [(0, self.unit, codes), (1, BLOCK, shared)] {
-            let cols = tile.cols.start / unit..tile.cols.end / unit;
-            Matrix { part, stride: self.cols / unit }.put(tile.rows.clone(), cols, bytes, put)?;
-        }
-        Ok(())
+        put_both(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
     }
 }
 

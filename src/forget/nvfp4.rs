@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{Matrix, is_first, no_matrix, shortened, stored};
+use super::rows::{no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
-use crate::lethe::groups::{Groups, Recipe};
+use crate::lethe::groups::Job;
 use crate::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
 use crate::remember::nvfp4::BLOCK;
 use crate::scheme::Grid;
-use crate::simd::{Level, perform};
+
 use crate::{Dtype, Result, TargetDtype};
 
 /// NVFP4, weights only.
@@ -74,32 +74,18 @@ impl Method for Nvfp4 {
     }
 }
 
-/// Groups, and where their codes, scales and values go.
-struct Job<'a> {
-    values: &'a [f32],
-    codes: &'a mut [u8],
-    shared: &'a mut [u8],
-    back: &'a mut [f32],
-    level: Level,
-}
-
 /// Encodes groups of a tensor with this largest magnitude, and returns its scale.
 type Runner = fn(f32, Job<'_>) -> f32;
 
-fn run<R: Recipe<BLOCK>>(recipe: &R, job: Job<'_>) {
-    let Job { values, codes, shared, back, level } = job;
-    perform(level, &mut Groups { recipe, values, codes, shared, back });
-}
-
 fn modelopt(max: f32, job: Job<'_>) -> f32 {
     let global = multiplier(max);
-    run(&ModelOpt(global), job);
+    job.run(&ModelOpt(global));
     global
 }
 
 fn compressed_tensors<E: crate::lethe::fp8::Own>(max: f32, job: Job<'_>) -> f32 {
     let global = divisor::<E>(max);
-    run(&CompressedTensors::<E>(global, PhantomData), job);
+    job.run(&CompressedTensors::<E>(global, PhantomData));
     global
 }
 
@@ -129,10 +115,7 @@ impl Encode for Encoder {
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let job = Job { values, codes: &mut codes, shared: &mut shared, back, level };
         let global = (self.run)(survey as f32, job);
-        for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
-            let cols = tile.cols.start / unit..tile.cols.end / unit;
-            Matrix { part, stride: self.cols / unit }.put(tile.rows.clone(), cols, &bytes, put)?;
-        }
-        if is_first(tile) { put(2, 0, &global.to_le_bytes()) } else { Ok(()) }
+        put_both(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
+        if tile.is_first() { put(2, 0, &global.to_le_bytes()) } else { Ok(()) }
     }
 }

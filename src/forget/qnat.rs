@@ -3,7 +3,7 @@
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
-use super::blocks::{grid, is_first, runs};
+use super::blocks::grid;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
 use crate::lethe::qnat::{encode, encode_scale, step};
@@ -78,7 +78,7 @@ impl Encode for Blocks {
         let max = if values.survey == 0.0 { 1.0 } else { values.survey as f32 };
         let step = step(max);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        for (start, run) in runs(values.tile, self.cols) {
+        for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
             encode(values.level, &values.values[run.clone()], block, &mut codes, &mut scales);
@@ -95,7 +95,7 @@ impl Encode for Blocks {
             let decoded = Rows { codes: &codes, cols: block, scales: &scales, zeros: &zeros };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
-        if double && is_first(values.tile) {
+        if double && values.tile.is_first() {
             put(0, scales_at + self.count() as u64, &step.to_le_bytes())?;
         }
         Ok(())

@@ -35,9 +35,13 @@ impl Matrix {
     }
 }
 
-/// Whether this is the tile that passes what belongs to none.
-pub(super) fn is_first(tile: &Tile) -> bool {
-    tile.rows.start == 0 && tile.cols.start == 0
+/// Puts two matrices of a tile of `cols` columns, each with the number of values that one of its bytes has.
+pub(super) fn put_both(tile: &Tile, cols: usize, matrices: [(usize, &[u8]); 2], put: &mut Put<'_>) -> Result<()> {
+    for (part, (unit, bytes)) in matrices.into_iter().enumerate() {
+        let inside = tile.cols.start / unit..tile.cols.end / unit;
+        Matrix { part, stride: cols / unit }.put(tile.rows.clone(), inside, bytes, put)?;
+    }
+    Ok(())
 }
 
 /// A stored tensor.

@@ -1,8 +1,8 @@
 //! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four bits lie in a
 //! byte, the first in its low nibble.
 
-use super::narrow::{Narrow, largest};
-use crate::simd::Routine;
+use super::narrow::{Narrow, largest, narrow};
+use crate::simd::{Level, Routine, perform};
 
 /// What the values of a group share.
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +24,16 @@ pub(crate) trait Recipe<const GROUP: usize>: Sync {
     fn share(&self, max: f32) -> Shared;
 
     /// A value with the group's factor.
-    fn meet(&self, x: f32, factor: f32) -> f32;
+    #[inline(always)]
+    fn meet(&self, x: f32, factor: f32) -> f32 {
+        x * factor
+    }
 
     /// The code of such a value, and what it stands for.
-    fn code(&self, x: f32) -> (u32, f32);
+    #[inline(always)]
+    fn code(&self, x: f32) -> (u32, f32) {
+        narrow::<Self::Code>(x)
+    }
 }
 
 /// A run of whole groups.
@@ -60,6 +66,24 @@ impl<R: Recipe<GROUP>, const GROUP: usize> Routine for Groups<'_, R, GROUP> {
                 encode::<R, GROUP>(self.recipe, values, shared, codes, back);
             }
         }
+    }
+}
+
+/// Groups of a tile, whatever the recipe, and where their codes, scales and values go.
+pub(crate) struct Job<'a> {
+    pub values: &'a [f32],
+    pub codes: &'a mut [u8],
+    /// One byte for each group.
+    pub shared: &'a mut [u8],
+    pub back: &'a mut [f32],
+    pub level: Level,
+}
+
+impl Job<'_> {
+    /// Does it as `recipe` says.
+    pub(crate) fn run<R: Recipe<GROUP>, const GROUP: usize>(self, recipe: &R) {
+        let Self { values, codes, shared, back, level } = self;
+        perform(level, &mut Groups { recipe, values, codes, shared, back });
     }
 }
 
@@ -99,7 +123,6 @@ mod tests {
     use super::*;
     use crate::lethe::mx::{self, BLOCK};
     use crate::lethe::narrow::E2M1;
-    use crate::simd::{Level, perform};
 
     const CODES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 

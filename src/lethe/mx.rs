@@ -92,11 +92,6 @@ impl Recipe<BLOCK> for ModelOpt<E2M1> {
     }
 
     #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
-        x * factor
-    }
-
-    #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         let (code, value) = halves_down(x);
         // Zero counts as negative.
@@ -113,16 +108,6 @@ impl Recipe<BLOCK> for ModelOpt<E4M3> {
         let descale = max / 448.0;
         let exponent = if descale > 0.0 { ceil_log2(descale).clamp(-127, 127) } else { -127 };
         shared(exponent + 127, f32_from_exponent((127 - exponent) as u8))
-    }
-
-    #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
-        x * factor
-    }
-
-    #[inline(always)]
-    fn code(&self, x: f32) -> (u32, f32) {
-        narrow::<E4M3>(x)
     }
 }
 
@@ -156,16 +141,6 @@ impl<const MODE: u8, N: Format> Recipe<BLOCK> for TorchAo<MODE, N> {
         let exponent = (exponent - N::EXPONENT).max(0);
         shared(exponent, 1.0 / f32_from_exponent(exponent.max(1) as u8))
     }
-
-    #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
-        x * factor
-    }
-
-    #[inline(always)]
-    fn code(&self, x: f32) -> (u32, f32) {
-        narrow::<N>(x)
-    }
 }
 
 /// torchao's `RCEIL`, which is what NVIDIA's instructions do.
@@ -181,16 +156,6 @@ impl<N: Format> Recipe<BLOCK> for Rceil<N> {
         let factor = if exponent == -127 { 1.0 } else { f32_from_exponent((127 - exponent) as u8) };
         shared(exponent + 127, factor)
     }
-
-    #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
-        x * factor
-    }
-
-    #[inline(always)]
-    fn code(&self, x: f32) -> (u32, f32) {
-        narrow::<N>(x)
-    }
 }
 
 /// ggml. The first of the nearest codes, so that the middle becomes the smaller, and zero has no sign.
@@ -203,11 +168,6 @@ impl Recipe<BLOCK> for Ggml {
     fn share(&self, max: f32) -> Shared {
         let exponent = if max > 0.0 { floor_log2(max) + 125 } else { 0 };
         shared(exponent, 1.0 / f32_from_exponent(exponent as u8))
-    }
-
-    #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
-        x * factor
     }
 
     #[inline(always)]

@@ -35,6 +35,32 @@ impl Tile {
     pub(crate) fn values(&self) -> usize {
         self.rows.len() * self.cols.len()
     }
+
+    /// Whether it is the one that every grid begins with.
+    #[cfg(feature = "lethe")]
+    pub(crate) fn is_first(&self) -> bool {
+        self.rows.start == 0 && self.cols.start == 0
+    }
+
+    /// The runs of values that follow one another in a tensor of `cols` columns: where each begins there, and where it
+    /// is in the tile.
+    #[cfg(feature = "lethe")]
+    pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
+        let (count, len) = if width == cols { (1, self.values()) } else { (self.rows.len(), width) };
+        (0..count).map(move |i| (first + i * cols, i * len..(i + 1) * len))
+    }
+}
+
+/// The least common multiple of two alignments.
+#[cfg(feature = "lethe")]
+pub(crate) fn lcm(a: usize, b: usize) -> usize {
+    let (a, b) = (a.max(1), b.max(1));
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x).saturating_mul(b)
 }
 
 /// A worker's input, reused from tile to tile. What each field holds is the decoder's business.
