@@ -46,6 +46,10 @@ fn archives() {
         ("compressed", deflated(0, &pickle, &|_| ())),
         ("a compressed storage", deflated(1, &[0; 24], &|_| ())),
     ]);
+    // Only those who read a storage care for what is behind it.
+    let front = |data: &[u8]| anamnesis::parse_pth_front_matter_from_reader(std::io::Cursor::new(record(1, data)));
+    assert_eq!(front(&[0; 600 << 10]).unwrap().tensors[0].name, "x");
+    assert!(front(&[0; 20]).unwrap_err().to_string().contains("20 bytes, which are fewer than 6 elements"));
     let cut =
         |i: usize, n: usize| with(&|all| (all[i].data.truncate(n), both(&mut all[i], &|h| h.stored_len = n as u32)).0);
     let twice = |i: usize| with(&|all| all.push(all[i].clone()));
@@ -60,6 +64,7 @@ fn archives() {
         ("another method", storage_as(&|m| both(m, &|h| h.method = 12)), Unsupported, &["method 12"]),
         ("a pickle cut short", cut(0, 40), Parse, &["`m/data.pkl`", "two sizes"]),
         ("a storage cut short", cut(1, 20), Parse, &["`m/data/0`", "two sizes"]),
+        ("a storage of 28 bytes", record(1, &[0; 28]), Parse, &["`x`", "28 bytes, which are not 6 elements"]),
         ("a storage of 20 bytes", record(1, &[0; 20]), Parse, &["`x`", "20 bytes, which are not 6 elements"]),
         ("a pickle's checksum", pickle_as(&|m| both(m, &|h| h.crc ^= 1)), Parse, &["`m/data.pkl`", "checksum"]),
         ("a storage's checksum", storage_as(&|m| both(m, &|h| h.crc ^= 1)), Parse, &["`x`", "checksum"]),

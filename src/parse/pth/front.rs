@@ -60,7 +60,8 @@ pub struct PthFrontMatter {
 }
 
 /// Reads what a PyTorch archive (torch 1.6 and later) holds from a stream: its directory, its pickle and two small
-/// records; no tensor data. Nothing that the pickle names is called.
+/// records; no tensor data. Nothing that the pickle names is called. Storages may be longer than the pickle says, which
+/// [`parse_pth`](crate::parse_pth) refuses.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -88,8 +89,7 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
         let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        storage.check_len(member.len)?;
-        Ok(Place { source: 0, offset: 0, len: member.len, crc: None })
+        Ok(Place { source: 0, offset: 0, len: storage.within(member.len)?, crc: None })
     };
     let found = tensors::walk(root, &machine)?;
     tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;

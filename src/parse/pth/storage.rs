@@ -91,13 +91,25 @@ impl Storage {
         Ok(Self { key, element, len, offset })
     }
 
-    /// A storage has the length that the pickle says.
+    /// A storage has the length that the pickle says; torch, too, refuses any other.
     pub(super) fn check_len(&self, len: u64) -> Result<()> {
+        if self.bytes() == Some(len) { Ok(()) } else { Err(self.wrong(len, "not")) }
+    }
+
+    /// Its length, if a record of `len` bytes has that many. There may be more: where nothing is read of them, they do
+    /// no harm.
+    pub(super) fn within(&self, len: u64) -> Result<u64> {
+        self.bytes().filter(|&bytes| bytes <= len).ok_or_else(|| self.wrong(len, "fewer than"))
+    }
+
+    /// Its length, as the pickle says.
+    fn bytes(&self) -> Option<u64> {
         let size = self.element.map_or(1, |element| element.size);
-        if self.len.checked_mul(size).is_some_and(|declared| declared as u64 == len) {
-            return Ok(());
-        }
+        self.len.checked_mul(size).map(|bytes| bytes as u64)
+    }
+
+    fn wrong(&self, len: u64, how: &str) -> AnamnesisError {
         let (key, n) = (&self.key.text, self.len);
-        Err(AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are not {n} elements")))
+        AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are {how} {n} elements"))
     }
 }
