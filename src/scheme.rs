@@ -115,6 +115,9 @@ pub(crate) struct Group<'m> {
     pub split: Vec<String>,
     /// The type that it has in every output: that of values which are not quantized.
     pub keeps: Option<TargetDtype>,
+    /// The same as modules have it, `[…, out, in]`, if it is a parameter `[…, in, out]` whose groups run along `in`.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    pub module: Option<Box<Self>>,
     pub decoder: Box<dyn Decode + 'm>,
 }
 
@@ -126,7 +129,7 @@ impl<'m> Group<'m> {
         parts: Vec<(TensorRole, Tensor<'m>)>,
         decoder: Box<dyn Decode + 'm>,
     ) -> Self {
-        Self { name, shape, scheme, parts, split: Vec::new(), keeps: None, decoder }
+        Self { name, shape, scheme, parts, split: Vec::new(), keeps: None, module: None, decoder }
     }
 
     /// The group, or one for each matrix of a stack that the output has apart.
@@ -146,6 +149,7 @@ impl<'m> Group<'m> {
                 parts,
                 split: vec![],
                 keeps: self.keeps,
+                module: None,
                 decoder: Box::new(window),
             }
         };

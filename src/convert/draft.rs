@@ -153,7 +153,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     #[cfg(feature = "lethe")]
     let mut choices = match &options.forget {
         Some(forget) => {
-            let choices = choices(model, &resolution, forget, options, &mut report)?;
+            let choices = choices(model, &mut resolution, forget, options, &mut report)?;
             quantization = described(&choices, &resolution).map(|config| (forget.scheme.config_keys(), config));
             choices.into_iter()
         }
@@ -257,20 +257,33 @@ fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
     report.notes.extend(others.into_iter().map(say));
 }
 
-/// What becomes of each item, when tensors are encoded.
+/// What becomes of each item, when tensors are encoded. Parameters are encoded as modules have them, where that can be.
 #[cfg(feature = "lethe")]
 fn choices(
     model: &ParsedModel,
-    resolution: &Resolution<'_>,
+    resolution: &mut Resolution<'_>,
     forget: &Forget,
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<Vec<Choice>> {
-    let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, options.run.to)).collect();
-    let Choices { all: choices, notes } = choose(model, &subjects, forget, options.run.to)?;
+    let to = options.run.to;
+    let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, as_module(item), to)).collect();
+    let Choices { all: mut choices, notes } = choose(model, &subjects, forget, to)?;
     report.notes.extend(notes);
-    for (choice, subject) in choices.iter().zip(&subjects) {
-        let name = subject.weight.name.to_owned();
+    if resolution.items.iter().any(|item| as_module(item).is_some()) {
+        let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, None, to)).collect();
+        let others = choose(model, &subjects, forget, to)?.all;
+        for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
+            let Item::Group(group) = item else { continue };
+            match (group.module.take(), &choice) {
+                (Some(module), Choice::Encode { .. }) => *group = *module,
+                (Some(_), Choice::Keep(_)) if matches!(other, Choice::Encode { .. }) => *choice = other,
+                _ => {}
+            }
+        }
+    }
+    for (choice, item) in choices.iter().zip(&resolution.items) {
+        let name = item.name().to_owned();
         match choice {
             Choice::Encode { label, .. } => report.encoded.push(Encoded { name, scheme: label.clone() }),
             Choice::Keep(reason) => report.kept.push(Kept { name, reason: reason.clone() }),
@@ -307,12 +320,23 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
     }
 }
 
+/// What modules have instead of a parameter.
 #[cfg(feature = "lethe")]
-fn subject<'a>(item: &'a Item<'_>, to: TargetDtype) -> Subject<'a> {
-    let (name, shape, stored) = match item {
-        Item::Group(group) => (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype()),
-        Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
+fn as_module<'a, 'm>(item: &'a Item<'m>) -> Option<&'a Group<'m>> {
+    match item {
+        Item::Group(group) => group.module.as_deref(),
+        Item::Plain(_) => None,
+    }
+}
+
+/// What is chosen of: an item, or `module` in its stead.
+#[cfg(feature = "lethe")]
+fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtype) -> Subject<'a> {
+    let (name, shape, stored) = match (item, module) {
+        (_, Some(group)) => (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype()),
+        (Item::Group(group), _) => (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype()),
+        (Item::Plain(t), _) => (t.name(), t.shape(), t.dtype()),
     };
     let weight = Weight { name, shape, dtype: dtype_of(item, to) };
-    Subject { weight, stored, is_group: matches!(item, Item::Group(_)) }
+    Subject { name: item.name(), weight, stored, is_group: matches!(item, Item::Group(_)) }
 }

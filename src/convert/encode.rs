@@ -156,6 +156,12 @@ impl<'m> Encoding<'m> {
         let Scratch { values, codes, .. } = scratch;
         self.decoder.load(tile, buffers)?;
         self.decoder.codes(tile, buffers, codes);
+        let families = self.decoder.family().zip(self.encoder.family());
+        if let Some((group, what)) = families.and_then(|(from, to)| from.differs(to, codes)) {
+            let row = tile.rows.start + group / (codes.exponents.len() / tile.rows.len()).max(1);
+            let what = format!("tensor `{}`, row {row}: {what}", self.name);
+            return Err(AnamnesisError::unsupported(&self.scheme, what));
+        }
         values.resize(tile.values(), 0.0);
         self.decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
         let sums = match first_not_finite(values) {

@@ -13,6 +13,8 @@ use crate::{Dtype, ParsedModel, Result, TargetDtype};
 
 /// A tensor that could be encoded.
 pub(crate) struct Subject<'a> {
+    /// Name that the model has for it.
+    pub name: &'a str,
     pub weight: Weight<'a>,
     /// Type of its codes, or of itself if it is not quantized.
     pub stored: Dtype,
@@ -72,6 +74,11 @@ pub(super) fn encode(method: &Arc<dyn Method>, label: &str, subject: &Subject<'_
     }
 }
 
+/// Whether a model has quantized `subject`, by any of its names.
+fn has(like: &HashSet<String>, subject: &Subject<'_>) -> bool {
+    like.contains(subject.name) || like.contains(subject.weight.name)
+}
+
 /// Which tensors a user wants to be encoded.
 pub(super) struct Wishes {
     selection: Selection,
@@ -90,8 +97,8 @@ impl Wishes {
 
     /// Whether `subject` was asked for, so that what is done as a rule does not count.
     pub(super) fn are_for(&self, subject: &Subject<'_>) -> bool {
-        let named = self.by_name && self.selection.has(subject.weight.name);
-        named || self.like.as_ref().is_some_and(|like| like.contains(subject.weight.name))
+        let named = self.by_name && self.selection.has(subject.name);
+        named || self.like.as_ref().is_some_and(|like| has(like, subject))
     }
 
     /// Why `subject` stays as it is; `by_rule` says why one of its name does where nobody says otherwise.
@@ -100,16 +107,15 @@ impl Wishes {
         subject: &Subject<'_>,
         by_rule: impl FnOnce(&str) -> Option<String>,
     ) -> Option<String> {
-        let name = subject.weight.name;
         let is_float = subject.is_group || TargetDtype::of(subject.stored).is_some();
         match () {
-            () if !self.selection.has(name) => Some("not among the tensors that were asked for".to_owned()),
-            () if self.like.as_ref().is_some_and(|like| !like.contains(name)) => {
+            () if !self.selection.has(subject.name) => Some("not among the tensors that were asked for".to_owned()),
+            () if self.like.as_ref().is_some_and(|like| !has(like, subject)) => {
                 Some("not quantized in the model that this one is to be like".to_owned())
             }
             () if !is_float => Some(format!("{} is not encoded", subject.stored)),
             () if self.are_for(subject) => None,
-            () => by_rule(name),
+            () => by_rule(subject.weight.name),
         }
     }
 }

@@ -253,7 +253,9 @@ fn what_does_not_fit() {
         ("fp8 compressed_tensors channel", "a.weight", &[2, 1 << 20]),
         ("fp8 compressed_tensors tensor", "a.bias", &[2, 2]),
         ("mxfp4 compressed_tensors own", "a.weight", &[32, 48]),
-        ("mxfp4 gpt_oss own", "a.weight", &[2, 32, 32]),
+        ("mxfp4 gpt_oss own", "a.weight", &[32, 32]),
+        ("mxfp4 gpt_oss own", "a.weight", &[2, 32, 48]),
+        ("mxfp4 compressed_tensors own", "a.experts.up", &[2, 32, 32]),
         ("mxfp4 gpt_oss own", "a.experts.up", &[2, 48, 32]),
         ("mxfp8 gpt_oss own", "a.experts.up", &[2, 32, 32]),
         ("mxfp8 model_opt ggml", "a.weight", &[32, 32]),
@@ -265,6 +267,8 @@ fn what_does_not_fit() {
         ("fp8 transformers float 128x128", "a.experts.up", &[2, 128, 256]),
         ("fp8 compressed_tensors 128x128", "a.weight", &[1, 1]),
         ("mxfp4 gpt_oss own", "a.experts.up", &[2, 32, 7]),
+        ("mxfp4 gpt_oss own", "a.weight", &[2, 7, 32]),
+        ("mxfp4 compressed_tensors own", "a.weight", &[2, 7, 32]),
     ] {
         assert!(!objects(method, name, shape), "{method} {name} {shape:?}");
     }

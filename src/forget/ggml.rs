@@ -129,7 +129,7 @@ impl Encode for Blocks {
     }
 
     fn family(&self) -> Option<Family> {
-        (self.stored.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { turned: false })
+        (self.stored.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
     }
 
     /// Blocks of MXFP4: an exponent, and bytes of which each has a code of either half.

@@ -121,7 +121,7 @@ impl Encode for Floating {
     }
 
     fn family(&self) -> Option<Family> {
-        (self.mode == Mode::Mxfp4).then_some(Family::Mxfp4 { turned: false })
+        (self.mode == Mode::Mxfp4).then_some(Family::Mxfp4 { wide: false })
     }
 
     fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {

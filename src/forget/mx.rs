@@ -2,8 +2,8 @@
 //!
 //! - compressed-tensors: `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3, and `X_scale` U8 `[rows, cols / 32]`.
 //! - ModelOpt: `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
-//! - gpt-oss: a stack `X` `[experts, in, out]` becomes `X_blocks` U8 `[experts, out, in / 32, 16]` and `X_scales` U8
-//!   `[experts, out, in / 32]`; what is a row there is a column of the stack.
+//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8
+//!   `[experts, out, in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,6 @@ use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::lethe::groups::{Job, Recipe};
 use crate::lethe::mx::{BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo};
 use crate::lethe::narrow::E2M1;
-use crate::lethe::pack;
 use crate::remember::fp8::E4M3;
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -105,11 +104,13 @@ impl Method for Mx {
         if self.wide && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
             return Some("MXFP8 is not known there".to_owned());
         }
-        match (self.layout, weight.shape) {
-            (MxLayout::GptOss, _) if weight.name.ends_with(".weight") => Some("it is no stack of experts".to_owned()),
-            (MxLayout::GptOss, [_, inputs, _]) if inputs.is_multiple_of(BLOCK) => None,
-            (MxLayout::GptOss, [_, inputs, _]) => Some(format!("its {inputs} rows are no multiple of {BLOCK}")),
-            (MxLayout::GptOss, _) => Some("it is no stack of matrices".to_owned()),
+        let ragged = |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
+        match (self.layout, weight.name.ends_with(".weight"), weight.shape) {
+            (_, true, [_, _, inputs]) => ragged(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK)),
+            (MxLayout::GptOss, false, [_, inputs, _]) => {
+                ragged(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
+            }
+            (MxLayout::GptOss, ..) => Some("it is no stack of matrices".to_owned()),
             _ => no_matrix(weight, BLOCK),
         }
     }
@@ -118,13 +119,21 @@ impl Method for Mx {
         let (rule, dtype) = (self.rule(), weight.dtype);
         let run = if self.wide { runner::<E4M3>(rule, dtype) } else { runner::<E2M1>(rule, dtype) };
         let (rows, cols) = (weight.rows(), weight.cols());
-        let name = |end: &str| format!("{}{end}", weight.name);
-        if let (MxLayout::GptOss, &[experts, inputs, outputs]) = (self.layout, weight.shape) {
-            let groups = inputs / BLOCK;
-            let blocks = stored(name("_blocks"), Dtype::U8, &[experts, outputs, groups, BLOCK / 2]);
-            let scales = stored(name("_scales"), Dtype::U8, &[experts, outputs, groups]);
-            return Ok(Box::new(Stack { stored: [blocks, scales], run, rows, inputs, outputs }));
+        if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
+            let in_rows = weight.name.ends_with(".weight");
+            let (outputs, inputs) = if in_rows { (first, last) } else { (last, first) };
+            let part = |end, shape: &[usize]| stored(format!("{}{end}", weight.base()), Dtype::U8, shape);
+            let blocks = part("_blocks", &[experts, outputs, inputs / BLOCK, BLOCK / 2]);
+            let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
+            return Ok(match in_rows {
+                true => {
+                    let family = Some(Family::Mxfp4 { wide: true });
+                    Box::new(Rows { stored, run, rows, cols, unit: 2, family })
+                }
+                false => Box::new(Stack { stored, run, rows, inputs, outputs }),
+            });
         }
+        let name = |end: &str| format!("{}{end}", weight.name);
         let (end, dtype, unit) = match (self.wide, self.layout) {
             (true, _) => ("", Dtype::F8E4M3, 1),
             (false, MxLayout::CompressedTensors) => ("_packed", Dtype::U8, 2),
@@ -132,7 +141,8 @@ impl Method for Mx {
         };
         let codes = stored(name(end), dtype, &shortened(weight, unit));
         let scales = stored(name("_scale"), Dtype::U8, &shortened(weight, BLOCK));
-        Ok(Box::new(Rows { stored: [codes, scales], run, rows, cols, unit }))
+        let family = (unit == 2).then_some(Family::Mxfp4 { wide: false });
+        Ok(Box::new(Rows { stored: [codes, scales], run, rows, cols, unit, family }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
@@ -164,6 +174,7 @@ struct Rows {
     cols: usize,
     /// Codes in a byte.
     unit: usize,
+    family: Option<Family>,
 }
 
 impl Encode for Rows {
@@ -183,7 +194,7 @@ impl Encode for Rows {
     }
 
     fn family(&self) -> Option<Family> {
-        (self.unit == 2).then_some(Family::Mxfp4 { turned: false })
+        self.family
     }
 
     fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
@@ -228,16 +239,6 @@ impl Encode for Stack {
         (self.run)(Job { values: &turned, codes, shared, back: &mut turned_back, level });
         turn(&turned_back, height, back);
         self.store(tile, codes, shared, put)
-    }
-
-    fn family(&self) -> Option<Family> {
-        Some(Family::Mxfp4 { turned: true })
-    }
-
-    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
-        let width = tile.cols.len();
-        let exponents = pack::turn(&codes.exponents, width);
-        self.store(tile, &pairs(&pack::turn(&codes.codes, width)), &exponents, put)
     }
 }
 

@@ -4,11 +4,11 @@
 
 use crate::{Dtype, TargetDtype};
 
-/// What codes and the numbers of their groups are. Groups are runs of a row, unless something else is said.
+/// What codes and the numbers of their groups are. Groups are runs of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// E2M1 with an exponent for 32 values: of a row or, if it is `turned`, of a column of each matrix.
-    Mxfp4 { turned: bool },
+    /// E2M1 with an exponent for 32 values. The last exponent is 2^128 if they are `wide`, else no number.
+    Mxfp4 { wide: bool },
     /// Integers without a sign: `(code - zero point) * scale`.
     Int {
         bits: usize,
@@ -30,9 +30,6 @@ impl Family {
     /// Whether all that is in this family can be stored in `to` as it is, or why not. None: they have little in common.
     pub(crate) fn fits(self, to: Self) -> Option<Result<(), String>> {
         match (self, to) {
-            (Self::Mxfp4 { turned }, Self::Mxfp4 { turned: other }) if turned != other => {
-                Some(Err("exponents are for columns in one and for rows in the other".to_owned()))
-            }
             (Self::Mxfp4 { .. }, Self::Mxfp4 { .. }) => Some(Ok(())),
             (
                 Self::Int { bits, group, scales, symmetric },
@@ -48,6 +45,12 @@ impl Family {
             }),
             _ => None,
         }
+    }
+
+    /// The number of a group that is something else in `to`, and why.
+    pub(crate) fn differs(self, to: Self, codes: &GroupCodes) -> Option<(usize, &'static str)> {
+        let at = codes.exponents.iter().position(|&exponent| exponent == u8::MAX).filter(|_| self != to)?;
+        Some((at, "its exponent is 255, which is 2^128 in one of the schemes and no number in the other"))
     }
 }
 
@@ -143,7 +146,11 @@ mod tests {
         for (from, to) in [(half, brain), (brain, half), (single, half)] {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }
-        assert_eq!(fits(int(32, half, true), Family::Mxfp4 { turned: false }), None);
-        assert_eq!(fits(Family::Mxfp4 { turned: false }, Family::Mxfp4 { turned: true }), Some(false));
+        assert_eq!(fits(int(32, half, true), Family::Mxfp4 { wide: true }), None);
+        let mxfp4 = |wide| Family::Mxfp4 { wide };
+        assert_eq!(fits(mxfp4(false), mxfp4(true)), Some(true));
+        let codes = GroupCodes { exponents: vec![254, 0, 255, 3], ..GroupCodes::default() };
+        assert_eq!(mxfp4(true).differs(mxfp4(false), &codes).map(|(at, _)| at), Some(2));
+        assert_eq!(mxfp4(false).differs(mxfp4(false), &codes), None);
     }
 }

@@ -134,7 +134,7 @@ impl Decode for Weight<'_> {
     }
 
     fn family(&self) -> Option<Family> {
-        (self.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { turned: false })
+        (self.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
     }
 
     fn codes(&self, _tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {

@@ -46,7 +46,7 @@ impl Scheme for Mlx {
         let scheme = QuantScheme::Grouped { family: "MLX", codes, scales: Granularity::Group(group) };
         let split = expert_names(base, &shape);
         let name = t.name().to_owned();
-        Ok(Some(Group { name, shape, scheme, parts, split, keeps: None, decoder: Box::new(decoder) }))
+        Ok(Some(Group { split, ..Group::new(name, shape, scheme, parts, Box::new(decoder)) }))
     }
 }
 
@@ -176,7 +176,7 @@ impl<'m> Layer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
-        decoder.family = (codes == "MXFP4").then_some(Family::Mxfp4 { turned: false });
+        decoder.family = (codes == "MXFP4").then_some(Family::Mxfp4 { wide: false });
         match global {
             Some(global) if codes != "NVFP4" => Err(wrong(&global, format!("a layer of {codes} has none"))),
             global => Ok((bits, codes, decoder, global.into_iter().map(|g| (TensorRole::Scale, g)).collect())),

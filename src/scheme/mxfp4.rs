@@ -79,7 +79,7 @@ pub(super) fn nibbles_in_rows<'m>(
     let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
     let mut decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
     let is_mxfp4 = matches!(meaning, Meaning::E2M1(_)) && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
-    decoder.family = is_mxfp4.then_some(Family::Mxfp4 { turned: false });
+    decoder.family = is_mxfp4.then_some(Family::Mxfp4 { wide: false });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     Ok(Group::new(name.to_owned(), shape, scheme(family, codes), parts, Box::new(decoder)))
 }
@@ -92,12 +92,10 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         return Err(wrong(t, format!("its scales `{}` {:?} are not one for each block", scale.name(), scale.shape())));
     }
     let inputs = blocks * BLOCK;
-    let shape = vec![experts, inputs, outputs];
     let codes = Codes::Own(Box::new(Columns { part: t.part(), inputs, outputs }));
     // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
     let meaning = Meaning::E2M1(E2M1 { factor: 2.0, plain_zero: false });
-    let floats = Floats::half_exponents(scale);
-    let scales = Box::new(Transposed::of_floats(floats, blocks, outputs));
+    let scales = Box::new(Transposed::of_floats(Floats::half_exponents(scale), blocks, outputs));
     let grid = ScaleGrid {
         matrix_rows: inputs.max(1),
         block_rows: BLOCK,
@@ -106,10 +104,20 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         cols: outputs,
     };
     let size = [experts.saturating_mul(inputs), outputs];
-    let mut decoder = Grouped::scaled(codes, 4, meaning, size, grid, scales);
-    decoder.family = Some(Family::Mxfp4 { turned: true });
-    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group::new(name.to_owned(), shape, scheme("MXFP4", "FP4"), parts, Box::new(decoder)))
+    let turned = Grouped::scaled(codes, 4, meaning, size, grid, scales);
+    let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
+        let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+        Group::new(name, shape.to_vec(), scheme("MXFP4", "FP4"), parts, Box::new(decoder))
+    };
+    // As it lies there.
+    let codes = Codes::Rows { part: t.part(), row_bytes: inputs / 2 };
+    let scales = Box::new(Matrix { floats: Floats::half_exponents(scale), cols: blocks });
+    let size = [experts.saturating_mul(outputs), inputs];
+    let mut plain = Grouped::scaled(codes, 4, meaning, size, row_groups(inputs, BLOCK), scales);
+    plain.family = Some(Family::Mxfp4 { wide: true });
+    let mut stack = group(name.to_owned(), [experts, inputs, outputs], turned);
+    stack.module = Some(Box::new(group(format!("{name}.weight"), [experts, outputs, inputs], plain)));
+    Ok(stack)
 }
 
 /// Matrices that are stored by columns, two codes to a byte.

@@ -72,7 +72,7 @@ impl Scheme for Sparse {
             }
             _ => return Err(refused(t, "sparse", "values are floats, or FP8 or INT8 with a scale")),
         };
-        Ok(Some(Group { name, shape: dims, scheme: QuantScheme::Sparse, parts, split: vec![], keeps, decoder }))
+        Ok(Some(Group { keeps, ..Group::new(name, dims, QuantScheme::Sparse, parts, decoder) }))
     }
 }
 

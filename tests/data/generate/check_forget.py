@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 SCHEMES = [
     "nf4", "nf4-dq", "fp4", "fp4-dq", "int8", "fp8-block", "fp8-tensor", "fp8-block-ue8m0", "fp8", "fp8-channel", "fp8-block-ct",
     "w4a16", "w4a16-asym", "w8a16", "w8a8", "nvfp4-ct", "mxfp4", "mxfp8", "mlx-4bit", "mlx-8bit", "mlx-mxfp4",
-    "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0",
+    "gguf:q8_0", "gguf:q4_k_m", "gguf:q6_k", "gguf:iq4_xs", "gguf:q4_0", "gpt-oss",
 ]
 
 
@@ -132,6 +132,36 @@ def check_mlx(program, scheme, model, work):
     return compared
 
 
+def check_gpt_oss(program, work):
+    """Stacks of gpt-oss, whose codes move to MLX's layout, of which mlx-lm makes its own."""
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    torch.manual_seed(7)
+    config = GptOssConfig(
+        hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, vocab_size=256, num_local_experts=3, num_experts_per_tok=2,
+    )
+    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(work / "plain")
+    stacks = ["--include", r"re:.*experts\..*_proj$"]
+    amn(program, "forget", work / "plain", "--to", "mxfp4-gpt-oss", *stacks, "-o", work / "codes")
+    said = amn(program, "forget", work / "codes", "--to", "mlx-mxfp4", *stacks, "--json", "-o", work / "moved")
+    if said.count("(codes moved)") != 4:
+        raise AssertionError(said)
+    amn(program, "remember", work / "codes", "-o", work / "back")
+    mine, (loaded, _) = ours(work / "back"), load_model(work / "moved")
+    for i, layer in enumerate(loaded.model.layers):
+        for name, of, rows in [("gate_proj", "gate_up_proj", slice(0, None, 2)), ("up_proj", "gate_up_proj", slice(1, None, 2)),
+                               ("down_proj", "down_proj", slice(None))]:
+            m = getattr(layer.mlp.experts, name)
+            w = mx.dequantize(m.weight, m.scales, None, m.group_size, m.bits, mode=m.mode)
+            stack = mine[f"model.layers.{i}.mlp.experts.{of}"].to(torch.float32).numpy()
+            if not np.array_equal(np.array(w.astype(mx.float32)), stack.transpose(0, 2, 1)[:, rows]):
+                raise AssertionError(f"{i} {name}")
+    return 6
+
+
 def main():
     program, schemes = sys.argv[1], sys.argv[2:] or SCHEMES
     failed = 0
@@ -141,7 +171,9 @@ def main():
         for scheme in schemes:
             here = Path(tempfile.mkdtemp(dir=work))
             try:
-                if scheme.startswith("gguf:"):
+                if scheme == "gpt-oss":
+                    n = check_gpt_oss(program, here)
+                elif scheme.startswith("gguf:"):
                     n = check_gguf(program, scheme, model, here)
                 elif scheme.startswith("mlx"):
                     n = check_mlx(program, scheme, model, here)
