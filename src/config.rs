@@ -21,7 +21,8 @@ pub(crate) use self::json::read_small;
 pub(crate) use self::module::Module;
 use self::skips::Skips;
 pub(crate) use self::skips::pattern;
-use crate::{AnamnesisError, Result};
+use crate::limits::Budget;
+use crate::{AnamnesisError, ParseLimits, Result};
 
 /// Where a quantization config can be: file, then the path of keys inside it (empty: the file itself).
 /// In order of authority.
@@ -62,6 +63,8 @@ pub struct QuantConfig {
     places: Vec<Place>,
     /// Where the model lies, if it is a file.
     directory: Option<PathBuf>,
+    /// What may be read there.
+    limits: ParseLimits,
     /// Names in the index of a sharded model, read when first asked for.
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
@@ -83,17 +86,17 @@ impl QuantConfig {
     }
 
     /// Reads the configs in the directory of `model`.
-    pub(crate) fn beside(model: &Path) -> Result<Self> {
-        Self::of_directory(model.parent().unwrap_or(Path::new("")))
+    pub(crate) fn beside(model: &Path, budget: &Budget) -> Result<Self> {
+        Self::of_directory(model.parent().unwrap_or(Path::new("")), budget)
     }
 
     /// Reads the configs in `dir`.
-    pub(crate) fn of_directory(dir: &Path) -> Result<Self> {
+    pub(crate) fn of_directory(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(Value, Vec<u8>)>> = HashMap::new();
         let mut places = Vec::new();
         for &(file, keys) in PLACES {
             if !files.contains_key(file) {
-                files.insert(file, read_json(&dir.join(file))?);
+                files.insert(file, read_json(&dir.join(file), budget)?);
             }
             let Some((root, text)) = files.get(file).and_then(Option::as_ref) else { continue };
             if let Some(Value::Object(values)) = keys.iter().try_fold(root, |v, key| v.get(key)) {
@@ -102,14 +105,15 @@ impl QuantConfig {
             }
         }
         for file in module::maps(dir) {
-            if let Some((Value::Object(values), _)) = read_json(&dir.join(&file))? {
+            if let Some((Value::Object(values), _)) = read_json(&dir.join(&file), budget)? {
                 places.push(Place { name: file, values, ..Place::default() });
             }
         }
         let root = files.get("config.json").and_then(Option::as_ref).map(|(root, _)| root);
         let sizes = root.map(sizes::Sizes::new).unwrap_or_default();
         let patterns = patterns::Patterns::new(&places)?;
-        Ok(Self { places, sizes, patterns, directory: Some(dir.to_path_buf()), ..Self::default() })
+        let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
+        Ok(Self { places, sizes, patterns, directory, limits, ..Self::default() })
     }
 
     /// Adds what a safetensors file's own metadata say: AutoGPTQ's (`gptq_bits`, …), or a whole config where no file
@@ -135,7 +139,7 @@ impl QuantConfig {
         let indexed = match self.indexed.get() {
             Some(indexed) => indexed,
             None => {
-                let index = read_json(&directory.join("model.safetensors.index.json"))?;
+                let index = read_json(&directory.join("model.safetensors.index.json"), &Budget::new(&self.limits))?;
                 let map = index.as_ref().and_then(|(index, _)| index.get("weight_map")?.as_object());
                 let names = map.into_iter().flat_map(|map| map.keys().cloned()).collect();
                 self.indexed.get_or_init(|| names)

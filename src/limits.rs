@@ -114,6 +114,11 @@ impl Budget {
         Self { limits: limits.clone(), total: Cell::new(0), items: Cell::new(0) }
     }
 
+    /// An account that bounds nothing.
+    pub(crate) fn unbounded() -> Self {
+        Self::new(&ParseLimits::unbounded())
+    }
+
     /// What it is an account of.
     pub(crate) fn limits(&self) -> &ParseLimits {
         &self.limits

@@ -90,13 +90,13 @@ pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
 /// # Errors
 /// As [`parse`]; `LimitExceeded`.
 pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedModel> {
-    let path = path.as_ref();
+    let (path, budget) = (path.as_ref(), Budget::new(limits));
     if path.is_dir() {
-        return directory::read(path, &Budget::new(limits));
+        return directory::read(path, &budget);
     }
     let source = Source::open(path)?;
-    let config = QuantConfig::beside(path)?;
-    read(source, config, Some(path), limits)
+    let config = QuantConfig::beside(path, &budget)?;
+    read(source, config, Some(path), &budget)
 }
 
 /// Parses a whole container held in memory.
@@ -120,15 +120,15 @@ pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
 /// # Errors
 /// As there; `LimitExceeded`.
 pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedModel> {
-    read(Source::Bytes(Arc::new(bytes)), QuantConfig::default(), None, limits)
+    read(Source::Bytes(Arc::new(bytes)), QuantConfig::default(), None, &Budget::new(limits))
 }
 
-fn read(source: Source, mut config: QuantConfig, path: Option<&Path>, limits: &ParseLimits) -> Result<ParsedModel> {
+fn read(source: Source, mut config: QuantConfig, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let format = detect::detect(&source)?;
-    let contents = (format.read)(source, path, &Budget::new(limits))?;
+    let contents = (format.read)(source, path, budget)?;
     config.add_metadata(&contents.metadata);
     config.check()?;
-    Ok(contents.into_model(config, path, limits))
+    Ok(contents.into_model(config, path, budget.limits()))
 }
 
 /// What a container's reader returns.

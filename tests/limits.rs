@@ -73,6 +73,16 @@ fn safetensors() {
     // A directory is one model, and has one account.
     let of_directory = |l: &ParseLimits| anamnesis::parse_with_limits(dir.path(), l).map(drop);
     assert_eq!(least("safetensors", TOTAL, of_directory), header);
+    // So have its config and its index.
+    let config = b"{\"quantization_config\": {}}";
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    assert_eq!(least("a config", TOTAL, of_directory), header + config.len() as u64);
+    assert_eq!(least("a config", TOTAL, of_file), header + config.len() as u64);
+    let map = ["a.weight", "a.weight_scale", "b"].map(|name| (name, "model.safetensors"));
+    let index = serde_json::json!({ "weight_map": std::collections::BTreeMap::from(map) }).to_string();
+    std::fs::write(dir.path().join("model.safetensors.index.json"), &index).unwrap();
+    assert_eq!(least("an index", TOTAL, of_directory), header + (config.len() + index.len()) as u64);
+    assert_eq!(least("an index", SINGLE, of_directory), header.max(index.len() as u64));
 }
 
 /// Each call has the whole of the bounds again, and the size that it materialises is known before it begins.

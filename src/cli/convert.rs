@@ -119,7 +119,7 @@ pub(super) fn write(
         };
     }
     if !manner.json {
-        say(out, format_args!("Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report)));
+        say(out, format_args!("{}", parsing(input, report)));
     }
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
         (0, 0) => ("Copying...  ", report.passthrough),
@@ -187,7 +187,7 @@ fn plan(
 ) -> Result<()> {
     let report = recovery.report();
     let free = fs4::available_space(crate::write::atomic::directory_of(output));
-    writeln!(out, "Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report))?;
+    writeln!(out, "{}", parsing(input, report))?;
     if report.encoded.is_empty() {
         writeln!(out, "Decoded:     {} tensors to {}", report.recovered(), report.to)?;
     } else {
@@ -216,6 +216,11 @@ fn plan(
 fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
+}
+
+/// What was found in the input.
+fn parsing(input: &input::Input, report: &Report) -> String {
+    format!("Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report))
 }
 
 /// The schemes of a plan: one in the same line, several one a line with their counts.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::limits::Budget;
 use crate::{AnamnesisError, Result};
 
 /// Largest config file that is read. Real ones have a few KiB, with per-layer tables some MiB.
@@ -29,8 +30,8 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The bytes of a small file; `None` if there is no such file.
-pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
+/// The bytes of a small file, which `budget` is charged with; `None` if there is no such file.
+pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>> {
     // Looked at first: to open a pipe is to wait for its writer.
     let found = std::fs::metadata(path).and_then(|there| there.is_file().then(|| File::open(path)).transpose());
     let file = match found {
@@ -41,6 +42,8 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
         }
         Err(e) => return Err(AnamnesisError::io_at(path, &e)),
     };
+    let len = file.metadata().map_err(|e| AnamnesisError::io_at(path, &e))?.len();
+    budget.alloc(len.min(MAX_CONFIG_BYTES), path.display())?;
     let mut bytes = Vec::new();
     file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut bytes).map_err(|e| AnamnesisError::io_at(path, &e))?;
     if bytes.len() as u64 > MAX_CONFIG_BYTES {
@@ -51,8 +54,8 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// The JSON in `path`, and its text; `None` if there is no such file.
-pub(super) fn read_json(path: &Path) -> Result<Option<(Value, Vec<u8>)>> {
-    let Some(json) = read_small(path)? else { return Ok(None) };
+pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(Value, Vec<u8>)>> {
+    let Some(json) = read_small(path, budget)? else { return Ok(None) };
     let value =
         serde_json::from_slice(&json).or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
     value.map(|value| Some((value, json))).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))

@@ -57,7 +57,7 @@ fn in_qnat(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions, 
     });
     let tensors: Vec<Tensor<'_>> = tensors.collect();
     report.notes.push(format!("{} tensors are quantized to NF4, which QNAT holds and nothing else", tensors.len()));
-    let double = options.forget.as_ref().is_some_and(|forget| forget.scheme.to_string().ends_with("-dq"));
+    let double = options.forget.as_ref().is_some_and(|forget| forget.scheme.doubles());
     layout(&tensors, &model.metadata, double)
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{QuantConfig, read_small};
+use crate::limits::Budget;
 use crate::write::atomic::{directory_of, sync_directory};
 use crate::{AnamnesisError, ParsedModel, Result};
 
@@ -97,7 +98,7 @@ pub(super) fn is_account(name: &str) -> bool {
 impl Manifest {
     /// The manifest at `path`, if there is one.
     pub(super) fn read(path: &Path) -> Result<Option<Self>> {
-        let Some(json) = read_small(path)? else { return Ok(None) };
+        let Some(json) = read_small(path, &Budget::unbounded())? else { return Ok(None) };
         let manifest = serde_json::from_slice(&json);
         manifest.map(Some).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::config::{edit, read_small};
+use crate::limits::Budget;
 use crate::parse::directory::is_weights;
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -131,7 +132,7 @@ impl Walk<'_> {
             let (dtype, quantization) =
                 (self.news.dtype.filter(|_| is_main), self.news.quantization.filter(|_| is_main));
             let is_config = depth == 0 && CONFIGS.contains(&name);
-            let text = if is_config { read_small(path).ok().flatten() } else { None };
+            let text = if is_config { read_small(path, &Budget::unbounded()).ok().flatten() } else { None };
             let text = text.and_then(|text| String::from_utf8(text).ok());
             match text.and_then(|text| edited(&text, dtype, quantization)) {
                 Some(text) => std::fs::write(&target, text),
@@ -144,11 +145,7 @@ impl Walk<'_> {
 
 /// A config that says nothing of the input's quantization any more.
 fn edited(json: &str, dtype: Option<TargetDtype>, quantization: Option<&(Vec<&'static str>, Value)>) -> Option<String> {
-    let dtype = dtype.map(|dtype| match dtype {
-        TargetDtype::F32 => "float32",
-        TargetDtype::F16 => "float16",
-        TargetDtype::BF16 => "bfloat16",
-    });
+    let dtype = dtype.map(TargetDtype::torch_name);
     let entries = quantization.into_iter().flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
     edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
 }

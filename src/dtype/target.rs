@@ -43,6 +43,15 @@ impl TargetDtype {
     pub(crate) fn of(dtype: Dtype) -> Option<Self> {
         [Self::BF16, Self::F32, Self::F16].into_iter().find(|target| target.dtype() == dtype)
     }
+
+    /// What torch calls it.
+    pub(crate) const fn torch_name(self) -> &'static str {
+        match self {
+            Self::BF16 => "bfloat16",
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+        }
+    }
 }
 
 impl fmt::Display for TargetDtype {

@@ -118,7 +118,7 @@ fn config(four: Option<&Bnb4>, skipped: &[String]) -> serde_json::Value {
     json!({
         "_load_in_4bit": four.is_some(),
         "_load_in_8bit": four.is_none(),
-        "bnb_4bit_compute_dtype": torch_name(compute),
+        "bnb_4bit_compute_dtype": compute.torch_name(),
         "bnb_4bit_quant_storage": "uint8",
         "bnb_4bit_quant_type": four.map_or(Codes::Fp4, |four| four.codes).name(),
         "bnb_4bit_use_double_quant": four.is_some_and(|four| four.double),
@@ -130,15 +130,6 @@ fn config(four: Option<&Bnb4>, skipped: &[String]) -> serde_json::Value {
         "load_in_8bit": four.is_none(),
         "quant_method": "bitsandbytes",
     })
-}
-
-/// What torch calls a type.
-fn torch_name(dtype: TargetDtype) -> &'static str {
-    match dtype {
-        TargetDtype::F32 => "float32",
-        TargetDtype::F16 => "float16",
-        TargetDtype::BF16 => "bfloat16",
-    }
 }
 
 /// A 4-bit weight.
@@ -166,7 +157,7 @@ impl FourBit {
     /// The JSON of `quant_state`, as Python's `json.dumps` has it. An offset that comes later is left room for:
     /// JSON may end in blanks.
     fn state(&self, offset: Option<f32>) -> Vec<u8> {
-        let (kind, block, dtype) = (self.method.codes.name(), self.method.block, torch_name(self.dtype));
+        let (kind, block, dtype) = (self.method.codes.name(), self.method.block, self.dtype.torch_name());
         let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
         let shape = shape.join(", ");
         let mut text =

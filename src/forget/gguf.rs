@@ -10,6 +10,7 @@ use super::mixture::{self, Mixture, ModelFacts, Shape};
 use super::{Forget, Method};
 use crate::config::read_small;
 use crate::lethe::ggml::requires_importance;
+use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Settles the type of each tensor.
@@ -100,7 +101,8 @@ fn facts(model: &ParsedModel) -> ModelFacts {
         Some(directory) => Some(directory.path.as_path()),
         None => model.path().and_then(std::path::Path::parent),
     };
-    let text = directory.and_then(|directory| read_small(&directory.join("config.json")).ok().flatten());
+    let budget = Budget::new(&model.limits);
+    let text = directory.and_then(|directory| read_small(&directory.join("config.json"), &budget).ok().flatten());
     let root = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     ModelFacts::from_config(&root)
 }

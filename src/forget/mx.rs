@@ -15,6 +15,7 @@ use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::lethe::groups::{Job, Recipe};
 use crate::lethe::mx::{BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo};
 use crate::lethe::narrow::E2M1;
+use crate::lethe::pack::turn;
 use crate::remember::fp8::E4M3;
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -231,13 +232,12 @@ impl Encode for Stack {
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let Values { tile, values, level, .. } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
-        let mut turned = vec![0.0; values.len()];
-        turn(values, width, &mut turned);
+        let turned = turn(values, width);
         let mut turned_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         (self.run)(Job { values: &turned, codes, shared, back: &mut turned_back, level });
-        turn(&turned_back, height, back);
+        back.copy_from_slice(&turn(&turned_back, height));
         self.store(tile, codes, shared, put)
     }
 }
@@ -277,21 +277,4 @@ impl Stack {
 /// Two codes in each byte, the first in its low bits.
 fn pairs(codes: &[u8]) -> Vec<u8> {
     codes.as_chunks().0.iter().map(|[low, high]| low | high << 4).collect()
-}
-
-/// Rows and columns of a square that is turned at once.
-const SQUARE: usize = 16;
-
-/// Makes `out` the columns of `values`, whose rows have `width` values.
-fn turn(values: &[f32], width: usize, out: &mut [f32]) {
-    let height = values.len() / width.max(1);
-    for (top, band) in values.chunks(width.max(1) * SQUARE).enumerate() {
-        for left in (0..width).step_by(SQUARE) {
-            for col in left..(left + SQUARE).min(width) {
-                let column = &mut out[col * height + top * SQUARE..(col + 1) * height];
-                let lines = band[col..].iter().step_by(width);
-                column.iter_mut().zip(lines).for_each(|(out, &value)| *out = value);
-            }
-        }
-    }
 }

@@ -109,6 +109,12 @@ impl ForgetScheme {
         }
     }
 
+    /// Whether it quantizes scales, too.
+    #[cfg(feature = "qnat")]
+    pub(crate) fn doubles(&self) -> bool {
+        matches!(self.kind, Kind::Row(row) if row.name.ends_with("-dq"))
+    }
+
     /// The number in llama.cpp's `enum llama_ftype`.
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {

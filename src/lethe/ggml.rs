@@ -26,7 +26,8 @@ use std::marker::PhantomData;
 use half::f16;
 
 use crate::Dtype;
-use crate::element::{Element, f32_from_f16};
+use crate::element::Element;
+use crate::remember::ggml::half;
 use crate::simd::{Level, Routine, perform};
 
 /// How much the errors of a block's values matter.
@@ -51,12 +52,6 @@ trait Pack<const BYTES: usize, const ELEMS: usize> {
 #[inline(always)]
 fn put_half(out: &mut [u8], at: usize, x: f32) {
     out[at..at + 2].copy_from_slice(&<f16 as Element>::from_f32(x).to_bits().to_le_bytes());
-}
-
-/// The f16 at `at`.
-#[inline(always)]
-fn half(block: &[u8], at: usize) -> f32 {
-    f32_from_f16(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
 /// Whole rows of whole blocks.

@@ -12,6 +12,9 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
+use super::groups::Recipe;
+use super::mx::Ggml;
+use super::narrow::narrow;
 use crate::TargetDtype;
 use crate::element::Element;
 use crate::remember::fp8::{Code, E4M3, f32_from_exponent};
@@ -70,28 +73,13 @@ fn power_of_two(exponent: i32) -> f32 {
 /// E4M3, to nearest even; what is too large becomes the largest.
 #[inline(always)]
 fn e4m3(x: f32) -> u8 {
-    /// 2^14: its last place is the smallest E4M3.
-    const SUBNORMAL: f32 = 16_384.0;
-    let sign = x.to_bits() & 0x8000_0000;
-    let bits = x.to_bits() ^ sign;
-    let small = (f32::from_bits(bits) + SUBNORMAL).to_bits() - SUBNORMAL.to_bits();
-    // Rebias 127 to 7, rounding to 3 bits.
-    let normal = bits.wrapping_sub(120 << 23).wrapping_add(0x7_ffff + (bits >> 20 & 1)) >> 20;
-    let code = if bits < 121 << 23 { small } else { normal };
-    // From the middle between 448 and 512 on.
-    let code = if bits >= 543 << 21 { 0x7e } else { code };
-    code as u8 | (sign >> 24) as u8
+    narrow::<E4M3>(x).0 as u8
 }
 
-/// FP4, to nearest; the smaller magnitude of two.
+/// FP4, to nearest; the smaller magnitude of two. ggml rounds likewise.
 #[inline(always)]
 fn e2m1(x: f32) -> u8 {
-    let magnitude = x.abs();
-    let mut code = 0;
-    for threshold in [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0] {
-        code += u8::from(magnitude > threshold);
-    }
-    if x < 0.0 && code > 0 { code | 8 } else { code }
+    Ggml.code(x).0 as u8
 }
 
 /// FP4 as it is decoded.

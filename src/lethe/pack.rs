@@ -107,11 +107,21 @@ pub(crate) fn transpose(words: &[u8], cols: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Rows of bytes as columns: `[cols][rows]`.
-pub(crate) fn turn(codes: &[u8], cols: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(codes.len());
-    for c in 0..cols {
-        out.extend(codes.iter().skip(c).step_by(cols));
+/// Rows and columns of a square that is turned at once.
+const SQUARE: usize = 16;
+
+/// Rows of `cols` values as columns: `[cols][rows]`.
+pub(crate) fn turn<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T> {
+    let mut out = vec![T::default(); values.len()];
+    let rows = values.len() / cols.max(1);
+    for (top, band) in values.chunks(cols.max(1) * SQUARE).enumerate() {
+        for left in (0..cols).step_by(SQUARE) {
+            for col in left..(left + SQUARE).min(cols) {
+                let column = &mut out[col * rows + top * SQUARE..(col + 1) * rows];
+                let lines = band[col..].iter().step_by(cols);
+                column.iter_mut().zip(lines).for_each(|(out, &value)| *out = value);
+            }
+        }
     }
     out
 }

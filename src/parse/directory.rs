@@ -66,13 +66,13 @@ pub(crate) fn is_weights(name: &str) -> bool {
 
 /// Reads the headers of all shards.
 pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
-    let dir = snapshot(path)?;
+    let dir = snapshot(path, budget)?;
     let names = list(&dir)?;
-    let (files, map) = shards(&dir, &names)?;
+    let (files, map) = shards(&dir, &names, budget)?;
     let pool = Arc::new(Pool::default());
     let mut contents = Contents::new(0);
     let mut directory = Directory { path: dir.clone(), files: Vec::new(), file_of: Vec::new() };
-    let mut config = QuantConfig::of_directory(&dir)?;
+    let mut config = QuantConfig::of_directory(&dir, budget)?;
     for (number, file) in files.iter().enumerate() {
         let source = Source::open_pooled(&pool, number, &dir.join(file)).map_err(|e| match e {
             AnamnesisError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -108,12 +108,12 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
 }
 
 /// A model's folder in the cache of Hugging Face's hub leads to the snapshot of its main branch, or to the only one.
-fn snapshot(path: &Path) -> Result<PathBuf> {
+fn snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
     let snapshots = path.join("snapshots");
     if !(snapshots.is_dir() && path.join("refs").is_dir()) {
         return Ok(path.to_path_buf());
     }
-    let main = read_small(&path.join("refs/main"))?.and_then(|text| String::from_utf8(text).ok());
+    let main = read_small(&path.join("refs/main"), budget)?.and_then(|text| String::from_utf8(text).ok());
     if let Some(main) = main.map(|text| text.trim().to_owned()).filter(|hash| is_inside(hash)) {
         return Ok(snapshots.join(main));
     }
@@ -139,7 +139,7 @@ fn list(dir: &Path) -> Result<Vec<String>> {
 type WeightMap = Vec<(String, String)>;
 
 /// The weight files, in order, and what an index says of them.
-fn shards(dir: &Path, names: &[String]) -> Result<(Vec<String>, Option<WeightMap>)> {
+fn shards(dir: &Path, names: &[String], budget: &Budget) -> Result<(Vec<String>, Option<WeightMap>)> {
     let preferred = |list: &[&str]| list.iter().find(|name| names.iter().any(|n| n == *name)).map(|n| (*n).to_owned());
     let only = |fits: &dyn Fn(&str) -> bool, what: &str| {
         let found: Vec<&str> = names.iter().map(String::as_str).filter(|name| fits(name)).collect();
@@ -154,7 +154,7 @@ fn shards(dir: &Path, names: &[String]) -> Result<(Vec<String>, Option<WeightMap
         None => only(&|name| name.ends_with(".index.json"), "indexes")?,
     };
     if let Some(index) = index {
-        let map = weight_map(&dir.join(&index)).map_err(|e| e.about(format_args!("`{index}`")))?;
+        let map = weight_map(&dir.join(&index), budget).map_err(|e| e.about(format_args!("`{index}`")))?;
         let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
         files.sort_unstable();
         files.dedup();
@@ -287,7 +287,7 @@ fn some(things: &[&str]) -> String {
 }
 
 /// Tensors and the files that they are in, as an index has them; a tensor that is listed twice is an error.
-fn weight_map(path: &Path) -> Result<WeightMap> {
+fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
     struct Pairs(Vec<(String, String)>);
     impl<'de> serde::Deserialize<'de> for Pairs {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -317,7 +317,7 @@ fn weight_map(path: &Path) -> Result<WeightMap> {
     struct Index {
         weight_map: Pairs,
     }
-    let json = read_small(path)?.unwrap_or_default();
+    let json = read_small(path, budget)?.unwrap_or_default();
     let index: Index = serde_json::from_slice(&json).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     if index.weight_map.0.is_empty() {
         return Err(AnamnesisError::parse("its weight_map is empty"));

@@ -111,7 +111,7 @@ blocks! {
 
 /// The f16 at byte `at`.
 #[inline(always)]
-fn half(block: &[u8], at: usize) -> f32 {
+pub(crate) fn half(block: &[u8], at: usize) -> f32 {
     f32_from_f16(word(block, at))
 }
 

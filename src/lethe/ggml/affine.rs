@@ -2,7 +2,7 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and `make_qp_quants`.
 
-use super::search::{Lanes, MAGIC, Mask, TINY, clamp, each, greater, mask, nearest, nearest_in, opaque, select};
+use super::search::{Lanes, MAGIC, Mask, TINY, clamp, each, greater, mask, nearest_in, nearest_int, opaque, select};
 
 /// What [`affine`] is to try.
 pub(super) struct Trial {
@@ -165,7 +165,7 @@ pub(super) fn positive<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, cod
     let mut inverse = positive_start(x, w, top, max);
     let (mut lx, mut l2) = (0.0, 0.0);
     for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
-        let l = nearest(inverse * x).min(top);
+        let l = nearest_int(inverse * x).min(top);
         *code = l as u8;
         lx += w * x * l as f32;
         l2 += w * l as f32 * l as f32;
@@ -176,7 +176,7 @@ pub(super) fn positive<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, cod
             let l = f32::from(*code);
             let (mut new_lx, mut new_l2) = (lx - w * x * l, l2 - w * l * l);
             if new_lx > 0.0 && new_l2 > 0.0 {
-                let new = nearest(x * new_l2 / new_lx).min(top);
+                let new = nearest_int(x * new_l2 / new_lx).min(top);
                 new_lx += w * x * new as f32;
                 new_l2 += w * new as f32 * new as f32;
                 if new != i32::from(*code) && new_lx * new_lx * l2 > lx * lx * new_l2 {
@@ -202,7 +202,7 @@ fn positive_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32
     let mut errors = [0.0; 9];
     for (&x, &w) in x.iter().zip(w) {
         for c in 0..9 {
-            let l = nearest(tried[c] * x);
+            let l = nearest_int(tried[c] * x);
             // The start is not limited, but by the byte that it is kept in.
             let l = if c == 4 { l & 255 } else { l.min(top) };
             let diff = x - scales[c] * l as f32;

@@ -2,16 +2,8 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xs_impl` and its relatives.
 
-use half::f16;
-
 use super::neighbours::{Grid, Levels, code};
-use crate::element::Element;
-
-/// Round to nearest even by what is left of the mantissa of a large sum. Beyond 2^22 it is as wrong as ggml's.
-#[inline(always)]
-pub(super) fn nearest_int(x: f32) -> i32 {
-    ((x + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
-}
+use super::search::nearest_int;
 
 /// What half a magnitude, less one, is in codes: those stand for the odd numbers.
 #[inline(always)]
@@ -252,12 +244,6 @@ pub(super) fn unsigned<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
         return -scale;
     }
     scale
-}
-
-/// The bytes of a scale.
-#[inline(always)]
-pub(super) fn half(d: f32) -> [u8; 2] {
-    <f16 as Element>::from_f32(d).to_bits().to_le_bytes()
 }
 
 /// Two scales to a byte, the first in the low half.

@@ -5,9 +5,10 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
-use super::grid_fit::{group, half, nearest_int, square, weigh};
+use super::grid_fit::{group, square, weigh};
 use super::neighbours::{self, Grid, Levels, code};
-use super::{Importance, Pack};
+use super::search::nearest_int;
+use super::{Importance, Pack, put_half};
 
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
@@ -263,7 +264,7 @@ impl Pack<50, 256> for IQ1_S {
             *out = word.to_le_bytes();
         }
         if max != 0.0 {
-            out[..2].copy_from_slice(&half(max / 15.0 * 1.125));
+            put_half(out, 0, max / 15.0 * 1.125);
         }
     }
 }
@@ -372,7 +373,7 @@ impl Pack<56, 256> for IQ1_M {
         if square > 0.0 {
             d = product / square;
         }
-        let bits = u16::from_le_bytes(half(d * 1.1125));
+        let bits = <half::f16 as crate::element::Element>::from_f32(d * 1.1125).to_bits();
         for (i, (out, word)) in out[48..].as_chunks_mut().0.iter_mut().zip(words).enumerate() {
             *out = (word | (bits >> (4 * i) & 15) << 12).to_le_bytes();
         }

@@ -2,11 +2,10 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`, `make_qp_quants`.
 
-use super::grid_fit::{
-    Again, Search, group, half, largest, magnitudes, nearest_int, nibbles, scales, square, unsigned, weigh,
-};
+use super::grid_fit::{Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh};
 use super::neighbours::{self, Grid};
-use super::{Importance, Pack};
+use super::search::nearest_int;
+use super::{Importance, Pack, put_half};
 
 pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
@@ -53,7 +52,7 @@ impl Pack<74, 256> for IQ2_XS {
         }
         out.fill(0);
         let Some((d, codes)) = scales(&factors) else { return };
-        out[..2].copy_from_slice(&half(d));
+        put_half(out, 0, d);
         for (out, word) in out[2..66].as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
             *out = word.to_le_bytes();
         }
@@ -89,7 +88,7 @@ impl Pack<82, 256> for IQ2_S {
             factors[g] = scale;
         }
         let Some((d, codes)) = scales(&factors) else { return };
-        out[..2].copy_from_slice(&half(d * 0.9875));
+        put_half(out, 0, d * 0.9875);
         nibbles(&codes, &mut out[74..]);
     }
 }
@@ -127,7 +126,7 @@ impl Pack<66, 256> for IQ2_XXS {
         }
         out.fill(0);
         let Some((d, codes)) = scales(&factors) else { return };
-        out[..2].copy_from_slice(&half(d));
+        put_half(out, 0, d);
         for (words, code) in words.iter_mut().zip(codes) {
             words[1] |= u32::from(code) << 28;
         }

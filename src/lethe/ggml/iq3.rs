@@ -2,9 +2,9 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq3_xxs_impl`, `quantize_row_iq3_s_impl`.
 
-use super::grid_fit::{Again, Search, group, half, largest, magnitudes, nibbles, scales, square, unsigned, weigh};
+use super::grid_fit::{Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh};
 use super::neighbours::{self, Grid};
-use super::{Importance, Pack};
+use super::{Importance, Pack, put_half};
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
@@ -78,7 +78,7 @@ impl Pack<98, 256> for IQ3_XXS {
             out.fill(0);
             return;
         };
-        out[..2].copy_from_slice(&half(d * 1.0125));
+        put_half(out, 0, d * 1.0125);
         for ((out, word), code) in out[66..].as_chunks_mut().0.iter_mut().zip(words).zip(codes) {
             *out = (word | u32::from(code) << 28).to_le_bytes();
         }
@@ -110,7 +110,7 @@ impl Pack<110, 256> for IQ3_S {
             factors[g] = scale;
         }
         let Some((d, codes)) = scales(&factors) else { return };
-        out[..2].copy_from_slice(&half(d * 1.033));
+        put_half(out, 0, d * 1.033);
         nibbles(&codes, &mut out[106..]);
     }
 }

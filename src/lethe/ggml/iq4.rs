@@ -2,8 +2,9 @@
 //!
 //! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
 
-use super::grid_fit::{half, nearest_int, square, weigh};
-use super::{Importance, Pack};
+use super::grid_fit::{square, weigh};
+use super::search::nearest_int;
+use super::{Importance, Pack, put_half};
 use crate::remember::ggml::grids::IQ4;
 
 pub(super) struct IQ4_NL;
@@ -114,7 +115,7 @@ impl Pack<18, 32> for IQ4_NL {
         let mean = square(values) * (2.0 / 32.0);
         let weights = weights(values, importance.map(|importance| importance.weights), mean);
         let scale = fit(values, &weights);
-        out[..2].copy_from_slice(&half(scale));
+        put_half(out, 0, scale);
         store(values, inverse(scale), &mut out[2..]);
     }
 }
@@ -137,7 +138,7 @@ impl Pack<136, 256> for IQ4_XS {
         }
         out.fill(0);
         let d = -max / 32.0;
-        out[..2].copy_from_slice(&half(d));
+        put_half(out, 0, d);
         let mut high = 0;
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);

@@ -4,7 +4,9 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_K_ref`, and `quantize_row_q*_K_impl` with importance.
 
 use super::affine::{Affine, Trial, affine, positive};
-use super::search::{Lanes, Scale, TINY, coordinate, each, nearest, nearest_in, symmetric, symmetric_one, transpose};
+use super::search::{
+    Lanes, Scale, TINY, coordinate, each, nearest_in, nearest_int, symmetric, symmetric_one, transpose,
+};
 use super::{Importance, Pack, half, put_half};
 
 pub(super) struct Q2_K;
@@ -119,7 +121,7 @@ fn fifteenths(values: &Lanes<16>, max: f32) -> [u8; 16] {
     let inverse = 15.0 / max;
     let mut out = [0; 16];
     for (out, &x) in out.iter_mut().zip(values) {
-        *out = if max > 0.0 { nearest(inverse * x) as u8 } else { 0 };
+        *out = if max > 0.0 { nearest_int(inverse * x) as u8 } else { 0 };
     }
     out
 }
@@ -175,8 +177,11 @@ impl Pack<110, 256> for Q3_K {
             let inverse = -32.0 / max;
             for (code, &scale) in scales.iter_mut().zip(&fit) {
                 // By way of a signed byte.
-                *code =
-                    if max == 0.0 { 0 } else { (i32::from(nearest(inverse * scale) as i8).clamp(-32, 31) + 32) as u8 };
+                *code = if max == 0.0 {
+                    0
+                } else {
+                    (i32::from(nearest_int(inverse * scale) as i8).clamp(-32, 31) + 32) as u8
+                };
             }
             d = if max == 0.0 { 0.0 } else { 1.0 / inverse };
         }
@@ -232,7 +237,7 @@ fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
     let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
     let mut out = [0; 8];
     for (out, &x) in out.iter_mut().zip(values) {
-        *out = (nearest(inverse * x) as u8).min(63);
+        *out = (nearest_int(inverse * x) as u8).min(63);
     }
     out
 }
@@ -347,7 +352,7 @@ impl Pack<210, 256> for Q6_K {
         let mut codes = [0u8; 256];
         for (g, (codes, values)) in codes.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0).enumerate()
         {
-            let scale = nearest(inverse * fit.scale[g]).min(127) as i8;
+            let scale = nearest_int(inverse * fit.scale[g]).min(127) as i8;
             out[192 + g] = scale as u8;
             let scale = d * f32::from(scale);
             if scale != 0.0 {
@@ -385,7 +390,7 @@ impl Pack<292, 256> for Q8_K {
         let (codes, sums) = rest.split_at_mut(256);
         d.copy_from_slice(&(1.0 / inverse).to_le_bytes());
         for (code, &x) in codes.iter_mut().zip(values) {
-            *code = nearest(inverse * x).min(127) as u8;
+            *code = nearest_int(inverse * x).min(127) as u8;
         }
         for (sum, codes) in sums.as_chunks_mut::<2>().0.iter_mut().zip(codes.as_chunks::<16>().0) {
             *sum = codes.iter().fold(0i16, |sum, &code| sum + i16::from(code as i8)).to_le_bytes();

@@ -33,13 +33,13 @@ pub(super) fn transpose<const N: usize, const G: usize>(values: &[f32]) -> [Lane
     out
 }
 
-/// `x` rounded to nearest even as ggml's `nearest_int` does it, which is not the nearest at all from 2^22 on.
+/// `x` rounded to nearest even as ggml does it, which is not the nearest at all from 2^22 on.
 #[inline(always)]
-pub(super) fn nearest(x: f32) -> i32 {
+pub(super) fn nearest_int(x: f32) -> i32 {
     ((x + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
-/// [`nearest`] as a number, between `low` and `high`.
+/// [`nearest_int`] as a number, between `low` and `high`.
 #[inline(always)]
 pub(super) fn nearest_in(x: f32, low: f32, high: f32) -> f32 {
     // The exponent is the one that it has after the addition unless x is too large.
