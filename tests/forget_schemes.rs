@@ -218,7 +218,13 @@ fn what_is_not_encoded_stays() {
             assert!(report.kept.iter().any(|kept| kept.name == name), "{name}");
         }
         for name in report.encoded.iter().map(|e| e.name.as_str()) {
-            assert_eq!(back.tensor(name).unwrap().shape(), model.tensor(name).unwrap().shape(), "{name}");
+            let mut shape = model.tensor(name).unwrap().shape().to_vec();
+            // Stacks of gpt-oss are parameters, which are turned.
+            let turned = name.strip_suffix(".weight").filter(|_| scheme == "mxfp4-gpt-oss");
+            if turned.is_some() {
+                shape.swap(1, 2);
+            }
+            assert_eq!(back.tensor(turned.unwrap_or(name)).unwrap().shape(), shape, "{name}");
         }
         let odd = ["a b/c\\d\"e\u{7f}.weight", "模型.層.weight"];
         let is_encoded = |name: &&str| report.encoded.iter().any(|e| e.name == **name);
