@@ -41,6 +41,7 @@ mod schemes;
 mod tests;
 
 pub(crate) use self::choice::{Choice, Choices, Subject, choose};
+pub(crate) use self::names::fused;
 pub use self::scheme::{Forget, ForgetScheme};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -116,6 +117,11 @@ pub(crate) trait Encode: Send + Sync {
     /// What `encode` has to know of all values.
     fn survey(&self) -> Option<Survey> {
         None
+    }
+
+    /// Whether weights that inference fuses into one are surveyed together.
+    fn shares(&self) -> bool {
+        false
     }
 
     /// What a user should know, once all tiles are encoded.

@@ -82,6 +82,42 @@ fn what_is_quantized_is_decoded_on_the_way() {
     }
 }
 
+/// What inference fuses has one scale, as if it were one weight already.
+#[test]
+fn fused_weights_share_what_is_per_tensor() {
+    let (mut random, rows) = (Random(17), 40);
+    let mut floats = |factor: f32| -> Vec<f32> { random.floats(rows * 512).iter().map(|x| x * factor).collect() };
+    let parts = [("q_proj", floats(1.0)), ("k_proj", floats(7.0)), ("v_proj", floats(0.3))];
+    let all: Vec<f32> = parts.iter().flat_map(|(_, values)| values.clone()).collect();
+    let matrix = |name: &str, values: &[f32]| {
+        raw(&format!("layers.0.{name}.weight"), "F32", &[values.len() / 512, 512], f32s(values))
+    };
+    let apart = parts.iter().map(|(name, values)| matrix(&format!("self_attn.{name}"), values));
+    // Neighbours that are not fused, and one of another layer.
+    let others = [matrix("self_attn.o_proj", &parts[0].1), matrix("self_attn.fused", &all)];
+    let model = parse_bytes(file(&apart.chain(others).collect::<Vec<_>>(), &[])).unwrap();
+    for (scheme, ends) in [
+        ("nvfp4", ["", "_scale", "_scale_2"]),
+        ("nvfp4-ct", ["_packed", "_scale", "_global_scale"]),
+        ("fp8", ["", "_scale", "_scale"]),
+    ] {
+        for threads in [1, 3] {
+            let mut options = options(scheme);
+            options.run = options.run.with_threads(threads);
+            let (out, _) = encoded(&model, options).unwrap();
+            let bytes = |name: &str, end: &str| stored(&out, &format!("layers.0.self_attn.{name}.weight{end}")).2;
+            let global = |name: &str| bytes(name, ends[2]);
+            let is_shared = parts.iter().all(|(name, _)| global(name) == global("fused"));
+            assert_eq!(is_shared, scheme != "fp8", "{scheme}");
+            assert!(global("o_proj") != global("fused"));
+            for end in ends[..2].iter().filter(|_| is_shared) {
+                let apart: Vec<u8> = parts.iter().flat_map(|(name, _)| bytes(name, end)).collect();
+                assert!(apart == bytes("fused", end), "{scheme}{end}, {threads} threads");
+            }
+        }
+    }
+}
+
 #[test]
 fn bytes_do_not_depend_on_threads() {
     let model = parse_bytes(model(1000, 1024)).unwrap();

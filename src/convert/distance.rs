@@ -12,10 +12,10 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
     let (mut all, mut tensors) = (Sums::default(), Vec::new());
     for output in &plan.outputs {
         if let Body::Encode(encoding) = &output.body
-            && let Some(sums) = encoding.distance.of(encoding.cut.tiles())
+            && let Some(sums) = encoding.distance.of(encoding.input.cut.tiles())
         {
             all += sums;
-            tensors.push(TensorErrors { name: encoding.name.clone(), errors: errors(&sums) });
+            tensors.push(TensorErrors { name: encoding.input.name.clone(), errors: errors(&sums) });
         }
     }
     tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
@@ -26,7 +26,7 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
 /// What the encoders of `plan` have to say.
 pub(super) fn warnings(plan: &Plan<'_>) -> Vec<String> {
     let warning = |body: &Body<'_>| match body {
-        Body::Encode(encoding) => Some(format!("tensor `{}`: {}", encoding.name, encoding.encoder.warning()?)),
+        Body::Encode(encoding) => Some(format!("tensor `{}`: {}", encoding.input.name, encoding.encoder.warning()?)),
         _ => None,
     };
     plan.outputs.iter().filter_map(|output| warning(&output.body)).collect()

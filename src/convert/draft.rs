@@ -1,5 +1,7 @@
 //! What the output will hold: every tensor with its type and shape, before its place is known.
 
+#[cfg(feature = "lethe")]
+use std::collections::BTreeMap;
 use std::collections::HashSet;
 
 #[cfg(feature = "lethe")]
@@ -12,7 +14,7 @@ use super::report::{Encoded, Kept};
 use super::report::{Report, count};
 use super::selection::Selection;
 #[cfg(feature = "lethe")]
-use crate::forget::{Choice, Choices, Forget, Method, Stored, Subject, Weight, choose};
+use crate::forget::{Choice, Choices, Forget, Method, Stored, Subject, Weight, choose, fused};
 use crate::model::{ParsedModel, Part, Tensor};
 #[cfg(feature = "lethe")]
 use crate::scheme::{Decode, Plain};
@@ -84,7 +86,7 @@ impl<'m> Draft<'m> {
         let encoding = Box::new(Encoding::new(name, shape, label, encoder, decoder, weight_dtype));
         let source = parts.first().map_or(0, |t| t.info().source);
         let mut verify: Vec<Part<'m>> = parts.iter().map(Tensor::part).filter(|part| part.check().is_some()).collect();
-        let mut body = Some((encoding.cut, Body::Encode(encoding)));
+        let mut body = Some((encoding.input.cut, Body::Encode(encoding)));
         let draft = |Stored { name, dtype, shape }| {
             let len = dtype.byte_len(&shape).map(|n| n as u64);
             let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
@@ -194,7 +196,10 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     let drafts = resolution.items.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
     let mut drafts: Vec<_> = drafts.into_iter().flatten().collect();
     #[cfg(feature = "lethe")]
-    tell_moved(&drafts, &mut report);
+    {
+        share(&mut drafts);
+        tell_moved(&drafts, &mut report);
+    }
     // What several tensors are made from is checked once.
     let mut seen = HashSet::new();
     for draft in &mut drafts {
@@ -234,6 +239,25 @@ fn report(model: &ParsedModel, resolution: &Resolution<'_>, options: &ConvertOpt
     report
 }
 
+/// Makes tensors that inference fuses siblings, if their encoders want that.
+#[cfg(feature = "lethe")]
+fn share(drafts: &mut [Draft<'_>]) {
+    let mut encodings: Vec<_> = drafts.iter_mut().filter_map(|draft| draft.body.encoding()).collect();
+    let mut families: BTreeMap<(String, usize), Vec<usize>> = BTreeMap::new();
+    for (i, encoding) in encodings.iter().enumerate().filter(|(_, encoding)| encoding.encoder.shares()) {
+        if let Some((parent, number)) = fused(&encoding.input.name) {
+            families.entry((parent.to_owned(), number)).or_default().push(i);
+        }
+    }
+    for members in families.values() {
+        let inputs: Vec<_> = members.iter().map(|&i| encodings[i].input.clone()).collect();
+        for (at, &i) in members.iter().enumerate() {
+            let others = inputs.iter().enumerate().filter(|(other, _)| *other != at);
+            encodings[i].siblings = others.map(|(_, input)| input.clone()).collect();
+        }
+    }
+}
+
 /// Says of which tensors the codes are moved as they are, and why those of others of the same kind are not.
 #[cfg(feature = "lethe")]
 fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
@@ -241,12 +265,12 @@ fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
         let Body::Encode(encoding) = &draft.body else { continue };
-        let entry = encoded.find(|entry| entry.name == encoding.name);
+        let entry = encoded.find(|entry| entry.name == encoding.input.name);
         match (&encoding.moved, entry) {
             (Some(Ok(())), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
             (Some(Err(reason)), _) => match others.iter_mut().find(|(other, ..)| other == reason) {
                 Some((_, n, _)) => *n += 1,
-                None => others.push((reason, 1, &encoding.name)),
+                None => others.push((reason, 1, &encoding.input.name)),
             },
             _ => {}
         }

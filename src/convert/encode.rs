@@ -3,6 +3,7 @@
 //! Where both sides have the same codes, those are moved without decoding.
 
 use std::ops::{AddAssign, Range};
+use std::sync::Arc;
 
 use super::in_order::InOrder;
 use super::plan::{Cut, SLAB_VALUES, round_down};
@@ -21,18 +22,26 @@ const TILE_VALUES: usize = SLAB_VALUES;
 /// Columns of a tile, where tall tiles are better than wide ones.
 const NARROW: usize = 256;
 
+/// Where values come from.
+#[derive(Clone)]
+pub(super) struct Input<'m> {
+    pub name: String,
+    decoder: Arc<dyn Decode + 'm>,
+    /// What values are rounded to.
+    dtype: TargetDtype,
+    pub cut: Cut,
+}
+
 /// A tensor that is encoded.
 pub(super) struct Encoding<'m> {
-    pub name: String,
+    pub input: Input<'m>,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
     /// What it is encoded to, as people read it.
     pub scheme: String,
     pub encoder: Box<dyn Encode>,
-    pub decoder: Box<dyn Decode + 'm>,
-    /// What values are rounded to before they are encoded.
-    pub dtype: TargetDtype,
-    pub cut: Cut,
+    /// Other tensors, of which the same has to be known as of this one before the first is encoded.
+    pub siblings: Vec<Input<'m>>,
     /// Whether codes are moved as they are, or why not, if both sides have such of the same kind.
     pub moved: Option<std::result::Result<(), String>>,
     surveyed: InOrder<Seen, Vec<f32>>,
@@ -79,12 +88,14 @@ impl<'m> Encoding<'m> {
     ) -> Self {
         let (from, to) = (decoder.grid(), encoder.grid());
         let cut = cut(&to, &from);
+        let decoder: Arc<dyn Decode + 'm> = Arc::from(decoder);
         let run = run_of(&*encoder).unwrap_or(1);
         let seen = Seen { largest: 0.0, mean: Mean::new((cut.rows * cut.cols).div_ceil(run)) };
         let (surveyed, distance) = (InOrder::new(seen), InOrder::new(Sums::default()));
         let families = decoder.family().zip(encoder.family()).filter(|_| (from.rows, from.cols) == (to.rows, to.cols));
         let moved = families.and_then(|(from, to)| from.fits(to));
-        Self { name, shape, scheme, encoder, decoder, dtype, cut, moved, surveyed, distance }
+        let (input, siblings) = (Input { name, decoder, dtype, cut }, vec![]);
+        Self { input, shape, scheme, encoder, siblings, moved, surveyed, distance }
     }
 
     /// Whether codes are moved as they are.
@@ -92,25 +103,37 @@ impl<'m> Encoding<'m> {
         matches!(self.moved, Some(Ok(())))
     }
 
-    /// How often each tile is done.
-    pub(super) fn passes(&self) -> usize {
-        if self.encoder.survey().is_some() { 2 } else { 1 }
+    /// Number of the jobs that come before tiles are encoded.
+    pub(super) fn looks(&self) -> usize {
+        let inputs = self.encoder.survey().is_some().then(|| self.inputs());
+        inputs.into_iter().flatten().map(|input| input.cut.tiles()).sum()
+    }
+
+    /// Everything that the first pass looks at.
+    fn inputs(&self) -> impl Iterator<Item = &Input<'m>> {
+        std::iter::once(&self.input).chain(&self.siblings)
     }
 
     /// What the first pass has found, once it is over; at once if there is none.
     pub(super) fn survey(&self) -> Option<f64> {
         let Some(survey) = self.encoder.survey() else { return Some(0.0) };
-        let seen = self.surveyed.of(self.cut.tiles())?;
+        let seen = self.surveyed.of(self.looks())?;
         Some(match survey {
             Survey::Max => f64::from(seen.largest),
             Survey::MeanOfMax(_) => f64::from(seen.mean.finish()),
         })
     }
 
-    /// Does tile number `no` for the first pass.
+    /// Does job number `no` of the first pass.
     pub(super) fn look(&self, no: usize, buffers: &mut Buffers, scratch: &mut Scratch, level: Level) -> Result<()> {
-        let tile = self.cut.tile(no);
-        self.values(&tile, buffers, scratch, level)?;
+        let mut tile = no;
+        for input in self.inputs() {
+            if tile < input.cut.tiles() {
+                input.values(&input.cut.tile(tile), &self.scheme, buffers, scratch, level)?;
+                break;
+            }
+            tile -= input.cut.tiles();
+        }
         let run = run_of(&*self.encoder).unwrap_or(scratch.values.len().max(1));
         let largest = |values: &[f32]| values.iter().fold(0f32, |max, x| max.max(x.abs()));
         self.surveyed.add(no, scratch.values.chunks(run).map(largest).collect());
@@ -127,17 +150,17 @@ impl<'m> Encoding<'m> {
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let tile = self.cut.tile(no);
+        let tile = self.input.cut.tile(no);
         if self.is_moved() {
             return self.relay(no, &tile, buffers, scratch, level, put);
         }
-        self.values(&tile, buffers, scratch, level)?;
+        self.input.values(&tile, &self.scheme, buffers, scratch, level)?;
         let Scratch { values, back, .. } = scratch;
         back.resize(values.len(), 0.0);
         self.encoder.encode(&Values { tile: &tile, values, survey, level }, back, put)?;
         if let Some(i) = first_not_finite(back) {
             let (x, scheme) = (values[i], &self.scheme);
-            return Err(self.wrong(&tile, i, &format!("{x:e} would be {} in {scheme}", back[i])));
+            return Err(self.input.wrong(&tile, i, scheme, &format!("{x:e} would be {} in {scheme}", back[i])));
         }
         self.distance.add(no, compare(values, back, level));
         Ok(())
@@ -153,17 +176,17 @@ impl<'m> Encoding<'m> {
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let Scratch { values, codes, .. } = scratch;
-        self.decoder.load(tile, buffers)?;
-        self.decoder.codes(tile, buffers, codes);
-        let families = self.decoder.family().zip(self.encoder.family());
+        let (Scratch { values, codes, .. }, decoder) = (scratch, &*self.input.decoder);
+        decoder.load(tile, buffers)?;
+        decoder.codes(tile, buffers, codes);
+        let families = decoder.family().zip(self.encoder.family());
         if let Some((group, what)) = families.and_then(|(from, to)| from.differs(to, codes)) {
             let row = tile.rows.start + group / (codes.exponents.len() / tile.rows.len()).max(1);
-            let what = format!("tensor `{}`, row {row}: {what}", self.name);
+            let what = format!("tensor `{}`, row {row}: {what}", self.input.name);
             return Err(AnamnesisError::unsupported(&self.scheme, what));
         }
         values.resize(tile.values(), 0.0);
-        self.decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
+        decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
         let sums = match first_not_finite(values) {
             // Exponents can be such that a library has no number for them.
             Some(_) => Sums { count: values.len() as u64, ..Sums::default() },
@@ -173,9 +196,18 @@ impl<'m> Encoding<'m> {
         self.distance.add(no, sums);
         Ok(())
     }
+}
 
-    /// Brings the values of `tile` into `scratch`.
-    fn values(&self, tile: &Tile, buffers: &mut Buffers, scratch: &mut Scratch, level: Level) -> Result<()> {
+impl Input<'_> {
+    /// Brings the values of `tile` into `scratch`. Those that `scheme` has no code for are refused.
+    fn values(
+        &self,
+        tile: &Tile,
+        scheme: &str,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> Result<()> {
         let Scratch { values, words, around, .. } = scratch;
         values.resize(tile.values(), 0.0);
         if self.decoder.grid().cols == self.cut.cols {
@@ -191,7 +223,7 @@ impl<'m> Encoding<'m> {
             }
         }
         match first_not_finite(values) {
-            Some(i) => Err(self.wrong(tile, i, &format!("{} cannot be encoded to {}", values[i], self.scheme))),
+            Some(i) => Err(self.wrong(tile, i, scheme, &format!("{} cannot be encoded to {scheme}", values[i]))),
             None => Ok(()),
         }
     }
@@ -218,9 +250,9 @@ impl<'m> Encoding<'m> {
         Ok(())
     }
 
-    fn wrong(&self, tile: &Tile, i: usize, what: &str) -> AnamnesisError {
+    fn wrong(&self, tile: &Tile, i: usize, scheme: &str, what: &str) -> AnamnesisError {
         let (row, col) = (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
-        AnamnesisError::unsupported(&self.scheme, format!("tensor `{}`, row {row}, column {col}: {what}", self.name))
+        AnamnesisError::unsupported(scheme, format!("tensor `{}`, row {row}, column {col}: {what}", self.name))
     }
 }
 

@@ -118,7 +118,7 @@ impl<'m> Plan<'m> {
             let offset = offsets.next().copied().unwrap_or_default();
             let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
             let Draft { name, dtype, shape, body, cut, verify, .. } = draft;
-            first_job.push(first_job[first_job.len() - 1] + cut.tiles() * body.passes());
+            first_job.push(first_job[first_job.len() - 1] + cut.tiles() + body.looks());
             outputs.push(Output {
                 name,
                 dtype,
@@ -155,7 +155,7 @@ impl<'m> Plan<'m> {
     }
 }
 
-impl Body<'_> {
+impl<'m> Body<'m> {
     /// Whether the output before it, or one before that, makes it.
     pub(super) fn is_made_with_another(&self) -> bool {
         #[cfg(feature = "lethe")]
@@ -164,12 +164,21 @@ impl Body<'_> {
         false
     }
 
-    /// How often each tile is done.
-    fn passes(&self) -> usize {
+    /// What encodes it.
+    #[cfg(feature = "lethe")]
+    pub(super) fn encoding(&mut self) -> Option<&mut super::encode::Encoding<'m>> {
+        match self {
+            Self::Encode(encoding) => Some(encoding),
+            _ => None,
+        }
+    }
+
+    /// Number of the jobs that come before those of its tiles.
+    fn looks(&self) -> usize {
         match self {
             #[cfg(feature = "lethe")]
-            Self::Encode(encoding) => encoding.passes(),
-            _ => 1,
+            Self::Encode(encoding) => encoding.looks(),
+            _ => 0,
         }
     }
 }

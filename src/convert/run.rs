@@ -182,8 +182,8 @@ impl Shared<'_> {
         worker: &mut Worker,
     ) -> Result<u64> {
         let Worker { input, encoding: scratch, .. } = worker;
-        let (tiles, level) = (encoding.cut.tiles(), self.options.level);
-        if encoding.passes() == 2 && no < tiles {
+        let (looks, level) = (encoding.looks(), self.options.level);
+        if no < looks {
             encoding.look(no, input, scratch, level)?;
             return Ok(0);
         }
@@ -196,7 +196,7 @@ impl Shared<'_> {
             }
         };
         let mut written = 0;
-        encoding.run(no % tiles, survey, input, scratch, level, &mut |part, at, bytes| {
+        encoding.run(no - looks, survey, input, scratch, level, &mut |part, at, bytes| {
             written += bytes.len() as u64;
             self.put(&self.plan.outputs[index + part], at, bytes)
         })?;

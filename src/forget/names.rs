@@ -24,6 +24,22 @@ const SENSITIVE: &[(&str, &str)] = &[
     ("conv", "a convolution"),
 ];
 
+/// Layers of one parent that inference fuses into one.
+const FUSED: &[&[&str]] = &[
+    &["q_proj", "k_proj", "v_proj"],
+    &["gate_proj", "up_proj"],
+    // Of Mixtral's experts.
+    &["w1", "w3"],
+    // DeepSeek's latent attention.
+    &["q_a_proj", "kv_a_proj_with_mqa"],
+];
+
+/// The parent of a weight that is fused with others, and which of its families it belongs to.
+pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
+    let (parent, last) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+    FUSED.iter().position(|family| family.contains(&last)).map(|family| (parent, family))
+}
+
 /// Why a tensor of this name is not encoded as a rule.
 pub(super) fn objection(name: &str, scope: Scope) -> Option<String> {
     if scope == Scope::All {

@@ -110,6 +110,11 @@ impl Encode for Encoder {
         Some(Survey::Max)
     }
 
+    /// vLLM and TensorRT-LLM have one scale for what they fuse; llm-compressor and ModelOpt's export see to it.
+    fn shares(&self) -> bool {
+        true
+    }
+
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let Values { tile, values, survey, level } = *values;
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
