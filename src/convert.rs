@@ -11,6 +11,8 @@ mod encode;
 mod in_order;
 mod manifest;
 mod options;
+#[cfg(feature = "lethe")]
+mod pieces;
 mod place;
 mod plan;
 mod report;

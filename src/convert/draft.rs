@@ -73,7 +73,7 @@ impl<'m> Draft<'m> {
     /// The stored tensors that an encoded one becomes.
     #[cfg(feature = "lethe")]
     fn encode(item: Item<'m>, method: &dyn Method, label: String, to: TargetDtype) -> Result<Vec<Self>> {
-        let weight_dtype = dtype_of(&item, to);
+        let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, Item::Plain(_)));
         let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
             Item::Group(g) => (g.name, g.shape, g.parts.into_iter().map(|(_, t)| t).collect(), g.decoder),
             Item::Plain(t) => match Plain::of(&t) {
@@ -81,9 +81,11 @@ impl<'m> Draft<'m> {
                 None => return Self::copy(&t).map(|draft| vec![draft]),
             },
         };
+        // What is plain need not be rounded to its own type.
+        let rounded_to = if is_plain { TargetDtype::F32 } else { weight_dtype };
         let encoder = method.encoder(&Weight { name: &name, shape: &shape, dtype: weight_dtype })?;
         let stored = encoder.stored();
-        let encoding = Box::new(Encoding::new(name, shape, label, encoder, decoder, weight_dtype));
+        let encoding = Box::new(Encoding::new(name, shape, label, encoder, decoder, rounded_to));
         let source = parts.first().map_or(0, |t| t.info().source);
         let mut verify: Vec<Part<'m>> = parts.iter().map(Tensor::part).filter(|part| part.check().is_some()).collect();
         let mut body = Some((encoding.input.cut, Body::Encode(encoding)));

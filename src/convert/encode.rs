@@ -32,6 +32,9 @@ pub(super) struct Input<'m> {
     pub cut: Cut,
 }
 
+/// Values of the tiles of a job: side by side, they make longer runs of the output than one of them does.
+const JOB_VALUES: usize = 4 * TILE_VALUES;
+
 /// A tensor that is encoded.
 pub(super) struct Encoding<'m> {
     pub input: Input<'m>,
@@ -107,6 +110,30 @@ impl<'m> Encoding<'m> {
     pub(super) fn looks(&self) -> usize {
         let inputs = self.encoder.survey().is_some().then(|| self.inputs());
         inputs.into_iter().flatten().map(|input| input.cut.tiles()).sum()
+    }
+
+    /// Tiles of a job. They are of the same rows.
+    fn band(&self) -> usize {
+        let Cut { tile_rows, tile_cols, .. } = self.input.cut;
+        (JOB_VALUES / (tile_rows * tile_cols).max(1)).clamp(1, self.across())
+    }
+
+    /// Tiles beside each other.
+    fn across(&self) -> usize {
+        self.input.cut.cols.div_ceil(self.input.cut.tile_cols).max(1)
+    }
+
+    /// Number of the jobs that encode.
+    pub(super) fn jobs(&self) -> usize {
+        self.input.cut.tiles() / self.across() * self.across().div_ceil(self.band())
+    }
+
+    /// Numbers of the tiles of job `job`.
+    pub(super) fn tiles(&self, job: usize) -> Range<usize> {
+        let (across, band) = (self.across(), self.band());
+        let per_row = across.div_ceil(band);
+        let (row, first) = (job / per_row * across, job % per_row * band);
+        row + first..row + (first + band).min(across)
     }
 
     /// Everything that the first pass looks at.

@@ -118,7 +118,7 @@ impl<'m> Plan<'m> {
             let offset = offsets.next().copied().unwrap_or_default();
             let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
             let Draft { name, dtype, shape, body, cut, verify, .. } = draft;
-            first_job.push(first_job[first_job.len() - 1] + cut.tiles() + body.looks());
+            first_job.push(first_job[first_job.len() - 1] + body.jobs(&cut));
             outputs.push(Output {
                 name,
                 dtype,
@@ -173,12 +173,12 @@ impl<'m> Body<'m> {
         }
     }
 
-    /// Number of the jobs that come before those of its tiles.
-    fn looks(&self) -> usize {
+    /// Number of jobs: one for each tile, as a rule.
+    fn jobs(&self, cut: &Cut) -> usize {
         match self {
             #[cfg(feature = "lethe")]
-            Self::Encode(encoding) => encoding.looks(),
-            _ => 0,
+            Self::Encode(encoding) => encoding.looks() + encoding.jobs(),
+            _ => cut.tiles(),
         }
     }
 }

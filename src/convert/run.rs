@@ -83,6 +83,8 @@ struct Worker {
     output: Vec<u32>,
     #[cfg(feature = "lethe")]
     encoding: super::encode::Scratch,
+    #[cfg(feature = "lethe")]
+    pieces: super::pieces::Pieces,
 }
 
 impl Shared<'_> {
@@ -181,7 +183,8 @@ impl Shared<'_> {
         (job, no): (usize, usize),
         worker: &mut Worker,
     ) -> Result<u64> {
-        let Worker { input, encoding: scratch, .. } = worker;
+        let Worker { input, encoding: scratch, pieces, .. } = worker;
+        pieces.clear();
         let (looks, level) = (encoding.looks(), self.options.level);
         if no < looks {
             encoding.look(no, input, scratch, level)?;
@@ -196,10 +199,22 @@ impl Shared<'_> {
             }
         };
         let mut written = 0;
-        encoding.run(no - looks, survey, input, scratch, level, &mut |part, at, bytes| {
+        let mut write = |part: usize, at, bytes: &[u8]| {
             written += bytes.len() as u64;
             self.put(&self.plan.outputs[index + part], at, bytes)
-        })?;
+        };
+        let tiles = encoding.tiles(no - looks);
+        if tiles.len() == 1 {
+            encoding.run(tiles.start, survey, input, scratch, level, &mut write)?;
+            return Ok(written);
+        }
+        for tile in tiles {
+            encoding.run(tile, survey, input, scratch, level, &mut |part, at, bytes| {
+                pieces.add(part, at, bytes);
+                Ok(())
+            })?;
+        }
+        pieces.flush(write)?;
         Ok(written)
     }
 

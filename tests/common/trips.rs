@@ -131,7 +131,9 @@ pub const TABLE: &[(&str, &str, &str, usize, Share, Verdict)] = &[
     ("compressed_tensors", "tiny_fp8_dynamic", "fp8-channel", 0, Row, Bytes),
     ("compressed_tensors", "mxfp4 mxfp4_a16 tiny_mxfp4", "mxfp4", 0, Columns(32), Values),
     ("compressed_tensors", "mxfp8 tiny_mxfp8", "mxfp8", 0, Columns(32), Values),
-    ("compressed_tensors", "nvfp4_a16 tiny_nvfp4 consolidated_nvfp4", "nvfp4-ct", 0, Columns(16), Values),
+    ("compressed_tensors", "nvfp4_a16 consolidated_nvfp4", "nvfp4-ct", 0, Columns(16), Values),
+    // Projections that are fused had scales of their own.
+    ("compressed_tensors", "tiny_nvfp4", "nvfp4-ct", 0, Columns(16), E4M3),
     // -8 (-128) is the scale's largest multiple, and no code needs to have been it.
     ("compressed_tensors", "pack_b* pack_w* pack_old_* pack_actorder pack_0_9_groups", "w8a16", 0, Row, INT8),
     (
