@@ -1,5 +1,7 @@
 //! The pipeline: options, a plan that fixes every output byte, the workers that fill it, and the report.
 
+#[cfg(feature = "lethe")]
+mod bands;
 mod container;
 mod directory;
 #[cfg(feature = "lethe")]
@@ -11,8 +13,6 @@ mod encode;
 mod in_order;
 mod manifest;
 mod options;
-#[cfg(feature = "lethe")]
-mod pieces;
 mod place;
 mod plan;
 mod report;

@@ -5,6 +5,7 @@
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 
+use super::bands::Bands;
 use super::in_order::InOrder;
 use super::plan::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
@@ -19,8 +20,11 @@ use crate::{AnamnesisError, Result, TargetDtype};
 /// Values of a tile that encoders are given, unless their alignments want more.
 const TILE_VALUES: usize = SLAB_VALUES;
 
-/// Columns of a tile, where tall tiles are better than wide ones.
+/// Columns of a tile where the input runs across rows, so that tall tiles are better than wide ones.
 const NARROW: usize = 256;
+
+/// Columns of a tile where the output does: it is written band by band, so that both runs are long.
+const LOW: usize = 1024;
 
 /// Where values come from.
 #[derive(Clone)]
@@ -32,9 +36,6 @@ pub(super) struct Input<'m> {
     pub cut: Cut,
 }
 
-/// Values of the tiles of a job: side by side, they make longer runs of the output than one of them does.
-const JOB_VALUES: usize = 4 * TILE_VALUES;
-
 /// A tensor that is encoded.
 pub(super) struct Encoding<'m> {
     pub input: Input<'m>,
@@ -43,6 +44,8 @@ pub(super) struct Encoding<'m> {
     /// What it is encoded to, as people read it.
     pub scheme: String,
     pub encoder: Box<dyn Encode>,
+    /// Tiles that are encoded together.
+    pub bands: Bands,
     /// Other tensors, of which the same has to be known as of this one before the first is encoded.
     pub siblings: Vec<Input<'m>>,
     /// Whether codes are moved as they are, or why not, if both sides have such of the same kind.
@@ -98,7 +101,8 @@ impl<'m> Encoding<'m> {
         let families = decoder.family().zip(encoder.family()).filter(|_| (from.rows, from.cols) == (to.rows, to.cols));
         let moved = families.and_then(|(from, to)| from.fits(to));
         let (input, siblings) = (Input { name, decoder, dtype, cut }, vec![]);
-        Self { input, shape, scheme, encoder, siblings, moved, surveyed, distance }
+        let bands = Bands::new(&cut, to.transposed);
+        Self { input, shape, scheme, encoder, bands, siblings, moved, surveyed, distance }
     }
 
     /// Whether codes are moved as they are.
@@ -110,30 +114,6 @@ impl<'m> Encoding<'m> {
     pub(super) fn looks(&self) -> usize {
         let inputs = self.encoder.survey().is_some().then(|| self.inputs());
         inputs.into_iter().flatten().map(|input| input.cut.tiles()).sum()
-    }
-
-    /// Tiles of a job. They are of the same rows.
-    fn band(&self) -> usize {
-        let Cut { tile_rows, tile_cols, .. } = self.input.cut;
-        (JOB_VALUES / (tile_rows * tile_cols).max(1)).clamp(1, self.across())
-    }
-
-    /// Tiles beside each other.
-    fn across(&self) -> usize {
-        self.input.cut.cols.div_ceil(self.input.cut.tile_cols).max(1)
-    }
-
-    /// Number of the jobs that encode.
-    pub(super) fn jobs(&self) -> usize {
-        self.input.cut.tiles() / self.across() * self.across().div_ceil(self.band())
-    }
-
-    /// Numbers of the tiles of job `job`.
-    pub(super) fn tiles(&self, job: usize) -> Range<usize> {
-        let (across, band) = (self.across(), self.band());
-        let per_row = across.div_ceil(band);
-        let (row, first) = (job / per_row * across, job % per_row * band);
-        row + first..row + (first + band).min(across)
     }
 
     /// Everything that the first pass looks at.
@@ -299,7 +279,11 @@ fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
         true => (lcm(encoder.row_align, decoder.row_align), lcm(encoder.col_align, decoder.col_align).min(cols)),
         false => (encoder.row_align, encoder.col_align.min(cols)),
     };
-    let widest = if encoder.transposed || same && decoder.transposed { NARROW } else { TILE_VALUES / row_align };
+    let widest = match () {
+        () if same && decoder.transposed => NARROW,
+        () if encoder.transposed => LOW,
+        () => TILE_VALUES / row_align,
+    };
     let tile_cols = if cols <= widest { cols } else { round_down(widest, col_align).min(cols) };
     let tile_rows = round_down(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
     Cut { rows, cols, tile_rows, tile_cols: tile_cols.max(1) }

@@ -177,7 +177,7 @@ impl<'m> Body<'m> {
     fn jobs(&self, cut: &Cut) -> usize {
         match self {
             #[cfg(feature = "lethe")]
-            Self::Encode(encoding) => encoding.looks() + encoding.jobs(),
+            Self::Encode(encoding) => encoding.looks() + encoding.bands.jobs(),
             _ => cut.tiles(),
         }
     }

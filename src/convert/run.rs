@@ -84,7 +84,7 @@ struct Worker {
     #[cfg(feature = "lethe")]
     encoding: super::encode::Scratch,
     #[cfg(feature = "lethe")]
-    pieces: super::pieces::Pieces,
+    pieces: super::bands::Pieces,
 }
 
 impl Shared<'_> {
@@ -203,9 +203,9 @@ impl Shared<'_> {
             written += bytes.len() as u64;
             self.put(&self.plan.outputs[index + part], at, bytes)
         };
-        let tiles = encoding.tiles(no - looks);
-        if tiles.len() == 1 {
-            encoding.run(tiles.start, survey, input, scratch, level, &mut write)?;
+        let tiles = encoding.bands.tiles(no - looks);
+        if let (1, Some(tile)) = (tiles.len(), tiles.clone().next()) {
+            encoding.run(tile, survey, input, scratch, level, &mut write)?;
             return Ok(written);
         }
         for tile in tiles {
