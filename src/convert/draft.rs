@@ -293,20 +293,23 @@ fn choices(
     report: &mut Report,
 ) -> Result<Vec<Choice>> {
     let to = options.run.to;
-    let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, as_module(item), to)).collect();
+    let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, item.module(), to)).collect();
     let Choices { all: mut choices, notes } = choose(model, &subjects, forget, to)?;
     report.notes.extend(notes);
-    if resolution.items.iter().any(|item| as_module(item).is_some()) {
+    let is_refused = |item: &Item<'_>, choice: &Choice| item.module().is_some() && matches!(choice, Choice::Keep(_));
+    if resolution.items.iter().zip(&choices).any(|(item, choice)| is_refused(item, choice)) {
         let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, None, to)).collect();
         let others = choose(model, &subjects, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
-            let Item::Group(group) = item else { continue };
-            match (group.module.take(), &choice) {
-                (Some(module), Choice::Encode { .. }) => *group = *module,
-                (Some(_), Choice::Keep(_)) if matches!(other, Choice::Encode { .. }) => *choice = other,
-                _ => {}
+            if is_refused(item, choice) && matches!(other, Choice::Encode { .. }) {
+                *choice = other;
+                item.take_module();
             }
         }
+    }
+    for (item, choice) in resolution.items.iter_mut().zip(&choices) {
+        let module = matches!(choice, Choice::Encode { .. }).then(|| item.take_module()).flatten();
+        module.into_iter().for_each(|module| *item = Item::Group(module));
     }
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
@@ -343,15 +346,6 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
     match item {
         Item::Group(group) => group.keeps.unwrap_or(to),
         Item::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
-    }
-}
-
-/// What modules have instead of a parameter.
-#[cfg(feature = "lethe")]
-fn as_module<'a, 'm>(item: &'a Item<'m>) -> Option<&'a Group<'m>> {
-    match item {
-        Item::Group(group) => group.module.as_deref(),
-        Item::Plain(_) => None,
     }
 }
 

@@ -14,12 +14,30 @@ pub(crate) enum Item<'m> {
     Plain(Tensor<'m>),
 }
 
-impl Item<'_> {
+impl<'m> Item<'m> {
     /// Name in the output.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Group(group) => &group.name,
             Self::Plain(t) => t.name(),
+        }
+    }
+
+    /// What modules have instead of a parameter.
+    #[cfg(feature = "lethe")]
+    pub(crate) fn module(&self) -> Option<&Group<'m>> {
+        match self {
+            Self::Group(group) => group.module.as_deref(),
+            Self::Plain(_) => None,
+        }
+    }
+
+    /// The same, of which nothing is left.
+    #[cfg(feature = "lethe")]
+    pub(crate) fn take_module(&mut self) -> Option<Group<'m>> {
+        match self {
+            Self::Group(group) => group.module.take().map(|module| *module),
+            Self::Plain(_) => None,
         }
     }
 }
