@@ -3,8 +3,6 @@
 
 #[cfg(feature = "awq")]
 mod awq;
-#[cfg(any(feature = "bnb", feature = "qnat"))]
-mod blocks;
 #[cfg(feature = "bnb")]
 mod bnb;
 #[cfg(feature = "bnb")]

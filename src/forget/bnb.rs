@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use super::blocks::grid;
+use super::rows::grid_of_runs;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
 use crate::lethe::bnb::{FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels};
@@ -221,7 +221,7 @@ impl Encode for FourBit {
     fn grid(&self) -> Grid {
         let &Bnb4 { block, double, .. } = &self.method;
         let unit = if double { block * NESTED_BLOCK } else { block };
-        grid(self.rows, self.cols, unit, 4.0 + 64.0 / block as f64)
+        grid_of_runs(self.rows, self.cols, unit, 4.0 + 64.0 / block as f64)
     }
 
     fn survey(&self) -> Option<Survey> {

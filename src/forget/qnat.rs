@@ -3,7 +3,7 @@
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
-use super::blocks::grid;
+use super::rows::grid_of_runs;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
 use crate::lethe::qnat::{encode, encode_scale, step};
@@ -64,7 +64,7 @@ impl Encode for Blocks {
     }
 
     fn grid(&self) -> Grid {
-        grid(self.rows, self.cols, self.block, 4.0 + 64.0 / self.block as f64)
+        grid_of_runs(self.rows, self.cols, self.block, 4.0 + 64.0 / self.block as f64)
     }
 
     fn survey(&self) -> Option<Survey> {

@@ -1,11 +1,22 @@
-//! What encoders of rows share: where the bytes of a tile go, and stored tensors by name.
+//! What encoders share: how values may be cut, where the bytes of a tile go, and stored tensors by name.
 
 use super::{Put, Stored, Weight};
 use crate::scheme::Tile;
+#[cfg(any(feature = "bnb", feature = "qnat"))]
+use crate::scheme::{Grid, lcm};
 use crate::{Dtype, Result};
 
 /// Longest row that is encoded as a whole.
 pub(super) const LONGEST: usize = 1 << 19;
+
+/// How values may be cut whose blocks of `unit` run over all of them in order, whatever the rows: inside rows if those
+/// hold whole units, else between rows.
+#[cfg(any(feature = "bnb", feature = "qnat"))]
+pub(super) fn grid_of_runs(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
+    let inside = cols.is_multiple_of(unit);
+    let (row_align, col_align) = if inside { (1, unit) } else { (lcm(unit, cols) / cols, cols) };
+    Grid { rows, cols, row_align, col_align: col_align.max(1), load_bits, transposed: false }
+}
 
 /// A matrix of bytes, as a stored tensor, of which each value of the weight takes a part.
 pub(super) struct Matrix {
