@@ -23,7 +23,7 @@ pub(super) struct Bands {
 
 impl Bands {
     pub(super) fn new(cut: &Cut, is_turned: bool) -> Self {
-        let across = cut.cols.div_ceil(cut.tile_cols).max(1);
+        let across = cut.across().max(1);
         let down = cut.tiles() / across;
         let (slabs, end) = if is_turned { (SLABS[1], down) } else { (SLABS[0], across) };
         let len = (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
@@ -88,10 +88,13 @@ impl Pieces {
         self.pieces.sort_unstable();
         let follows = |a: &Piece, b: &Piece| a.output == b.output && a.at + a.len as u64 == b.at;
         for run in self.pieces.chunk_by(follows) {
-            self.run.clear();
-            for piece in run {
-                self.run.extend_from_slice(&self.bytes[piece.start..][..piece.len]);
+            let bytes = |piece: &Piece| &self.bytes[piece.start..][..piece.len];
+            if let [piece] = run {
+                write(piece.output, piece.at, bytes(piece))?;
+                continue;
             }
+            self.run.clear();
+            run.iter().for_each(|piece| self.run.extend_from_slice(bytes(piece)));
             write(run[0].output, run[0].at, &self.run)?;
         }
         self.clear();

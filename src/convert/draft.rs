@@ -244,7 +244,11 @@ fn report(model: &ParsedModel, resolution: &Resolution<'_>, options: &ConvertOpt
 /// Makes tensors that inference fuses siblings, if their encoders want that.
 #[cfg(feature = "lethe")]
 fn share(drafts: &mut [Draft<'_>]) {
-    let mut encodings: Vec<_> = drafts.iter_mut().filter_map(|draft| draft.body.encoding()).collect();
+    let encodings = drafts.iter_mut().filter_map(|draft| match &mut draft.body {
+        Body::Encode(encoding) => Some(encoding),
+        _ => None,
+    });
+    let mut encodings: Vec<_> = encodings.collect();
     let mut families: BTreeMap<(String, usize), Vec<usize>> = BTreeMap::new();
     for (i, encoding) in encodings.iter().enumerate().filter(|(_, encoding)| encoding.encoder.shares()) {
         if let Some((parent, number)) = fused(&encoding.input.name) {
@@ -352,10 +356,12 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
 /// What is chosen of: an item, or `module` in its stead.
 #[cfg(feature = "lethe")]
 fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtype) -> Subject<'a> {
-    let (name, shape, stored) = match (item, module) {
-        (_, Some(group)) => (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype()),
-        (Item::Group(group), _) => (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype()),
-        (Item::Plain(t), _) => (t.name(), t.shape(), t.dtype()),
+    let (name, shape, stored) = match item {
+        Item::Group(group) => {
+            let group = module.unwrap_or(group);
+            (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype())
+        }
+        Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
     };
     let weight = Weight { name, shape, dtype: dtype_of(item, to) };
     Subject { name: item.name(), weight, stored, is_group: matches!(item, Item::Group(_)) }

@@ -155,22 +155,13 @@ impl<'m> Plan<'m> {
     }
 }
 
-impl<'m> Body<'m> {
+impl Body<'_> {
     /// Whether the output before it, or one before that, makes it.
     pub(super) fn is_made_with_another(&self) -> bool {
         #[cfg(feature = "lethe")]
         return matches!(self, Self::Encoded);
         #[cfg(not(feature = "lethe"))]
         false
-    }
-
-    /// What encodes it.
-    #[cfg(feature = "lethe")]
-    pub(super) fn encoding(&mut self) -> Option<&mut super::encode::Encoding<'m>> {
-        match self {
-            Self::Encode(encoding) => Some(encoding),
-            _ => None,
-        }
     }
 
     /// Number of jobs: one for each tile, as a rule.
@@ -219,12 +210,17 @@ impl Cut {
         if self.rows == 0 || self.cols == 0 {
             return 0;
         }
-        self.rows.div_ceil(self.tile_rows) * self.cols.div_ceil(self.tile_cols)
+        self.rows.div_ceil(self.tile_rows) * self.across()
+    }
+
+    /// Number of tiles beside each other.
+    pub(super) fn across(&self) -> usize {
+        self.cols.div_ceil(self.tile_cols)
     }
 
     /// Tile number `i`.
     pub(super) fn tile(&self, i: usize) -> Tile {
-        let across = self.cols.div_ceil(self.tile_cols);
+        let across = self.across();
         let (row, col) = (i / across * self.tile_rows, i % across * self.tile_cols);
         let (end_row, end_col) = ((row + self.tile_rows).min(self.rows), (col + self.tile_cols).min(self.cols));
         Tile { rows: row..end_row, cols: col..end_col }

@@ -173,7 +173,7 @@ impl<'a, 'm> Stream<'a, 'm> {
         let output = &self.plan.outputs[i];
         let (tiles, threads) = (output.cut.tiles(), run::threads(self.options));
         // As many tiles as make whole rows.
-        let step = if output.cut.rows == 1 { 1 } else { output.cut.cols.div_ceil(output.cut.tile_cols) };
+        let step = if output.cut.rows == 1 { 1 } else { output.cut.across() };
         let most = most.saturating_mul(threads as u64);
         let mut no = 0;
         while no < tiles {

@@ -14,7 +14,6 @@ use crate::lethe::groups::Job;
 use crate::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
 use crate::remember::nvfp4::BLOCK;
 use crate::scheme::Grid;
-
 use crate::{Dtype, Result, TargetDtype};
 
 /// NVFP4, weights only.

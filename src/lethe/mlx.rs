@@ -85,19 +85,25 @@ fn e2m1(x: f32) -> u8 {
 /// FP4 as it is decoded.
 const FP4: E2M1 = E2M1 { factor: 1.0, plain_zero: false };
 
-/// How codes and scales of a mode are made. `#[inline(always)]`, all of it.
+/// How codes and scales of a mode are made: codes of FP4, unless it says otherwise. `#[inline(always)]`, all of it.
 trait Float {
     const GROUP: usize;
     /// The largest value of a code.
-    const LARGEST: f32;
+    const LARGEST: f32 = 6.0;
 
     /// The scale of a group that would be `scale`: as it is stored, what values are divided by, and what decoding makes
     /// of it.
     fn scale(scale: f32) -> (u8, f32, f32);
 
-    fn code(x: f32) -> u8;
+    #[inline(always)]
+    fn code(x: f32) -> u8 {
+        e2m1(x)
+    }
 
-    fn widen(code: u8) -> f32;
+    #[inline(always)]
+    fn widen(code: u8) -> f32 {
+        FP4.widen(u32::from(code))
+    }
 }
 
 /// An exponent as a scale.
@@ -114,21 +120,10 @@ struct Nvfp4;
 
 impl Float for Mxfp4 {
     const GROUP: usize = 32;
-    const LARGEST: f32 = 6.0;
 
     #[inline(always)]
     fn scale(scale: f32) -> (u8, f32, f32) {
         exponent(scale)
-    }
-
-    #[inline(always)]
-    fn code(x: f32) -> u8 {
-        e2m1(x)
-    }
-
-    #[inline(always)]
-    fn widen(code: u8) -> f32 {
-        FP4.widen(u32::from(code))
     }
 }
 
@@ -154,7 +149,6 @@ impl Float for Mxfp8 {
 
 impl Float for Nvfp4 {
     const GROUP: usize = 16;
-    const LARGEST: f32 = 6.0;
 
     #[inline(always)]
     fn scale(scale: f32) -> (u8, f32, f32) {
@@ -162,16 +156,6 @@ impl Float for Nvfp4 {
         let widened = E4M3::widen(stored);
         // What would be divided by zero gets code 0.
         (stored, if stored == 0 { f32::INFINITY } else { widened }, widened)
-    }
-
-    #[inline(always)]
-    fn code(x: f32) -> u8 {
-        e2m1(x)
-    }
-
-    #[inline(always)]
-    fn widen(code: u8) -> f32 {
-        FP4.widen(u32::from(code))
     }
 }
 
