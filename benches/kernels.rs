@@ -19,28 +19,49 @@ struct Part(&'static str, &'static str, Vec<usize>, Vec<u8>);
 fn codes(n: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
         (state >> 56) as u8
     };
     (0..n).map(|_| next() & 0x77).collect()
 }
 
 fn f32s(n: usize) -> Vec<u8> {
-    (0..n).flat_map(|i| (0.001 + (i % 97) as f32 * 1e-4).to_le_bytes()).collect()
+    (0..n)
+        .flat_map(|i| (0.001 + (i % 97) as f32 * 1e-4).to_le_bytes())
+        .collect()
 }
 
 fn f16s(n: usize) -> Vec<u8> {
-    (0..n).flat_map(|i| half::f16::from_f32(0.001 + (i % 97) as f32 * 1e-4).to_le_bytes()).collect()
+    (0..n)
+        .flat_map(|i| half::f16::from_f32(0.001 + (i % 97) as f32 * 1e-4).to_le_bytes())
+        .collect()
 }
 
 fn gptq(bits: usize, act_order: bool) -> Vec<Part> {
     let groups = COLS / 128;
     let group = |k: usize| if act_order { k * 31 % groups } else { k / 128 } as u32;
     vec![
-        Part("w.qweight", "I32", vec![COLS * bits / 32, ROWS], codes(COLS * ROWS * bits / 8)),
-        Part("w.qzeros", "I32", vec![groups, ROWS * bits / 32], codes(groups * ROWS * bits / 8)),
+        Part(
+            "w.qweight",
+            "I32",
+            vec![COLS * bits / 32, ROWS],
+            codes(COLS * ROWS * bits / 8),
+        ),
+        Part(
+            "w.qzeros",
+            "I32",
+            vec![groups, ROWS * bits / 32],
+            codes(groups * ROWS * bits / 8),
+        ),
         Part("w.scales", "F16", vec![groups, ROWS], f16s(groups * ROWS)),
-        Part("w.g_idx", "I32", vec![COLS], (0..COLS).flat_map(|k| group(k).to_le_bytes()).collect()),
+        Part(
+            "w.g_idx",
+            "I32",
+            vec![COLS],
+            (0..COLS).flat_map(|k| group(k).to_le_bytes()).collect(),
+        ),
     ]
 }
 
@@ -48,24 +69,43 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
     let n = ROWS * COLS;
     let fp8 = |dtype: &'static str, shape: Vec<usize>| {
         let scales = f32s(shape.iter().product());
-        vec![Part("w.weight", dtype, vec![ROWS, COLS], codes(n)), Part("w.weight_scale", "F32", shape, scales)]
+        vec![
+            Part("w.weight", dtype, vec![ROWS, COLS], codes(n)),
+            Part("w.weight_scale", "F32", shape, scales),
+        ]
     };
-    let state =
-        serde_json::json!({"quant_type": "nf4", "blocksize": 64, "shape": [ROWS, COLS]}).to_string().into_bytes();
+    let state = serde_json::json!({"quant_type": "nf4", "blocksize": 64, "shape": [ROWS, COLS]})
+        .to_string()
+        .into_bytes();
     let awq = vec![
         Part("w.qweight", "I32", vec![COLS, ROWS / 8], codes(n / 2)),
-        Part("w.qzeros", "I32", vec![COLS / 128, ROWS / 8], codes(n / 256)),
+        Part(
+            "w.qzeros",
+            "I32",
+            vec![COLS / 128, ROWS / 8],
+            codes(n / 256),
+        ),
         Part("w.scales", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
     ];
     let nf4 = vec![
         Part("w.weight", "U8", vec![n / 2, 1], codes(n / 2)),
         Part("w.weight.absmax", "F32", vec![n / 64], f32s(n / 64)),
         Part("w.weight.quant_map", "F32", vec![16], f32s(16)),
-        Part("w.weight.quant_state.bitsandbytes__nf4", "U8", vec![state.len()], state),
+        Part(
+            "w.weight.quant_state.bitsandbytes__nf4",
+            "U8",
+            vec![state.len()],
+            state,
+        ),
     ];
     let nvfp4 = vec![
         Part("w.weight", "U8", vec![ROWS, COLS / 2], codes(n / 2)),
-        Part("w.weight_scale", "F8_E4M3", vec![ROWS, COLS / 16], codes(n / 16)),
+        Part(
+            "w.weight_scale",
+            "F8_E4M3",
+            vec![ROWS, COLS / 16],
+            codes(n / 16),
+        ),
         Part("w.weight_scale_2", "F32", vec![], f32s(1)),
     ];
     vec![
@@ -82,7 +122,10 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("nf4", nf4),
         (
             "int8",
-            vec![Part("w.weight", "I8", vec![ROWS, COLS], codes(n)), Part("w.SCB", "F32", vec![ROWS], f32s(ROWS))],
+            vec![
+                Part("w.weight", "I8", vec![ROWS, COLS], codes(n)),
+                Part("w.SCB", "F32", vec![ROWS], f32s(ROWS)),
+            ],
         ),
         ("nvfp4", nvfp4),
     ]
@@ -121,23 +164,37 @@ fn gguf_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     GGML.iter().map(|&(name, number, block, size, scales)| {
         let mut bytes = codes(ROWS * COLS / block * size);
         for block in bytes.chunks_exact_mut(size) {
-            scales.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
+            scales
+                .iter()
+                .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
         }
         let shape = [COLS as u64, ROWS as u64];
-        (name, gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes).file())
+        (
+            name,
+            gguf::Gguf::default()
+                .tensor("w.weight", number, &shape, &bytes)
+                .file(),
+        )
     })
 }
 
 fn kernels(criterion: &mut Criterion) {
-    let files = schemes().into_iter().map(|(name, parts)| (name, file(&parts))).chain(gguf_files());
+    let files = schemes()
+        .into_iter()
+        .map(|(name, parts)| (name, file(&parts)))
+        .chain(gguf_files());
     for (name, file) in files {
         let model = anamnesis::parse_bytes(file).unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
             let recovery = model.recovery(RememberOptions::new(target)).unwrap();
             let mut group = criterion.benchmark_group(format!("{name}/{target}"));
-            group.throughput(Throughput::Elements((ROWS * COLS) as u64)).sample_size(20);
+            group
+                .throughput(Throughput::Elements((ROWS * COLS) as u64))
+                .sample_size(20);
             for level in levels() {
-                group.bench_function(format!("{level:?}"), |b| b.iter(|| decode(&recovery, level).unwrap()));
+                group.bench_function(format!("{level:?}"), |b| {
+                    b.iter(|| decode(&recovery, level).unwrap())
+                });
             }
             group.finish();
         }

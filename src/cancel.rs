@@ -32,6 +32,10 @@ impl CancelToken {
 
     /// `Err(Cancelled)` once the token is set.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_cancelled() { Err(AnamnesisError::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() {
+            Err(AnamnesisError::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 }

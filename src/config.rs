@@ -42,8 +42,14 @@ const PLACES: &[(&str, &[&str])] = &[
 pub(crate) const IN_METADATA: &str = "quantization_config";
 
 /// Lists of modules that stay unquantized, under the names that producers give them.
-const SKIP_KEYS: &[&str] =
-    &["modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules", "exclude"];
+const SKIP_KEYS: &[&str] = &[
+    "modules_to_not_convert",
+    "ignored_layers",
+    "ignore",
+    "exclude_modules",
+    "llm_int8_skip_modules",
+    "exclude",
+];
 
 /// Objects in a config whose first fitting entry counts.
 const ORDERED: &[&str] = &["dynamic", "extra_config", "module_quant_configs"];
@@ -98,50 +104,97 @@ impl QuantConfig {
             if !files.contains_key(file) {
                 files.insert(file, read_json(&dir.join(file), budget)?);
             }
-            let Some((root, text)) = files.get(file).and_then(Option::as_ref) else { continue };
+            let Some((root, text)) = files.get(file).and_then(Option::as_ref) else {
+                continue;
+            };
             if let Some(Value::Object(values)) = keys.iter().try_fold(root, |v, key| v.get(key)) {
-                let name = if keys.is_empty() { file.to_owned() } else { format!("{file}: {}", keys.join(".")) };
-                places.push(Place { name, values: values.clone(), order: order(text, keys, values) });
+                let name = if keys.is_empty() {
+                    file.to_owned()
+                } else {
+                    format!("{file}: {}", keys.join("."))
+                };
+                places.push(Place {
+                    name,
+                    values: values.clone(),
+                    order: order(text, keys, values),
+                });
             }
         }
         for file in module::maps(dir) {
             if let Some((Value::Object(values), _)) = read_json(&dir.join(&file), budget)? {
-                places.push(Place { name: file, values, ..Place::default() });
+                places.push(Place {
+                    name: file,
+                    values,
+                    ..Place::default()
+                });
             }
         }
-        let root = files.get("config.json").and_then(Option::as_ref).map(|(root, _)| root);
+        let root = files
+            .get("config.json")
+            .and_then(Option::as_ref)
+            .map(|(root, _)| root);
         let sizes = root.map(sizes::Sizes::new).unwrap_or_default();
         let patterns = patterns::Patterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
-        Ok(Self { places, sizes, patterns, directory, limits, ..Self::default() })
+        Ok(Self {
+            places,
+            sizes,
+            patterns,
+            directory,
+            limits,
+            ..Self::default()
+        })
     }
 
     /// Adds what a safetensors file's own metadata say: AutoGPTQ's (`gptq_bits`, …), or a whole config where no file
     /// has one.
     pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
-        let config = metadata.get(IN_METADATA).and_then(|text| serde_json::from_str(text).ok());
+        let config = metadata
+            .get(IN_METADATA)
+            .and_then(|text| serde_json::from_str(text).ok());
         if let Some(Value::Object(values)) = config.filter(|_| self.places.is_empty()) {
-            self.places.push(Place { name: format!("__metadata__: {IN_METADATA}"), values, ..Place::default() });
+            self.places.push(Place {
+                name: format!("__metadata__: {IN_METADATA}"),
+                values,
+                ..Place::default()
+            });
         }
         let text = |(key, value): (&String, &String)| {
-            Some((key.strip_prefix("gptq_")?.to_owned(), Value::String(value.clone())))
+            Some((
+                key.strip_prefix("gptq_")?.to_owned(),
+                Value::String(value.clone()),
+            ))
         };
         let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
         if values.contains_key("bits") || values.contains_key("group_size") {
             values.insert("quant_method".to_owned(), "gptq".into());
-            self.places.push(Place { name: "__metadata__".to_owned(), values, ..Place::default() });
+            self.places.push(Place {
+                name: "__metadata__".to_owned(),
+                values,
+                ..Place::default()
+            });
         }
     }
 
     /// Whether the index of a sharded model, beside this file, lists one of `names`.
     pub(crate) fn is_indexed(&self, names: &[String]) -> Result<bool> {
-        let Some(directory) = &self.directory else { return Ok(false) };
+        let Some(directory) = &self.directory else {
+            return Ok(false);
+        };
         let indexed = match self.indexed.get() {
             Some(indexed) => indexed,
             None => {
-                let index = read_json(&directory.join("model.safetensors.index.json"), &Budget::new(&self.limits))?;
-                let map = index.as_ref().and_then(|(index, _)| index.get("weight_map")?.as_object());
-                let names = map.into_iter().flat_map(|map| map.keys().cloned()).collect();
+                let index = read_json(
+                    &directory.join("model.safetensors.index.json"),
+                    &Budget::new(&self.limits),
+                )?;
+                let map = index
+                    .as_ref()
+                    .and_then(|(index, _)| index.get("weight_map")?.as_object());
+                let names = map
+                    .into_iter()
+                    .flat_map(|map| map.keys().cloned())
+                    .collect();
                 self.indexed.get_or_init(|| names)
             }
         };
@@ -169,18 +222,34 @@ impl QuantConfig {
     pub(crate) fn check(&self) -> Result<()> {
         let mut facts: Vec<(&str, &Place, String)> = Vec::new();
         for place in &self.places {
-            let format = |key: &str| place.text(&[key]).filter(|f| f.starts_with("gptq")).map(str::to_owned);
+            let format = |key: &str| {
+                place
+                    .text(&[key])
+                    .filter(|f| f.starts_with("gptq"))
+                    .map(str::to_owned)
+            };
             let found = [
                 ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
                 ("symmetry", place.flag("sym").map(|v| v.to_string())),
-                ("zero points", place.flag("zero_point").map(|v| v.to_string())),
+                (
+                    "zero points",
+                    place.flag("zero_point").map(|v| v.to_string()),
+                ),
                 ("checkpoint format", format("checkpoint_format")),
                 ("checkpoint format", format("format")),
                 (
                     "block size",
-                    place.get("weight_block_size").and_then(pair).map(|[rows, cols]| format!("[{rows}, {cols}]")),
+                    place
+                        .get("weight_block_size")
+                        .and_then(pair)
+                        .map(|[rows, cols]| format!("[{rows}, {cols}]")),
                 ),
-                ("group size", place.int(&["group_size", "q_group_size"]).map(|v| v.to_string())),
+                (
+                    "group size",
+                    place
+                        .int(&["group_size", "q_group_size"])
+                        .map(|v| v.to_string()),
+                ),
                 (
                     "method",
                     place
@@ -191,7 +260,9 @@ impl QuantConfig {
             ];
             for (what, value) in found {
                 let Some(value) = value else { continue };
-                if let Some((_, other, theirs)) = facts.iter().find(|(w, _, v)| *w == what && *v != value) {
+                if let Some((_, other, theirs)) =
+                    facts.iter().find(|(w, _, v)| *w == what && *v != value)
+                {
                     return Err(AnamnesisError::parse(format!(
                         "contradicting {what}: {theirs} in {}, {value} in {}",
                         other.name, place.name
@@ -204,7 +275,9 @@ impl QuantConfig {
     }
 
     fn first<'a, T>(&'a self, f: impl Fn(&'a Place) -> Option<T>) -> Option<(T, &'a str)> {
-        self.places.iter().find_map(|place| Some((f(place)?, place.name.as_str())))
+        self.places
+            .iter()
+            .find_map(|place| Some((f(place)?, place.name.as_str())))
     }
 
     /// `quant_method`, in lower case (`gptq`, `fp8`, `compressed-tensors`, …).
@@ -218,7 +291,12 @@ impl QuantConfig {
 
     /// Whether `quant_method` is AutoRound's.
     pub(crate) fn is_auto_round(&self) -> bool {
-        self.method().is_some_and(|method| matches!(method.as_str(), "auto-round" | "auto_round" | "intel/auto-round"))
+        self.method().is_some_and(|method| {
+            matches!(
+                method.as_str(),
+                "auto-round" | "auto_round" | "intel/auto-round"
+            )
+        })
     }
 
     /// A string under the first of `keys` that is there, with the place's name.
@@ -247,9 +325,15 @@ impl QuantConfig {
     #[must_use]
     pub fn skips(&self, module: &str) -> bool {
         let skipped = self.skipped.get_or_init(|| {
-            let lists = self.places.iter().flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
+            let lists = self
+                .places
+                .iter()
+                .flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
             let mut skips = Skips::default();
-            lists.flatten().filter_map(Value::as_str).for_each(|text| skips.add(text));
+            lists
+                .flatten()
+                .filter_map(Value::as_str)
+                .for_each(|text| skips.add(text));
             skips
         });
         skipped.has(module)
@@ -263,17 +347,25 @@ impl Place {
 
     /// The entries of the object under `key`, in the order of the file if that matters.
     fn entries(&self, key: &str) -> Vec<(&str, &Value)> {
-        let Some(map) = self.get(key).and_then(Value::as_object) else { return vec![] };
+        let Some(map) = self.get(key).and_then(Value::as_object) else {
+            return vec![];
+        };
         let entry = |(key, value)| (String::as_str(key), value);
         match self.order.iter().find(|(ordered, _)| *ordered == key) {
-            Some((_, keys)) => keys.iter().filter_map(|key| map.get_key_value(key)).map(entry).collect(),
+            Some((_, keys)) => keys
+                .iter()
+                .filter_map(|key| map.get_key_value(key))
+                .map(entry)
+                .collect(),
             None => map.iter().map(entry).collect(),
         }
     }
 
     fn int(&self, keys: &[&str]) -> Option<i64> {
         let value = keys.iter().find_map(|key| self.get(key))?;
-        value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
+        value
+            .as_i64()
+            .or_else(|| value.as_str()?.trim().parse().ok())
     }
 
     fn flag(&self, key: &str) -> Option<bool> {
@@ -296,8 +388,14 @@ fn flag(value: &Value) -> Option<bool> {
 }
 
 /// The keys, in their order, of what is [`ORDERED`] in `values`, which lie at `path` in `text`.
-fn order(text: &[u8], path: &[&str], values: &Map<String, Value>) -> Vec<(&'static str, Vec<String>)> {
-    let Ok(text) = std::str::from_utf8(text) else { return vec![] };
+fn order(
+    text: &[u8],
+    path: &[&str],
+    values: &Map<String, Value>,
+) -> Vec<(&'static str, Vec<String>)> {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return vec![];
+    };
     let in_order = |&key: &&'static str| {
         values.get(key).filter(|value| value.is_object())?;
         let path: Vec<&str> = path.iter().copied().chain([key]).collect();
@@ -322,9 +420,20 @@ mod tests {
     #[test]
     fn skip_patterns() {
         let skips = |pattern: &str, module: &str| {
-            let values = serde_json::json!({"ignore": [pattern]}).as_object().unwrap().clone();
-            let place = Place { name: "test".into(), values, ..Place::default() };
-            QuantConfig { places: vec![place], ..QuantConfig::default() }.skips(module)
+            let values = serde_json::json!({"ignore": [pattern]})
+                .as_object()
+                .unwrap()
+                .clone();
+            let place = Place {
+                name: "test".into(),
+                values,
+                ..Place::default()
+            };
+            QuantConfig {
+                places: vec![place],
+                ..QuantConfig::default()
+            }
+            .skips(module)
         };
         assert!(skips("lm_head", "lm_head"));
         assert!(skips("lm_head", "model.lm_head"));
@@ -341,25 +450,51 @@ mod tests {
     fn rules_for_modules() {
         let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
             "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;
-        let values = serde_json::from_slice::<Value>(json).unwrap().as_object().unwrap().clone();
-        let place = Place { name: "test".into(), order: order(json, &[], &values), values };
-        let config = QuantConfig { places: vec![place], ..QuantConfig::default() };
+        let values = serde_json::from_slice::<Value>(json)
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .clone();
+        let place = Place {
+            name: "test".into(),
+            order: order(json, &[], &values),
+            values,
+        };
+        let config = QuantConfig {
+            places: vec![place],
+            ..QuantConfig::default()
+        };
         let bits = |module: &str| config.at(module).int(&["bits"]).map(|(bits, _)| bits);
-        assert!(config.at("a.v_proj").skipped && config.at("a.gates").skipped && !config.at("a.q_proj").skipped);
+        assert!(
+            config.at("a.v_proj").skipped
+                && config.at("a.gates").skipped
+                && !config.at("a.q_proj").skipped
+        );
         // The first that fits, matched from the name's beginning; what it does not say is said of all.
-        assert_eq!((bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")), (Some(4), Some(8), Some(4)));
+        assert_eq!(
+            (bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")),
+            (Some(4), Some(8), Some(4))
+        );
         // A name before an expression, which is searched.
         assert_eq!((bits("a.up"), bits("b.a.up.c")), (Some(2), Some(3)));
-        assert_eq!((config.at("a.up").flag("sym"), config.at("b.up").flag("sym")), (Some(false), Some(true)));
+        assert_eq!(
+            (config.at("a.up").flag("sym"), config.at("b.up").flag("sym")),
+            (Some(false), Some(true))
+        );
     }
 
     #[test]
     fn metadata_of_autogptq() {
         let mut config = QuantConfig::default();
-        config
-            .add_metadata(&HashMap::from([("gptq_bits".into(), "8".into()), ("gptq_group_size".into(), "-1".into())]));
+        config.add_metadata(&HashMap::from([
+            ("gptq_bits".into(), "8".into()),
+            ("gptq_group_size".into(), "-1".into()),
+        ]));
         assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
-        assert_eq!(config.at("x").int(&["group_size"]), Some((-1, "__metadata__")));
+        assert_eq!(
+            config.at("x").int(&["group_size"]),
+            Some((-1, "__metadata__"))
+        );
         assert_eq!(config.method().as_deref(), Some("gptq"));
     }
 }

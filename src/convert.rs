@@ -61,7 +61,11 @@ impl ParsedModel {
     /// # Errors
     /// The first problem of the model, before anything is written; whatever is wrong with the output's
     /// place; I/O; cancellation. No output is left behind.
-    pub fn remember(&self, output: impl AsRef<Path>, options: impl Into<RememberOptions>) -> Result<Report> {
+    pub fn remember(
+        &self,
+        output: impl AsRef<Path>,
+        options: impl Into<RememberOptions>,
+    ) -> Result<Report> {
         self.recovery(options.into())?.write(output)
     }
 
@@ -82,7 +86,11 @@ impl ParsedModel {
     ///
     /// # Errors
     /// As [`remember`](Self::remember); a tensor that the container cannot hold.
-    pub fn convert(&self, output: impl AsRef<Path>, options: impl Into<ConvertOptions>) -> Result<Report> {
+    pub fn convert(
+        &self,
+        output: impl AsRef<Path>,
+        options: impl Into<ConvertOptions>,
+    ) -> Result<Report> {
         self.recovery(options)?.write(output)
     }
 
@@ -92,7 +100,11 @@ impl ParsedModel {
     /// # Errors
     /// As [`remember`](Self::remember); a value that the scheme cannot hold.
     #[cfg(feature = "lethe")]
-    pub fn forget(&self, output: impl AsRef<Path>, options: impl Into<ConvertOptions>) -> Result<Report> {
+    pub fn forget(
+        &self,
+        output: impl AsRef<Path>,
+        options: impl Into<ConvertOptions>,
+    ) -> Result<Report> {
         self.recovery(options)?.write(output)
     }
 
@@ -104,7 +116,11 @@ impl ParsedModel {
         let options = options.into().complete()?;
         let plan = Plan::new(self, &options)?;
         Budget::new(&self.limits).grow(plan.data_len, "the output's tensors")?;
-        Ok(Recovery { plan, model: self, options })
+        Ok(Recovery {
+            plan,
+            model: self,
+            options,
+        })
     }
 
     pub(crate) fn resolve(&self) -> Resolution<'_> {
@@ -127,7 +143,11 @@ impl Recovery<'_> {
     }
 
     fn directory(&self) -> directory::Work<'_, '_> {
-        directory::Work { plan: &self.plan, model: self.model, options: &self.options }
+        directory::Work {
+            plan: &self.plan,
+            model: self.model,
+            options: &self.options,
+        }
     }
 
     /// Bytes of memory that the work takes at most: its threads, and what describes the tensors.
@@ -149,14 +169,21 @@ impl Recovery<'_> {
     pub fn paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
         let (output, count) = (output.as_ref(), self.plan.files.len());
         if self.plan.is_directory {
-            return self.directory().names().iter().map(|name| output.join(name)).collect();
+            return self
+                .directory()
+                .names()
+                .iter()
+                .map(|name| output.join(name))
+                .collect();
         }
         if count == 1 {
             return vec![output.to_path_buf()];
         }
         let name = output.file_name().unwrap_or_default().to_string_lossy();
         let stem = name.strip_suffix(".gguf").unwrap_or(&name);
-        (1..=count).map(|no| output.with_file_name(format!("{stem}-{no:05}-of-{count:05}.gguf"))).collect()
+        (1..=count)
+            .map(|no| output.with_file_name(format!("{stem}-{no:05}-of-{count:05}.gguf")))
+            .collect()
     }
 
     /// Does it, into a file (or several); see [`ParsedModel::remember`].
@@ -164,7 +191,11 @@ impl Recovery<'_> {
     /// # Errors
     /// Whatever is wrong with the output's place; I/O; cancellation.
     pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
-        let Self { plan, model, options } = self;
+        let Self {
+            plan,
+            model,
+            options,
+        } = self;
         if plan.is_directory {
             let notes = self.directory().write(output.as_ref())?;
             let mut report = self.done();
@@ -172,17 +203,30 @@ impl Recovery<'_> {
             return Ok(report);
         }
         if options.part.is_some() {
-            return Err(AnamnesisError::unsupported("part", "only a directory of safetensors is made in parts"));
+            return Err(AnamnesisError::unsupported(
+                "part",
+                "only a directory of safetensors is made in parts",
+            ));
         }
         if options.resume {
-            return Err(AnamnesisError::unsupported("resume", "only a directory of safetensors can be continued"));
+            return Err(AnamnesisError::unsupported(
+                "resume",
+                "only a directory of safetensors can be continued",
+            ));
         }
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
-            let place = Place { force: options.force, inputs: &inputs, space: plan.report.output_bytes };
+            let place = Place {
+                force: options.force,
+                inputs: &inputs,
+                space: plan.report.output_bytes,
+            };
             let file = OutputFile::create(path, planned.len, &place)?;
-            planned.pieces.iter().try_for_each(|(at, piece)| file.write_at(*at, piece))?;
+            planned
+                .pieces
+                .iter()
+                .try_for_each(|(at, piece)| file.write_at(*at, piece))?;
             files.push(file);
         }
         run::run(plan, plan.all(), &files, options, &AtomicU64::new(0))?;
@@ -215,13 +259,26 @@ impl Recovery<'_> {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let plan = &self.plan;
         let [file] = plan.files.as_slice() else {
-            return Err(AnamnesisError::unsupported("an output in several files", "it cannot be made in memory"));
+            return Err(AnamnesisError::unsupported(
+                "an output in several files",
+                "it cannot be made in memory",
+            ));
         };
         let sink = Mutex::new(zeroed(file.len, "an output")?);
-        file.pieces.iter().try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
-        run::run(plan, plan.all(), &sink, &self.options.run, &AtomicU64::new(0))?;
+        file.pieces
+            .iter()
+            .try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
+        run::run(
+            plan,
+            plan.all(),
+            &sink,
+            &self.options.run,
+            &AtomicU64::new(0),
+        )?;
         run::patch(plan, &sink)?;
-        Ok(sink.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+        Ok(sink
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
 
@@ -236,8 +293,18 @@ impl Recovery<'_> {
                 Ok(())
             }
         }
-        let options = RememberOptions { level, threads: Some(1), ..self.options.run.clone() };
-        run::run(&self.plan, self.plan.all(), &Nowhere, &options, &AtomicU64::new(0))
+        let options = RememberOptions {
+            level,
+            threads: Some(1),
+            ..self.options.run.clone()
+        };
+        run::run(
+            &self.plan,
+            self.plan.all(),
+            &Nowhere,
+            &options,
+            &AtomicU64::new(0),
+        )
     }
 }
 
@@ -246,10 +313,20 @@ fn verify(planned: &PlannedFile, file: &OutputFile) -> Result<()> {
     let source = Source::from_file(file.file())?;
     // Of a file with checksums among its headers, the end is left out: those places were patched.
     let (at, piece) = &planned.pieces[0];
-    let mut header = vec![0; if planned.pieces.len() == 1 { piece.len() } else { 14 }];
+    let mut header = vec![
+        0;
+        if planned.pieces.len() == 1 {
+            piece.len()
+        } else {
+            14
+        }
+    ];
     source.read_at(*at, &mut header)?;
     if !piece.starts_with(&header) || source.len() != Some(planned.len) {
-        return Err(std::io::Error::other("the output reads back differently from what was written").into());
+        return Err(std::io::Error::other(
+            "the output reads back differently from what was written",
+        )
+        .into());
     }
     Ok(())
 }

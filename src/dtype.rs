@@ -203,10 +203,15 @@ impl Dtype {
     /// `Unsupported` if the type is unknown; `Parse` if they are no whole blocks or bytes, or overflow.
     pub fn byte_size_for_n_elements(self, n: u64) -> Result<u64> {
         if self.row().kind == Kind::Unknown {
-            return Err(AnamnesisError::unsupported(format!("GGUF {self}"), "its size is unknown"));
+            return Err(AnamnesisError::unsupported(
+                format!("GGUF {self}"),
+                "its size is unknown",
+            ));
         }
         let bytes = usize::try_from(n).ok().and_then(|n| self.byte_len(&[n]));
-        bytes.map(|bytes| bytes as u64).ok_or_else(|| AnamnesisError::parse(format!("{n} elements of {self}")))
+        bytes
+            .map(|bytes| bytes as u64)
+            .ok_or_else(|| AnamnesisError::parse(format!("{n} elements of {self}")))
     }
 
     /// Elements that are stored together: 1, or the block of a ggml type. Rows are whole blocks.
@@ -248,7 +253,11 @@ impl Dtype {
 
     /// The type with number `id` in GGUF files.
     pub(crate) fn from_ggml(id: u32) -> Self {
-        Self::ALL.iter().copied().find(|d| d.row().ggml == Some(id)).unwrap_or(Self::UnknownGgml(id))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|d| d.row().ggml == Some(id))
+            .unwrap_or(Self::UnknownGgml(id))
     }
 
     /// The number that GGUF files have for this type.
@@ -267,7 +276,9 @@ impl Dtype {
     /// Bytes of `shape` at this dtype; `None` if it overflows, does not end on a byte, or has rows that are
     /// not whole blocks.
     pub(crate) fn byte_len(self, shape: &[usize]) -> Option<usize> {
-        let Row { block, bits, kind, .. } = *self.row();
+        let Row {
+            block, bits, kind, ..
+        } = *self.row();
         if block > 1 && !shape.last().unwrap_or(&1).is_multiple_of(block) || kind == Kind::Unknown {
             return None;
         }
@@ -287,7 +298,10 @@ impl fmt::Display for Dtype {
 }
 
 impl serde::Serialize for Dtype {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
@@ -296,7 +310,10 @@ impl TryFrom<safetensors::Dtype> for Dtype {
     type Error = AnamnesisError;
 
     fn try_from(dtype: safetensors::Dtype) -> Result<Self> {
-        let found = Self::ALL.iter().copied().find(|d| d.row().safetensors == Some(dtype));
+        let found = Self::ALL
+            .iter()
+            .copied()
+            .find(|d| d.row().safetensors == Some(dtype));
         found.ok_or_else(|| AnamnesisError::unsupported(dtype.to_string(), "unknown dtype"))
     }
 }
@@ -308,7 +325,9 @@ mod tests {
     #[test]
     fn names_and_sizes_are_those_of_safetensors() {
         for &dtype in Dtype::ALL {
-            let Some(theirs) = dtype.row().safetensors else { continue };
+            let Some(theirs) = dtype.row().safetensors else {
+                continue;
+            };
             assert_eq!(dtype.name(), theirs.to_string());
             assert_eq!(dtype.bits(), theirs.bitsize());
             assert_eq!(Dtype::try_from(theirs).unwrap(), dtype);
@@ -318,7 +337,13 @@ mod tests {
     #[test]
     fn ggml_numbers_are_unique() {
         for id in 0..64 {
-            assert!(Dtype::ALL.iter().filter(|d| d.row().ggml == Some(id)).count() <= 1);
+            assert!(
+                Dtype::ALL
+                    .iter()
+                    .filter(|d| d.row().ggml == Some(id))
+                    .count()
+                    <= 1
+            );
             assert_eq!(Dtype::from_ggml(id).ggml_id(), Some(id));
         }
     }

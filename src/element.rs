@@ -41,7 +41,11 @@ impl Element for bf16 {
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
         // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet.
         let nan = (bits >> 16) | 0x40;
-        let out = if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded };
+        let out = if bits & 0x7fff_ffff > 0x7f80_0000 {
+            nan
+        } else {
+            rounded
+        };
         bf16::from_bits(out as u16)
     }
 
@@ -61,9 +65,14 @@ impl Element for f16 {
         let sign = bits & 0x8000_0000;
         let abs = bits ^ sign;
         // Below 2^-14 one float addition aligns and rounds the mantissa.
-        let small = (f32::from_bits(abs) + f32::from_bits(SUBNORMAL_MAGIC)).to_bits().wrapping_sub(SUBNORMAL_MAGIC);
+        let small = (f32::from_bits(abs) + f32::from_bits(SUBNORMAL_MAGIC))
+            .to_bits()
+            .wrapping_sub(SUBNORMAL_MAGIC);
         // Rebias 127 to 15 and round to nearest even; may carry into infinity, as it should.
-        let normal = abs.wrapping_sub(112 << 23).wrapping_add(0xfff + ((abs >> 13) & 1)) >> 13;
+        let normal = abs
+            .wrapping_sub(112 << 23)
+            .wrapping_add(0xfff + ((abs >> 13) & 1))
+            >> 13;
         let special = if abs > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
         let out = if abs < 113 << 23 { small } else { normal };
         let out = if abs >= 143 << 23 { special } else { out };
@@ -85,8 +94,13 @@ pub(crate) fn f32_from_f16(bits: u16) -> f32 {
     let exponent = shifted & (0x7c00 << 13);
     let normal = shifted + (112 << 23);
     let special = shifted + (224 << 23);
-    let subnormal = (f32::from_bits(normal + (1 << 23)) - f32::from_bits(SUBNORMAL_MAGIC)).to_bits();
-    let out = if exponent == 0x7c00 << 13 { special } else { normal };
+    let subnormal =
+        (f32::from_bits(normal + (1 << 23)) - f32::from_bits(SUBNORMAL_MAGIC)).to_bits();
+    let out = if exponent == 0x7c00 << 13 {
+        special
+    } else {
+        normal
+    };
     let out = if exponent == 0 { subnormal } else { out };
     f32::from_bits(out | (h & 0x8000) << 16)
 }
@@ -152,15 +166,31 @@ mod tests {
     #[test]
     fn rounding_equals_half_everywhere() {
         for high in 0..=u16::MAX {
-            for low in [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff] {
+            for low in [
+                0u32, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001,
+                0xffff,
+            ] {
                 let x = f32::from_bits(u32::from(high) << 16 | low);
-                let (b, h) = (<bf16 as Element>::from_f32(x), <f16 as Element>::from_f32(x));
+                let (b, h) = (
+                    <bf16 as Element>::from_f32(x),
+                    <f16 as Element>::from_f32(x),
+                );
                 if x.is_nan() {
                     assert!(b.is_nan() && h.is_nan(), "{:08x}", x.to_bits());
                     continue;
                 }
-                assert_eq!(b.to_bits(), bf16::from_f32(x).to_bits(), "{:08x}", x.to_bits());
-                assert_eq!(h.to_bits(), f16::from_f32_const(x).to_bits(), "{:08x}", x.to_bits());
+                assert_eq!(
+                    b.to_bits(),
+                    bf16::from_f32(x).to_bits(),
+                    "{:08x}",
+                    x.to_bits()
+                );
+                assert_eq!(
+                    h.to_bits(),
+                    f16::from_f32_const(x).to_bits(),
+                    "{:08x}",
+                    x.to_bits()
+                );
             }
         }
     }
@@ -169,7 +199,10 @@ mod tests {
     fn widening_equals_half_everywhere() {
         for bits in 0..=u16::MAX {
             let (ours, theirs) = (f32_from_f16(bits), f16::from_bits(bits).to_f32_const());
-            assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{bits:04x}");
+            assert!(
+                ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(),
+                "{bits:04x}"
+            );
         }
     }
 }

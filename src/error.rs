@@ -36,7 +36,11 @@ pub enum AnamnesisError {
         message: String,
     },
     /// A pickle names a global that is not on the allow-list.
-    #[error("disallowed pickle global `{}.{}` (potential code execution)", short(module), short(name))]
+    #[error(
+        "disallowed pickle global `{}.{}` (potential code execution)",
+        short(module),
+        short(name)
+    )]
     DisallowedGlobal {
         /// Module of the global.
         module: String,
@@ -57,28 +61,37 @@ pub type Result<T> = std::result::Result<T, AnamnesisError>;
 impl AnamnesisError {
     /// A [`Parse`](Self::Parse) error.
     pub(crate) fn parse(reason: impl Into<String>) -> Self {
-        Self::Parse { reason: reason.into() }
+        Self::Parse {
+            reason: reason.into(),
+        }
     }
 
     /// An [`Unsupported`](Self::Unsupported) error.
     pub(crate) fn unsupported(format: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::Unsupported { format: format.into(), detail: detail.into() }
+        Self::Unsupported {
+            format: format.into(),
+            detail: detail.into(),
+        }
     }
 
     /// The same error with `what` before its text, where that is about the input.
     pub(crate) fn about(self, what: impl std::fmt::Display) -> Self {
         match self {
             Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
-            Self::LimitExceeded { limit, message } => {
-                Self::LimitExceeded { limit, message: format!("{what}: {message}") }
-            }
+            Self::LimitExceeded { limit, message } => Self::LimitExceeded {
+                limit,
+                message: format!("{what}: {message}"),
+            },
             other => other,
         }
     }
 
     /// An I/O error that names the file.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
-        Self::Io(std::io::Error::new(error.kind(), format!("{}: {error}", printable(&path.to_string_lossy()))))
+        Self::Io(std::io::Error::new(
+            error.kind(),
+            format!("{}: {error}", printable(&path.to_string_lossy())),
+        ))
     }
 }
 
@@ -132,7 +145,10 @@ mod tests {
     #[test]
     fn messages_are_safe_for_a_terminal() {
         let error = AnamnesisError::parse("tensor `a\u{1b}[31m\u{202e}b\n`");
-        assert_eq!(error.to_string(), "parse error: tensor `a\\u{1b}[31m\\u{202e}b\\u{a}`");
+        assert_eq!(
+            error.to_string(),
+            "parse error: tensor `a\\u{1b}[31m\\u{202e}b\\u{a}`"
+        );
         let long = AnamnesisError::parse("x".repeat(5000)).to_string();
         assert!(long.ends_with("… (2952 more characters)"), "{long}");
     }

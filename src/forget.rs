@@ -59,7 +59,9 @@ pub(crate) struct Weight<'a> {
 impl Weight<'_> {
     /// Number of rows, all dimensions but the last together.
     pub(crate) fn rows(&self) -> usize {
-        self.shape.split_last().map_or(1, |(_, outer)| outer.iter().product())
+        self.shape
+            .split_last()
+            .map_or(1, |(_, outer)| outer.iter().product())
     }
 
     /// Length of a row.
@@ -137,7 +139,13 @@ pub(crate) trait Encode: Send + Sync {
     }
 
     /// Stores codes of its family that another scheme had, as [`encode`](Self::encode) does those that it makes.
-    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn pack(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let _ = (tile, codes, level, put);
         Ok(())
     }

@@ -89,8 +89,19 @@ impl ParsedModel {
         let resolution = self.resolve();
         let roles = roles_of(self, &resolution);
         let output_dtype = TargetDtype::BF16;
-        let with_role = |role: TensorRole| self.tensors().zip(&roles).filter(move |(_, r)| **r == role).map(|(t, _)| t);
-        let dtypes = |role| with_role(role).map(|t| t.dtype()).collect::<BTreeSet<_>>().into_iter().collect();
+        let with_role = |role: TensorRole| {
+            self.tensors()
+                .zip(&roles)
+                .filter(move |(_, r)| **r == role)
+                .map(|(t, _)| t)
+        };
+        let dtypes = |role| {
+            with_role(role)
+                .map(|t| t.dtype())
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect()
+        };
         let count = |role| with_role(role).count();
         let schemes = schemes(&resolution);
         let most = schemes.iter().rev().max_by_key(|s| s.tensors);
@@ -125,10 +136,19 @@ impl ParsedModel {
 fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole> {
     let mut roles = vec![TensorRole::Passthrough; model.tensors.len()];
     for group in resolution.groups() {
-        group.parts.iter().for_each(|&(role, t)| roles[t.index] = role);
+        group
+            .parts
+            .iter()
+            .for_each(|&(role, t)| roles[t.index] = role);
     }
-    resolution.dropped.iter().for_each(|t| roles[t.index] = crate::scheme::role_of_dropped(t.name()));
-    resolution.problems.iter().for_each(|p| roles[p.tensor.index] = p.role);
+    resolution
+        .dropped
+        .iter()
+        .for_each(|t| roles[t.index] = crate::scheme::role_of_dropped(t.name()));
+    resolution
+        .problems
+        .iter()
+        .for_each(|p| roles[p.tensor.index] = p.role);
     roles
 }
 
@@ -146,17 +166,27 @@ const OPTIMIZER: &[&str] = &[
 ];
 
 fn optimizer(model: &ParsedModel) -> impl Iterator<Item = Tensor<'_>> {
-    model.tensors().filter(|t| t.name().split_once('.').is_some_and(|(root, _)| OPTIMIZER.contains(&root)))
+    model.tensors().filter(|t| {
+        t.name()
+            .split_once('.')
+            .is_some_and(|(root, _)| OPTIMIZER.contains(&root))
+    })
 }
 
 fn problems(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<String> {
     let skipped = model.skipped.iter().map(|s| s.error().to_string());
-    skipped.chain(resolution.problems.iter().map(|p| p.error.to_string())).collect()
+    skipped
+        .chain(resolution.problems.iter().map(|p| p.error.to_string()))
+        .collect()
 }
 
 fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
     let mut schemes = Vec::new();
-    let failed = resolution.problems.iter().map(|p| p.scheme).filter(|&scheme| scheme != QuantScheme::Unquantized);
+    let failed = resolution
+        .problems
+        .iter()
+        .map(|p| p.scheme)
+        .filter(|&scheme| scheme != QuantScheme::Unquantized);
     resolution
         .groups()
         .map(|group| group.scheme)
@@ -170,9 +200,14 @@ fn dequantized_size(resolution: &Resolution<'_>, to: TargetDtype) -> u64 {
     let plain = |t: &Tensor<'_>| t.info().len;
     let items = resolution.items.iter().map(|item| match item {
         Item::Plain(t) => plain(t),
-        Item::Group(group) => group.shape.iter().fold(to.byte_size() as u64, |n, &d| n.saturating_mul(d as u64)),
+        Item::Group(group) => group
+            .shape
+            .iter()
+            .fold(to.byte_size() as u64, |n, &d| n.saturating_mul(d as u64)),
     });
-    items.chain(resolution.problems.iter().map(|p| plain(&p.tensor))).fold(0, u64::saturating_add)
+    items
+        .chain(resolution.problems.iter().map(|p| plain(&p.tensor)))
+        .fold(0, u64::saturating_add)
 }
 
 impl fmt::Display for InspectInfo {
@@ -184,7 +219,11 @@ impl fmt::Display for InspectInfo {
                     writeln!(
                         f,
                         "{}{} ({} tensors)",
-                        if i == 0 { "Format:      " } else { "             " },
+                        if i == 0 {
+                            "Format:      "
+                        } else {
+                            "             "
+                        },
                         s.scheme,
                         s.tensors
                     )?;
@@ -193,27 +232,56 @@ impl fmt::Display for InspectInfo {
         }
         write!(f, "Quantized:   {} tensors (weights)", self.quantized)?;
         if self.scales > 0 {
-            write!(f, " + {} scale tensors ({})", self.scales, names(&self.scale_dtypes))?;
+            write!(
+                f,
+                " + {} scale tensors ({})",
+                self.scales,
+                names(&self.scale_dtypes)
+            )?;
         }
         writeln!(f)?;
-        writeln!(f, "Passthrough: {} tensors (norms, embeddings)", self.passthrough)?;
+        writeln!(
+            f,
+            "Passthrough: {} tensors (norms, embeddings)",
+            self.passthrough
+        )?;
         let optional = [
             ("Zero-points: ", self.zeropoints, ""),
             ("Group index: ", self.group_indices, " (activation-order)"),
             ("Quant maps:  ", self.quant_maps, " (lookup tables)"),
-            ("Nested:      ", self.nested_scales, " (double-quant absmax)"),
+            (
+                "Nested:      ",
+                self.nested_scales,
+                " (double-quant absmax)",
+            ),
         ];
         for (label, n, what) in optional.into_iter().filter(|(_, n, _)| *n > 0) {
             writeln!(f, "{label}{n} tensors{what}")?;
         }
         if self.optimizer > 0 {
             let size = format_bytes(self.optimizer_size);
-            writeln!(f, "Optimizer:   {} of these tensors are its state ({size})", self.optimizer)?;
+            writeln!(
+                f,
+                "Optimizer:   {} of these tensors are its state ({size})",
+                self.optimizer
+            )?;
         }
-        let (now, then) = (format_bytes(self.current_size), format_bytes(self.dequantized_size));
-        write!(f, "Size:        {now} ({}) -> {then} ({})", self.family(), self.output_dtype)?;
+        let (now, then) = (
+            format_bytes(self.current_size),
+            format_bytes(self.dequantized_size),
+        );
+        write!(
+            f,
+            "Size:        {now} ({}) -> {then} ({})",
+            self.family(),
+            self.output_dtype
+        )?;
         if self.quantized > 0 && self.problems.is_empty() {
-            write!(f, "\nLethe took:  ~{} of precision", format_bytes(self.lethe_took()))?;
+            write!(
+                f,
+                "\nLethe took:  ~{} of precision",
+                format_bytes(self.lethe_took())
+            )?;
         }
         for note in self.notes.iter().take(MAX_PROBLEMS) {
             write!(f, "\nNote:        {}", printable(note))?;
@@ -240,13 +308,21 @@ impl InspectInfo {
                 families.push(s.scheme.family());
             }
         }
-        if families.is_empty() { "unquantized".to_owned() } else { families.join(", ") }
+        if families.is_empty() {
+            "unquantized".to_owned()
+        } else {
+            families.join(", ")
+        }
     }
 }
 
 /// `dtypes` in one line.
 pub(crate) fn names(dtypes: &[Dtype]) -> String {
-    dtypes.iter().map(Dtype::to_string).collect::<Vec<_>>().join(", ")
+    dtypes
+        .iter()
+        .map(Dtype::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// `bytes` for people: `1.22 GB`, `345 MB`, `1.5 KB`, `12 B`, in powers of 1024.

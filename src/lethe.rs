@@ -32,10 +32,11 @@ mod tests;
 pub use self::bnb::{FP4_CODEBOOK, NF4_CODEBOOK};
 #[cfg(feature = "bnb")]
 pub use self::bytes::{
-    encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
+    encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax,
+    encode_bnb4_double_quant,
 };
 #[cfg(feature = "bnb")]
 pub use crate::forget::bnb_file::{
-    BnbNf4WriteStats, BnbWriteInput, NF4_BLOCK_SIZE, classify_inputs, is_eligible_for_nf4, write_bnb_nf4_safetensors,
-    write_bnb_nf4_safetensors_bytes,
+    BnbNf4WriteStats, BnbWriteInput, NF4_BLOCK_SIZE, classify_inputs, is_eligible_for_nf4,
+    write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
 };

@@ -69,8 +69,8 @@ mod write;
 pub use cancel::CancelToken;
 pub use config::QuantConfig;
 pub use convert::{
-    ConvertOptions, ConvertTarget, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery, RememberOptions, Report,
-    SchemeCount, TensorErrors, finish_parts,
+    ConvertOptions, ConvertTarget, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery,
+    RememberOptions, Report, SchemeCount, TensorErrors, finish_parts,
 };
 #[cfg(feature = "gguf")]
 pub use dtype::Dtype as GgufType;
@@ -81,35 +81,40 @@ pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
 #[cfg(feature = "bnb")]
 pub use lethe::{
-    BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK, classify_inputs, encode_bnb_int8,
-    encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
-    is_eligible_for_nf4, write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
+    BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK, classify_inputs,
+    encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax,
+    encode_bnb4_double_quant, is_eligible_for_nf4, write_bnb_nf4_safetensors,
+    write_bnb_nf4_safetensors_bytes,
 };
 pub use limits::ParseLimits;
 pub use model::{ParsedModel, Tensor};
 #[cfg(feature = "ollama")]
 pub use parse::resolve_ollama_model;
 pub use parse::{
-    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig, SafetensorsHeader, TensorEntry,
-    parse, parse_bytes, parse_bytes_with_limits, parse_safetensors_header, parse_safetensors_header_from_reader,
-    parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits, parse_with_limits,
+    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
+    SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_bytes_with_limits,
+    parse_safetensors_header, parse_safetensors_header_from_reader,
+    parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
+    parse_with_limits,
 };
 #[cfg(feature = "gguf")]
 pub use parse::{
-    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensor,
-    GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
-    parse_gguf_kv_arg, parse_gguf_metadata_json, parse_gguf_with_limits,
+    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue,
+    GgufTensor, GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf,
+    parse_gguf_front_matter_from_reader, parse_gguf_kv_arg, parse_gguf_metadata_json,
+    parse_gguf_with_limits,
 };
 #[cfg(feature = "npz")]
 pub use parse::{
-    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
-    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes, parse_npz_with_limits,
+    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader,
+    npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+    parse_npz_with_limits,
 };
 #[cfg(feature = "pth")]
 pub use parse::{
     ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
-    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader, parse_pth_with_limits,
-    pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader,
+    parse_pth_with_limits, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
 };
 #[cfg(feature = "awq")]
 pub use remember::dequantize_awq_to_bf16;
@@ -117,7 +122,9 @@ pub use remember::dequantize_awq_to_bf16;
 pub use remember::dequantize_gptq_to_bf16;
 #[cfg(feature = "bnb")]
 pub use remember::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
-pub use remember::{dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16};
+pub use remember::{
+    dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16,
+};
 #[cfg(feature = "gguf")]
 pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
 pub use scheme::{Fp8Format, Granularity, QuantScheme, TensorRole};

@@ -38,7 +38,12 @@ impl ParseLimits {
     /// No bounds but the permanent caps.
     #[must_use]
     pub const fn unbounded() -> Self {
-        Self { single_alloc: u64::MAX, total: u64::MAX, items: u64::MAX, ratio: u64::MAX }
+        Self {
+            single_alloc: u64::MAX,
+            total: u64::MAX,
+            items: u64::MAX,
+            ratio: u64::MAX,
+        }
     }
 
     /// Bounds the bytes of any one piece of memory whose size a file declares.
@@ -111,7 +116,11 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(limits: &ParseLimits) -> Self {
-        Self { limits: limits.clone(), total: Cell::new(0), items: Cell::new(0) }
+        Self {
+            limits: limits.clone(),
+            total: Cell::new(0),
+            items: Cell::new(0),
+        }
     }
 
     /// An account that bounds nothing.
@@ -132,37 +141,63 @@ impl Budget {
 
     /// Whether a piece of memory may have so many bytes, which are charged as it grows.
     pub(crate) fn single(&self, bytes: u64, what: impl Display) -> Result<()> {
-        cap("max_single_alloc_bytes", bytes, self.limits.single_alloc, format_args!("bytes for {what}"))
+        cap(
+            "max_single_alloc_bytes",
+            bytes,
+            self.limits.single_alloc,
+            format_args!("bytes for {what}"),
+        )
     }
 
     /// Charges what is taken in many small pieces.
     pub(crate) fn grow(&self, bytes: u64, what: impl Display) -> Result<()> {
         self.total.set(self.total.get().saturating_add(bytes));
-        cap("max_total_bytes", self.total.get(), self.limits.total, format_args!("bytes in all, with {what}"))
+        cap(
+            "max_total_bytes",
+            self.total.get(),
+            self.limits.total,
+            format_args!("bytes in all, with {what}"),
+        )
     }
 
     /// Counts `n` things.
     pub(crate) fn items(&self, n: u64, of: impl Display) -> Result<()> {
         self.items.set(self.items.get().saturating_add(n));
-        cap("max_item_count", self.items.get(), self.limits.items, format_args!("items, with {n} {of}"))
+        cap(
+            "max_item_count",
+            self.items.get(),
+            self.limits.items,
+            format_args!("items, with {n} {of}"),
+        )
     }
 
     /// Whether `stored` compressed bytes may become `len`.
     #[cfg(any(feature = "npz", feature = "pth"))]
     pub(crate) fn ratio(&self, stored: u64, len: u64, what: impl Display) -> Result<()> {
         let times = len.div_ceil(stored.max(1));
-        cap("max_decompression_ratio", times, self.limits.ratio, format_args!("times its stored size: {what}"))
+        cap(
+            "max_decompression_ratio",
+            times,
+            self.limits.ratio,
+            format_args!("times its stored size: {what}"),
+        )
     }
 }
 
 /// So many zeros, if there is room for them.
 pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
     let mut out = Vec::new();
-    match usize::try_from(len).ok().filter(|&len| out.try_reserve_exact(len).is_ok()) {
+    match usize::try_from(len)
+        .ok()
+        .filter(|&len| out.try_reserve_exact(len).is_ok())
+    {
         Some(len) => out.resize(len, 0),
         None => {
             let message = format!("no room for {what} of {len} bytes");
-            return Err(AnamnesisError::LimitExceeded { limit: "available_memory", message });
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "available_memory",
+                message,
+            });
         }
     }
     Ok(out)
@@ -173,5 +208,8 @@ pub(crate) fn cap(limit: &'static str, n: u64, max: u64, what: impl Display) -> 
     if n <= max {
         return Ok(());
     }
-    Err(AnamnesisError::LimitExceeded { limit, message: format!("{n} {what}; at most {max}") })
+    Err(AnamnesisError::LimitExceeded {
+        limit,
+        message: format!("{n} {what}; at most {max}"),
+    })
 }

@@ -107,7 +107,10 @@ pub(crate) struct Skipped {
 impl Skipped {
     /// Why a model with it cannot be converted as a whole.
     pub(crate) fn error(&self) -> AnamnesisError {
-        AnamnesisError::unsupported(&self.what, format!("array `{}`: no tensor can hold it", self.name))
+        AnamnesisError::unsupported(
+            &self.what,
+            format!("array `{}`: no tensor can hold it", self.name),
+        )
     }
 }
 
@@ -140,7 +143,11 @@ impl ParsedModel {
     /// # Errors
     /// `Parse` if there is no tensor below it; the error lists where there are some.
     pub fn with_root(mut self, root: &str) -> Result<Self> {
-        let below = |name: &str| name.strip_prefix(root)?.strip_prefix('.').map(str::to_owned);
+        let below = |name: &str| {
+            name.strip_prefix(root)?
+                .strip_prefix('.')
+                .map(str::to_owned)
+        };
         let mut found = Vec::new();
         for (i, t) in self.tensors.iter_mut().enumerate() {
             if let Some(name) = below(&t.name) {
@@ -149,16 +156,31 @@ impl ParsedModel {
             }
         }
         if found.is_empty() {
-            let mut roots: Vec<&str> = self.tensors.iter().filter_map(|t| Some(t.name.split_once('.')?.0)).collect();
+            let mut roots: Vec<&str> = self
+                .tensors
+                .iter()
+                .filter_map(|t| Some(t.name.split_once('.')?.0))
+                .collect();
             roots.dedup();
             roots.truncate(10);
-            let what = format!("no tensor is below `{root}`; there are some below {}", roots.join(", "));
+            let what = format!(
+                "no tensor is below `{root}`; there are some below {}",
+                roots.join(", ")
+            );
             return Err(AnamnesisError::parse(what));
         }
-        self.qnat = found.iter().filter_map(|&i| self.qnat.get(i).cloned()).collect();
+        self.qnat = found
+            .iter()
+            .filter_map(|&i| self.qnat.get(i).cloned())
+            .collect();
         self.tensors = found.into_iter().map(|i| self.tensors[i].clone()).collect();
-        self.facts = self.facts.into_iter().filter_map(|(name, fact)| Some((below(&name)?, fact))).collect();
-        self.skipped.retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
+        self.facts = self
+            .facts
+            .into_iter()
+            .filter_map(|(name, fact)| Some((below(&name)?, fact)))
+            .collect();
+        self.skipped
+            .retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
         Ok(self)
     }
 
@@ -258,11 +280,17 @@ impl<'m> Tensor<'m> {
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
         if info.big_endian && !info.dtype.can_swap() {
-            let what = format!("tensor `{}`: no byte order is defined for {}", info.name, info.dtype);
+            let what = format!(
+                "tensor `{}`: no byte order is defined for {}",
+                info.name, info.dtype
+            );
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
         // A small view of a large storage does not pay for all of it.
-        if part.check().is_some_and(|check| check.len <= info.len.saturating_mul(4)) {
+        if part
+            .check()
+            .is_some_and(|check| check.len <= info.len.saturating_mul(4))
+        {
             part.verify()?;
         }
         if part.is_verbatim() {
@@ -278,7 +306,12 @@ impl<'m> Tensor<'m> {
     /// Where the bytes are, for positional reads.
     pub(crate) fn part(&self) -> Part<'m> {
         let info = self.info();
-        Part { source: self.source(), info, len: info.len, name: &info.name }
+        Part {
+            source: self.source(),
+            info,
+            len: info.len,
+            name: &info.name,
+        }
     }
 
     fn source(&self) -> &'m Source {

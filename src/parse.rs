@@ -26,27 +26,29 @@ use std::sync::Arc;
 
 #[cfg(feature = "gguf")]
 pub use self::gguf::{
-    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue, GgufTensor,
-    GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
-    parse_gguf_kv_arg, parse_gguf_metadata_json, parse_gguf_with_limits,
+    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue,
+    GgufTensor, GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf,
+    parse_gguf_front_matter_from_reader, parse_gguf_kv_arg, parse_gguf_metadata_json,
+    parse_gguf_with_limits,
 };
 #[cfg(feature = "npz")]
 pub use self::npz::{
-    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader, npz_to_safetensors,
-    npz_to_safetensors_bytes, parse_npz, parse_npz_bytes, parse_npz_with_limits,
+    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader,
+    npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+    parse_npz_with_limits,
 };
 #[cfg(feature = "ollama")]
 pub use self::ollama::resolve_ollama_model;
 #[cfg(feature = "pth")]
 pub use self::pth::{
     ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
-    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader, parse_pth_with_limits,
-    pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
+    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader,
+    parse_pth_with_limits, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
 };
 pub use self::safetensors::{
-    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig, SafetensorsHeader, TensorEntry,
-    parse_safetensors_header, parse_safetensors_header_from_reader, parse_safetensors_header_from_reader_with_limits,
-    parse_safetensors_header_with_limits,
+    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
+    SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
+    parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
 };
 use crate::config::QuantConfig;
 use crate::limits::Budget;
@@ -120,10 +122,20 @@ pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
 /// # Errors
 /// As there; `LimitExceeded`.
 pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedModel> {
-    read(Source::Bytes(Arc::new(bytes)), QuantConfig::default(), None, &Budget::new(limits))
+    read(
+        Source::Bytes(Arc::new(bytes)),
+        QuantConfig::default(),
+        None,
+        &Budget::new(limits),
+    )
 }
 
-fn read(source: Source, mut config: QuantConfig, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
+fn read(
+    source: Source,
+    mut config: QuantConfig,
+    path: Option<&Path>,
+    budget: &Budget,
+) -> Result<ParsedModel> {
     let format = detect::detect(&source)?;
     let contents = (format.read)(source, path, budget)?;
     config.add_metadata(&contents.metadata);
@@ -165,7 +177,12 @@ impl Contents {
         }
     }
 
-    fn into_model(self, config: QuantConfig, path: Option<&Path>, limits: &ParseLimits) -> ParsedModel {
+    fn into_model(
+        self,
+        config: QuantConfig,
+        path: Option<&Path>,
+        limits: &ParseLimits,
+    ) -> ParsedModel {
         ParsedModel {
             sources: self.sources,
             path: path.map(Path::to_path_buf),

@@ -33,7 +33,9 @@ pub use self::api::dequantize_awq_to_bf16;
 pub use self::api::dequantize_gptq_to_bf16;
 #[cfg(feature = "bnb")]
 pub use self::api::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
-pub use self::api::{dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16};
+pub use self::api::{
+    dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16,
+};
 #[cfg(feature = "gguf")]
 pub use self::api::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
 #[cfg(feature = "npz")]

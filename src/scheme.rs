@@ -129,7 +129,16 @@ impl<'m> Group<'m> {
         parts: Vec<(TensorRole, Tensor<'m>)>,
         decoder: Box<dyn Decode + 'm>,
     ) -> Self {
-        Self { name, shape, scheme, parts, split: Vec::new(), keeps: None, module: None, decoder }
+        Self {
+            name,
+            shape,
+            scheme,
+            parts,
+            split: Vec::new(),
+            keeps: None,
+            module: None,
+            decoder,
+        }
     }
 
     /// The group, or one for each matrix of a stack that the output has apart.
@@ -140,7 +149,11 @@ impl<'m> Group<'m> {
         let decoder: Arc<dyn Decode + 'm> = Arc::from(self.decoder);
         let rows = decoder.grid().rows / self.split.len();
         let matrix = |(i, name)| {
-            let window = Window { inner: decoder.clone(), first: i * rows, rows };
+            let window = Window {
+                inner: decoder.clone(),
+                first: i * rows,
+                rows,
+            };
             let (shape, parts) = (self.shape[1..].to_vec(), self.parts.clone());
             Self {
                 name,
@@ -230,13 +243,16 @@ impl<'m> Index<'m> {
         let by_name: HashMap<_, _> = model.tensors().map(|t| (t.name(), t)).collect();
         let scaled = |t: &Tensor<'m>| {
             let fp8 = Fp8Format::of(t.dtype()).is_some();
-            fp8::is_scale_name(t.name()) || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
+            fp8::is_scale_name(t.name())
+                || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
         };
         let has_fp8_scales = model.tensors().any(|t| scaled(&t));
         #[cfg(feature = "bnb")]
         let has_absmax = {
             let parts = [".absmax", ".quant_map", ".quant_state.bitsandbytes__"];
-            model.tensors().any(|t| parts.iter().any(|part| t.name().contains(part)))
+            model
+                .tensors()
+                .any(|t| parts.iter().any(|part| t.name().contains(part)))
         };
         let is_gguf = model.is_gguf();
         let comfyui = comfy::Layers::of(model);
@@ -272,23 +288,42 @@ impl<'m> Index<'m> {
 
     /// [`at`](Self::at), or an error that says what `t` lacks.
     pub(crate) fn need(&self, t: &Tensor<'_>, base: &str, suffix: &str) -> Result<Tensor<'m>> {
-        self.at(base, suffix).ok_or_else(|| wrong(t, format!("its `{base}{suffix}` is missing")))
+        self.at(base, suffix)
+            .ok_or_else(|| wrong(t, format!("its `{base}{suffix}` is missing")))
     }
 }
 
 /// A `Parse` error about `t`, with its dtype and shape.
 pub(crate) fn wrong(t: &Tensor<'_>, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
+    AnamnesisError::parse(format!(
+        "tensor `{}` ({} {:?}): {what}",
+        t.name(),
+        t.dtype(),
+        t.shape()
+    ))
 }
 
 /// An `Unsupported` error about `t`.
-pub(crate) fn refused(t: &Tensor<'_>, scheme: &str, what: impl std::fmt::Display) -> AnamnesisError {
-    AnamnesisError::unsupported(scheme, format!("tensor `{}` ({} {:?}): {what}", t.name(), t.dtype(), t.shape()))
+pub(crate) fn refused(
+    t: &Tensor<'_>,
+    scheme: &str,
+    what: impl std::fmt::Display,
+) -> AnamnesisError {
+    AnamnesisError::unsupported(
+        scheme,
+        format!(
+            "tensor `{}` ({} {:?}): {what}",
+            t.name(),
+            t.dtype(),
+            t.shape()
+        ),
+    )
 }
 
 /// `name` without its last part, if that is `part`: empty, or up to and with the last dot.
 pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
-    name.strip_suffix(part).filter(|base| base.is_empty() || base.ends_with('.'))
+    name.strip_suffix(part)
+        .filter(|base| base.is_empty() || base.ends_with('.'))
 }
 
 /// The module that a weight belongs to: its name without the last part.

@@ -32,7 +32,10 @@ impl Level {
     #[cfg(any(test, feature = "benchmarks"))]
     #[must_use]
     pub fn available() -> Vec<Self> {
-        [Self::Baseline, Self::Avx2].into_iter().filter(|&level| level <= Self::detect()).collect()
+        [Self::Baseline, Self::Avx2]
+            .into_iter()
+            .filter(|&level| level <= Self::detect())
+            .collect()
     }
 }
 

@@ -20,7 +20,11 @@ use crate::{AnamnesisError, Result};
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A file, read positionally; mapped when a view is asked for.
-    File { file: Handle, len: u64, map: OnceLock<Mmap> },
+    File {
+        file: Handle,
+        len: u64,
+        map: OnceLock<Mmap>,
+    },
     /// The whole container in memory.
     Bytes(Arc<Vec<u8>>),
     /// A compressed part of another source.
@@ -39,19 +43,31 @@ impl Source {
     pub(crate) fn open_pooled(pool: &Arc<Pool>, number: usize, path: &Path) -> Result<Self> {
         let file = open_regular(path)?;
         let len = file.metadata()?.len();
-        Ok(Self::File { file: Handle::pooled(pool, number, path, file, len), len, map: OnceLock::new() })
+        Ok(Self::File {
+            file: Handle::pooled(pool, number, path, file, len),
+            len,
+            map: OnceLock::new(),
+        })
     }
 
     /// A file that is open already.
     pub(crate) fn from_file(file: &File) -> Result<Self> {
         let (file, len) = (file.try_clone()?, file.metadata()?.len());
-        Ok(Self::File { file: Handle::Open(Arc::new(file)), len, map: OnceLock::new() })
+        Ok(Self::File {
+            file: Handle::Open(Arc::new(file)),
+            len,
+            map: OnceLock::new(),
+        })
     }
 
     /// The same bytes once more.
     pub(crate) fn share(&self) -> Self {
         match self {
-            Self::File { file, len, .. } => Self::File { file: file.clone(), len: *len, map: OnceLock::new() },
+            Self::File { file, len, .. } => Self::File {
+                file: file.clone(),
+                len: *len,
+                map: OnceLock::new(),
+            },
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
             Self::Deflated(_) | Self::HeaderOnly => Self::HeaderOnly,
         }
@@ -59,8 +75,13 @@ impl Source {
 
     /// Whether `path` leads to this very file.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
-        let Self::File { file, .. } = self else { return false };
-        let ours = file.get().and_then(|file| file.try_clone()).and_then(same_file::Handle::from_file);
+        let Self::File { file, .. } = self else {
+            return false;
+        };
+        let ours = file
+            .get()
+            .and_then(|file| file.try_clone())
+            .and_then(same_file::Handle::from_file);
         matches!((ours, same_file::Handle::from_path(path)), (Ok(ours), Ok(theirs)) if ours == theirs)
     }
 
@@ -77,12 +98,16 @@ impl Source {
     /// Fills `out` from `offset` on, without touching any mapping.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
-            Self::File { file, .. } => read_exact_at(file.get()?.as_ref(), offset, out).map_err(Into::into),
+            Self::File { file, .. } => {
+                read_exact_at(file.get()?.as_ref(), offset, out).map_err(Into::into)
+            }
             Self::Bytes(bytes) => {
                 let start = usize::try_from(offset).ok();
                 let range = start.and_then(|s| Some(s..s.checked_add(out.len())?));
                 let found = range.and_then(|r| bytes.get(r));
-                out.copy_from_slice(found.ok_or_else(|| AnamnesisError::parse("tensor data past the end"))?);
+                out.copy_from_slice(
+                    found.ok_or_else(|| AnamnesisError::parse("tensor data past the end"))?,
+                );
                 Ok(())
             }
             Self::Deflated(member) => member.read_at(offset, out),
@@ -102,16 +127,21 @@ impl Source {
             },
             Self::Bytes(bytes) => bytes,
             Self::Deflated(member) => {
-                let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+                let len =
+                    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
                 let mut out = vec![0; len];
                 member.read_at(range.start, &mut out)?;
                 return Ok(Cow::Owned(out));
             }
             Self::HeaderOnly => return Err(header_only()),
         };
-        let range = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+        let range = usize::try_from(range.start)
+            .ok()
+            .zip(usize::try_from(range.end).ok());
         let found = range.and_then(|(start, end)| bytes.get(start..end));
-        found.map(Cow::Borrowed).ok_or_else(|| AnamnesisError::parse("tensor data past the end of the file"))
+        found
+            .map(Cow::Borrowed)
+            .ok_or_else(|| AnamnesisError::parse("tensor data past the end of the file"))
     }
 }
 
@@ -120,7 +150,11 @@ fn open_regular(path: &Path) -> Result<File> {
     // Looked at first: to open a pipe is to wait for its writer.
     let meta = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
     if !meta.is_file() {
-        let what = if meta.is_dir() { "is a directory" } else { "not a regular file" };
+        let what = if meta.is_dir() {
+            "is a directory"
+        } else {
+            "not a regular file"
+        };
         let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
         return Err(AnamnesisError::io_at(path, &error));
     }
@@ -128,7 +162,10 @@ fn open_regular(path: &Path) -> Result<File> {
 }
 
 fn header_only() -> AnamnesisError {
-    AnamnesisError::unsupported("header-only model", "only the header was read; open the file to reach tensor data")
+    AnamnesisError::unsupported(
+        "header-only model",
+        "only the header was read; open the file to reach tensor data",
+    )
 }
 
 #[expect(unsafe_code, reason = "mapping a file")]

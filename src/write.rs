@@ -48,7 +48,12 @@ pub(crate) struct Patch {
 impl Layout {
     /// A file that is a header and data.
     pub(crate) fn of_header(header: Vec<u8>, offsets: Vec<u64>, file_len: u64) -> Self {
-        Self { pieces: vec![(0, header)], offsets, file_len, patches: Vec::new() }
+        Self {
+            pieces: vec![(0, header)],
+            offsets,
+            file_len,
+            patches: Vec::new(),
+        }
     }
 }
 
@@ -61,7 +66,9 @@ pub(crate) trait Sink: Sync {
 /// An output in memory, in one file.
 impl Sink for std::sync::Mutex<Vec<u8>> {
     fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut out = self.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut out = self
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let start = offset as usize;
         out[start..start + bytes.len()].copy_from_slice(bytes);
         Ok(())

@@ -10,7 +10,10 @@ use std::process::{Command, Output, Stdio};
 use common::{assert_same, data, f32s, file, raw};
 
 fn amn(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_amn")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_amn"))
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -22,27 +25,41 @@ fn stderr(output: &Output) -> String {
 }
 
 fn demo() -> String {
-    data().join("demo/model-fp8.safetensors").to_string_lossy().into_owned()
+    data()
+        .join("demo/model-fp8.safetensors")
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[test]
 fn version_and_help() {
     for program in [env!("CARGO_BIN_EXE_amn"), env!("CARGO_BIN_EXE_anamnesis")] {
         let output = Command::new(program).arg("--version").output().unwrap();
-        assert_eq!(stdout(&output), concat!("anamnesis ", env!("CARGO_PKG_VERSION"), "\n"));
+        assert_eq!(
+            stdout(&output),
+            concat!("anamnesis ", env!("CARGO_PKG_VERSION"), "\n")
+        );
     }
     assert_eq!(amn(&[]).status.code(), Some(2));
     assert_eq!(amn(&["remember"]).status.code(), Some(2));
-    assert_eq!(amn(&["remember", &demo(), "--to", "f8"]).status.code(), Some(2));
-    assert_eq!(amn(&["remember", &demo(), "--threads", "0"]).status.code(), Some(2));
+    assert_eq!(
+        amn(&["remember", &demo(), "--to", "f8"]).status.code(),
+        Some(2)
+    );
+    assert_eq!(
+        amn(&["remember", &demo(), "--threads", "0"]).status.code(),
+        Some(2)
+    );
 }
 
 #[test]
 fn parse_counts_by_role() {
     let output = amn(&["parse", &demo()]);
-    let expected =
-        "2 tensors parsed\n    1 quantized   FP8 E4M3, per-tensor scale\n    1 scale       BF16\nFile: 64.2 KB\n";
-    assert_eq!((stdout(&output).as_str(), output.status.code()), (expected, Some(0)));
+    let expected = "2 tensors parsed\n    1 quantized   FP8 E4M3, per-tensor scale\n    1 scale       BF16\nFile: 64.2 KB\n";
+    assert_eq!(
+        (stdout(&output).as_str(), output.status.code()),
+        (expected, Some(0))
+    );
 }
 
 #[test]
@@ -70,16 +87,28 @@ fn remember_writes_beside_the_input() {
         let text = stdout(&output);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "Parsing...   2 tensors, per-tensor FP8 (E4M3)");
-        assert!(lines[1].starts_with("Recalling... 1 tensors [====================] "), "{text}");
-        assert!(lines[2].starts_with(&format!("Output: {} (", path.display())), "{text}");
+        assert!(
+            lines[1].starts_with("Recalling... 1 tensors [====================] "),
+            "{text}"
+        );
+        assert!(
+            lines[2].starts_with(&format!("Output: {} (", path.display())),
+            "{text}"
+        );
         assert_eq!(stderr(&output), "", "progress is for terminals");
-        let expected = std::fs::read(data().join(format!("demo/expected-{lower}.safetensors"))).unwrap();
+        let expected =
+            std::fs::read(data().join(format!("demo/expected-{lower}.safetensors"))).unwrap();
         assert_same(&expected, &std::fs::read(path).unwrap(), to);
     }
     let again = amn(&["remember", &input]);
     assert_eq!(again.status.code(), Some(7));
     assert!(stderr(&again).contains("--force"));
-    assert_eq!(amn(&["remember", &input, "--force", "--threads", "3"]).status.code(), Some(0));
+    assert_eq!(
+        amn(&["remember", &input, "--force", "--threads", "3"])
+            .status
+            .code(),
+        Some(0)
+    );
 }
 
 /// Every golden whose features are in, through the program.
@@ -95,10 +124,19 @@ fn goldens_come_out_of_the_program() {
         ("awq", cfg!(feature = "awq")),
     ];
     for (family, _) in features.into_iter().filter(|(_, on)| *on) {
-        for case in std::fs::read_dir(data().join(family)).unwrap().map(|e| e.unwrap().path()) {
+        for case in std::fs::read_dir(data().join(family))
+            .unwrap()
+            .map(|e| e.unwrap().path())
+        {
             for to in ["f32", "bf16"] {
-                let Ok(expected) = std::fs::read(case.join(format!("expected-{to}.safetensors"))) else { continue };
-                let input = case.join("model.safetensors").to_string_lossy().into_owned();
+                let Ok(expected) = std::fs::read(case.join(format!("expected-{to}.safetensors")))
+                else {
+                    continue;
+                };
+                let input = case
+                    .join("model.safetensors")
+                    .to_string_lossy()
+                    .into_owned();
                 let run = amn(&["remember", &input, "--to", to, "-o", &output, "--force"]);
                 assert_eq!(run.status.code(), Some(0), "{input}: {}", stderr(&run));
                 assert_same(&expected, &std::fs::read(&output).unwrap(), &input);
@@ -128,7 +166,8 @@ fn several_schemes_are_listed_one_a_line() {
     );
     let inspected = stdout(&amn(&["inspect", &input]));
     assert!(
-        inspected.contains("Per-tensor FP8 (E4M3) (1 tensors)\n             Per-channel FP8 (E5M2)"),
+        inspected
+            .contains("Per-tensor FP8 (E4M3) (1 tensors)\n             Per-channel FP8 (E5M2)"),
         "{inspected}"
     );
     let remembered = stdout(&amn(&["remember", &input]));
@@ -142,7 +181,11 @@ fn code_of(content: &[u8], name: &str, directory: &Path) -> Option<i32> {
     let path = directory.join(name);
     std::fs::write(&path, content).unwrap();
     let output = amn(&["remember", &path.to_string_lossy()]);
-    assert!(stderr(&output).starts_with("error: "), "{name}: {}", stderr(&output));
+    assert!(
+        stderr(&output).starts_with("error: "),
+        "{name}: {}",
+        stderr(&output)
+    );
     output.status.code()
 }
 
@@ -154,16 +197,29 @@ fn exit_codes_say_who_is_to_blame() {
     let orphan = file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[]);
     assert_eq!(code_of(&orphan, "orphan", at), Some(3));
     assert_eq!(code_of(b"GGUF\x09\0\0\0", "gguf", at), Some(6));
-    let foreign =
-        file(&[raw("x.q_weight", "I32", &[1, 1], vec![0; 4]), raw("x.q_scale", "I32", &[1, 1], vec![0; 4])], &[]);
+    let foreign = file(
+        &[
+            raw("x.q_weight", "I32", &[1, 1], vec![0; 4]),
+            raw("x.q_scale", "I32", &[1, 1], vec![0; 4]),
+        ],
+        &[],
+    );
     assert_eq!(code_of(&foreign, "exl2", at), Some(6));
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
-    assert!(stderr(&missing).contains("No such file or directory"), "{}", stderr(&missing));
+    assert!(
+        stderr(&missing).contains("No such file or directory"),
+        "{}",
+        stderr(&missing)
+    );
     let empty = tempfile::tempdir().unwrap();
     let empty = amn(&["inspect", &empty.path().to_string_lossy()]);
     assert_eq!(empty.status.code(), Some(3));
-    assert!(stderr(&empty).contains("no weights in this directory"), "{}", stderr(&empty));
+    assert!(
+        stderr(&empty).contains("no weights in this directory"),
+        "{}",
+        stderr(&empty)
+    );
 }
 
 #[cfg(unix)]
@@ -177,7 +233,10 @@ fn a_closed_pipe_ends_quietly() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_eq!(
+        (output.status.code(), stderr(&output).as_str()),
+        (Some(0), "")
+    );
 }
 
 #[cfg(unix)]
@@ -186,12 +245,21 @@ fn signals_leave_no_temporary_file() {
     let directory = tempfile::tempdir().unwrap();
     let input = directory.path().join("in.safetensors");
     let n = 96 << 20;
-    let tensors =
-        [raw("a.weight", "F8_E4M3", &[n >> 12, 1 << 12], vec![1; n]), raw("a.weight_scale", "F32", &[], f32s(&[1.0]))];
+    let tensors = [
+        raw("a.weight", "F8_E4M3", &[n >> 12, 1 << 12], vec![1; n]),
+        raw("a.weight_scale", "F32", &[], f32s(&[1.0])),
+    ];
     std::fs::write(&input, file(&tensors, &[])).unwrap();
     for signal in ["INT", "TERM"] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_amn"))
-            .args(["remember", &input.to_string_lossy(), "--to", "f32", "--threads", "1"])
+            .args([
+                "remember",
+                &input.to_string_lossy(),
+                "--to",
+                "f32",
+                "--threads",
+                "1",
+            ])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -200,7 +268,10 @@ fn signals_leave_no_temporary_file() {
         while !temporary() && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
-        Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        Command::new("kill")
+            .args(["-s", signal, &child.id().to_string()])
+            .status()
+            .unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130), "SIG{signal}");
         assert!(!temporary(), "SIG{signal}: something was left behind");
     }

@@ -5,7 +5,9 @@
 
 mod common;
 
-use anamnesis::{AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes};
+use anamnesis::{
+    AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes,
+};
 use common::{assert_same, data};
 use serde_json::Value;
 
@@ -45,13 +47,17 @@ fn check(directory: &str, case: &Value) -> Option<String> {
     let name = case["file"].as_str().unwrap();
     let path = data().join(directory).join(name);
     let bytes = std::fs::read(&path).unwrap();
-    let results = [parse(&path).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))), {
-        parse_bytes(bytes).and_then(|m| Ok((convert(&m, false), convert(&m, true)?)))
-    }];
+    let results = [
+        parse(&path).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))),
+        { parse_bytes(bytes).and_then(|m| Ok((convert(&m, false), convert(&m, true)?))) },
+    ];
     let stem = name.rsplit_once('.').unwrap().0;
     let expected = std::fs::read(path.with_file_name(format!("{stem}.expected.safetensors")));
     for result in &results {
-        let ours = OURS.iter().find(|(file, _)| *file == name).map(|(_, expect)| *expect);
+        let ours = OURS
+            .iter()
+            .find(|(file, _)| *file == name)
+            .map(|(_, expect)| *expect);
         let wrong = match (ours.unwrap_or(case["expect"].as_str().unwrap()), result) {
             ("read", Ok((_, all))) => (all.is_empty()).then(|| "nothing is read".to_owned()),
             ("error", Err(e)) => wrong_error(case, e),
@@ -65,14 +71,19 @@ fn check(directory: &str, case: &Value) -> Option<String> {
             (_, Ok((Err(e), _)) | Err(e)) => Some(e.to_string()),
         };
         if let Some(wrong) = wrong {
-            return Some(format!("\n{directory}/{name}: {wrong}  [{}]", case["detail"]));
+            return Some(format!(
+                "\n{directory}/{name}: {wrong}  [{}]",
+                case["detail"]
+            ));
         }
     }
     None
 }
 
 fn wrong_error(case: &Value, error: &AnamnesisError) -> Option<String> {
-    let blocked = case["torch"].as_str().and_then(|said| said.strip_prefix("blocks the global "));
+    let blocked = case["torch"]
+        .as_str()
+        .and_then(|said| said.strip_prefix("blocks the global "));
     match (blocked, error) {
         (Some(global), AnamnesisError::DisallowedGlobal { module, name }) => {
             let ours = format!("{module}.{name}");
@@ -87,16 +98,27 @@ fn wrong_error(case: &Value, error: &AnamnesisError) -> Option<String> {
 
 fn wrong_tensors(expected: &[u8], got: &[u8]) -> Option<String> {
     let same = std::panic::catch_unwind(|| assert_same(expected, got, ""));
-    same.err().map(|e| e.downcast_ref::<String>().cloned().unwrap_or_default())
+    same.err()
+        .map(|e| e.downcast_ref::<String>().cloned().unwrap_or_default())
 }
 
 fn check_all(directory: &str, least: usize) {
     let index: Value =
-        serde_json::from_slice(&std::fs::read(data().join(directory).join("index.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(data().join(directory).join("index.json")).unwrap())
+            .unwrap();
     let cases = index.as_array().unwrap();
     assert!(cases.len() >= least);
-    let failures: Vec<String> = cases.iter().filter_map(|case| check(directory, case)).collect();
-    assert!(failures.is_empty(), "{} of {}: {}", failures.len(), cases.len(), failures.join(""));
+    let failures: Vec<String> = cases
+        .iter()
+        .filter_map(|case| check(directory, case))
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {}: {}",
+        failures.len(),
+        cases.len(),
+        failures.join("")
+    );
 }
 
 #[test]
@@ -116,20 +138,33 @@ fn out_as_npz_and_back() {
     for directory in ["npz", "pth"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|e| e == "safetensors" || e == "json") {
+            if path
+                .extension()
+                .is_some_and(|e| e == "safetensors" || e == "json")
+            {
                 continue;
             }
             let Ok(model) = parse(&path) else { continue };
-            let Ok(want) = convert(&model, true) else { continue };
+            let Ok(want) = convert(&model, true) else {
+                continue;
+            };
             let options = ConvertOptions::new(ConvertTarget::Npz).with_skip_unsupported(true);
             match model.recovery(options).and_then(|r| r.to_bytes()) {
                 Ok(npz) => {
                     let again = parse_bytes(npz).unwrap();
-                    assert_same(&want, &convert(&again, false).unwrap(), &path.display().to_string());
+                    assert_same(
+                        &want,
+                        &convert(&again, false).unwrap(),
+                        &path.display().to_string(),
+                    );
                     same += 1;
                 }
                 Err(e) => {
-                    assert!(matches!(e, AnamnesisError::Unsupported { .. }), "{}: {e}", path.display());
+                    assert!(
+                        matches!(e, AnamnesisError::Unsupported { .. }),
+                        "{}: {e}",
+                        path.display()
+                    );
                     refused += 1;
                 }
             }
@@ -147,21 +182,39 @@ fn thin_views_agree_with_the_model() {
     let listed = anamnesis::inspect_npz(&path).unwrap();
     for t in &listed.tensors {
         let (array, tensor) = (&arrays[&t.name], model.tensor(&t.name).unwrap());
-        assert_eq!((&t.shape, t.dtype, t.byte_len), (&array.shape, array.dtype, array.data.len()));
+        assert_eq!(
+            (&t.shape, t.dtype, t.byte_len),
+            (&array.shape, array.dtype, array.data.len())
+        );
         assert_eq!(tensor.bytes().unwrap(), array.data);
     }
-    assert_same(&convert(&model, false).unwrap(), &anamnesis::npz_to_safetensors_bytes(&arrays).unwrap(), "npz");
+    assert_same(
+        &convert(&model, false).unwrap(),
+        &anamnesis::npz_to_safetensors_bytes(&arrays).unwrap(),
+        "npz",
+    );
 
     let path = data().join("demo/checkpoint.pth");
     let checkpoint = anamnesis::parse_pth(&path).unwrap();
-    let front = anamnesis::parse_pth_front_matter_from_reader(std::fs::File::open(&path).unwrap()).unwrap();
+    let front =
+        anamnesis::parse_pth_front_matter_from_reader(std::fs::File::open(&path).unwrap()).unwrap();
     assert_eq!(front.tensors, checkpoint.tensor_info());
     let bytes = checkpoint.to_safetensors_bytes().unwrap();
-    assert_same(&bytes, &convert(&parse(&path).unwrap(), false).unwrap(), "pth");
+    assert_same(
+        &bytes,
+        &convert(&parse(&path).unwrap(), false).unwrap(),
+        "pth",
+    );
     let tensors = checkpoint.tensors().unwrap();
-    assert_same(&bytes, &anamnesis::pth_to_safetensors_bytes(&tensors).unwrap(), "pth tensors");
+    assert_same(
+        &bytes,
+        &anamnesis::pth_to_safetensors_bytes(&tensors).unwrap(),
+        "pth tensors",
+    );
     let directory = tempfile::tempdir().unwrap();
-    checkpoint.to_safetensors(directory.path().join("a")).unwrap();
+    checkpoint
+        .to_safetensors(directory.path().join("a"))
+        .unwrap();
     anamnesis::pth_to_safetensors(&tensors, directory.path().join("b")).unwrap();
     anamnesis::npz_to_safetensors(&arrays, directory.path().join("c")).unwrap();
     assert_eq!(std::fs::read(directory.path().join("a")).unwrap(), bytes);
@@ -186,7 +239,12 @@ impl<R: std::io::Seek> std::io::Seek for Counting<R> {
 #[test]
 fn headers_take_few_reads() {
     let reads = std::rc::Rc::new(std::cell::Cell::new(0));
-    let file = |name: &str| Counting(std::fs::File::open(data().join(name)).unwrap(), reads.clone());
+    let file = |name: &str| {
+        Counting(
+            std::fs::File::open(data().join(name)).unwrap(),
+            reads.clone(),
+        )
+    };
     anamnesis::parse_pth_front_matter_from_reader(file("demo/checkpoint.pth")).unwrap();
     assert!(reads.get() <= 8, "{} reads", reads.get());
 }

@@ -53,16 +53,27 @@ fn fp8() {
         X.weight U8 4,8 | {"quant_method":"mxfp4"} | Parse: `X.weight` & mxfp4
         X.weight I32 4,8 | {"quant_method":"quark"} | Parse: `X.weight` & quark
     "#;
-    let table = table.replace("{w}", "X.weight F8_E4M3 4,8").replace("{big}", "X.weight F8_E4M3 256,256");
+    let table = table
+        .replace("{w}", "X.weight F8_E4M3 4,8")
+        .replace("{big}", "X.weight F8_E4M3 256,256");
     check(&table.replace("{blocks}", blocks));
 }
 
 /// Without a word about scales, FP8 is a plain cast, and the report says so.
 #[test]
 fn fp8_cast_is_reported() {
-    let model = anamnesis::parse_bytes(file(&tensors("X.weight F8_E4M3 4,8; n F32 2"), &[])).unwrap();
+    let model =
+        anamnesis::parse_bytes(file(&tensors("X.weight F8_E4M3 4,8; n F32 2"), &[])).unwrap();
     let recovery = model.recovery(TargetDtype::BF16).unwrap();
-    assert!(recovery.report().notes.iter().any(|n| n.contains("plain cast")), "{:?}", recovery.report().notes);
+    assert!(
+        recovery
+            .report()
+            .notes
+            .iter()
+            .any(|n| n.contains("plain cast")),
+        "{:?}",
+        recovery.report().notes
+    );
     recovery.to_bytes().unwrap();
 }
 
@@ -122,9 +133,16 @@ fn gptq() {
         X.qweight I32 1152921504606846976,0; X.scales F16 1,0; X.qzeros I32 1,0 |  | Parse: `X.qweight`
         X.qweight I32 0,4611686018427387904; X.scales F16 0,4611686018427387904; {z} |  | Parse: `X.qweight`
     "#;
-    let table = table.replace("{q}", "X.qweight I32 12,32; {s}").replace("{s}", "X.scales F16 3,32");
-    let table = table.replace("{z}", "X.qzeros I32 3,4").replace("{g}", "X.g_idx I32 96");
-    check(&table.replace("{G}", r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":false}"#));
+    let table = table
+        .replace("{q}", "X.qweight I32 12,32; {s}")
+        .replace("{s}", "X.scales F16 3,32");
+    let table = table
+        .replace("{z}", "X.qzeros I32 3,4")
+        .replace("{g}", "X.g_idx I32 96");
+    check(&table.replace(
+        "{G}",
+        r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":false}"#,
+    ));
 }
 
 #[cfg(feature = "gptq")]
@@ -151,8 +169,19 @@ fn marlin() {
 fn gptq_zeros_that_only_a_config_explains() {
     let mut all = tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4");
     all[2].bytes = vec![0x88; 48];
-    assert_eq!(verdict(recover(file(&all, &[]), ""), Parse, &["`X.qzeros`", "checkpoint_format"]), None);
-    recover(file(&all, &[]), r#"{"bits":4,"sym":true,"checkpoint_format":"gptq_v2"}"#).unwrap();
+    assert_eq!(
+        verdict(
+            recover(file(&all, &[]), ""),
+            Parse,
+            &["`X.qzeros`", "checkpoint_format"]
+        ),
+        None
+    );
+    recover(
+        file(&all, &[]),
+        r#"{"bits":4,"sym":true,"checkpoint_format":"gptq_v2"}"#,
+    )
+    .unwrap();
 }
 
 /// An index out of range is found when its tile is decoded, and the same one at any thread count.
@@ -160,12 +189,19 @@ fn gptq_zeros_that_only_a_config_explains() {
 #[test]
 fn gptq_group_index_out_of_range() {
     for bad in [3i32, -1, i32::MIN, i32::MAX] {
-        let mut all = tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4; X.g_idx I32 96");
-        all[3].bytes = (0..96).flat_map(|k| if k == 90 { bad } else { k / 32 }.to_le_bytes()).collect();
+        let mut all =
+            tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4; X.g_idx I32 96");
+        all[3].bytes = (0..96)
+            .flat_map(|k| if k == 90 { bad } else { k / 32 }.to_le_bytes())
+            .collect();
         let model = anamnesis::parse_bytes(file(&all, &[])).unwrap();
         for threads in [1, 2, 5] {
             let options = anamnesis::RememberOptions::new(TargetDtype::BF16).with_threads(threads);
-            let wrong = verdict(model.remember_to_bytes(options), Parse, &["`X.g_idx`", &bad.to_string(), "of 3"]);
+            let wrong = verdict(
+                model.remember_to_bytes(options),
+                Parse,
+                &["`X.g_idx`", &bad.to_string(), "of 3"],
+            );
             assert_eq!(wrong, None);
         }
     }
@@ -213,7 +249,11 @@ fn awq() {
     // Without GPTQ, nobody looks into what has no AWQ shape.
     let usable = |line: &&str| cfg!(feature = "gptq") || !line.contains("0,0");
     let table: Vec<_> = table.lines().filter(usable).collect();
-    check(&table.join("\n").replace("{a}", "X.qweight I32 64,4; X.scales F16 2,32"));
+    check(
+        &table
+            .join("\n")
+            .replace("{a}", "X.qweight I32 64,4; X.scales F16 2,32"),
+    );
 }
 
 #[cfg(feature = "bnb")]
@@ -267,13 +307,26 @@ fn bnb() {
         ("{s}", "X.weight.quant_state.bitsandbytes__nf4 TEXT"),
         ("{na}", "X.weight.nested_absmax F32 1"),
         ("{nm}", "X.weight.nested_quant_map F32 256"),
-        ("{ok}", r#"{"quant_type":"nf4","blocksize":64,"dtype":"float16","shape":[8,16]}"#),
-        ("{nested:", r#"{"blocksize":64,"shape":[8,16],"nested_offset":0.5,"nested_blocksize":"#),
+        (
+            "{ok}",
+            r#"{"quant_type":"nf4","blocksize":64,"dtype":"float16","shape":[8,16]}"#,
+        ),
+        (
+            "{nested:",
+            r#"{"blocksize":64,"shape":[8,16],"nested_offset":0.5,"nested_blocksize":"#,
+        ),
         ("{long}", &"x".repeat(70_000)),
-        ("{bf16 storage}", r#"{"load_in_4bit":true,"bnb_4bit_quant_storage":"bfloat16"}"#),
+        (
+            "{bf16 storage}",
+            r#"{"load_in_4bit":true,"bnb_4bit_quant_storage":"bfloat16"}"#,
+        ),
         ("{state}", "`X.weight.quant_state.bitsandbytes__nf4`"),
     ];
-    check(&names.iter().fold(table.to_owned(), |table, (short, long)| table.replace(short, long)));
+    check(
+        &names.iter().fold(table.to_owned(), |table, (short, long)| {
+            table.replace(short, long)
+        }),
+    );
 }
 
 #[cfg(feature = "nvfp4")]
@@ -337,8 +390,13 @@ fn packed_codes_alone() {
         ("X_blocks U8 2,4,1,16", mxfp4, "`X_blocks`"),
         ("X.weight F4 4,16", mxfp4, "`X.weight`"),
     ] {
-        let said = recover(file(&tensors(text), &[]), config).err().map(|e| e.to_string());
-        assert!(said.as_ref().is_some_and(|s| s.contains(name)), "{text}: {said:?}");
+        let said = recover(file(&tensors(text), &[]), config)
+            .err()
+            .map(|e| e.to_string());
+        assert!(
+            said.as_ref().is_some_and(|s| s.contains(name)),
+            "{text}: {said:?}"
+        );
     }
 }
 
@@ -361,13 +419,26 @@ fn features_that_are_off() {
         X.w1 U8 2,4,16; X.w1_weight_scale F8_E4M3 2,4,2; X.w1_weight_scale_2 F32 () |  | Unsupported: `X.w1` & `nvfp4`
         X.weight_packed U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_global_scale F32 1 |  | Unsupported: `X.weight_packed` & `nvfp4`
     "#;
-    let features =
-        [("`gptq`", cfg!(feature = "gptq")), ("`awq`", cfg!(feature = "awq")), ("`bnb`", cfg!(feature = "bnb"))];
-    let mut on = features.into_iter().chain([("`nvfp4`", cfg!(feature = "nvfp4"))]).filter(|f| f.1).map(|f| f.0);
+    let features = [
+        ("`gptq`", cfg!(feature = "gptq")),
+        ("`awq`", cfg!(feature = "awq")),
+        ("`bnb`", cfg!(feature = "bnb")),
+    ];
+    let mut on = features
+        .into_iter()
+        .chain([("`nvfp4`", cfg!(feature = "nvfp4"))])
+        .filter(|f| f.1)
+        .map(|f| f.0);
     let on: Vec<&str> = on.by_ref().collect();
-    let off: Vec<&str> = table.lines().filter(|line| !on.iter().any(|f| line.ends_with(f))).collect();
+    let off: Vec<&str> = table
+        .lines()
+        .filter(|line| !on.iter().any(|f| line.ends_with(f)))
+        .collect();
     check(&off.join("\n").replace("{4bit}", "U8 64,1"));
-    for plain in ["a BF16 4; b.weight U8 4; c.scales F16 4", "X.weight F8_E4M3 4,8; X.weight_scale F32 ()"] {
+    for plain in [
+        "a BF16 4; b.weight U8 4; c.scales F16 4",
+        "X.weight F8_E4M3 4,8; X.weight_scale F32 ()",
+    ] {
         recover(file(&tensors(plain), &[]), "").unwrap();
     }
 }

@@ -11,27 +11,45 @@
 
 mod common;
 
-use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, parse, parse_bytes};
+use anamnesis::{
+    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, parse, parse_bytes,
+};
 use common::forget::{encoded, options};
 use common::{Random, data, each_case, f32s, file, raw};
 
 /// Type, shape and bytes of the tensor called `name`.
 fn stored(model: &ParsedModel, name: &str) -> (String, Vec<usize>, Vec<u8>) {
     let t = model.tensor(name).unwrap_or_else(|| panic!("no {name}"));
-    (t.dtype().to_string(), t.shape().to_vec(), t.bytes().unwrap().into_owned())
+    (
+        t.dtype().to_string(),
+        t.shape().to_vec(),
+        t.bytes().unwrap().into_owned(),
+    )
 }
 
 /// A model with a matrix of `rows` × `cols`, an embedding, a norm and a last layer.
 fn model(rows: usize, cols: usize) -> Vec<u8> {
     let mut random = Random(11);
-    let mut matrix = |name: &str, rows: usize| raw(name, "F32", &[rows, cols], f32s(&random.floats(rows * cols)));
+    let mut matrix = |name: &str, rows: usize| {
+        raw(
+            name,
+            "F32",
+            &[rows, cols],
+            f32s(&random.floats(rows * cols)),
+        )
+    };
     let tensors = [
         matrix("model.embed_tokens.weight", 40),
         matrix("model.layers.0.mlp.up_proj.weight", rows),
         matrix("model.layers.0.self_attn.q_proj.weight", 64),
         matrix("lm_head.weight", 40),
         raw("model.norm.weight", "BF16", &[cols], vec![0x3f; cols * 2]),
-        raw("model.layers.0.self_attn.q_proj.bias", "F16", &[64], vec![0x33; 128]),
+        raw(
+            "model.layers.0.self_attn.q_proj.bias",
+            "F16",
+            &[64],
+            vec![0x33; 128],
+        ),
     ];
     file(&tensors, &[])
 }
@@ -39,7 +57,13 @@ fn model(rows: usize, cols: usize) -> Vec<u8> {
 /// What is quantized is encoded as its decoding would be.
 fn on_the_way(family: &str, sign: &str, scheme: &str) {
     each_case(family, sign, 1, |case| {
-        let Ok(model) = parse(case.join(if sign == "model" { "model" } else { "model.safetensors" })) else { return };
+        let Ok(model) = parse(case.join(if sign == "model" {
+            "model"
+        } else {
+            "model.safetensors"
+        })) else {
+            return;
+        };
         let options = options(scheme);
         let Ok(recovered) = model.recovery({
             let mut recovered = ConvertOptions::from(options.run.clone());
@@ -64,10 +88,20 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
         };
         let (direct, twice, report) = direct;
         // gpt-oss's stacks are encoded as modules have them, but decoded as parameters.
-        let is_turned =
-            |name: &str| family == "mxfp4" && name.contains(".experts.") && recovered.tensor(name).is_none();
-        for tensor in report.encoded.iter().filter(|tensor| !is_turned(&tensor.name)) {
-            assert_eq!(stored(&direct, &tensor.name), stored(&twice, &tensor.name), "{}", tensor.name);
+        let is_turned = |name: &str| {
+            family == "mxfp4" && name.contains(".experts.") && recovered.tensor(name).is_none()
+        };
+        for tensor in report
+            .encoded
+            .iter()
+            .filter(|tensor| !is_turned(&tensor.name))
+        {
+            assert_eq!(
+                stored(&direct, &tensor.name),
+                stored(&twice, &tensor.name),
+                "{}",
+                tensor.name
+            );
         }
     });
 }
@@ -77,7 +111,14 @@ fn what_is_quantized_is_decoded_on_the_way() {
     for family in ["bnb", "fp8", "gptq", "awq", "nvfp4"] {
         on_the_way(family, "model.safetensors", "gguf:q8_0");
     }
-    for family in ["compressed_tensors", "mlx", "gptq_more", "awq_more", "mxfp4", "hqq"] {
+    for family in [
+        "compressed_tensors",
+        "mlx",
+        "gptq_more",
+        "awq_more",
+        "mxfp4",
+        "hqq",
+    ] {
         on_the_way(family, "model", "gguf:q8_0");
     }
 }
@@ -86,15 +127,38 @@ fn what_is_quantized_is_decoded_on_the_way() {
 #[test]
 fn fused_weights_share_what_is_per_tensor() {
     let (mut random, rows) = (Random(17), 40);
-    let mut floats = |factor: f32| -> Vec<f32> { random.floats(rows * 512).iter().map(|x| x * factor).collect() };
-    let parts = [("q_proj", floats(1.0)), ("k_proj", floats(7.0)), ("v_proj", floats(0.3))];
-    let all: Vec<f32> = parts.iter().flat_map(|(_, values)| values.clone()).collect();
-    let matrix = |name: &str, values: &[f32]| {
-        raw(&format!("layers.0.{name}.weight"), "F32", &[values.len() / 512, 512], f32s(values))
+    let mut floats = |factor: f32| -> Vec<f32> {
+        random
+            .floats(rows * 512)
+            .iter()
+            .map(|x| x * factor)
+            .collect()
     };
-    let apart = parts.iter().map(|(name, values)| matrix(&format!("self_attn.{name}"), values));
+    let parts = [
+        ("q_proj", floats(1.0)),
+        ("k_proj", floats(7.0)),
+        ("v_proj", floats(0.3)),
+    ];
+    let all: Vec<f32> = parts
+        .iter()
+        .flat_map(|(_, values)| values.clone())
+        .collect();
+    let matrix = |name: &str, values: &[f32]| {
+        raw(
+            &format!("layers.0.{name}.weight"),
+            "F32",
+            &[values.len() / 512, 512],
+            f32s(values),
+        )
+    };
+    let apart = parts
+        .iter()
+        .map(|(name, values)| matrix(&format!("self_attn.{name}"), values));
     // Neighbours that are not fused, and one of another layer.
-    let others = [matrix("self_attn.o_proj", &parts[0].1), matrix("self_attn.fused", &all)];
+    let others = [
+        matrix("self_attn.o_proj", &parts[0].1),
+        matrix("self_attn.fused", &all),
+    ];
     let model = parse_bytes(file(&apart.chain(others).collect::<Vec<_>>(), &[])).unwrap();
     for (scheme, ends) in [
         ("nvfp4", ["", "_scale", "_scale_2"]),
@@ -105,14 +169,24 @@ fn fused_weights_share_what_is_per_tensor() {
             let mut options = options(scheme);
             options.run = options.run.with_threads(threads);
             let (out, _) = encoded(&model, options).unwrap();
-            let bytes = |name: &str, end: &str| stored(&out, &format!("layers.0.self_attn.{name}.weight{end}")).2;
+            let bytes = |name: &str, end: &str| {
+                stored(&out, &format!("layers.0.self_attn.{name}.weight{end}")).2
+            };
             let global = |name: &str| bytes(name, ends[2]);
-            let is_shared = parts.iter().all(|(name, _)| global(name) == global("fused"));
+            let is_shared = parts
+                .iter()
+                .all(|(name, _)| global(name) == global("fused"));
             assert_eq!(is_shared, scheme != "fp8", "{scheme}");
             assert!(global("o_proj") != global("fused"));
             for end in ends[..2].iter().filter(|_| is_shared) {
-                let apart: Vec<u8> = parts.iter().flat_map(|(name, _)| bytes(name, end)).collect();
-                assert!(apart == bytes("fused", end), "{scheme}{end}, {threads} threads");
+                let apart: Vec<u8> = parts
+                    .iter()
+                    .flat_map(|(name, _)| bytes(name, end))
+                    .collect();
+                assert!(
+                    apart == bytes("fused", end),
+                    "{scheme}{end}, {threads} threads"
+                );
             }
         }
     }
@@ -142,11 +216,18 @@ fn bytes_do_not_depend_on_threads() {
 
 #[test]
 fn vectors_are_widened_for_gguf() {
-    let (out, report) = encoded(&parse_bytes(model(64, 64)).unwrap(), options("gguf:q8_0")).unwrap();
+    let (out, report) =
+        encoded(&parse_bytes(model(64, 64)).unwrap(), options("gguf:q8_0")).unwrap();
     assert_eq!(stored(&out, "model.norm.weight").0, "F32");
-    assert_eq!(stored(&out, "model.layers.0.self_attn.q_proj.bias").0, "F32");
+    assert_eq!(
+        stored(&out, "model.layers.0.self_attn.q_proj.bias").0,
+        "F32"
+    );
     let kept: Vec<&str> = report.kept.iter().map(|kept| kept.name.as_str()).collect();
-    assert_eq!(kept, ["model.norm.weight", "model.layers.0.self_attn.q_proj.bias"]);
+    assert_eq!(
+        kept,
+        ["model.norm.weight", "model.layers.0.self_attn.q_proj.bias"]
+    );
 }
 
 #[test]
@@ -158,12 +239,22 @@ fn names_choose() {
         forget.exclude = exclude.iter().map(|s| (*s).to_owned()).collect();
         let (out, report) = encoded(&model, forget.into()).unwrap();
         assert_eq!(out.tensors().len(), 6);
-        report.encoded.into_iter().map(|e| e.name).collect::<Vec<_>>()
+        report
+            .encoded
+            .into_iter()
+            .map(|e| e.name)
+            .collect::<Vec<_>>()
     };
-    assert_eq!(names(&["*up_proj*"], &[]), ["model.layers.0.mlp.up_proj.weight"]);
+    assert_eq!(
+        names(&["*up_proj*"], &[]),
+        ["model.layers.0.mlp.up_proj.weight"]
+    );
     assert_eq!(
         names(&[], &["lm_head*", "re:.*embed.*"]),
-        ["model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"]
+        [
+            "model.layers.0.mlp.up_proj.weight",
+            "model.layers.0.self_attn.q_proj.weight"
+        ]
     );
 }
 
@@ -173,9 +264,24 @@ fn like_another_model() {
     let other = directory.path().join("other.safetensors");
     let mut random = Random(3);
     let tensors = [
-        raw("model.layers.0.mlp.up_proj.weight", "F8_E4M3", &[64, 64], vec![0x30; 4096]),
-        raw("model.layers.0.mlp.up_proj.weight_scale", "F32", &[], f32s(&[1.0])),
-        raw("lm_head.weight", "F32", &[40, 64], f32s(&random.floats(2560))),
+        raw(
+            "model.layers.0.mlp.up_proj.weight",
+            "F8_E4M3",
+            &[64, 64],
+            vec![0x30; 4096],
+        ),
+        raw(
+            "model.layers.0.mlp.up_proj.weight_scale",
+            "F32",
+            &[],
+            f32s(&[1.0]),
+        ),
+        raw(
+            "lm_head.weight",
+            "F32",
+            &[40, 64],
+            f32s(&random.floats(2560)),
+        ),
     ];
     std::fs::write(&other, file(&tensors, &[])).unwrap();
     let mut forget = Forget::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
@@ -187,12 +293,25 @@ fn like_another_model() {
 
 #[test]
 fn what_is_not_finite_is_refused() {
-    for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (1e38, "would be")] {
+    for (value, word) in [
+        (f32::NAN, "NaN"),
+        (f32::INFINITY, "inf"),
+        (1e38, "would be"),
+    ] {
         let mut values = vec![0.5f32; 64 * 96];
         values[64 * 70 + 5] = value;
-        let model = parse_bytes(file(&[raw("x.weight", "F32", &[96, 64], f32s(&values))], &[])).unwrap();
-        let error = encoded(&model, options("gguf:q8_0")).unwrap_err().to_string();
-        assert!(error.contains("`x.weight`, row 70, column") && error.contains(word), "{error}");
+        let model = parse_bytes(file(
+            &[raw("x.weight", "F32", &[96, 64], f32s(&values))],
+            &[],
+        ))
+        .unwrap();
+        let error = encoded(&model, options("gguf:q8_0"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("`x.weight`, row 70, column") && error.contains(word),
+            "{error}"
+        );
     }
 }
 
@@ -210,6 +329,15 @@ fn gguf_keeps_what_it_is_told() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap_or_else(|_| panic!("no golden"));
     let (out, _) = encoded(&model, options("gguf:q8_0")).unwrap();
     let gguf = out.gguf().unwrap();
-    assert_eq!(gguf.metadata().get("general.quantization_version").unwrap().as_u32(), Some(2));
-    assert_eq!(gguf.metadata().get("general.file_type").unwrap().as_u32(), Some(7));
+    assert_eq!(
+        gguf.metadata()
+            .get("general.quantization_version")
+            .unwrap()
+            .as_u32(),
+        Some(2)
+    );
+    assert_eq!(
+        gguf.metadata().get("general.file_type").unwrap().as_u32(),
+        Some(7)
+    );
 }

@@ -15,11 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anamnesis::{
-    AnamnesisError, CancelToken, ConvertOptions, Forget, ForgetScheme, ParsedModel, TargetDtype, finish_parts, parse,
-    parse_bytes,
+    AnamnesisError, CancelToken, ConvertOptions, Forget, ForgetScheme, ParsedModel, TargetDtype,
+    finish_parts, parse, parse_bytes,
 };
 use common::directory::{
-    self, KEPT, LEFT_OUT, assert_same_tree, joined, names_in, placement, tree, write_files, write_shards,
+    self, KEPT, LEFT_OUT, assert_same_tree, joined, names_in, placement, tree, write_files,
+    write_shards,
 };
 use common::forget::{PLAIN, decoded, options, shards, values_of};
 use common::{Raw, f32s, file, raw};
@@ -62,7 +63,9 @@ fn json_of(path: &Path) -> Value {
 /// The encoded tensor that each stored one is of, among `encoded`.
 fn owner<'a>(stored: &str, encoded: &'a [String]) -> Option<&'a str> {
     let base = |name: &'a str| name.strip_suffix("weight").unwrap_or(name);
-    let fits = encoded.iter().filter(|name| stored.starts_with(base(name)) && !stored.ends_with("bias"));
+    let fits = encoded
+        .iter()
+        .filter(|name| stored.starts_with(base(name)) && !stored.ends_with("bias"));
     fits.max_by_key(|name| name.len()).map(String::as_str)
 }
 
@@ -70,9 +73,12 @@ fn owner<'a>(stored: &str, encoded: &'a [String]) -> Option<&'a str> {
 fn assert_together(output: &Path, encoded: &[String], context: &str) {
     let mut files: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for (no, names) in placement(output).iter().enumerate() {
-        names.iter().filter_map(|name| owner(name, encoded)).for_each(|name| {
-            files.entry(name).or_default().insert(no);
-        });
+        names
+            .iter()
+            .filter_map(|name| owner(name, encoded))
+            .for_each(|name| {
+                files.entry(name).or_default().insert(no);
+            });
     }
     assert_eq!(files.len(), encoded.len(), "{context}");
     for (name, files) in files {
@@ -87,33 +93,65 @@ fn a_directory_becomes_a_directory() {
     let before = tree(&input);
     for (scheme, skipped) in SCHEMES {
         let output = root.path().join(scheme);
-        let report = parse(&input).unwrap().forget(&output, options(scheme)).unwrap();
+        let report = parse(&input)
+            .unwrap()
+            .forget(&output, options(scheme))
+            .unwrap();
         let encoded: Vec<String> = report.encoded.iter().map(|e| e.name.clone()).collect();
         assert!(encoded.len() >= 9, "{scheme}: {encoded:?}");
         assert_eq!(names_in(&output, ".safetensors").len(), 3, "{scheme}");
         assert_together(&output, &encoded, scheme);
         let found = tree(&output);
-        assert!(KEPT.iter().all(|(name, text)| found[*name] == text.as_bytes()), "{scheme}");
-        assert!(!LEFT_OUT.iter().any(|(name, _)| found.contains_key(*name)), "{scheme}");
-        assert_eq!(found.len(), 3 + 2 + KEPT.len(), "{scheme}: {:?}", found.keys());
+        assert!(
+            KEPT.iter()
+                .all(|(name, text)| found[*name] == text.as_bytes()),
+            "{scheme}"
+        );
+        assert!(
+            !LEFT_OUT.iter().any(|(name, _)| found.contains_key(*name)),
+            "{scheme}"
+        );
+        assert_eq!(
+            found.len(),
+            3 + 2 + KEPT.len(),
+            "{scheme}: {:?}",
+            found.keys()
+        );
         let config = json_of(&output.join("config.json"));
-        for (key, value) in serde_json::from_str::<Value>(PLAIN).unwrap().as_object().unwrap() {
+        for (key, value) in serde_json::from_str::<Value>(PLAIN)
+            .unwrap()
+            .as_object()
+            .unwrap()
+        {
             assert_eq!(&config[key], value, "{scheme}: {key}");
         }
         if skipped.is_empty() {
-            assert_eq!(config["quantization"], json!({"group_size": 64, "bits": 4, "mode": "affine"}));
+            assert_eq!(
+                config["quantization"],
+                json!({"group_size": 64, "bits": 4, "mode": "affine"})
+            );
             assert_eq!(config["quantization"], config["quantization_config"]);
             assert!(encoded.contains(&"lm_head.weight".to_owned()));
         } else {
-            let skipped = config.pointer(skipped).unwrap_or_else(|| panic!("{scheme}: {config:#}")).to_string();
-            assert!(skipped.contains("embed_tokens") && !skipped.contains("q_proj"), "{scheme}: {skipped}");
+            let skipped = config
+                .pointer(skipped)
+                .unwrap_or_else(|| panic!("{scheme}: {config:#}"))
+                .to_string();
             assert!(
-                skipped.contains("lm_head") || *scheme == "gptq" && config["quantization_config"]["lm_head"] == false
+                skipped.contains("embed_tokens") && !skipped.contains("q_proj"),
+                "{scheme}: {skipped}"
+            );
+            assert!(
+                skipped.contains("lm_head")
+                    || *scheme == "gptq" && config["quantization_config"]["lm_head"] == false
             );
         }
         check_values(&input, &output, &report, scheme);
         let again = parse(&output).unwrap();
-        assert!(again.config().is_quantized() && again.inspect().problems.is_empty(), "{scheme}");
+        assert!(
+            again.config().is_quantized() && again.inspect().problems.is_empty(),
+            "{scheme}"
+        );
         std::fs::remove_dir_all(output).unwrap();
     }
     assert_same_tree(&before, &tree(&input), "the input is as it was");
@@ -121,18 +159,29 @@ fn a_directory_becomes_a_directory() {
 
 /// What is not encoded is as it was, and the rest is as far from it as the report says.
 fn check_values(input: &Path, output: &Path, report: &anamnesis::Report, context: &str) {
-    let (was, is) = (decoded(&parse(input).unwrap()).unwrap(), decoded(&parse(output).unwrap()).unwrap());
+    let (was, is) = (
+        decoded(&parse(input).unwrap()).unwrap(),
+        decoded(&parse(output).unwrap()).unwrap(),
+    );
     assert_eq!(was.tensors().len(), is.tensors().len(), "{context}");
     let mut largest = 0f32;
     for t in was.tensors() {
-        let there = is.tensor(t.name()).unwrap_or_else(|| panic!("{context}: no {}", t.name()));
+        let there = is
+            .tensor(t.name())
+            .unwrap_or_else(|| panic!("{context}: no {}", t.name()));
         assert_eq!(t.shape(), there.shape(), "{context}: {}", t.name());
         if report.encoded.iter().any(|e| e.name == t.name()) {
-            let pairs = values_of(&was, t.name()).into_iter().zip(values_of(&is, t.name()));
+            let pairs = values_of(&was, t.name())
+                .into_iter()
+                .zip(values_of(&is, t.name()));
             largest = pairs.fold(largest, |max, (a, b)| max.max((a - b).abs()));
         } else {
             assert_eq!(t.dtype(), there.dtype(), "{context}: {}", t.name());
-            assert!(t.bytes().unwrap() == there.bytes().unwrap(), "{context}: {}", t.name());
+            assert!(
+                t.bytes().unwrap() == there.bytes().unwrap(),
+                "{context}: {}",
+                t.name()
+            );
         }
     }
     let said = report.distance.as_ref().unwrap().all.maximum;
@@ -155,7 +204,10 @@ fn companions_stay_with_their_tensors() {
             assert_together(&output, &encoded, &context);
             let many = names_in(&output, ".safetensors").len();
             assert!(many > 3, "{context}: {many} shards");
-            assert!(size > 1 || many == report.kept.len() + encoded.len(), "{context}: {many} shards");
+            assert!(
+                size > 1 || many == report.kept.len() + encoded.len(),
+                "{context}: {many} shards"
+            );
             std::fs::remove_dir_all(output).unwrap();
         }
     }
@@ -170,7 +222,11 @@ fn cancelled_after(mut options: ConvertOptions, bytes: u64) -> ConvertOptions {
             token.cancel();
         }
     };
-    options.run = options.run.with_cancel(cancel).with_threads(2).with_progress(stop);
+    options.run = options
+        .run
+        .with_cancel(cancel)
+        .with_threads(2)
+        .with_progress(stop);
     options
 }
 
@@ -180,17 +236,42 @@ fn what_was_interrupted_is_resumed() {
     let input = model(root.path());
     for (scheme, _) in SCHEMES {
         let (want, output) = (root.path().join("want"), root.path().join("out"));
-        let total = parse(&input).unwrap().forget(&want, options(scheme)).unwrap().output_bytes;
+        let total = parse(&input)
+            .unwrap()
+            .forget(&want, options(scheme))
+            .unwrap()
+            .output_bytes;
         for bytes in [1, total / 3, total * 3 / 4] {
-            let stopped = parse(&input).unwrap().forget(&output, cancelled_after(options(scheme), bytes));
-            assert!(matches!(stopped, Err(AnamnesisError::Cancelled)), "{scheme}: {stopped:?}");
-            assert!(!output.exists() && root.path().join(".out.partial").is_dir(), "{scheme}");
+            let stopped = parse(&input)
+                .unwrap()
+                .forget(&output, cancelled_after(options(scheme), bytes));
+            assert!(
+                matches!(stopped, Err(AnamnesisError::Cancelled)),
+                "{scheme}: {stopped:?}"
+            );
+            assert!(
+                !output.exists() && root.path().join(".out.partial").is_dir(),
+                "{scheme}"
+            );
             // With other parameters it is not gone on with.
             let other = if *scheme == "w4a16" { "nf4" } else { "w4a16" };
-            let refused = parse(&input).unwrap().forget(&output, options(other).with_resume(true)).unwrap_err();
-            assert!(refused.to_string().contains("other parameters"), "{refused}");
-            parse(&input).unwrap().forget(&output, options(scheme).with_resume(true)).unwrap();
-            assert_same_tree(&tree(&want), &tree(&output), &format!("{scheme}, after {bytes} bytes"));
+            let refused = parse(&input)
+                .unwrap()
+                .forget(&output, options(other).with_resume(true))
+                .unwrap_err();
+            assert!(
+                refused.to_string().contains("other parameters"),
+                "{refused}"
+            );
+            parse(&input)
+                .unwrap()
+                .forget(&output, options(scheme).with_resume(true))
+                .unwrap();
+            assert_same_tree(
+                &tree(&want),
+                &tree(&output),
+                &format!("{scheme}, after {bytes} bytes"),
+            );
             std::fs::remove_dir_all(&output).unwrap();
         }
         std::fs::remove_dir_all(want).unwrap();
@@ -204,10 +285,16 @@ fn parts_make_the_same() {
     let input = model(root.path());
     let (want, output) = (root.path().join("want"), root.path().join("out"));
     for (scheme, _) in SCHEMES {
-        parse(&input).unwrap().forget(&want, options(scheme)).unwrap();
+        parse(&input)
+            .unwrap()
+            .forget(&want, options(scheme))
+            .unwrap();
         for part in [2, 1] {
             assert!(finish_parts(&output, false).is_err());
-            parse(&input).unwrap().forget(&output, options(scheme).with_part(part, 2)).unwrap();
+            parse(&input)
+                .unwrap()
+                .forget(&output, options(scheme).with_part(part, 2))
+                .unwrap();
         }
         finish_parts(&output, false).unwrap();
         assert_same_tree(&tree(&want), &tree(&output), scheme);
@@ -222,7 +309,9 @@ fn parts_of_another_encoding_are_refused() {
     let input = model(root.path());
     let output = root.path().join("out");
     let model = parse(&input).unwrap();
-    model.forget(&output, options("gptq").with_part(1, 2)).unwrap();
+    model
+        .forget(&output, options("gptq").with_part(1, 2))
+        .unwrap();
     let before = tree(&root.path().join(".out.partial"));
     let forget = |change: fn(&mut Forget)| {
         let mut forget = Forget::from("gptq".parse::<ForgetScheme>().unwrap());
@@ -241,17 +330,29 @@ fn parts_of_another_encoding_are_refused() {
     for other in others {
         let scheme = format!("{:?}", other.forget);
         let error = model.forget(&output, other).unwrap_err().to_string();
-        assert!(error.contains("other parameters") || error.contains("/nowhere"), "{scheme}: {error}");
+        assert!(
+            error.contains("other parameters") || error.contains("/nowhere"),
+            "{scheme}: {error}"
+        );
         assert_same_tree(&before, &tree(&root.path().join(".out.partial")), &scheme);
     }
-    model.forget(&output, options("gptq").with_part(2, 2)).unwrap();
+    model
+        .forget(&output, options("gptq").with_part(2, 2))
+        .unwrap();
     finish_parts(&output, false).unwrap();
 }
 
 /// All tensors of a file, by name.
 fn tensors(bytes: &[u8]) -> BTreeMap<String, (String, Vec<usize>, Vec<u8>)> {
     let all = SafeTensors::deserialize(bytes).unwrap().tensors();
-    all.into_iter().map(|(name, t)| (name, (t.dtype().to_string(), t.shape().to_vec(), t.data().to_vec()))).collect()
+    all.into_iter()
+        .map(|(name, t)| {
+            (
+                name,
+                (t.dtype().to_string(), t.shape().to_vec(), t.data().to_vec()),
+            )
+        })
+        .collect()
 }
 
 /// A file alone says in its metadata how it is quantized, which is as good as the config.
@@ -261,7 +362,10 @@ fn a_file_alone_is_enough() {
     let input = model(root.path());
     for (scheme, _) in SCHEMES {
         let output = root.path().join("out");
-        parse(&input).unwrap().forget(&output, options(scheme)).unwrap();
+        parse(&input)
+            .unwrap()
+            .forget(&output, options(scheme))
+            .unwrap();
         let mut single = options(scheme);
         single.single_file = true;
         let alone = root.path().join("alone").join("one.safetensors");
@@ -271,7 +375,11 @@ fn a_file_alone_is_enough() {
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let metadata = header.metadata().as_ref().unwrap();
         let said: Value = serde_json::from_str(&metadata["quantization_config"]).unwrap();
-        assert_eq!(said, json_of(&output.join("config.json"))["quantization_config"], "{scheme}");
+        assert_eq!(
+            said,
+            json_of(&output.join("config.json"))["quantization_config"],
+            "{scheme}"
+        );
         assert_eq!(tensors(&bytes), tensors(&joined(&output)), "{scheme}");
         let from_directory = decoded(&parse(&output).unwrap()).unwrap();
         for model in [parse(&alone).unwrap(), parse_bytes(bytes).unwrap()] {
@@ -284,11 +392,26 @@ fn a_file_alone_is_enough() {
 }
 
 fn assert_same_values(expected: &ParsedModel, actual: &ParsedModel, context: &str) {
-    assert_eq!(expected.tensors().len(), actual.tensors().len(), "{context}");
+    assert_eq!(
+        expected.tensors().len(),
+        actual.tensors().len(),
+        "{context}"
+    );
     for t in expected.tensors() {
-        let other = actual.tensor(t.name()).unwrap_or_else(|| panic!("{context}: no {}", t.name()));
-        assert_eq!((t.dtype(), t.shape()), (other.dtype(), other.shape()), "{context}: {}", t.name());
-        assert!(t.bytes().unwrap() == other.bytes().unwrap(), "{context}: {}", t.name());
+        let other = actual
+            .tensor(t.name())
+            .unwrap_or_else(|| panic!("{context}: no {}", t.name()));
+        assert_eq!(
+            (t.dtype(), t.shape()),
+            (other.dtype(), other.shape()),
+            "{context}: {}",
+            t.name()
+        );
+        assert!(
+            t.bytes().unwrap() == other.bytes().unwrap(),
+            "{context}: {}",
+            t.name()
+        );
     }
 }
 
@@ -299,19 +422,39 @@ fn a_quantized_directory_is_encoded_anew() {
     let input = root.path().join("model");
     directory::make(&input, &directory::shards(3, 256));
     let plain = root.path().join("plain");
-    parse(&input).unwrap().remember(&plain, TargetDtype::BF16).unwrap();
+    parse(&input)
+        .unwrap()
+        .remember(&plain, TargetDtype::BF16)
+        .unwrap();
     // Not MLX's, which would encode the embedding: that has NaN.
     for scheme in ["w4a16", "gptq", "nf4", "int8", "nvfp4", "fp8-channel"] {
         let (direct, twice) = (root.path().join("direct"), root.path().join("twice"));
-        let report = parse(&input).unwrap().forget(&direct, options(scheme)).unwrap();
+        let report = parse(&input)
+            .unwrap()
+            .forget(&direct, options(scheme))
+            .unwrap();
         assert_eq!(report.dropped, [""; 0], "{scheme}");
-        parse(&plain).unwrap().forget(&twice, options(scheme)).unwrap();
-        assert_eq!(tensors(&joined(&direct)), tensors(&joined(&twice)), "{scheme}");
+        parse(&plain)
+            .unwrap()
+            .forget(&twice, options(scheme))
+            .unwrap();
+        assert_eq!(
+            tensors(&joined(&direct)),
+            tensors(&joined(&twice)),
+            "{scheme}"
+        );
         let config = std::fs::read_to_string(direct.join("config.json")).unwrap();
-        assert!(!config.contains("weight_block_size") && !config.contains("float8"), "{scheme}: {config}");
+        assert!(
+            !config.contains("weight_block_size") && !config.contains("float8"),
+            "{scheme}: {config}"
+        );
         let config: Value = serde_json::from_str(&config).unwrap();
         assert_eq!(config, json_of(&twice.join("config.json")), "{scheme}");
-        assert_eq!(config["text_config"], json!({"hidden_size": 384, "dtype": "bfloat16"}), "{scheme}");
+        assert_eq!(
+            config["text_config"],
+            json!({"hidden_size": 384, "dtype": "bfloat16"}),
+            "{scheme}"
+        );
         std::fs::remove_dir_all(direct).unwrap();
         std::fs::remove_dir_all(twice).unwrap();
     }
@@ -325,13 +468,28 @@ fn a_shard_that_cannot_be_encoded() {
     let weight = |no: usize, last: f32| -> Vec<Raw> {
         let mut values = vec![0.25f32; 128 * 128];
         values[128 * 128 - 1] = last;
-        vec![raw(&format!("model.layers.{no}.proj.weight"), "F32", &[128, 128], f32s(&values))]
+        vec![raw(
+            &format!("model.layers.{no}.proj.weight"),
+            "F32",
+            &[128, 128],
+            f32s(&values),
+        )]
     };
-    write_shards(&input, &[weight(0, 0.5), weight(1, f32::NAN), weight(2, 0.5)]);
+    write_shards(
+        &input,
+        &[weight(0, 0.5), weight(1, f32::NAN), weight(2, 0.5)],
+    );
     for (scheme, _) in SCHEMES {
         let output = root.path().join("out");
-        let error = parse(&input).unwrap().forget(&output, options(scheme)).unwrap_err().to_string();
-        assert!(error.contains("`model.layers.1.proj.weight`, row 127, column 127"), "{scheme}: {error}");
+        let error = parse(&input)
+            .unwrap()
+            .forget(&output, options(scheme))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("`model.layers.1.proj.weight`, row 127, column 127"),
+            "{scheme}: {error}"
+        );
         assert!(!output.exists(), "{scheme}");
         std::fs::remove_dir_all(root.path().join(".out.partial")).unwrap();
     }

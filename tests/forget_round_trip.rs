@@ -16,13 +16,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use anamnesis::{
-    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor, parse,
+    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor,
+    parse,
 };
 use common::data;
 use common::forget::{decoded, encoded, values, values_of};
 use common::trips::{
-    Bytes, Columns, FOREIGN, Importance, Kept, MIXED, Near, NoEncoder, Nothing, Refused, Row, Share, TABLE, Values,
-    Verdict, Whole,
+    Bytes, Columns, FOREIGN, Importance, Kept, MIXED, Near, NoEncoder, Nothing, Refused, Row,
+    Share, TABLE, Values, Verdict, Whole,
 };
 
 /// What became of a case.
@@ -49,12 +50,19 @@ fn trip(path: &Path, scheme: &str, group: usize) -> Result<Trip, AnamnesisError>
     options.run.to = TargetDtype::F32;
     let (out, report) = encoded(&was, options)?;
     let is = decoded(&out)?;
-    Ok(Trip { golden, was, out, is, report })
+    Ok(Trip {
+        golden,
+        was,
+        out,
+        is,
+        report,
+    })
 }
 
 /// Whether both hold the same: bytes, or values in floats of different types.
 fn is_same(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
-    *a.bytes().unwrap() == *b.bytes().unwrap() || values(a).is_some_and(|values_of_a| Some(values_of_a) == values(b))
+    *a.bytes().unwrap() == *b.bytes().unwrap()
+        || values(a).is_some_and(|values_of_a| Some(values_of_a) == values(b))
 }
 
 impl Trip {
@@ -70,7 +78,10 @@ impl Trip {
             };
             for (was, is) in was.chunks(n).zip(is.chunks(n)) {
                 let max = was.iter().fold(0f32, |max, x| max.max(x.abs()));
-                let error = was.iter().zip(is).fold(0f32, |error, (a, b)| error.max((a - b).abs()));
+                let error = was
+                    .iter()
+                    .zip(is)
+                    .fold(0f32, |error, (a, b)| error.max((a - b).abs()));
                 assert!(max > 0.0 || error == 0.0, "{name}: zeros became {error}");
                 worst = worst.max(f64::from(error) / f64::from(max.max(f32::MIN_POSITIVE)));
             }
@@ -81,20 +92,40 @@ impl Trip {
     /// The first stored tensor that is another, but for what describes values in words.
     fn first_other(&self) -> Option<String> {
         let made = self.out.tensors().filter(|t| {
-            let copied = self.was.tensor(t.name()).is_some_and(|was| was.dtype() == t.dtype() && is_same(&was, t));
+            let copied = self
+                .was
+                .tensor(t.name())
+                .is_some_and(|was| was.dtype() == t.dtype() && is_same(&was, t));
             !copied && !t.name().contains(".quant_state.") && !t.name().ends_with(".comfy_quant")
         });
-        let mut others = made.filter(|t| !self.golden.tensor(t.name()).is_some_and(|golden| is_same(&golden, t)));
-        others.next().map(|t| format!("`{}` {} {:?}", t.name(), t.dtype(), t.shape()))
+        let mut others = made.filter(|t| {
+            !self
+                .golden
+                .tensor(t.name())
+                .is_some_and(|golden| is_same(&golden, t))
+        });
+        others
+            .next()
+            .map(|t| format!("`{}` {} {:?}", t.name(), t.dtype(), t.shape()))
     }
 }
 
 /// What is wrong with a case.
-fn check(path: &Path, scheme: &str, group: usize, share: Share, verdict: Verdict) -> Result<(), String> {
+fn check(
+    path: &Path,
+    scheme: &str,
+    group: usize,
+    share: Share,
+    verdict: Verdict,
+) -> Result<(), String> {
     let trip = match (verdict, trip(path, scheme, group)) {
         (Refused | Importance, Err(error)) => {
             let text = error.to_string();
-            let word = if matches!(verdict, Refused) { " cannot be encoded to " } else { "(--imatrix)" };
+            let word = if matches!(verdict, Refused) {
+                " cannot be encoded to "
+            } else {
+                "(--imatrix)"
+            };
             let right = text.contains("tensor `") && text.contains(word);
             return if right { Ok(()) } else { Err(text) };
         }
@@ -102,8 +133,13 @@ fn check(path: &Path, scheme: &str, group: usize, share: Share, verdict: Verdict
         (_, Ok(trip)) => trip,
     };
     if matches!(verdict, Kept | Nothing) {
-        let is_kept = trip.report.encoded.is_empty() && trip.report.kept.iter().all(|kept| !kept.reason.is_empty());
-        return if is_kept { Ok(()) } else { Err("something was encoded".to_owned()) };
+        let is_kept = trip.report.encoded.is_empty()
+            && trip.report.kept.iter().all(|kept| !kept.reason.is_empty());
+        return if is_kept {
+            Ok(())
+        } else {
+            Err("something was encoded".to_owned())
+        };
     }
     if trip.report.encoded.is_empty() {
         return Err(format!("nothing was encoded: {:?}", trip.report.kept));
@@ -137,13 +173,20 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// The model of a case.
 fn model_of(case: &Path) -> Option<PathBuf> {
-    ["model", "model.safetensors", "model.gguf"].map(|name| case.join(name)).into_iter().find(|path| path.exists())
+    ["model", "model.safetensors", "model.gguf"]
+        .map(|name| case.join(name))
+        .into_iter()
+        .find(|path| path.exists())
 }
 
 fn cases(family: &str) -> Vec<(String, PathBuf)> {
-    let entries = std::fs::read_dir(data().join(family)).unwrap().map(|entry| entry.unwrap().path());
+    let entries = std::fs::read_dir(data().join(family))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let name = |case: &Path| case.file_name().unwrap().to_string_lossy().into_owned();
-    let mut cases: Vec<_> = entries.filter_map(|case| Some((name(&case), model_of(&case)?))).collect();
+    let mut cases: Vec<_> = entries
+        .filter_map(|case| Some((name(&case), model_of(&case)?)))
+        .collect();
     cases.sort();
     cases
 }
@@ -152,7 +195,9 @@ fn check_family(family: &str, least: usize) {
     let (mut failures, mut checked) = (Vec::new(), 0);
     for (name, path) in cases(family) {
         let mut rows = 0;
-        for &(_, patterns, scheme, group, share, verdict) in TABLE.iter().filter(|row| row.0 == family) {
+        for &(_, patterns, scheme, group, share, verdict) in
+            TABLE.iter().filter(|row| row.0 == family)
+        {
             if !patterns.split(' ').any(|pattern| fits(pattern, &name)) {
                 continue;
             }
@@ -161,17 +206,28 @@ fn check_family(family: &str, least: usize) {
                 continue;
             }
             checked += 1;
-            let run = catch_unwind(AssertUnwindSafe(|| check(&path, scheme, group, share, verdict)));
-            let text = |e: Box<dyn std::any::Any + Send>| Err(e.downcast_ref::<String>().cloned().unwrap_or_default());
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                check(&path, scheme, group, share, verdict)
+            }));
+            let text = |e: Box<dyn std::any::Any + Send>| {
+                Err(e.downcast_ref::<String>().cloned().unwrap_or_default())
+            };
             if let Err(what) = run.unwrap_or_else(text) {
-                failures.push(format!("{family}/{name} as {scheme}: {verdict:?}: {what:.300}"));
+                failures.push(format!(
+                    "{family}/{name} as {scheme}: {verdict:?}: {what:.300}"
+                ));
             }
         }
         if rows == 0 && !MIXED.contains(&family) {
             failures.push(format!("{family}/{name} is not in the table"));
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
     assert!(checked >= least, "{family}: only {checked} checks");
 }
 
@@ -223,12 +279,16 @@ fn gguf() {
 /// Every directory of cases is in the table or among the foreign layouts.
 #[test]
 fn nothing_is_left_out() {
-    for entry in std::fs::read_dir(data()).unwrap().map(|entry| entry.unwrap().path()) {
+    for entry in std::fs::read_dir(data())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
         let family = entry.file_name().unwrap().to_string_lossy().into_owned();
         if !entry.is_dir() || cases(&family).is_empty() {
             continue;
         }
-        let is_known = FOREIGN.contains(&family.as_str()) || TABLE.iter().any(|row| row.0 == family);
+        let is_known =
+            FOREIGN.contains(&family.as_str()) || TABLE.iter().any(|row| row.0 == family);
         assert!(is_known, "{family}");
     }
 }

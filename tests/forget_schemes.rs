@@ -19,7 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ParsedModel, parse_bytes};
 use candle_core::quantized::gguf_file;
 use common::forget::{
-    bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values, values_of, weights,
+    bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values,
+    values_of, weights,
 };
 use common::{Random, Raw, f32s, file, raw};
 use safetensors::SafeTensors;
@@ -29,10 +30,18 @@ fn each_scheme(check: impl Fn(&str)) {
     let mut failures = Vec::new();
     for scheme in every_scheme() {
         if let Err(e) = catch_unwind(AssertUnwindSafe(|| check(&scheme))) {
-            failures.push(format!("{scheme}: {}", e.downcast_ref::<String>().cloned().unwrap_or_default()));
+            failures.push(format!(
+                "{scheme}: {}",
+                e.downcast_ref::<String>().cloned().unwrap_or_default()
+            ));
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Vec<u8> {
@@ -46,14 +55,39 @@ fn large(scheme: &str) -> ParsedModel {
     let mut random = Random(29);
     let mut floats = |n: usize| weights(&mut random, n);
     if scheme.starts_with("gguf:iq") {
-        let matrix = raw("model.layers.0.mlp.up_proj.weight", "BF16", &[176, 768], bf16s(&floats(176 * 768)));
+        let matrix = raw(
+            "model.layers.0.mlp.up_proj.weight",
+            "BF16",
+            &[176, 768],
+            bf16s(&floats(176 * 768)),
+        );
         return parse_bytes(file(&[matrix], &[])).unwrap();
     }
     let tensors = [
-        raw("model.layers.0.mlp.up_proj.weight", "BF16", &[384, 768], bf16s(&floats(384 * 768))),
-        raw("model.layers.0.mlp.down_proj.weight", "F32", &[128, 256], f32s(&floats(128 * 256))),
-        raw("model.layers.0.self_attn.q_proj.weight", "F16", &[128, 256], f16s(&floats(128 * 256))),
-        raw("model.layers.0.mlp.experts.gate_up_proj", "BF16", &[3, 256, 256], bf16s(&floats(3 * 65536))),
+        raw(
+            "model.layers.0.mlp.up_proj.weight",
+            "BF16",
+            &[384, 768],
+            bf16s(&floats(384 * 768)),
+        ),
+        raw(
+            "model.layers.0.mlp.down_proj.weight",
+            "F32",
+            &[128, 256],
+            f32s(&floats(128 * 256)),
+        ),
+        raw(
+            "model.layers.0.self_attn.q_proj.weight",
+            "F16",
+            &[128, 256],
+            f16s(&floats(128 * 256)),
+        ),
+        raw(
+            "model.layers.0.mlp.experts.gate_up_proj",
+            "BF16",
+            &[3, 256, 256],
+            bf16s(&floats(3 * 65536)),
+        ),
     ];
     parse_bytes(file(&tensors, &[])).unwrap()
 }
@@ -66,21 +100,38 @@ fn bytes_do_not_depend_on_threads() {
         let options = || options_for(scheme, &model, directory.path());
         let one = bytes(&model, options(), 1);
         for threads in [2, 3] {
-            assert!(one == bytes(&model, options(), threads), "{threads} threads");
+            assert!(
+                one == bytes(&model, options(), threads),
+                "{threads} threads"
+            );
         }
         if options().target == ConvertTarget::Safetensors {
             let read = SafeTensors::deserialize(&one).unwrap_or_else(|e| panic!("{e}"));
             assert!(read.len() >= model.tensors().len());
         }
         let out = parse_bytes(one).unwrap();
-        assert!(out.inspect().problems.is_empty(), "{:?}", out.inspect().problems);
+        assert!(
+            out.inspect().problems.is_empty(),
+            "{:?}",
+            out.inspect().problems
+        );
         let back = decoded(&out).unwrap();
         for t in model.tensors() {
             // A stack has a module of its own in MLX.
-            let name = format!("{}{}", t.name(), if back.tensor(t.name()).is_none() { ".weight" } else { "" });
+            let name = format!(
+                "{}{}",
+                t.name(),
+                if back.tensor(t.name()).is_none() {
+                    ".weight"
+                } else {
+                    ""
+                }
+            );
             let (was, is) = (values(&t).unwrap(), values_of(&back, &name));
-            let square = |all: &mut dyn Iterator<Item = f32>| all.map(|x| f64::from(x).powi(2)).sum::<f64>();
-            let error = square(&mut was.iter().zip(&is).map(|(a, b)| a - b)) / square(&mut was.iter().copied());
+            let square =
+                |all: &mut dyn Iterator<Item = f32>| all.map(|x| f64::from(x).powi(2)).sum::<f64>();
+            let error = square(&mut was.iter().zip(&is).map(|(a, b)| a - b))
+                / square(&mut was.iter().copied());
             assert!(error < 0.9, "{}: {error}", t.name());
         }
     });
@@ -115,13 +166,27 @@ fn hostile_values() {
         }
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
-            let error = encoded(&model, options_for(scheme, &model, directory.path())).unwrap_err().to_string();
+            let error = encoded(&model, options_for(scheme, &model, directory.path()))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("tensor `x."), "{value}: {error}");
             assert!(error.contains(", row 2, column 99: "), "{value}: {error}");
         }
-        for value in [f32::MAX, f32::MIN, 1e38, -3e37, 1e20, 1e6, 65520.0, 1e-30, 1e-45, -0.0] {
+        for value in [
+            f32::MAX,
+            f32::MIN,
+            1e38,
+            -3e37,
+            1e20,
+            1e6,
+            65520.0,
+            1e-30,
+            1e-45,
+            -0.0,
+        ] {
             let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
-            let (out, report) = match encoded(&model, options_for(scheme, &model, directory.path())) {
+            let (out, report) = match encoded(&model, options_for(scheme, &model, directory.path()))
+            {
                 Ok(both) => both,
                 Err(error) => {
                     assert!(value.abs() > 1e4, "{value}: {error}");
@@ -150,7 +215,11 @@ fn constant_values() {
                 Ok((out, _)) => {
                     let back = values_of(&decoded(&out).unwrap(), name);
                     assert!(back.iter().all(|x| x.is_finite()), "{value}");
-                    assert!(value != 0.0 || back.iter().all(|x| *x == 0.0), "{value}: {:?}", &back[..4]);
+                    assert!(
+                        value != 0.0 || back.iter().all(|x| *x == 0.0),
+                        "{value}: {:?}",
+                        &back[..4]
+                    );
                 }
                 Err(error) => {
                     // MLX's exponents wrap around below 2^-127.
@@ -166,7 +235,14 @@ fn constant_values() {
 /// Tensors that no scheme encodes, beside one that it does, with names of every kind.
 fn odd(rows: usize) -> Vec<Raw> {
     let mut random = Random(31);
-    let mut matrix = |name: &str| raw(name, "F32", &[rows, 256], f32s(&weights(&mut random, rows * 256)));
+    let mut matrix = |name: &str| {
+        raw(
+            name,
+            "F32",
+            &[rows, 256],
+            f32s(&weights(&mut random, rows * 256)),
+        )
+    };
     vec![
         matrix("model.layers.0.up_proj.weight"),
         matrix("a b/c\\d\"e\u{7f}.weight"),
@@ -182,8 +258,18 @@ fn odd(rows: usize) -> Vec<Raw> {
         raw("long.table", "I64", &[128, 256], vec![1; 8 * 128 * 256]),
         raw("byte.table", "I8", &[128, 256], vec![1; 128 * 256]),
         raw("flag.weight", "BOOL", &[2, 256], vec![1; 512]),
-        raw("cube.weight", "F32", &[2, 32, 256], f32s(&vec![0.25; 2 * 32 * 256])),
-        raw("narrow.weight", "F32", &[128, 33], f32s(&vec![0.25; 128 * 33])),
+        raw(
+            "cube.weight",
+            "F32",
+            &[2, 32, 256],
+            f32s(&vec![0.25; 2 * 32 * 256]),
+        ),
+        raw(
+            "narrow.weight",
+            "F32",
+            &[128, 33],
+            f32s(&vec![0.25; 128 * 33]),
+        ),
         raw("low.weight", "F32", &[3, 256], f32s(&vec![0.25; 3 * 256])),
     ]
 }
@@ -207,24 +293,44 @@ fn what_is_not_encoded_stays() {
         assert_eq!(report.encoded.len() + report.kept.len(), tensors.len());
         assert!(report.kept.iter().all(|kept| !kept.reason.is_empty()));
         for kept in &report.kept {
-            let (was, is) = (model.tensor(&kept.name).unwrap(), out.tensor(&kept.name).unwrap());
+            let (was, is) = (
+                model.tensor(&kept.name).unwrap(),
+                out.tensor(&kept.name).unwrap(),
+            );
             assert_eq!(was.shape(), is.shape(), "{}", kept.name);
             let flag = in_gguf && kept.name == "flag.weight"; // which GGUF has as I8
-            assert!(flag || was.dtype() == is.dtype(), "{}: {}", kept.name, is.dtype());
+            assert!(
+                flag || was.dtype() == is.dtype(),
+                "{}: {}",
+                kept.name,
+                is.dtype()
+            );
             assert!(was.bytes().unwrap() == is.bytes().unwrap(), "{}", kept.name);
         }
-        for name in ["empty.weight", "empty_rows.weight", "vector.weight", "scalar.weight", "wide.weight", "long.table"]
-        {
+        for name in [
+            "empty.weight",
+            "empty_rows.weight",
+            "vector.weight",
+            "scalar.weight",
+            "wide.weight",
+            "long.table",
+        ] {
             assert!(report.kept.iter().any(|kept| kept.name == name), "{name}");
         }
         for name in report.encoded.iter().map(|e| e.name.as_str()) {
             let mut shape = model.tensor(name).unwrap().shape().to_vec();
             // Stacks of gpt-oss are parameters, which are turned.
-            let turned = name.strip_suffix(".weight").filter(|_| scheme == "mxfp4-gpt-oss");
+            let turned = name
+                .strip_suffix(".weight")
+                .filter(|_| scheme == "mxfp4-gpt-oss");
             if turned.is_some() {
                 shape.swap(1, 2);
             }
-            assert_eq!(back.tensor(turned.unwrap_or(name)).unwrap().shape(), shape, "{name}");
+            assert_eq!(
+                back.tensor(turned.unwrap_or(name)).unwrap().shape(),
+                shape,
+                "{name}"
+            );
         }
         let odd = ["a b/c\\d\"e\u{7f}.weight", "模型.層.weight"];
         let is_encoded = |name: &&str| report.encoded.iter().any(|e| e.name == **name);
@@ -234,19 +340,39 @@ fn what_is_not_encoded_stays() {
 }
 
 /// Types that candle decodes. It has Q8_K too, and no decoder of it.
-const CANDLE: [&str; 10] = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"];
+const CANDLE: [&str; 10] = [
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+];
 
 #[test]
 fn candle_decodes_the_same() {
     let mut random = Random(37);
     let tensors = [
-        raw("blk.0.ffn_up.weight", "F32", &[48, 512], f32s(&weights(&mut random, 48 * 512))),
-        raw("blk.0.ffn_down_exps.weight", "BF16", &[3, 8, 256], bf16s(&weights(&mut random, 3 * 8 * 256))),
-        raw("output_norm.weight", "BF16", &[512], bf16s(&weights(&mut random, 512))),
+        raw(
+            "blk.0.ffn_up.weight",
+            "F32",
+            &[48, 512],
+            f32s(&weights(&mut random, 48 * 512)),
+        ),
+        raw(
+            "blk.0.ffn_down_exps.weight",
+            "BF16",
+            &[3, 8, 256],
+            bf16s(&weights(&mut random, 3 * 8 * 256)),
+        ),
+        raw(
+            "output_norm.weight",
+            "BF16",
+            &[512],
+            bf16s(&weights(&mut random, 512)),
+        ),
     ];
     let model = parse_bytes(file(&tensors, &[])).unwrap();
     for name in CANDLE {
-        let scheme = format!("gguf:{name}").parse::<ForgetScheme>().unwrap().pure();
+        let scheme = format!("gguf:{name}")
+            .parse::<ForgetScheme>()
+            .unwrap()
+            .pure();
         let bytes = bytes(&model, scheme.into(), 2);
         let ours = parse_bytes(bytes.clone()).unwrap();
         let (back, mut reader) = (decoded(&ours).unwrap(), Cursor::new(&bytes));
@@ -254,7 +380,11 @@ fn candle_decodes_the_same() {
         let device = candle_core::Device::Cpu;
         for t in ours.tensors() {
             let theirs = content.tensor(&mut reader, t.name(), &device).unwrap();
-            assert!(t.name() == "output_norm.weight" || t.dtype().to_string() == name.to_uppercase(), "{}", t.dtype());
+            assert!(
+                t.name() == "output_norm.weight" || t.dtype().to_string() == name.to_uppercase(),
+                "{}",
+                t.dtype()
+            );
             let theirs = theirs.dequantize(&device).unwrap();
             assert_eq!(theirs.dims(), t.shape(), "{name}");
             let theirs = theirs.flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -271,7 +401,12 @@ fn importance_is_asked_for() {
         Ok(_) => assert!(!needs_importance(scheme)),
         Err(error) => {
             assert!(needs_importance(scheme), "{error}");
-            assert!(error.to_string().contains("it takes an importance matrix (--imatrix)"), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("it takes an importance matrix (--imatrix)"),
+                "{error}"
+            );
         }
     });
 }

@@ -18,18 +18,33 @@ fn check_case(case: &std::path::Path) {
     for (target, name) in TARGETS {
         let expected = std::fs::read(case.join(format!("expected-{name}.safetensors"))).unwrap();
         let context = format!("{} {name}", case.display());
-        let bytes = model.remember_to_bytes(target).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let bytes = model
+            .remember_to_bytes(target)
+            .unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_same(&expected, &bytes, &context);
         let output = directory.path().join(name);
-        model.remember(&output, target).unwrap_or_else(|e| panic!("{context}: {e}"));
-        assert!(std::fs::read(&output).unwrap() == bytes, "{context}: file and memory differ");
+        model
+            .remember(&output, target)
+            .unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(
+            std::fs::read(&output).unwrap() == bytes,
+            "{context}: file and memory differ"
+        );
         let expected = SafeTensors::deserialize(&expected).unwrap();
-        if expected.tensors().iter().any(|(_, t)| t.dtype() == safetensors::Dtype::I8) {
+        if expected
+            .tensors()
+            .iter()
+            .any(|(_, t)| t.dtype() == safetensors::Dtype::I8)
+        {
             continue; // candle has no such type
         }
         let loaded = candle_core::safetensors::load(&output, &candle_core::Device::Cpu).unwrap();
         for (name, tensor) in expected.tensors() {
-            assert_eq!(loaded[&name].dims(), tensor.shape(), "{context}: {name} in candle");
+            assert_eq!(
+                loaded[&name].dims(),
+                tensor.shape(),
+                "{context}: {name} in candle"
+            );
         }
     }
     assert!(model.inspect().problems.is_empty(), "{}", case.display());

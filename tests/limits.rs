@@ -19,10 +19,18 @@ fn exceeded<T>(result: Result<T>) -> &'static str {
 /// An axis: the name in errors, and how it is bounded.
 type Axis = (&'static str, fn(u64) -> ParseLimits);
 
-const SINGLE: Axis = ("max_single_alloc_bytes", |n| ParseLimits::unbounded().with_max_single_alloc(n));
-const TOTAL: Axis = ("max_total_bytes", |n| ParseLimits::unbounded().with_max_total_bytes(n));
-const ITEMS: Axis = ("max_item_count", |n| ParseLimits::unbounded().with_max_item_count(n));
-const RATIO: Axis = ("max_decompression_ratio", |n| ParseLimits::unbounded().with_max_decompression_ratio(n));
+const SINGLE: Axis = ("max_single_alloc_bytes", |n| {
+    ParseLimits::unbounded().with_max_single_alloc(n)
+});
+const TOTAL: Axis = ("max_total_bytes", |n| {
+    ParseLimits::unbounded().with_max_total_bytes(n)
+});
+const ITEMS: Axis = ("max_item_count", |n| {
+    ParseLimits::unbounded().with_max_item_count(n)
+});
+const RATIO: Axis = ("max_decompression_ratio", |n| {
+    ParseLimits::unbounded().with_max_decompression_ratio(n)
+});
 
 /// The smallest bound under which `attempt` succeeds; all below it must be exceeded by name.
 fn least(context: &str, (name, with): Axis, attempt: impl Fn(&ParseLimits) -> Result<()>) -> u64 {
@@ -61,14 +69,18 @@ fn safetensors() {
     assert_eq!(least("safetensors", SINGLE, parsing(&bytes)), header);
     assert_eq!(least("safetensors", TOTAL, parsing(&bytes)), header);
     assert_eq!(least("safetensors", ITEMS, parsing(&bytes)), 3);
-    let from_reader =
-        |l: &ParseLimits| anamnesis::parse_safetensors_header_from_reader_with_limits(&bytes[..], l).map(drop);
+    let from_reader = |l: &ParseLimits| {
+        anamnesis::parse_safetensors_header_from_reader_with_limits(&bytes[..], l).map(drop)
+    };
     assert_eq!(least("safetensors", SINGLE, from_reader), header);
-    let of_slice = |l: &ParseLimits| anamnesis::parse_safetensors_header_with_limits(&bytes, l).map(drop);
+    let of_slice =
+        |l: &ParseLimits| anamnesis::parse_safetensors_header_with_limits(&bytes, l).map(drop);
     assert_eq!(least("safetensors", ITEMS, of_slice), 3);
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("model.safetensors"), &bytes).unwrap();
-    let of_file = |l: &ParseLimits| anamnesis::parse_with_limits(dir.path().join("model.safetensors"), l).map(drop);
+    let of_file = |l: &ParseLimits| {
+        anamnesis::parse_with_limits(dir.path().join("model.safetensors"), l).map(drop)
+    };
     assert_eq!(least("safetensors", ITEMS, of_file), 3);
     // A directory is one model, and has one account.
     let of_directory = |l: &ParseLimits| anamnesis::parse_with_limits(dir.path(), l).map(drop);
@@ -76,13 +88,26 @@ fn safetensors() {
     // So have its config and its index.
     let config = b"{\"quantization_config\": {}}";
     std::fs::write(dir.path().join("config.json"), config).unwrap();
-    assert_eq!(least("a config", TOTAL, of_directory), header + config.len() as u64);
-    assert_eq!(least("a config", TOTAL, of_file), header + config.len() as u64);
+    assert_eq!(
+        least("a config", TOTAL, of_directory),
+        header + config.len() as u64
+    );
+    assert_eq!(
+        least("a config", TOTAL, of_file),
+        header + config.len() as u64
+    );
     let map = ["a.weight", "a.weight_scale", "b"].map(|name| (name, "model.safetensors"));
-    let index = serde_json::json!({ "weight_map": std::collections::BTreeMap::from(map) }).to_string();
+    let index =
+        serde_json::json!({ "weight_map": std::collections::BTreeMap::from(map) }).to_string();
     std::fs::write(dir.path().join("model.safetensors.index.json"), &index).unwrap();
-    assert_eq!(least("an index", TOTAL, of_directory), header + (config.len() + index.len()) as u64);
-    assert_eq!(least("an index", SINGLE, of_directory), header.max(index.len() as u64));
+    assert_eq!(
+        least("an index", TOTAL, of_directory),
+        header + (config.len() + index.len()) as u64
+    );
+    assert_eq!(
+        least("an index", SINGLE, of_directory),
+        header.max(index.len() as u64)
+    );
 }
 
 /// Each call has the whole of the bounds again, and the size that it materialises is known before it begins.
@@ -105,8 +130,16 @@ fn materialising() {
     type Make<'a> = &'a dyn Fn(&anamnesis::ParsedModel) -> Result<()>;
     let makes: [Make<'_>; 4] = [
         &|model| model.remember_to_bytes(TargetDtype::BF16).map(drop),
-        &|model| model.for_each_tensor(TargetDtype::BF16, |_, _, _, _| panic!("it is too late")).map(drop),
-        &|model| model.remember_to_writer(std::io::sink(), TargetDtype::BF16).map(drop),
+        &|model| {
+            model
+                .for_each_tensor(TargetDtype::BF16, |_, _, _, _| panic!("it is too late"))
+                .map(drop)
+        },
+        &|model| {
+            model
+                .remember_to_writer(std::io::sink(), TargetDtype::BF16)
+                .map(drop)
+        },
         &|model| model.remember(&out, TargetDtype::BF16).map(drop),
     ];
     for make in makes {
@@ -116,7 +149,9 @@ fn materialising() {
     }
     // One tensor at a time needs no more than the tensor.
     let single = |l: &ParseLimits| {
-        parse_bytes_with_limits(bytes.clone(), l)?.for_each_tensor(TargetDtype::BF16, |_, _, _, _| Ok(())).map(drop)
+        parse_bytes_with_limits(bytes.clone(), l)?
+            .for_each_tensor(TargetDtype::BF16, |_, _, _, _| Ok(()))
+            .map(drop)
     };
     assert_eq!(least("a tensor", SINGLE, single), 100_000);
 }
@@ -124,10 +159,18 @@ fn materialising() {
 #[cfg(feature = "gguf")]
 #[test]
 fn gguf() {
-    let words: Vec<u8> = ["x", "yy", "zzz"].iter().flat_map(|word| common::gguf::string(word)).collect();
+    let words: Vec<u8> = ["x", "yy", "zzz"]
+        .iter()
+        .flat_map(|word| common::gguf::string(word))
+        .collect();
     let words = [&8u32.to_le_bytes()[..], &3u64.to_le_bytes(), &words].concat();
-    let gguf = common::gguf::Gguf::default().text("general.architecture", &"long ".repeat(100)).key("words", 9, &words);
-    let bytes = gguf.tensor("a", 0, &[4], &[0; 16]).tensor("b", 8, &[32], &[0; 34]).file();
+    let gguf = common::gguf::Gguf::default()
+        .text("general.architecture", &"long ".repeat(100))
+        .key("words", 9, &words);
+    let bytes = gguf
+        .tensor("a", 0, &[4], &[0; 16])
+        .tensor("b", 8, &[32], &[0; 34])
+        .file();
     assert_eq!(least("gguf", ITEMS, parsing(&bytes)), 4);
     assert_eq!(least("gguf", SINGLE, parsing(&bytes)), 500);
     let total = least("gguf", TOTAL, parsing(&bytes));
@@ -147,12 +190,23 @@ fn archives() {
     use common::zip::{Member, Zip, dict, npy};
 
     let array = npy(&dict("'|u1'", "False", "(10000,)"), &[0; 10_000]);
-    let bytes = Zip::of(&[Member::stored("a.npy", &array), Member::deflated("b.npy", &array)]).file();
+    let bytes = Zip::of(&[
+        Member::stored("a.npy", &array),
+        Member::deflated("b.npy", &array),
+    ])
+    .file();
     assert_eq!(least("npz", ITEMS, parsing(&bytes)), 2);
     assert!((100..400).contains(&least("npz", SINGLE, parsing(&bytes))));
     let ratio = least("npz", RATIO, parsing(&bytes));
     assert!((50..1032).contains(&ratio), "{ratio}");
-    assert_eq!(least("npz, stored", RATIO, parsing(&Zip::of(&[Member::stored("a.npy", &array)]).file())), 0);
+    assert_eq!(
+        least(
+            "npz, stored",
+            RATIO,
+            parsing(&Zip::of(&[Member::stored("a.npy", &array)]).file())
+        ),
+        0
+    );
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.npz");
     std::fs::write(&path, &bytes).unwrap();
@@ -167,9 +221,16 @@ fn archives() {
     // The values of a pickle are more than its bytes.
     assert!(least("pth", TOTAL, parsing(&bytes)) > 2 * content);
     std::fs::write(&path, &bytes).unwrap();
-    let pth = |l: &ParseLimits| anamnesis::parse_pth_with_limits(&path, l)?.tensors().map(drop);
+    let pth = |l: &ParseLimits| {
+        anamnesis::parse_pth_with_limits(&path, l)?
+            .tensors()
+            .map(drop)
+    };
     assert_eq!(least("pth", ITEMS, pth), 2);
-    let member = Member::deflated("m/data.pkl", &[b"\x80\x02", &pickle::dict(&pickle::good())[..]].concat());
+    let member = Member::deflated(
+        "m/data.pkl",
+        &[b"\x80\x02", &pickle::dict(&pickle::good())[..]].concat(),
+    );
     let deflated = Zip::of(&[member, Member::stored("m/data/0", &[0; 24])]).file();
     assert!(least("pth, deflated", RATIO, parsing(&deflated)) >= 1);
 
@@ -184,7 +245,10 @@ fn archives() {
 fn qnat() {
     let path = common::data().join("qnat/v1_block128.qnat");
     let bytes = std::fs::read(path).unwrap();
-    let tensors = parse_bytes_with_limits(bytes.clone(), &ParseLimits::default()).unwrap().tensors().len();
+    let tensors = parse_bytes_with_limits(bytes.clone(), &ParseLimits::default())
+        .unwrap()
+        .tensors()
+        .len();
     assert_eq!(least("qnat", ITEMS, parsing(&bytes)), tensors as u64);
     assert!(least("qnat", SINGLE, parsing(&bytes)) < 200);
 }
@@ -200,11 +264,26 @@ fn real_headers_are_within_the_caps() {
     };
     for (tokens, merges) in [(201_088, 446_189), (800_000, 800_000)] {
         let gguf = common::gguf::Gguf::default()
-            .key("tokenizer.ggml.tokens", 9, &array(tokens, &|i| format!("token{i}")))
-            .key("tokenizer.ggml.merges", 9, &array(merges, &|i| format!("m {i}")));
+            .key(
+                "tokenizer.ggml.tokens",
+                9,
+                &array(tokens, &|i| format!("token{i}")),
+            )
+            .key(
+                "tokenizer.ggml.merges",
+                9,
+                &array(merges, &|i| format!("m {i}")),
+            );
         let bytes = gguf.tensor("a", 0, &[4], &[0; 16]).file();
-        let front = anamnesis::parse_gguf_front_matter_from_reader(std::io::Cursor::new(&bytes)).unwrap();
-        assert_eq!(front.metadata["tokenizer.ggml.merges"].as_array().unwrap().len() as u64, merges);
+        let front =
+            anamnesis::parse_gguf_front_matter_from_reader(std::io::Cursor::new(&bytes)).unwrap();
+        assert_eq!(
+            front.metadata["tokenizer.ggml.merges"]
+                .as_array()
+                .unwrap()
+                .len() as u64,
+            merges
+        );
         parse_bytes_with_limits(bytes, &ParseLimits::default()).unwrap();
     }
 }

@@ -23,7 +23,11 @@ impl Model {
     fn read(path: PathBuf) -> Self {
         let bytes = std::fs::read(&path).unwrap();
         let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        Self { path, json: bytes[8..end].to_vec(), data: bytes[end..].to_vec() }
+        Self {
+            path,
+            json: bytes[8..end].to_vec(),
+            data: bytes[end..].to_vec(),
+        }
     }
 
     fn header(&self) -> Map<String, Value> {
@@ -33,8 +37,15 @@ impl Model {
 
 /// Every `model.safetensors` of the test data.
 fn models() -> Vec<Model> {
-    let below = |path: PathBuf| std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir());
-    let cases = below(data()).flat_map(below).map(|case| case.join("model.safetensors"));
+    let below = |path: PathBuf| {
+        std::fs::read_dir(path)
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .filter(|p| p.is_dir())
+    };
+    let cases = below(data())
+        .flat_map(below)
+        .map(|case| case.join("model.safetensors"));
     let mut paths: Vec<_> = cases.filter(|p| p.is_file()).collect();
     paths.sort();
     assert!(paths.len() > 100, "{}", paths.len());
@@ -66,7 +77,11 @@ impl Outcome {
         let info = model.inspect();
         let _ = info.to_string();
         let result = model.remember_to_bytes(RememberOptions::new(target).with_threads(1));
-        assert!(info.problems.is_empty() || result.is_err(), "recovered in spite of {:?}", info.problems);
+        assert!(
+            info.problems.is_empty() || result.is_err(),
+            "recovered in spite of {:?}",
+            info.problems
+        );
         if let Ok(output) = result {
             self.recovered += 1;
             SafeTensors::deserialize(&output).unwrap();
@@ -88,10 +103,27 @@ fn truncations() {
     for model in models() {
         let whole = assemble(&model.json, &model.data);
         let header = 8 + model.json.len();
-        let ends = [0, 1, 7, 8, 9, header - 1, header, header + 1, whole.len() - 1];
-        for end in ends.into_iter().chain((0..20).map(|_| pick(&mut random, whole.len()))) {
+        let ends = [
+            0,
+            1,
+            7,
+            8,
+            9,
+            header - 1,
+            header,
+            header + 1,
+            whole.len() - 1,
+        ];
+        for end in ends
+            .into_iter()
+            .chain((0..20).map(|_| pick(&mut random, whole.len())))
+        {
             let cut = &whole[..end.min(whole.len() - 1)];
-            assert!(anamnesis::parse_bytes(cut.to_vec()).is_err(), "{} cut at {end}", model.path.display());
+            assert!(
+                anamnesis::parse_bytes(cut.to_vec()).is_err(),
+                "{} cut at {end}",
+                model.path.display()
+            );
             let _ = anamnesis::parse_safetensors_header_from_reader(cut);
         }
     }
@@ -115,11 +147,33 @@ fn header_bytes() {
             outcome.try_bytes(bytes, target(&mut random));
         }
     }
-    assert!(outcome.parsed > 500 && outcome.recovered > 50, "{} {}", outcome.parsed, outcome.recovered);
+    assert!(
+        outcome.parsed > 500 && outcome.recovered > 50,
+        "{} {}",
+        outcome.parsed,
+        outcome.recovered
+    );
 }
 
-const NUMBERS: &[u64] =
-    &[0, 1, 2, 3, 7, 16, 31, 33, 64, 1 << 31, 1 << 32, 1 << 60, 1 << 61, 1 << 62, 1 << 63, u64::MAX - 7, u64::MAX];
+const NUMBERS: &[u64] = &[
+    0,
+    1,
+    2,
+    3,
+    7,
+    16,
+    31,
+    33,
+    64,
+    1 << 31,
+    1 << 32,
+    1 << 60,
+    1 << 61,
+    1 << 62,
+    1 << 63,
+    u64::MAX - 7,
+    u64::MAX,
+];
 
 const NAMES: &[&str] = &[
     "weight",
@@ -147,7 +201,11 @@ const NAMES: &[&str] = &[
 
 /// One field of one tensor's entry becomes something else; other entries do not follow.
 fn edit(header: &mut Map<String, Value>, random: &mut Random) {
-    let names: Vec<String> = header.keys().filter(|k| *k != "__metadata__").cloned().collect();
+    let names: Vec<String> = header
+        .keys()
+        .filter(|k| *k != "__metadata__")
+        .cloned()
+        .collect();
     let name = &names[pick(random, names.len())];
     let number = json!(NUMBERS[pick(random, NUMBERS.len())]);
     let entry = &mut header[name];
@@ -175,7 +233,10 @@ fn header_fields() {
         for _ in 0..60 {
             let mut header = model.header();
             (0..1 + pick(&mut random, 2)).for_each(|_| edit(&mut header, &mut random));
-            outcome.try_bytes(assemble(&serde_json::to_vec(&header).unwrap(), &model.data), target(&mut random));
+            outcome.try_bytes(
+                assemble(&serde_json::to_vec(&header).unwrap(), &model.data),
+                target(&mut random),
+            );
         }
     }
     assert!(outcome.parsed > 200, "{}", outcome.parsed);
@@ -192,7 +253,11 @@ struct Entry {
 impl Entry {
     /// Bytes, where the container allows the shape at all.
     fn bytes(&self) -> Option<usize> {
-        let bits = self.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?.checked_mul(self.bits)?;
+        let bits = self
+            .shape
+            .iter()
+            .try_fold(1usize, |n, &d| n.checked_mul(d))?
+            .checked_mul(self.bits)?;
         (bits.is_multiple_of(8) && bits < 1 << 20).then_some(bits / 8)
     }
 
@@ -202,9 +267,18 @@ impl Entry {
         match pick(random, 9) {
             0 => (self.dtype, self.bits) = common::DTYPES[pick(random, common::DTYPES.len())],
             1 | 2 => {
-                let base = self.name.split(".weight").next().unwrap().rsplit_once('.').map_or("X", |(b, _)| b);
-                let base =
-                    if self.name.contains(".weight") { self.name.split(".weight").next().unwrap() } else { base };
+                let base = self
+                    .name
+                    .split(".weight")
+                    .next()
+                    .unwrap()
+                    .rsplit_once('.')
+                    .map_or("X", |(b, _)| b);
+                let base = if self.name.contains(".weight") {
+                    self.name.split(".weight").next().unwrap()
+                } else {
+                    base
+                };
                 self.name = format!("{base}.{}", NAMES[pick(random, NAMES.len())]);
             }
             3 if !self.shape.is_empty() => {
@@ -217,7 +291,10 @@ impl Entry {
             7 => self.shape = vec![self.shape.iter().fold(1, |n, &d| n.saturating_mul(d))],
             _ => {
                 let at = pick(random, self.shape.len() + 1);
-                self.shape.get_mut(at).into_iter().for_each(|d| *d = d.saturating_add(1));
+                self.shape
+                    .get_mut(at)
+                    .into_iter()
+                    .for_each(|d| *d = d.saturating_add(1));
             }
         }
     }
@@ -231,7 +308,11 @@ fn valid_headers() {
     for model in models() {
         let header = model.header();
         for _ in 0..300 {
-            let mut entries: Vec<Entry> = header.iter().filter(|(name, _)| *name != "__metadata__").map(read).collect();
+            let mut entries: Vec<Entry> = header
+                .iter()
+                .filter(|(name, _)| *name != "__metadata__")
+                .map(read)
+                .collect();
             for _ in 0..1 + pick(&mut random, 3) {
                 match (pick(&mut random, 8), entries.len()) {
                     (0, 2..) => drop(entries.remove(pick(&mut random, entries.len()))),
@@ -241,21 +322,53 @@ fn valid_headers() {
             let (mut header, mut end) = (Map::new(), 0);
             for e in entries.iter().filter(|e| e.bytes().is_some()) {
                 let start = end;
-                end += if header.contains_key(&e.name) { 0 } else { e.bytes().unwrap() };
-                let record = json!({"dtype": e.dtype, "shape": e.shape, "data_offsets": [start, end]});
+                end += if header.contains_key(&e.name) {
+                    0
+                } else {
+                    e.bytes().unwrap()
+                };
+                let record =
+                    json!({"dtype": e.dtype, "shape": e.shape, "data_offsets": [start, end]});
                 header.entry(&e.name).or_insert(record);
             }
-            let data = model.data.iter().copied().cycle().take(end).collect::<Vec<_>>();
-            outcome.try_bytes(assemble(&serde_json::to_vec(&header).unwrap(), &data), target(&mut random));
+            let data = model
+                .data
+                .iter()
+                .copied()
+                .cycle()
+                .take(end)
+                .collect::<Vec<_>>();
+            outcome.try_bytes(
+                assemble(&serde_json::to_vec(&header).unwrap(), &data),
+                target(&mut random),
+            );
         }
     }
-    assert!(outcome.parsed > 10_000 && outcome.recovered > 1000, "{} {}", outcome.parsed, outcome.recovered);
+    assert!(
+        outcome.parsed > 10_000 && outcome.recovered > 1000,
+        "{} {}",
+        outcome.parsed,
+        outcome.recovered
+    );
 }
 
 fn read((name, entry): (&String, &Value)) -> Entry {
-    let (dtype, bits) = *common::DTYPES.iter().find(|(d, _)| entry["dtype"] == *d).unwrap();
-    let shape = entry["shape"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap() as usize).collect();
-    Entry { name: name.clone(), dtype, bits, shape }
+    let (dtype, bits) = *common::DTYPES
+        .iter()
+        .find(|(d, _)| entry["dtype"] == *d)
+        .unwrap();
+    let shape = entry["shape"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| d.as_u64().unwrap() as usize)
+        .collect();
+    Entry {
+        name: name.clone(),
+        dtype,
+        bits,
+        shape,
+    }
 }
 
 /// A copy of the configs beside `model`, in a directory of its own.
@@ -268,7 +381,10 @@ fn place(model: &Model) -> tempfile::TempDir {
 }
 
 fn configs(model: &Model) -> Vec<PathBuf> {
-    let mut all: Vec<_> = std::fs::read_dir(model.path.parent().unwrap()).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut all: Vec<_> = std::fs::read_dir(model.path.parent().unwrap())
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     all.retain(|path| path.extension().is_some_and(|e| e == "json"));
     all.sort();
     all
@@ -280,10 +396,21 @@ fn companions() {
     let (mut random, mut outcome) = (Random(5), Outcome::default());
     for model in models() {
         let header = model.header();
-        let small = ["quant_state", "g_idx", "qzeros", "quant_map", "absmax", "weight_format", "scale"];
-        let chosen = header.iter().filter(|(name, _)| small.iter().any(|part| name.contains(part)));
-        let ranges: Vec<_> =
-            chosen.map(|(_, t)| [0, 1].map(|i| t["data_offsets"][i].as_u64().unwrap() as usize)).collect();
+        let small = [
+            "quant_state",
+            "g_idx",
+            "qzeros",
+            "quant_map",
+            "absmax",
+            "weight_format",
+            "scale",
+        ];
+        let chosen = header
+            .iter()
+            .filter(|(name, _)| small.iter().any(|part| name.contains(part)));
+        let ranges: Vec<_> = chosen
+            .map(|(_, t)| [0, 1].map(|i| t["data_offsets"][i].as_u64().unwrap() as usize))
+            .collect();
         let place = place(&model);
         let file = place.path().join("model.safetensors");
         for _ in 0..12 {
@@ -291,15 +418,20 @@ fn companions() {
             for &[start, end] in ranges.iter().filter(|[start, end]| start < end) {
                 for _ in 0..pick(&mut random, 4) {
                     let at = start + pick(&mut random, end - start);
-                    data[at] =
-                        *[0, 0xff, 0x80, b'0', b'9', b'-', b']', data[at] ^ 1].get(pick(&mut random, 8)).unwrap();
+                    data[at] = *[0, 0xff, 0x80, b'0', b'9', b'-', b']', data[at] ^ 1]
+                        .get(pick(&mut random, 8))
+                        .unwrap();
                 }
             }
             std::fs::write(&file, assemble(&model.json, &data)).unwrap();
             outcome.try_model(&anamnesis::parse(&file).unwrap(), target(&mut random));
         }
     }
-    assert!(outcome.recovered > 200 && outcome.recovered < outcome.parsed, "{}", outcome.recovered);
+    assert!(
+        outcome.recovered > 200 && outcome.recovered < outcome.parsed,
+        "{}",
+        outcome.recovered
+    );
 }
 
 /// Values in the configs become others, most of them senseless.
@@ -326,5 +458,10 @@ fn config_values() {
             }
         }
     }
-    assert!(outcome.recovered > 20 && outcome.recovered < outcome.parsed, "{} {}", outcome.recovered, outcome.parsed);
+    assert!(
+        outcome.recovered > 20 && outcome.recovered < outcome.parsed,
+        "{} {}",
+        outcome.recovered,
+        outcome.parsed
+    );
 }

@@ -59,7 +59,10 @@ impl Store {
 
     /// `amn inspect <spec>` with this store.
     fn inspect(&self, spec: &str) -> Output {
-        amn(spec).env("OLLAMA_MODELS", self.root()).output().unwrap()
+        amn(spec)
+            .env("OLLAMA_MODELS", self.root())
+            .output()
+            .unwrap()
     }
 
     fn finds(&self, spec: &str) {
@@ -80,7 +83,11 @@ fn amn(spec: &str) -> Command {
 
 fn shows_demo(output: &Output, what: &str) {
     let expected = amn(&demo().to_string_lossy()).output().unwrap();
-    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{what}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(!output.stdout.is_empty());
     assert_eq!(output.stdout, expected.stdout, "{what}");
 }
@@ -98,39 +105,79 @@ fn layer(kind: &str, digest: &str, size: u64) -> Value {
 }
 
 fn manifest(layers: &[Value]) -> Value {
-    let config = layer("application/vnd.docker.container.image.v1+json", &format!("sha256:{}", "f".repeat(64)), 485);
+    let config = layer(
+        "application/vnd.docker.container.image.v1+json",
+        &format!("sha256:{}", "f".repeat(64)),
+        485,
+    );
     let kind = "application/vnd.docker.distribution.manifest.v2+json";
     json!({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers})
 }
 
 fn model() -> Value {
-    layer(MODEL, &format!("sha256:{HEX}"), std::fs::metadata(demo()).unwrap().len())
+    layer(
+        MODEL,
+        &format!("sha256:{HEX}"),
+        std::fs::metadata(demo()).unwrap().len(),
+    )
 }
 
 /// A manifest as Ollama writes it, with the demo model's file for weights.
 fn good() -> Value {
-    let license = layer("application/vnd.ollama.image.license", &format!("sha256:{}", "e".repeat(64)), 12);
+    let license = layer(
+        "application/vnd.ollama.image.license",
+        &format!("sha256:{}", "e".repeat(64)),
+        12,
+    );
     manifest(&[license, model()])
 }
 
 #[test]
 fn names_and_their_defaults() {
     for (path, specs) in [
-        (LLAMA, &["llama3", "llama3:latest", "library/llama3", "registry.ollama.ai/library/llama3:latest"][..]),
-        ("registry.ollama.ai/library/llama3/8b-instruct-q4_0", &["llama3:8b-instruct-q4_0"]),
-        ("registry.ollama.ai/some_user/my.model-2/v1.0", &["some_user/my.model-2:v1.0"]),
-        ("hf.co/org/Repo-GGUF/Q4_K_M", &["hf.co/org/Repo-GGUF:Q4_K_M", "https://hf.co/org/Repo-GGUF:Q4_K_M"]),
-        ("hf.co/org/Repo-GGUF/latest", &["hf.co/org/Repo-GGUF", "http://hf.co/org/Repo-GGUF"]),
+        (
+            LLAMA,
+            &[
+                "llama3",
+                "llama3:latest",
+                "library/llama3",
+                "registry.ollama.ai/library/llama3:latest",
+            ][..],
+        ),
+        (
+            "registry.ollama.ai/library/llama3/8b-instruct-q4_0",
+            &["llama3:8b-instruct-q4_0"],
+        ),
+        (
+            "registry.ollama.ai/some_user/my.model-2/v1.0",
+            &["some_user/my.model-2:v1.0"],
+        ),
+        (
+            "hf.co/org/Repo-GGUF/Q4_K_M",
+            &[
+                "hf.co/org/Repo-GGUF:Q4_K_M",
+                "https://hf.co/org/Repo-GGUF:Q4_K_M",
+            ],
+        ),
+        (
+            "hf.co/org/Repo-GGUF/latest",
+            &["hf.co/org/Repo-GGUF", "http://hf.co/org/Repo-GGUF"],
+        ),
     ] {
         let store = Store::with(&[path]);
-        specs.iter().for_each(|spec| store.finds(&format!("ollama:{spec}")));
+        specs
+            .iter()
+            .for_each(|spec| store.finds(&format!("ollama:{spec}")));
     }
 }
 
 #[cfg(not(windows))]
 #[test]
 fn a_registry_with_a_port() {
-    let store = Store::with(&["localhost:5000/ns/model/tag", "localhost:5000/ns/model/latest"]);
+    let store = Store::with(&[
+        "localhost:5000/ns/model/tag",
+        "localhost:5000/ns/model/latest",
+    ]);
     store.finds("ollama:localhost:5000/ns/model:tag");
     store.finds("ollama:http://localhost:5000/ns/model");
 }
@@ -140,7 +187,10 @@ fn the_case_of_letters_does_not_matter() {
     let store = Store::with(&["hf.co/Bartowski/Some-Repo-GGUF/Q4_K_M"]);
     store.add_text("hf.co/Bartowski/Some-Repo-GGUF/Q8_0", "another tag");
     store.add_text("hf.co/Bartowski/Other/Q4_K_M", "another model");
-    for spec in ["hf.co/bartowski/some-repo-gguf:q4_k_m", "HF.CO/BARTOWSKI/SOME-REPO-GGUF:Q4_K_M"] {
+    for spec in [
+        "hf.co/bartowski/some-repo-gguf:q4_k_m",
+        "HF.CO/BARTOWSKI/SOME-REPO-GGUF:Q4_K_M",
+    ] {
         store.finds(&format!("ollama:{spec}"));
     }
 }
@@ -153,7 +203,11 @@ fn names_that_differ_only_in_case() {
     store.add_text("hf.co/org/repo/q8_0", "the other one");
     store.finds("ollama:hf.co/org/repo:Q8_0");
     store.fails("ollama:hf.co/org/repo:q8_0", 3, &["parse error", "line 1"]);
-    store.fails("ollama:hf.co/Org/repo:Q8_0", 3, &["only in case", "repo/q8_0", "repo/Q8_0"]);
+    store.fails(
+        "ollama:hf.co/Org/repo:Q8_0",
+        3,
+        &["only in case", "repo/q8_0", "repo/Q8_0"],
+    );
     // A directory of the exact name does not hide the model in the other one.
     store.add("hf.co/Org2/repo/latest", &good());
     std::fs::create_dir(store.manifest("hf.co/org2")).unwrap();
@@ -175,16 +229,25 @@ fn malformed_names_are_refused_by_the_part() {
         ("registry.ollama.ai//llama3", "namespace `` is empty"),
         ("/etc/passwd", "host `` is empty"),
         ("//server/share", "host `/` contains '/'"),
-        ("a/registry.ollama.ai/library/llama3", "host `a/registry.ollama.ai` contains '/'"),
+        (
+            "a/registry.ollama.ai/library/llama3",
+            "host `a/registry.ollama.ai` contains '/'",
+        ),
         ("..", "model `..` does not begin"),
         (".", "model `.` does not begin"),
         ("../llama3", "namespace `..` contains '.'"),
         ("../library/llama3", "host `..` does not begin"),
         ("library/..:x", "model `..` does not begin"),
         ("llama3:..", "tag `..` does not begin"),
-        ("llama3:../../../../secret", "host `llama3:../../..` contains '/'"),
+        (
+            "llama3:../../../../secret",
+            "host `llama3:../../..` contains '/'",
+        ),
         ("hf.co/llama3", "namespace `hf.co` contains '.'"),
-        ("host/name:space/model:tag", "namespace `name:space` contains ':'"),
+        (
+            "host/name:space/model:tag",
+            "namespace `name:space` contains ':'",
+        ),
         ("llama3:8b:local", "model `llama3:8b` contains ':'"),
         ("-llama3", "model `-llama3` does not begin"),
         ("llama3:-8b", "tag `-8b` does not begin"),
@@ -212,9 +275,15 @@ fn malformed_names_are_refused_by_the_part() {
     }
     // No argument of a process can hold a NUL; the function is asked directly. It refuses names before it looks
     // for a store.
-    for (spec, part) in [("ollama:a\0b", "contains '\\0'"), ("llama3", "does not begin with `ollama:`")] {
+    for (spec, part) in [
+        ("ollama:a\0b", "contains '\\0'"),
+        ("llama3", "does not begin with `ollama:`"),
+    ] {
         let error = anamnesis::resolve_ollama_model(spec).unwrap_err();
-        assert!(matches!(&error, anamnesis::AnamnesisError::Parse { .. }), "{error}");
+        assert!(
+            matches!(&error, anamnesis::AnamnesisError::Parse { .. }),
+            "{error}"
+        );
         assert!(error.to_string().contains(part), "{error}");
     }
 }
@@ -222,33 +291,65 @@ fn malformed_names_are_refused_by_the_part() {
 #[test]
 fn digests_are_refused_by_name() {
     let store = Store::with(&[LLAMA]);
-    for spec in [format!("ollama:llama3@sha256:{HEX}"), format!("ollama:llama3:latest@sha256-{HEX}")] {
+    for spec in [
+        format!("ollama:llama3@sha256:{HEX}"),
+        format!("ollama:llama3:latest@sha256-{HEX}"),
+    ] {
         store.fails(&spec, 6, &["Ollama digest", "by tag, not by digest"]);
     }
 }
 
 #[test]
 fn a_missing_manifest_lists_the_other_tags() {
-    let store = Store::with(&["registry.ollama.ai/library/llama3/8b", "registry.ollama.ai/library/llama3/70b"]);
+    let store = Store::with(&[
+        "registry.ollama.ai/library/llama3/8b",
+        "registry.ollama.ai/library/llama3/70b",
+    ]);
     store.add_text("registry.ollama.ai/library/llama3/.DS_Store", "no tag");
     let looked = LLAMA.replace('/', std::path::MAIN_SEPARATOR_STR);
-    store.fails("ollama:llama3", 7, &["no such manifest", &looked, "tags of this model: 70b, 8b\n"]);
-    store.fails("ollama:LLAMA3:9b", 7, &["no such manifest", "tags of this model: 70b, 8b\n"]);
-    store.fails("ollama:mistral", 7, &["no such manifest", "mistral", "is the model pulled"]);
-    store.fails("ollama:hf.co/llama3/llama3", 7, &["no such manifest", "hf.co", "is the model pulled"]);
+    store.fails(
+        "ollama:llama3",
+        7,
+        &["no such manifest", &looked, "tags of this model: 70b, 8b\n"],
+    );
+    store.fails(
+        "ollama:LLAMA3:9b",
+        7,
+        &["no such manifest", "tags of this model: 70b, 8b\n"],
+    );
+    store.fails(
+        "ollama:mistral",
+        7,
+        &["no such manifest", "mistral", "is the model pulled"],
+    );
+    store.fails(
+        "ollama:hf.co/llama3/llama3",
+        7,
+        &["no such manifest", "hf.co", "is the model pulled"],
+    );
     for tag in 10..30 {
-        store.add(&format!("registry.ollama.ai/library/llama3/t{tag}"), &good());
+        store.add(
+            &format!("registry.ollama.ai/library/llama3/t{tag}"),
+            &good(),
+        );
     }
     let listed = "tags of this model: 70b, 8b, t10, t11, t12, t13, t14, t15, t16, t17, …\n";
     store.fails("ollama:llama3", 7, &[listed]);
     // Longer than the file system lets names be: missing as well.
-    store.fails(&format!("ollama:{}/n/m", "h".repeat(350)), 7, &["no such manifest"]);
+    store.fails(
+        &format!("ollama:{}/n/m", "h".repeat(350)),
+        7,
+        &["no such manifest"],
+    );
 }
 
 #[test]
 fn a_missing_store_is_a_missing_manifest() {
     let directory = tempfile::tempdir().unwrap();
-    let output = amn("ollama:llama3").env("OLLAMA_MODELS", directory.path().join("none")).output().unwrap();
+    let output = amn("ollama:llama3")
+        .env("OLLAMA_MODELS", directory.path().join("none"))
+        .output()
+        .unwrap();
     fails(&output, "no store", 7, &["no such manifest", "none"]);
 }
 
@@ -271,10 +372,19 @@ fn layers_that_are_not_one_model() {
     let two = "2 of `application/vnd.ollama.image.model`";
     for (layers, found) in [
         (vec![], "no layers"),
-        (vec![license()], "1 of `application/vnd.ollama.image.license`"),
+        (
+            vec![license()],
+            "1 of `application/vnd.ollama.image.license`",
+        ),
         (vec![model(), model(), license()], two),
-        (vec![tensor(), tensor(), tensor(), license()], "3 of `application/vnd.ollama.image.tensor`"),
-        (vec![model(), tensor()], "1 of `application/vnd.ollama.image.tensor`"),
+        (
+            vec![tensor(), tensor(), tensor(), license()],
+            "3 of `application/vnd.ollama.image.tensor`",
+        ),
+        (
+            vec![model(), tensor()],
+            "1 of `application/vnd.ollama.image.tensor`",
+        ),
         (vec![json!({})], "1 of ``"),
     ] {
         store.add(LLAMA, &manifest(&layers));
@@ -290,7 +400,15 @@ fn layers_that_are_not_one_model() {
 #[test]
 fn malformed_manifests() {
     let store = Store::new();
-    for text in ["", "[1", "null", "7", r#"{"layers": 7}"#, r#"{"layers": [7]}"#, "\u{0}"] {
+    for text in [
+        "",
+        "[1",
+        "null",
+        "7",
+        r#"{"layers": 7}"#,
+        r#"{"layers": [7]}"#,
+        "\u{0}",
+    ] {
         store.add_text(LLAMA, text);
         store.fails("ollama:llama3", 3, &["parse error", "llama3"]);
     }
@@ -353,11 +471,22 @@ fn blobs_are_there_and_whole() {
     for wrong in [&bytes[..bytes.len() - 1], &[&bytes[..], &[0]].concat(), &[]] {
         std::fs::write(store.blob(), wrong).unwrap();
         let lengths = format!("{} bytes of {}", wrong.len(), bytes.len());
-        store.fails("ollama:llama3", 3, &[HEX, &lengths, "truncated or still being downloaded\n"]);
+        store.fails(
+            "ollama:llama3",
+            3,
+            &[HEX, &lengths, "truncated or still being downloaded\n"],
+        );
     }
     let partial = store.blob().with_file_name(format!("sha256-{HEX}-partial"));
     std::fs::write(&partial, "").unwrap();
-    store.fails("ollama:llama3", 3, &[HEX, "still being downloaded; the file with `-partial` beside it"]);
+    store.fails(
+        "ollama:llama3",
+        3,
+        &[
+            HEX,
+            "still being downloaded; the file with `-partial` beside it",
+        ],
+    );
     std::fs::remove_file(store.blob()).unwrap();
     store.fails("ollama:llama3", 7, &[HEX, "unfinished download"]);
     std::fs::remove_file(&partial).unwrap();
@@ -382,7 +511,10 @@ fn a_layer_without_a_size_is_taken_as_it_is() {
 #[test]
 fn links_are_followed_and_pipes_are_not_opened() {
     let store = Store::new();
-    let (elsewhere, blob) = (store.0.path().join("elsewhere"), store.0.path().join("weights"));
+    let (elsewhere, blob) = (
+        store.0.path().join("elsewhere"),
+        store.0.path().join("weights"),
+    );
     std::fs::write(&elsewhere, good().to_string()).unwrap();
     std::fs::rename(store.blob(), &blob).unwrap();
     std::os::unix::fs::symlink(&blob, store.blob()).unwrap();
@@ -411,10 +543,18 @@ fn where_the_store_is() {
     };
     let root = store.root().to_string_lossy().into_owned();
     shows_demo(&run(Some(&root)), "the variable");
-    shows_demo(&run(Some(&format!(" \"{root}\" "))), "the variable in quotes");
+    shows_demo(
+        &run(Some(&format!(" \"{root}\" "))),
+        "the variable in quotes",
+    );
     std::fs::rename(store.root(), home.join(".ollama/models")).unwrap();
     for none in [None, Some(""), Some(" "), Some("\"\"")] {
         shows_demo(&run(none), "the store at home");
     }
-    fails(&run(Some(&root)), "the variable goes before the home", 7, &["no such manifest"]);
+    fails(
+        &run(Some(&root)),
+        "the variable goes before the home",
+        7,
+        &["no such manifest"],
+    );
 }

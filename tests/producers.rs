@@ -38,9 +38,16 @@ fn modelopt() {
         X.pre_quant_scale BF16 8; X.weight BF16 4,8 |  | Parse: `X.pre_quant_scale`
         {f}; X.weight_scale F32 (); X.svdquant_lora_a BF16 2,8 |  | Parse: `X.svdquant_lora_a`
     "#;
-    let names =
-        [("{a}", "X.weight U8 2,64"), ("{f}", "X.weight F8_E4M3 4,8"), ("{awq}", r#"{"quant_method":"modelopt"}"#)];
-    check(&names.iter().fold(table.to_owned(), |table, (short, long)| table.replace(short, long)));
+    let names = [
+        ("{a}", "X.weight U8 2,64"),
+        ("{f}", "X.weight F8_E4M3 4,8"),
+        ("{awq}", r#"{"quant_method":"modelopt"}"#),
+    ];
+    check(
+        &names.iter().fold(table.to_owned(), |table, (short, long)| {
+            table.replace(short, long)
+        }),
+    );
 }
 
 #[cfg(feature = "nvfp4")]
@@ -62,12 +69,17 @@ fn modelopt_nvfp4() {
         X_packed U8 4,16; X_scale F8_E4M3 4,1; X_global_scale F32 1 |  | Parse: `X_packed` & [4, 1]
         X.weight U8 0,9223372036854775808; X.weight_scale F8_E4M3 0,1152921504606846976; X.weight_scale_2 F32 () |  | Parse: X.weight
     "#;
-    check(&table.replace("{w}", "X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 ()"));
+    check(&table.replace(
+        "{w}",
+        "X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 ()",
+    ));
     // Nothing in it, and a product of rank nothing.
     let nothing = "X.svdquant_lora_a BF16 0,32; X.svdquant_lora_b F32 4,0";
     for text in [
         "X.weight U8 0,16; X.weight_scale F8_E4M3 0,2; X.weight_scale_2 F32 (); X.pre_quant_scale BF16 32",
-        &format!("X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 (); {nothing}"),
+        &format!(
+            "X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 (); {nothing}"
+        ),
         "X U8 2,0,32; X_weight_scale F8_E4M3 2,0,32; X_weight_scale_2 F32 2",
     ] {
         recover(file(&tensors(text), &[]), "").unwrap();
@@ -102,7 +114,10 @@ fn comfyui() {
         X.weight U8 16,8; X.weight_scale BF16 128,4; X.weight_scale_2 F32 (); {nvfp4} |  | {P}: `X.weight`
         X.weight U8 16,8; X.weight_scale F8_E4M3 16,1; X.weight_scale_2 F32 (); {nvfp4} |  | {P}: `X.weight`
     "#;
-    let (is_on, long) = (cfg!(feature = "nvfp4"), format!(r#"{{"format":"{}"}}"#, "x".repeat(70_000)));
+    let (is_on, long) = (
+        cfg!(feature = "nvfp4"),
+        format!(r#"{{"format":"{}"}}"#, "x".repeat(70_000)),
+    );
     let names = [
         ("{f}", "X.weight F8_E4M3 4,8; X.weight_scale F32 ()"),
         ("{mxfp8}", r#"X.comfy_quant TEXT {"format":"mxfp8"}"#),
@@ -111,7 +126,11 @@ fn comfyui() {
         ("{2}", if is_on { "X.weight_scale_2" } else { "`nvfp4`" }),
         ("{long}", &long),
     ];
-    check(&names.iter().fold(table.to_owned(), |table, (short, long)| table.replace(short, long)));
+    check(
+        &names.iter().fold(table.to_owned(), |table, (short, long)| {
+            table.replace(short, long)
+        }),
+    );
 }
 
 /// ComfyUI's NVFP4 has ModelOpt's names and, for most sizes, its shapes; only the file's metadata tells that
@@ -121,12 +140,42 @@ fn comfyui_metadata() {
     let fp8 = "X.weight F8_E4M3 4,8; X.weight_scale F32 ()";
     let layers = |text: &str| format!(r#"{{"format_version":"1.0","layers":{text}}}"#);
     let cases: [(&str, String, Kind, &[&str]); 6] = [
-        (fp8, layers(r#"{"Y":{"format":"float8_e4m3fn"}}"#), Unsupported, &["`X.weight`"]),
-        (fp8, layers(r#"{"X":{"format":"float8_e5m2"}}"#), Parse, &["`X.weight`", "float8_e5m2"]),
-        (fp8, layers(r#"{"X":{"format":"svdquant_w4a4"}}"#), Unsupported, &["`X.weight`", "svdquant_w4a4"]),
-        (fp8, layers(r#"{"X":{}}"#), Parse, &["`X.weight`", "_quantization_metadata"]),
-        (fp8, layers("3"), Parse, &["`X.weight`", "_quantization_metadata"]),
-        (fp8, "{".to_owned(), Parse, &["`X.weight`", "_quantization_metadata"]),
+        (
+            fp8,
+            layers(r#"{"Y":{"format":"float8_e4m3fn"}}"#),
+            Unsupported,
+            &["`X.weight`"],
+        ),
+        (
+            fp8,
+            layers(r#"{"X":{"format":"float8_e5m2"}}"#),
+            Parse,
+            &["`X.weight`", "float8_e5m2"],
+        ),
+        (
+            fp8,
+            layers(r#"{"X":{"format":"svdquant_w4a4"}}"#),
+            Unsupported,
+            &["`X.weight`", "svdquant_w4a4"],
+        ),
+        (
+            fp8,
+            layers(r#"{"X":{}}"#),
+            Parse,
+            &["`X.weight`", "_quantization_metadata"],
+        ),
+        (
+            fp8,
+            layers("3"),
+            Parse,
+            &["`X.weight`", "_quantization_metadata"],
+        ),
+        (
+            fp8,
+            "{".to_owned(),
+            Parse,
+            &["`X.weight`", "_quantization_metadata"],
+        ),
     ];
     for (text, metadata, kind, words) in cases {
         let bytes = file(&tensors(text), &[("_quantization_metadata", &metadata)]);
@@ -173,7 +222,8 @@ fn quark() {
     let global = |weight: &str, more: &str| {
         format!(r#"{{"quant_method":"quark","global_quant_config":{{"weight":{weight}}}{more}}}"#)
     };
-    let group = r#"{"dtype":"int4","qscheme":"per_group","ch_axis":-1,"group_size":16,"symmetric":true}"#;
+    let group =
+        r#"{"dtype":"int4","qscheme":"per_group","ch_axis":-1,"group_size":16,"symmetric":true}"#;
     let with = |from: &str, to: &str| global(&group.replace(from, to), "");
     let names = [
         ("{w}", "X.weight I32 32,2".to_owned()),
@@ -184,15 +234,46 @@ fn quark() {
         ("{per_block}", with("per_group", "per_block")),
         ("{axis}", with("-1", "0")),
         ("{no size}", with("16", "null")),
-        ("{order}", global(group, r#","export":{"pack_method":"magic"}"#)),
-        ("{class}", global(group, r#","layer_type_quant_config":{"Linear":{}}"#)),
+        (
+            "{order}",
+            global(group, r#","export":{"pack_method":"magic"}"#),
+        ),
+        (
+            "{class}",
+            global(group, r#","layer_type_quant_config":{"Linear":{}}"#),
+        ),
         ("{asymmetric}", with("true", "false")),
-        ("{channel}", global(r#"{"dtype":"int4","qscheme":"per_channel","ch_axis":0}"#, "")),
-        ("{tensor}", global(r#"{"dtype":"int4","qscheme":"per_tensor"}"#, "")),
-        ("{fp4}", global(r#"{"dtype":"fp4","qscheme":"per_group","group_size":32}"#, "")),
-        ("{fp6}", global(r#"{"dtype":"fp6_e2m3","qscheme":"per_group","group_size":32}"#, "")),
+        (
+            "{channel}",
+            global(
+                r#"{"dtype":"int4","qscheme":"per_channel","ch_axis":0}"#,
+                "",
+            ),
+        ),
+        (
+            "{tensor}",
+            global(r#"{"dtype":"int4","qscheme":"per_tensor"}"#, ""),
+        ),
+        (
+            "{fp4}",
+            global(
+                r#"{"dtype":"fp4","qscheme":"per_group","group_size":32}"#,
+                "",
+            ),
+        ),
+        (
+            "{fp6}",
+            global(
+                r#"{"dtype":"fp6_e2m3","qscheme":"per_group","group_size":32}"#,
+                "",
+            ),
+        ),
     ];
-    check(&names.iter().fold(table.to_owned(), |table, (short, long)| table.replace(short, long)));
+    check(
+        &names.iter().fold(table.to_owned(), |table, (short, long)| {
+            table.replace(short, long)
+        }),
+    );
 }
 
 /// Layouts that contradict themselves, or their config.
@@ -253,33 +334,151 @@ fn pytorch_libraries() {
 #[test]
 fn torchao_metadata() {
     let bytes = "X._weight_qdata I8 4,64; X._weight_scale F32 4,2";
-    let nibbles = "X._weight_qdata I8 4,32; X._weight_scale BF16 2,4; X._weight_zero_point BF16 2,4";
+    let nibbles =
+        "X._weight_qdata I8 4,32; X._weight_scale BF16 2,4; X._weight_zero_point BF16 2,4";
     let nvfp4 = "X._weight_qdata U8 4,32; X._weight_scale F8_E4M3 4,4";
     let tiles = "X._weight_qdata I32 1,1,32,4; X._weight_scale_and_zero BF16 4,8,2";
     let (int8, int4, fp4) = ("Int8Tensor", "Int4Tensor", "NVFP4Tensor");
     let packed = "Int4TilePackedTo4dTensor";
     for (text, class, data, parts, kind, named) in [
-        (bytes, "Other", "", r#""qdata","scale""#, Unsupported, "Other"),
-        (bytes, "Other", "", r#""scale""#, Unsupported, "_weight_qdata"),
-        (bytes, int8, "", r#""qdata","scale","extra""#, Unsupported, "extra"),
-        (bytes, int8, "", r#""qdata","scale","zero_point""#, Parse, "zero_point"),
-        (bytes, int8, r#""block_size":[1,64]"#, r#""qdata","scale""#, Parse, "scale"),
-        (bytes, int8, r#""block_size":[0,0]"#, r#""qdata","scale""#, Parse, "scale"),
-        (bytes, "Float8Tensor", "", r#""qdata","scale""#, Unsupported, "Float8Tensor"),
-        ("X._weight_scale F32 4,2", int8, "", r#""qdata","scale""#, Parse, "_weight_qdata"),
+        (
+            bytes,
+            "Other",
+            "",
+            r#""qdata","scale""#,
+            Unsupported,
+            "Other",
+        ),
+        (
+            bytes,
+            "Other",
+            "",
+            r#""scale""#,
+            Unsupported,
+            "_weight_qdata",
+        ),
+        (
+            bytes,
+            int8,
+            "",
+            r#""qdata","scale","extra""#,
+            Unsupported,
+            "extra",
+        ),
+        (
+            bytes,
+            int8,
+            "",
+            r#""qdata","scale","zero_point""#,
+            Parse,
+            "zero_point",
+        ),
+        (
+            bytes,
+            int8,
+            r#""block_size":[1,64]"#,
+            r#""qdata","scale""#,
+            Parse,
+            "scale",
+        ),
+        (
+            bytes,
+            int8,
+            r#""block_size":[0,0]"#,
+            r#""qdata","scale""#,
+            Parse,
+            "scale",
+        ),
+        (
+            bytes,
+            "Float8Tensor",
+            "",
+            r#""qdata","scale""#,
+            Unsupported,
+            "Float8Tensor",
+        ),
+        (
+            "X._weight_scale F32 4,2",
+            int8,
+            "",
+            r#""qdata","scale""#,
+            Parse,
+            "_weight_qdata",
+        ),
         (nibbles, int4, "", r#""qdata""#, Parse, "groups"),
-        (nibbles, int4, r#""block_size":[1,0]"#, r#""qdata""#, Parse, "groups"),
-        (nibbles, int4, r#""block_size":[1,16]"#, r#""qdata""#, Parse, "scale"),
-        (nibbles, int4, r#""block_size":[1,32],"shape":[4,63]"#, r#""qdata""#, Parse, "[4, 63]"),
-        (nvfp4, fp4, r#""block_size":16,"is_swizzled_scales":true"#, r#""qdata""#, Parse, "scale"),
-        (nvfp4, fp4, r#""block_size":32"#, r#""qdata""#, Parse, "scale"),
-        (tiles, packed, r#""block_size":[1,32],"shape":[9,128]"#, r#""qdata""#, Parse, "[9, 128]"),
-        (tiles, packed, r#""block_size":[1,64],"shape":[8,128]"#, r#""qdata""#, Parse, "scale_and_zero"),
-        (tiles, packed, r#""block_size":[1,32]"#, r#""qdata""#, Parse, "shape"),
+        (
+            nibbles,
+            int4,
+            r#""block_size":[1,0]"#,
+            r#""qdata""#,
+            Parse,
+            "groups",
+        ),
+        (
+            nibbles,
+            int4,
+            r#""block_size":[1,16]"#,
+            r#""qdata""#,
+            Parse,
+            "scale",
+        ),
+        (
+            nibbles,
+            int4,
+            r#""block_size":[1,32],"shape":[4,63]"#,
+            r#""qdata""#,
+            Parse,
+            "[4, 63]",
+        ),
+        (
+            nvfp4,
+            fp4,
+            r#""block_size":16,"is_swizzled_scales":true"#,
+            r#""qdata""#,
+            Parse,
+            "scale",
+        ),
+        (
+            nvfp4,
+            fp4,
+            r#""block_size":32"#,
+            r#""qdata""#,
+            Parse,
+            "scale",
+        ),
+        (
+            tiles,
+            packed,
+            r#""block_size":[1,32],"shape":[9,128]"#,
+            r#""qdata""#,
+            Parse,
+            "[9, 128]",
+        ),
+        (
+            tiles,
+            packed,
+            r#""block_size":[1,64],"shape":[8,128]"#,
+            r#""qdata""#,
+            Parse,
+            "scale_and_zero",
+        ),
+        (
+            tiles,
+            packed,
+            r#""block_size":[1,32]"#,
+            r#""qdata""#,
+            Parse,
+            "shape",
+        ),
     ] {
-        let json = format!(r#"{{"_type":"{class}","_data":{{{data}}},"_tensor_data_names":[{parts}]}}"#);
+        let json =
+            format!(r#"{{"_type":"{class}","_data":{{{data}}},"_tensor_data_names":[{parts}]}}"#);
         let metadata = [("X.weight", json.as_str()), ("tensor_names", "[]")];
-        assert_eq!(verdict(recover(file(&tensors(text), &metadata), ""), kind, &[named]), None, "{text} {json}");
+        assert_eq!(
+            verdict(recover(file(&tensors(text), &metadata), ""), kind, &[named]),
+            None,
+            "{text} {json}"
+        );
     }
 }
 
@@ -306,7 +505,13 @@ fn generic_names() {
     let heads = "X.weight F8_E4M3 4,8; qk_norm_q_scale F32 2,1,3; X.k_scale F32 ()";
     let output = recover(file(&tensors(heads), &[]), "").unwrap();
     let output = anamnesis::parse_bytes(output).unwrap();
-    assert_eq!(output.tensors().map(|t| t.name().to_owned()).collect::<Vec<_>>(), ["X.weight", "qk_norm_q_scale"]);
+    assert_eq!(
+        output
+            .tensors()
+            .map(|t| t.name().to_owned())
+            .collect::<Vec<_>>(),
+        ["X.weight", "qk_norm_q_scale"]
+    );
 }
 
 /// One shard of several, whose index has a part of its weights elsewhere.
@@ -314,17 +519,30 @@ fn generic_names() {
 fn a_shard_is_no_model() {
     let nvfp4 = "X.weight U32 8,8; X.scales U8 8,4";
     for (text, elsewhere) in [
-        ("X.weight I8 4,8; X.weight_scale F32 4,1", "X.weight_zero_point"),
-        ("X.weight I8 4,8; X.weight_scale F32 4,1", "X.pre_quant_scale"),
+        (
+            "X.weight I8 4,8; X.weight_scale F32 4,1",
+            "X.weight_zero_point",
+        ),
+        (
+            "X.weight I8 4,8; X.weight_scale F32 4,1",
+            "X.pre_quant_scale",
+        ),
         (nvfp4, "X.global_scale"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let shard = dir.path().join("model-00001-of-00002.safetensors");
         std::fs::write(&shard, file(&tensors(text), &[])).unwrap();
-        let index = format!(r#"{{"weight_map": {{"{elsewhere}": "model-00002-of-00002.safetensors"}}}}"#);
+        let index =
+            format!(r#"{{"weight_map": {{"{elsewhere}": "model-00002-of-00002.safetensors"}}}}"#);
         std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
-        let error = anamnesis::parse(&shard).unwrap().remember_to_bytes(anamnesis::TargetDtype::F32).unwrap_err();
-        assert!(error.to_string().contains("another shard"), "{text}: {error}");
+        let error = anamnesis::parse(&shard)
+            .unwrap()
+            .remember_to_bytes(anamnesis::TargetDtype::F32)
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("another shard"),
+            "{text}: {error}"
+        );
     }
 }
 
@@ -337,6 +555,12 @@ fn long_names_and_lists() {
     assert!(recover(bytes, r#"{"quant_method":"fp8","ignore":["lm_head"]}"#).is_err());
     let rules = vec![format!("\"re:.{{{}}}\"", 9000); 2_000].join(",");
     let bytes = file(&tensors("X.weight F8_E4M3 4,8"), &[]);
-    assert!(recover(bytes, &format!(r#"{{"quant_method":"fp8","ignore":[{rules}]}}"#)).is_err());
+    assert!(
+        recover(
+            bytes,
+            &format!(r#"{{"quant_method":"fp8","ignore":[{rules}]}}"#)
+        )
+        .is_err()
+    );
     assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
 }

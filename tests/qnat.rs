@@ -23,7 +23,12 @@ fn check(case: &serde_json::Value) -> Option<String> {
         Err(e) => return Some(format!("\n{name}: {e}")),
     };
     let listed: Vec<&str> = model.tensors().map(|t| t.name()).collect();
-    let stated: Vec<&str> = case["tensors"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    let stated: Vec<&str> = case["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["name"].as_str().unwrap())
+        .collect();
     if listed != stated {
         return Some(format!("\n{name}: {listed:?} where {stated:?} are"));
     }
@@ -32,13 +37,22 @@ fn check(case: &serde_json::Value) -> Option<String> {
     sorted.dedup();
     if sorted.len() < stated.len() {
         // Two tensors of one name cannot both be in an output.
-        return model.remember_to_bytes(TargetDtype::F32).is_ok().then(|| format!("\n{name}: no error"));
+        return model
+            .remember_to_bytes(TargetDtype::F32)
+            .is_ok()
+            .then(|| format!("\n{name}: no error"));
     }
     let by_block = data().join(format!("qnat/{name}.by_block.safetensors"));
-    let expected = if by_block.is_file() { by_block } else { data().join(format!("qnat/{name}.expected.safetensors")) };
+    let expected = if by_block.is_file() {
+        by_block
+    } else {
+        data().join(format!("qnat/{name}.expected.safetensors"))
+    };
     let got = model.remember_to_bytes(TargetDtype::F32).unwrap();
-    let same = std::panic::catch_unwind(|| assert_same(&std::fs::read(expected).unwrap(), &got, ""));
-    same.err().map(|e| format!("\n{name}: {:?}", e.downcast_ref::<String>()))
+    let same =
+        std::panic::catch_unwind(|| assert_same(&std::fs::read(expected).unwrap(), &got, ""));
+    same.err()
+        .map(|e| format!("\n{name}: {:?}", e.downcast_ref::<String>()))
 }
 
 #[test]
@@ -46,7 +60,13 @@ fn files_of_the_real_writer() {
     let cases = index();
     assert!(cases.len() >= 116);
     let failures: Vec<String> = cases.iter().filter_map(check).collect();
-    assert!(failures.is_empty(), "{} of {}: {}", failures.len(), cases.len(), failures.concat());
+    assert!(
+        failures.is_empty(),
+        "{} of {}: {}",
+        failures.len(),
+        cases.len(),
+        failures.concat()
+    );
 }
 
 /// A file of one tensor: version, shape, block, blocks, data.
@@ -91,27 +111,47 @@ fn lies_are_errors() {
         ("no tensors, and data", edit(20, &[0]), Parse),
         ("a name without end", edit(28, &[0xff; 4]), Limit),
         ("an unknown compute dtype", edit(38, &[3]), Parse),
-        ("blocks that are not the values", file(1, &[2, 64], 64, 3, 72), Parse),
-        ("a shape that overflows", file(1, &[u64::MAX, 2], 64, 2, 72), Parse),
+        (
+            "blocks that are not the values",
+            file(1, &[2, 64], 64, 3, 72),
+            Parse,
+        ),
+        (
+            "a shape that overflows",
+            file(1, &[u64::MAX, 2], 64, 2, 72),
+            Parse,
+        ),
         ("too many dimensions", file(1, &[1; 65], 1, 1, 5), Limit),
         ("a byte too many", file(1, &[2, 64], 64, 2, 73), Parse),
         ("a byte too few", file(2, &[2, 64], 64, 2, 71), Parse),
     ];
     let wrong: Vec<_> = rows
         .into_iter()
-        .filter_map(|(what, bytes, kind)| Some((what, verdict_of(|| parse_bytes(bytes), kind, &[])?)))
+        .filter_map(|(what, bytes, kind)| {
+            Some((what, verdict_of(|| parse_bytes(bytes), kind, &[])?))
+        })
         .collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]
 fn cut_or_changed_anywhere() {
-    let names = ["v1_both", "v2_both", "v1_channel_double_quant", "v2_double_quant"];
+    let names = [
+        "v1_both",
+        "v2_both",
+        "v1_channel_double_quant",
+        "v2_double_quant",
+    ];
     let files = names.map(|name| std::fs::read(data().join(format!("qnat/{name}.qnat"))).unwrap());
     for (file, name) in files.iter().zip(names) {
-        let read = (0..file.len()).filter(|&n| parse_bytes(file[..n].to_vec()).is_ok()).count();
+        let read = (0..file.len())
+            .filter(|&n| parse_bytes(file[..n].to_vec()).is_ok())
+            .count();
         // Version 1 tells its parts by the size alone: a file that ends with some of them is one that has no others.
-        assert!(read <= if name.starts_with("v1") { 3 } else { 0 }, "{name}: {read} lengths");
+        assert!(
+            read <= if name.starts_with("v1") { 3 } else { 0 },
+            "{name}: {read} lengths"
+        );
     }
     let mut random = Random(9);
     for i in 0..4000 {
@@ -132,15 +172,25 @@ fn cut_or_changed_anywhere() {
 #[test]
 fn written_like_the_real_writer() {
     let mut equal = 0;
-    for case in index().iter().filter(|case| case["version"] == 1 && case["input"].is_string()) {
+    for case in index()
+        .iter()
+        .filter(|case| case["version"] == 1 && case["input"].is_string())
+    {
         let name = case["name"].as_str().unwrap();
         let input = data().join("qnat").join(case["input"].as_str().unwrap());
         let model = parse(&input).unwrap();
-        let written = match model.recovery(anamnesis::ConvertTarget::Qnat).and_then(|r| r.to_bytes()) {
+        let written = match model
+            .recovery(anamnesis::ConvertTarget::Qnat)
+            .and_then(|r| r.to_bytes())
+        {
             Ok(written) => written,
             // The real writer gives NaN the code of the lowest level.
             Err(e) if name.contains("hostile") => {
-                assert!(e.to_string().contains("tensor `weight`, row 1, column 3: NaN"), "{name}: {e}");
+                assert!(
+                    e.to_string()
+                        .contains("tensor `weight`, row 1, column 3: NaN"),
+                    "{name}: {e}"
+                );
                 continue;
             }
             Err(e) => panic!("{name}: {e}"),
@@ -154,9 +204,13 @@ fn written_like_the_real_writer() {
                 && t["block_size"] == 64
                 && t["shape"].as_array().is_some()
         });
-        let default =
-            case["model_name"] == "qlora-model" && case["model_type"] == "qlora" && case["compute_dtype"] == "F32";
-        if plain && default && std::fs::read(data().join(format!("qnat/{name}.qnat"))).unwrap() == written {
+        let default = case["model_name"] == "qlora-model"
+            && case["model_type"] == "qlora"
+            && case["compute_dtype"] == "F32";
+        if plain
+            && default
+            && std::fs::read(data().join(format!("qnat/{name}.qnat"))).unwrap() == written
+        {
             equal += 1;
         } else if plain && default {
             panic!("{name}: written differently");

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anamnesis::{AnamnesisError, CancelToken, ConvertOptions, RememberOptions, TargetDtype, finish_parts, parse};
+use anamnesis::{
+    AnamnesisError, CancelToken, ConvertOptions, RememberOptions, TargetDtype, finish_parts, parse,
+};
 use common::directory::{assert_same_tree, make, names_in, shards, tree};
 
 type Tree = BTreeMap<String, Vec<u8>>;
@@ -19,7 +21,10 @@ type Change = fn(&mut ConvertOptions);
 fn model(root: &Path, rows: usize) -> (PathBuf, Tree) {
     let input = root.join("model");
     make(&input, &shards(7, rows));
-    parse(&input).unwrap().remember(root.join("want"), TargetDtype::BF16).unwrap();
+    parse(&input)
+        .unwrap()
+        .remember(root.join("want"), TargetDtype::BF16)
+        .unwrap();
     (input, tree(&root.join("want")))
 }
 
@@ -36,13 +41,20 @@ fn cancelled_after(bytes: u64) -> ConvertOptions {
             token.cancel();
         }
     };
-    RememberOptions::new(TargetDtype::BF16).with_cancel(cancel).with_threads(2).with_progress(stop).into()
+    RememberOptions::new(TargetDtype::BF16)
+        .with_cancel(cancel)
+        .with_threads(2)
+        .with_progress(stop)
+        .into()
 }
 
 /// Leaves the output `out` unfinished, with about three shards.
 fn interrupt(root: &Path, input: &Path) -> PathBuf {
     let output = root.join("out");
-    let error = parse(input).unwrap().convert(&output, cancelled_after(700_000)).unwrap_err();
+    let error = parse(input)
+        .unwrap()
+        .convert(&output, cancelled_after(700_000))
+        .unwrap_err();
     assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
     assert!(!output.exists());
     let done = names_in(&root.join(".out.partial"), ".safetensors").len();
@@ -66,10 +78,16 @@ fn a_cancelled_conversion_is_resumed() {
     let (input, want) = model(root.path(), 256);
     for bytes in [1, 300_000, 600_000, 1_000_000, 1_150_000] {
         let output = root.path().join("out");
-        let error = parse(&input).unwrap().convert(&output, cancelled_after(bytes)).unwrap_err();
+        let error = parse(&input)
+            .unwrap()
+            .convert(&output, cancelled_after(bytes))
+            .unwrap_err();
         assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
         assert!(!output.exists(), "{bytes}");
-        parse(&input).unwrap().convert(&output, bf16().with_resume(true)).unwrap();
+        parse(&input)
+            .unwrap()
+            .convert(&output, bf16().with_resume(true))
+            .unwrap();
         assert_same_tree(&want, &tree(&output), &format!("after {bytes} bytes"));
         assert_eq!(names_in(root.path(), ""), ["model", "out", "want"]);
         std::fs::remove_dir_all(output).unwrap();
@@ -84,10 +102,21 @@ fn shards_that_are_there_are_not_made_again() {
     let partial = root.path().join(".out.partial");
     let times = || -> Vec<_> {
         let names = names_in(&partial, ".safetensors");
-        names.iter().map(|name| (name.clone(), partial.join(name).metadata().unwrap().modified().unwrap())).collect()
+        names
+            .iter()
+            .map(|name| {
+                (
+                    name.clone(),
+                    partial.join(name).metadata().unwrap().modified().unwrap(),
+                )
+            })
+            .collect()
     };
     let before = times();
-    let (most, first) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
+    let (most, first) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicU64::new(u64::MAX)),
+    );
     let (seen, begun) = (most.clone(), first.clone());
     let total = Arc::new(AtomicU64::new(0));
     let all = total.clone();
@@ -100,9 +129,16 @@ fn shards_that_are_there_are_not_made_again() {
     let resumed = ConvertOptions::from(run).with_resume(true);
     parse(&input).unwrap().convert(&output, resumed).unwrap();
     assert_eq!(most.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
-    assert!(first.load(Ordering::Relaxed) > 196_608, "what was there counts as done");
+    assert!(
+        first.load(Ordering::Relaxed) > 196_608,
+        "what was there counts as done"
+    );
     for (name, time) in before {
-        assert_eq!(output.join(&name).metadata().unwrap().modified().unwrap(), time, "{name}");
+        assert_eq!(
+            output.join(&name).metadata().unwrap().modified().unwrap(),
+            time,
+            "{name}"
+        );
     }
     assert_same_tree(&want, &tree(&output), "resumed");
 }
@@ -115,7 +151,10 @@ fn a_shard_that_is_not_whole_is_made_again() {
     let partial = root.path().join(".out.partial");
     let first = partial.join(&names_in(&partial, ".safetensors")[0]);
     std::fs::write(first, "short").unwrap();
-    parse(&input).unwrap().convert(&output, bf16().with_resume(true)).unwrap();
+    parse(&input)
+        .unwrap()
+        .convert(&output, bf16().with_resume(true))
+        .unwrap();
     assert_same_tree(&want, &tree(&output), "resumed");
 }
 
@@ -125,7 +164,10 @@ fn an_unfinished_directory_is_not_taken_for_granted() {
     let (input, want) = model(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let error = refused(&input, &output, bf16());
-    assert!(error.contains("--resume") && error.contains("--force"), "{error}");
+    assert!(
+        error.contains("--resume") && error.contains("--force"),
+        "{error}"
+    );
     let resumed = || bf16().with_resume(true);
     let other = |change: Change| {
         let mut options = resumed();
@@ -133,7 +175,10 @@ fn an_unfinished_directory_is_not_taken_for_granted() {
         refused(&input, &output, options)
     };
     let cases: [(Change, &str); 6] = [
-        (|o| o.run.to = TargetDtype::F16, "(to: \"F16\", and it was begun with \"BF16\")"),
+        (
+            |o| o.run.to = TargetDtype::F16,
+            "(to: \"F16\", and it was begun with \"BF16\")",
+        ),
         (|o| o.run.to = TargetDtype::F32, "(to: \"F32\""),
         (|o| o.max_shard_size = Some(5), "(max_shard_size: 5"),
         (|o| o.include = vec!["*".to_owned()], "(include: [\"*\"]"),
@@ -142,7 +187,10 @@ fn an_unfinished_directory_is_not_taken_for_granted() {
     ];
     for (change, what) in cases {
         let error = other(change);
-        assert!(error.contains("other parameters") && error.contains(what), "{error}");
+        assert!(
+            error.contains("other parameters") && error.contains(what),
+            "{error}"
+        );
     }
     let error = finish_parts(&output, false).unwrap_err().to_string();
     assert!(error.contains("part 1 of 1 is not done"), "{error}");
@@ -162,7 +210,12 @@ fn an_input_that_has_changed_is_not_resumed() {
     let before = shard.metadata().unwrap().modified().unwrap();
     let rewrite = |time: std::time::SystemTime| {
         std::fs::write(&shard, &bytes).unwrap();
-        std::fs::File::options().write(true).open(&shard).unwrap().set_modified(time).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(&shard)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
     };
     rewrite(before + std::time::Duration::from_secs(1));
     let error = refused(&input, &output, bf16().with_resume(true));
@@ -188,11 +241,17 @@ fn files_of_another_conversion_do_not_stay() {
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
     // As it is when the end of the work was interrupted: the account of it is gone, and the rest is there.
-    for manifest in names_in(&partial, ".json").iter().filter(|name| name.starts_with("anamnesis-")) {
+    for manifest in names_in(&partial, ".json")
+        .iter()
+        .filter(|name| name.starts_with("anamnesis-"))
+    {
         std::fs::remove_file(partial.join(manifest)).unwrap();
     }
     std::fs::write(partial.join("model-00009-of-00009.safetensors"), "").unwrap();
-    parse(&input).unwrap().convert(&output, bf16().with_resume(true)).unwrap();
+    parse(&input)
+        .unwrap()
+        .convert(&output, bf16().with_resume(true))
+        .unwrap();
     assert_same_tree(&want, &tree(&output), "resumed");
 }
 
@@ -206,8 +265,16 @@ fn parts_one_after_another() {
     let unfinished = || finish_parts(&output, false).unwrap_err().to_string();
     for (no, next) in [(3, 1), (1, 2)] {
         let report = part(no, 3).unwrap();
-        assert!(report.notes.iter().any(|note| note.contains("--finish")), "{:?}", report.notes);
-        assert!(unfinished().contains(&format!("part {next} of 3 was not begun")), "{}", unfinished());
+        assert!(
+            report.notes.iter().any(|note| note.contains("--finish")),
+            "{:?}",
+            report.notes
+        );
+        assert!(
+            unfinished().contains(&format!("part {next} of 3 was not begun")),
+            "{}",
+            unfinished()
+        );
     }
     assert!(refused(&input, &output, bf16().with_part(2, 4)).contains("(parts: 4"));
     let mut other = bf16().with_part(2, 3);
@@ -218,12 +285,23 @@ fn parts_one_after_another() {
     let mut forced = bf16().with_part(1, 3);
     forced.run.force = true;
     let again = refused(&input, &output, forced);
-    assert!(!again.contains("--force") && again.contains("delete"), "{again}");
+    assert!(
+        !again.contains("--force") && again.contains("delete"),
+        "{again}"
+    );
 
-    let error = model.convert(&output, cancelled_after(1).with_part(2, 3)).unwrap_err();
+    let error = model
+        .convert(&output, cancelled_after(1).with_part(2, 3))
+        .unwrap_err();
     assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
-    assert!(unfinished().contains("part 2 of 3 is not done"), "{}", unfinished());
-    model.convert(&output, bf16().with_part(2, 3).with_resume(true)).unwrap();
+    assert!(
+        unfinished().contains("part 2 of 3 is not done"),
+        "{}",
+        unfinished()
+    );
+    model
+        .convert(&output, bf16().with_part(2, 3).with_resume(true))
+        .unwrap();
     assert!(!output.exists());
     finish_parts(&output, false).unwrap();
     assert_same_tree(&want, &tree(&output), "three parts");
@@ -237,7 +315,10 @@ fn more_parts_than_shards() {
     let (input, want) = model(root.path(), 256);
     let output = root.path().join("out");
     for part in (1..=10).rev() {
-        parse(&input).unwrap().convert(&output, bf16().with_part(part, 10)).unwrap();
+        parse(&input)
+            .unwrap()
+            .convert(&output, bf16().with_part(part, 10))
+            .unwrap();
     }
     finish_parts(&output, false).unwrap();
     assert_same_tree(&want, &tree(&output), "ten parts");
@@ -248,9 +329,17 @@ fn parts_are_made_of_one_input() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 256);
     let output = root.path().join("out");
-    parse(&input).unwrap().convert(&output, bf16().with_part(1, 2)).unwrap();
-    let shard = std::fs::File::options().write(true).open(input.join(&names_in(&input, ".safetensors")[3])).unwrap();
-    shard.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(5)).unwrap();
+    parse(&input)
+        .unwrap()
+        .convert(&output, bf16().with_part(1, 2))
+        .unwrap();
+    let shard = std::fs::File::options()
+        .write(true)
+        .open(input.join(&names_in(&input, ".safetensors")[3]))
+        .unwrap();
+    shard
+        .set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(5))
+        .unwrap();
     let error = refused(&input, &output, bf16().with_part(2, 2));
     assert!(error.contains("the input has changed"), "{error}");
 }
@@ -265,13 +354,25 @@ mod program {
 
     fn amn(input: &Path, output: &Path, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
-        command.arg("remember").arg(input).arg("-o").arg(output).args(more);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("remember")
+            .arg(input)
+            .arg("-o")
+            .arg(output)
+            .args(more);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command
     }
 
     fn finish(output: &Path) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_amn")).args(["remember", "--finish"]).arg(output).output().unwrap()
+        Command::new(env!("CARGO_BIN_EXE_amn"))
+            .args(["remember", "--finish"])
+            .arg(output)
+            .output()
+            .unwrap()
     }
 
     /// Kills `child`; whether it had not ended by itself.
@@ -301,7 +402,9 @@ mod program {
         let mut early = 0;
         for k in 0..=7 {
             let mut child = amn(&input, &output, &["--threads", "1"]).spawn().unwrap();
-            while names_in(&partial, ".safetensors").len() < k && child.try_wait().unwrap().is_none() {
+            while names_in(&partial, ".safetensors").len() < k
+                && child.try_wait().unwrap().is_none()
+            {
                 std::thread::sleep(Duration::from_micros(200));
             }
             // Whatever is under the final name was put there by a process that was through with it.
@@ -333,8 +436,12 @@ mod program {
         let (input, want) = model(root.path(), 4096);
         let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
         for k in 1..=3 {
-            let mut child = amn(&input, &output, &["--threads", "1", "--resume"]).spawn().unwrap();
-            while names_in(&partial, ".safetensors").len() < 2 * k && child.try_wait().unwrap().is_none() {
+            let mut child = amn(&input, &output, &["--threads", "1", "--resume"])
+                .spawn()
+                .unwrap();
+            while names_in(&partial, ".safetensors").len() < 2 * k
+                && child.try_wait().unwrap().is_none()
+            {
                 std::thread::sleep(Duration::from_micros(200));
             }
             kill(child);
@@ -347,14 +454,22 @@ mod program {
         let root = tempfile::tempdir().unwrap();
         let (input, want) = model(root.path(), 1024);
         let output = root.path().join("out");
-        let start = |no: usize| amn(&input, &output, &["--part", &format!("{no}/4")]).spawn().unwrap();
+        let start = |no: usize| {
+            amn(&input, &output, &["--part", &format!("{no}/4")])
+                .spawn()
+                .unwrap()
+        };
         let children: Vec<Child> = (1..=4).map(start).collect();
         for mut child in children {
             assert!(child.wait().unwrap().success());
         }
         assert!(!output.exists());
         let finished = finish(&output);
-        assert!(finished.status.success(), "{}", String::from_utf8_lossy(&finished.stderr));
+        assert!(
+            finished.status.success(),
+            "{}",
+            String::from_utf8_lossy(&finished.stderr)
+        );
         assert_same_tree(&want, &tree(&output), "four parts");
         let again = finish(&output);
         assert_eq!(again.status.code(), Some(7));
@@ -365,13 +480,26 @@ mod program {
         let root = tempfile::tempdir().unwrap();
         let (input, want) = model(root.path(), 256);
         let before = tree(root.path());
-        let out = amn(&input, &root.path().join("out"), &["--dry-run"]).stdout(Stdio::piped()).output().unwrap();
+        let out = amn(&input, &root.path().join("out"), &["--dry-run"])
+            .stdout(Stdio::piped())
+            .output()
+            .unwrap();
         let text = String::from_utf8(out.stdout).unwrap();
-        let bytes = want.iter().filter(|(name, _)| name.ends_with(".safetensors")).map(|(_, bytes)| bytes.len() as u64);
-        let line = format!("out ({}, files of weights: 7)", anamnesis::format_bytes(bytes.sum()));
+        let bytes = want
+            .iter()
+            .filter(|(name, _)| name.ends_with(".safetensors"))
+            .map(|(_, bytes)| bytes.len() as u64);
+        let line = format!(
+            "out ({}, files of weights: 7)",
+            anamnesis::format_bytes(bytes.sum())
+        );
         assert!(text.contains(&line), "{text}");
         assert!(text.contains("Decoded:     7 tensors to BF16"), "{text}");
-        assert!(text.lines().any(|line| line.starts_with("Memory:") && line.ends_with(" MB")), "{text}");
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with("Memory:") && line.ends_with(" MB")),
+            "{text}"
+        );
         assert_same_tree(&before, &tree(root.path()), "a dry run");
     }
 
@@ -381,19 +509,34 @@ mod program {
         let dir = root.path().join("Name-1.5-8B");
         make(&dir, &shards(2, 256));
         let run = |arguments: &[&str]| {
-            let command = Command::new(env!("CARGO_BIN_EXE_amn")).current_dir(&dir).args(arguments).output().unwrap();
-            assert!(command.status.success(), "{}", String::from_utf8_lossy(&command.stderr));
+            let command = Command::new(env!("CARGO_BIN_EXE_amn"))
+                .current_dir(&dir)
+                .args(arguments)
+                .output()
+                .unwrap();
+            assert!(
+                command.status.success(),
+                "{}",
+                String::from_utf8_lossy(&command.stderr)
+            );
             names_in(root.path(), "")
         };
         let path = dir.to_string_lossy().into_owned();
-        assert_eq!(run(&["remember", &path]), ["Name-1.5-8B", "Name-1.5-8B-BF16"]);
+        assert_eq!(
+            run(&["remember", &path]),
+            ["Name-1.5-8B", "Name-1.5-8B-BF16"]
+        );
         assert!(run(&["remember", ".", "--to", "f32"]).contains(&"Name-1.5-8B-F32".to_owned()));
         run(&["remember", ".", "-o", "../x.safetensors"]);
         assert!(root.path().join("x.safetensors").is_file());
         if cfg!(feature = "npz") {
-            assert!(run(&["convert", &path, "--to", "npz"]).contains(&"Name-1.5-8B-bf16.npz".to_owned()));
             assert!(
-                run(&["convert", ".", "--to", "npz", "--out-dtype", "f32"]).contains(&"Name-1.5-8B-f32.npz".to_owned())
+                run(&["convert", &path, "--to", "npz"])
+                    .contains(&"Name-1.5-8B-bf16.npz".to_owned())
+            );
+            assert!(
+                run(&["convert", ".", "--to", "npz", "--out-dtype", "f32"])
+                    .contains(&"Name-1.5-8B-f32.npz".to_owned())
             );
         }
     }

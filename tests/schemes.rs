@@ -14,7 +14,13 @@ fn check(family: &str, least: usize) {
 }
 
 /// Whether this build has every feature that a case can need.
-const WHOLE: bool = cfg!(all(feature = "pth", feature = "gptq", feature = "awq", feature = "bnb", feature = "nvfp4"));
+const WHOLE: bool = cfg!(all(
+    feature = "pth",
+    feature = "gptq",
+    feature = "awq",
+    feature = "bnb",
+    feature = "nvfp4"
+));
 
 /// Whether a case needs a feature that this build leaves out.
 fn is_left_out(case: &Path) -> bool {
@@ -34,8 +40,14 @@ fn check_case(case: &Path) {
     let f32 = std::fs::read(case.join("expected-f32.safetensors")).unwrap();
     for (target, name) in TARGETS {
         let own = case.join(format!("expected-{name}.safetensors"));
-        let expected = if own.is_file() { std::fs::read(own).unwrap() } else { rounded(&f32, &model, target) };
-        let bytes = model.remember_to_bytes(target).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let expected = if own.is_file() {
+            std::fs::read(own).unwrap()
+        } else {
+            rounded(&f32, &model, target)
+        };
+        let bytes = model
+            .remember_to_bytes(target)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_same(&expected, &bytes, name);
     }
     let problems = model.inspect().problems;
@@ -46,8 +58,13 @@ fn check_case(case: &Path) {
 fn check_refusal(model: &ParsedModel, refused: &Path) {
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(refused).unwrap()).unwrap();
     let error = model.remember_to_bytes(TARGETS[0].0).err();
-    let Some(AnamnesisError::Unsupported { detail, .. }) = &error else { panic!("not refused: {error:?}") };
-    assert!(detail.contains(json["tensor"].as_str().unwrap()), "{detail}");
+    let Some(AnamnesisError::Unsupported { detail, .. }) = &error else {
+        panic!("not refused: {error:?}")
+    };
+    assert!(
+        detail.contains(json["tensor"].as_str().unwrap()),
+        "{detail}"
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{ConvertOptions, ConvertTarget, RememberOptions, TargetDtype, parse};
 use common::directory::{
-    CONFIG, INDEX, KEPT, LEFT_OUT, PLAIN_CONFIG, assert_same_tree, in_one_file, joined, make, names_in, placement,
-    shards, tree, write_files, write_shards,
+    CONFIG, INDEX, KEPT, LEFT_OUT, PLAIN_CONFIG, assert_same_tree, in_one_file, joined, make,
+    names_in, placement, shards, tree, write_files, write_shards,
 };
 use common::{TARGETS, assert_same, file, raw};
 
@@ -24,7 +24,9 @@ fn bf16() -> ConvertOptions {
 }
 
 fn forced() -> ConvertOptions {
-    RememberOptions::new(TargetDtype::BF16).with_force(true).into()
+    RememberOptions::new(TargetDtype::BF16)
+        .with_force(true)
+        .into()
 }
 
 #[test]
@@ -35,13 +37,24 @@ fn weights_are_those_of_the_model() {
     for (target, name) in TARGETS {
         let output = root.path().join(name);
         let report = parse(&input).unwrap().remember(&output, target).unwrap();
-        assert_same(&one.remember_to_bytes(target).unwrap(), &joined(&output), name);
+        assert_same(
+            &one.remember_to_bytes(target).unwrap(),
+            &joined(&output),
+            name,
+        );
         let weights = names_in(&output, ".safetensors");
-        let bytes: u64 = weights.iter().map(|name| output.join(name).metadata().unwrap().len()).sum();
+        let bytes: u64 = weights
+            .iter()
+            .map(|name| output.join(name).metadata().unwrap().len())
+            .sum();
         assert_eq!((report.recovered(), report.output_bytes), (4, bytes));
         let again = parse(&output).unwrap();
         assert!(!again.config().is_quantized());
-        assert_same(&joined(&output), &again.remember_to_bytes(target).unwrap(), "read again");
+        assert_same(
+            &joined(&output),
+            &again.remember_to_bytes(target).unwrap(),
+            "read again",
+        );
     }
 }
 
@@ -50,9 +63,21 @@ fn tensors_stay_where_their_codes_were() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 3);
     let output = root.path().join("out");
-    parse(input).unwrap().remember(&output, TargetDtype::BF16).unwrap();
-    let layer = |i: usize| [format!("model.layers.{i}.proj.weight"), format!("model.layers.{i}.norm.weight")];
-    let first = [vec!["model.embed_tokens.weight".to_owned()], layer(0).to_vec()].concat();
+    parse(input)
+        .unwrap()
+        .remember(&output, TargetDtype::BF16)
+        .unwrap();
+    let layer = |i: usize| {
+        [
+            format!("model.layers.{i}.proj.weight"),
+            format!("model.layers.{i}.norm.weight"),
+        ]
+    };
+    let first = [
+        vec!["model.embed_tokens.weight".to_owned()],
+        layer(0).to_vec(),
+    ]
+    .concat();
     let last = [vec!["model.ids".to_owned()], layer(2).to_vec()].concat();
     // The second shard had nothing but scales. Within a shard, wider elements come first if need be.
     let mut found = placement(&output);
@@ -61,7 +86,10 @@ fn tensors_stay_where_their_codes_were() {
         names.sort();
         names
     };
-    assert_eq!(found, [sorted(first), sorted(layer(1).to_vec()), sorted(last)]);
+    assert_eq!(
+        found,
+        [sorted(first), sorted(layer(1).to_vec()), sorted(last)]
+    );
 }
 
 #[test]
@@ -69,7 +97,10 @@ fn what_lies_beside_the_weights() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let output = root.path().join("out");
-    parse(&input).unwrap().remember(&output, TargetDtype::BF16).unwrap();
+    parse(&input)
+        .unwrap()
+        .remember(&output, TargetDtype::BF16)
+        .unwrap();
     let found = tree(&output);
     for (name, text) in KEPT {
         assert_eq!(found[*name], text.as_bytes(), "{name}");
@@ -79,10 +110,19 @@ fn what_lies_beside_the_weights() {
         assert!(!found.contains_key(*name), "{name}");
     }
     let weights = names_in(&output, ".safetensors").len();
-    assert_eq!((weights, found.len()), (2, weights + KEPT.len() + 2), "{:?}", found.keys());
+    assert_eq!(
+        (weights, found.len()),
+        (2, weights + KEPT.len() + 2),
+        "{:?}",
+        found.keys()
+    );
     assert_eq!(names_in(root.path(), ""), ["model", "one", "out"]);
     let plain = tree(&input);
-    assert_eq!(String::from_utf8_lossy(&plain["config.json"]), CONFIG, "the input is as it was");
+    assert_eq!(
+        String::from_utf8_lossy(&plain["config.json"]),
+        CONFIG,
+        "the input is as it was"
+    );
 }
 
 /// The config that `config` becomes when an FP8 model is decoded.
@@ -90,11 +130,19 @@ fn edited(config: &str) -> String {
     let root = tempfile::tempdir().unwrap();
     let tensors = vec![
         raw("a.weight", "F8_E4M3", &[256, 256], vec![0x38; 256 * 256]),
-        raw("a.weight_scale_inv", "F32", &[2, 2], common::f32s(&[1.0; 4])),
+        raw(
+            "a.weight_scale_inv",
+            "F32",
+            &[2, 2],
+            common::f32s(&[1.0; 4]),
+        ),
     ];
     write_shards(&root.path().join("model"), &[tensors]);
     write_files(&root.path().join("model"), &[("config.json", config)]);
-    parse(root.path().join("model")).unwrap().remember(root.path().join("out"), TargetDtype::F16).unwrap();
+    parse(root.path().join("model"))
+        .unwrap()
+        .remember(root.path().join("out"), TargetDtype::F16)
+        .unwrap();
     std::fs::read_to_string(root.path().join("out/config.json")).unwrap()
 }
 
@@ -102,8 +150,14 @@ fn edited(config: &str) -> String {
 fn configs_of_every_kind() {
     let fp8 = r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#;
     let check = |config: &str, want: &str| assert_eq!(edited(&config.replace("FP8", fp8)), want);
-    check(r#"{"dtype":"float8","quantization_config":FP8}"#, r#"{"dtype":"float16"}"#);
-    check(r#"{"quantization":{"mode":"x"}, "x": 1.50}"#, r#"{"torch_dtype": "float16", "x": 1.50}"#);
+    check(
+        r#"{"dtype":"float8","quantization_config":FP8}"#,
+        r#"{"dtype":"float16"}"#,
+    );
+    check(
+        r#"{"quantization":{"mode":"x"}, "x": 1.50}"#,
+        r#"{"torch_dtype": "float16", "x": 1.50}"#,
+    );
     check(
         r#"{"text_config":{"quantization_config":FP8,"x":[1 ,2]},"quantization_config":FP8}"#,
         r#"{"torch_dtype": "float16", "text_config":{"x":[1 ,2]}}"#,
@@ -130,13 +184,22 @@ fn a_model_without_quantization_keeps_its_dtype() {
     write_shards(&input, &[vec![raw("x", "F32", &[1], vec![1; 4])]]);
     let config = "{\"quantization\": null, \"torch_dtype\": \"float32\", \"text_config\": {\"dtype\": \"float32\"}}";
     write_files(&input, &[("config.json", config)]);
-    parse(&input).unwrap().remember(root.path().join("out"), TargetDtype::BF16).unwrap();
+    parse(&input)
+        .unwrap()
+        .remember(root.path().join("out"), TargetDtype::BF16)
+        .unwrap();
     let found = tree(&root.path().join("out"));
     let want = "{\"torch_dtype\": \"float32\", \"text_config\": {\"dtype\": \"float32\"}}";
     assert_eq!(String::from_utf8_lossy(&found["config.json"]), want);
     write_files(&input, &[("config.json", "{\"x\": 1}")]);
-    parse(&input).unwrap().convert(root.path().join("out"), forced()).unwrap();
-    assert_eq!(std::fs::read_to_string(root.path().join("out/config.json")).unwrap(), "{\"x\": 1}");
+    parse(&input)
+        .unwrap()
+        .convert(root.path().join("out"), forced())
+        .unwrap();
+    assert_eq!(
+        std::fs::read_to_string(root.path().join("out/config.json")).unwrap(),
+        "{\"x\": 1}"
+    );
 }
 
 #[cfg(unix)]
@@ -145,18 +208,32 @@ fn links_out_of_the_directory() {
     use std::os::unix::fs::symlink;
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
-    write_files(root.path(), &[("secret.txt", "secret"), ("elsewhere/more.txt", "secret")]);
-    symlink(root.path().join("secret.txt"), input.join("extra/file-link")).unwrap();
+    write_files(
+        root.path(),
+        &[("secret.txt", "secret"), ("elsewhere/more.txt", "secret")],
+    );
+    symlink(
+        root.path().join("secret.txt"),
+        input.join("extra/file-link"),
+    )
+    .unwrap();
     symlink(root.path().join("elsewhere"), input.join("directory-link")).unwrap();
     symlink("nowhere", input.join("dangling-link")).unwrap();
     symlink("notes.txt", input.join("extra/inner-link")).unwrap();
     let output = root.path().join("out");
-    let report = parse(&input).unwrap().remember(&output, TargetDtype::BF16).unwrap();
+    let report = parse(&input)
+        .unwrap()
+        .remember(&output, TargetDtype::BF16)
+        .unwrap();
     let found = tree(&output);
     assert_eq!(found["extra/inner-link"], found["extra/notes.txt"]);
     assert!(!output.join("extra/inner-link").is_symlink());
     for name in ["file-link", "directory-link", "dangling-link"] {
-        assert!(report.notes.iter().any(|note| note.contains(name)), "{name}: {:?}", report.notes);
+        assert!(
+            report.notes.iter().any(|note| note.contains(name)),
+            "{name}: {:?}",
+            report.notes
+        );
         assert!(found.keys().all(|key| !key.contains(name)), "{name}");
     }
     assert!(found.values().all(|bytes| bytes != b"secret"));
@@ -166,19 +243,46 @@ fn links_out_of_the_directory() {
 fn shards_of_a_size() {
     let root = tempfile::tempdir().unwrap();
     let (input, one) = model(root.path(), 4);
-    for (from, size) in [(&input, 250_000), (&input, 1), (&one, 250_000), (&input, 1 << 40)] {
+    for (from, size) in [
+        (&input, 250_000),
+        (&input, 1),
+        (&one, 250_000),
+        (&input, 1 << 40),
+    ] {
         let output = root.path().join("out");
         let model = parse(from).unwrap();
-        model.convert(&output, forced().with_max_shard_size(size)).unwrap();
+        model
+            .convert(&output, forced().with_max_shard_size(size))
+            .unwrap();
         let files = placement(&output);
         let tensors = |names: &[String]| -> u64 {
-            let lens = names.iter().map(|name| parse(&output).unwrap().tensor(name).unwrap().bytes().unwrap().len());
+            let lens = names.iter().map(|name| {
+                parse(&output)
+                    .unwrap()
+                    .tensor(name)
+                    .unwrap()
+                    .bytes()
+                    .unwrap()
+                    .len()
+            });
             lens.sum::<usize>() as u64
         };
-        assert!(files.iter().all(|names| names.len() == 1 || tensors(names) <= size), "{files:?}");
+        assert!(
+            files
+                .iter()
+                .all(|names| names.len() == 1 || tensors(names) <= size),
+            "{files:?}"
+        );
         assert_eq!(files.len() == 1, size == 1 << 40);
         assert_eq!(files.concat().len() == files.len(), size == 1);
-        assert_same(&parse(&one).unwrap().remember_to_bytes(TargetDtype::BF16).unwrap(), &joined(&output), "sizes");
+        assert_same(
+            &parse(&one)
+                .unwrap()
+                .remember_to_bytes(TargetDtype::BF16)
+                .unwrap(),
+            &joined(&output),
+            "sizes",
+        );
         // What a directory is made of one file gets is what lies beside that file: nothing.
         assert_eq!(output.join("tokenizer.json").exists(), from == &input);
     }
@@ -216,19 +320,45 @@ fn some_of_the_tensors() {
             names
         })
     };
-    let layer = |i: usize| [format!("model.layers.{i}.norm.weight"), format!("model.layers.{i}.proj.weight")];
+    let layer = |i: usize| {
+        [
+            format!("model.layers.{i}.norm.weight"),
+            format!("model.layers.{i}.proj.weight"),
+        ]
+    };
     assert_eq!(made(&["*.layers.1.*"], &[]).unwrap(), layer(1));
     assert_eq!(made(&["*.layers.?.*"], &["re:.*[02].*"]).unwrap(), layer(1));
-    assert_eq!(made(&[r"re:model\.(ids|embed)"], &["*.weight"]).unwrap(), ["model.ids"]);
-    assert_eq!(made(&["*.layers.0.*", "model.layers.2.*"], &["*.norm.*"]).unwrap().len(), 2);
+    assert_eq!(
+        made(&[r"re:model\.(ids|embed)"], &["*.weight"]).unwrap(),
+        ["model.ids"]
+    );
+    assert_eq!(
+        made(&["*.layers.0.*", "model.layers.2.*"], &["*.norm.*"])
+            .unwrap()
+            .len(),
+        2
+    );
     assert_eq!(made(&[], &["*.proj.weight"]).unwrap().len(), 5);
     let before = tree(&root.path().join("out"));
-    for (include, exclude) in [(&["layers"][..], &[][..]), (&[], &["*"]), (&["model.ids"], &["re:model"])] {
+    for (include, exclude) in [
+        (&["layers"][..], &[][..]),
+        (&[], &["*"]),
+        (&["model.ids"], &["re:model"]),
+    ] {
         let error = made(include, exclude).unwrap_err().to_string();
         assert!(error.contains("no tensor is left"), "{error}");
     }
-    assert!(made(&["re:("], &[]).unwrap_err().to_string().contains("re:("));
-    assert_same_tree(&before, &tree(&root.path().join("out")), "a refusal changes nothing");
+    assert!(
+        made(&["re:("], &[])
+            .unwrap_err()
+            .to_string()
+            .contains("re:(")
+    );
+    assert_same_tree(
+        &before,
+        &tree(&root.path().join("out")),
+        "a refusal changes nothing",
+    );
 }
 
 #[test]
@@ -243,7 +373,11 @@ fn the_place_is_looked_at_first() {
     };
     write_files(
         root.path(),
-        &[("photos/cat.jpg", "precious"), ("weights/model.safetensors", "old"), ("file", "precious")],
+        &[
+            ("photos/cat.jpg", "precious"),
+            ("weights/model.safetensors", "old"),
+            ("file", "precious"),
+        ],
     );
     std::fs::create_dir(at("empty")).unwrap();
     let before = tree(root.path());
@@ -259,7 +393,11 @@ fn the_place_is_looked_at_first() {
 
     parsed.convert(at("empty"), bf16()).unwrap();
     parsed.convert(at("weights"), forced()).unwrap();
-    assert_same_tree(&tree(&at("empty")), &tree(&at("weights")), "what was there is gone");
+    assert_same_tree(
+        &tree(&at("empty")),
+        &tree(&at("weights")),
+        "what was there is gone",
+    );
     assert_eq!(names_in(root.path(), ".old"), Vec::<String>::new());
     drop(one);
 }
@@ -288,7 +426,10 @@ fn what_is_not_ours_is_never_taken_away() {
         ("repository", "a repository"),
     ] {
         for options in [forced(), forced().with_resume(true)] {
-            let error = parsed.convert(root.path().join(name), options).unwrap_err().to_string();
+            let error = parsed
+                .convert(root.path().join(name), options)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(what), "{name}: {error}");
         }
     }
@@ -303,8 +444,10 @@ fn nothing_of_the_input_is_in_what_is_replaced() {
     std::fs::write(root.path().join("weights.safetensors"), file(&[], &[])).unwrap();
     let linked = root.path().join("linked");
     std::fs::create_dir(&linked).unwrap();
-    let mut cases =
-        vec![(input.clone(), root.path().to_path_buf()), (one.clone(), one.parent().unwrap().to_path_buf())];
+    let mut cases = vec![
+        (input.clone(), root.path().to_path_buf()),
+        (one.clone(), one.parent().unwrap().to_path_buf()),
+    ];
     if cfg!(unix) {
         for (name, _) in tree(&input).iter().filter(|(name, _)| !name.contains('/')) {
             #[cfg(unix)]
@@ -315,8 +458,15 @@ fn nothing_of_the_input_is_in_what_is_replaced() {
     let before = tree(root.path());
     for (from, over) in cases {
         let options = forced().with_max_shard_size(1 << 40);
-        let error = parse(&from).unwrap().convert(&over, options).unwrap_err().to_string();
-        assert!(error.contains("the input is in it") || error.contains("the output is the input"), "{error}");
+        let error = parse(&from)
+            .unwrap()
+            .convert(&over, options)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("the input is in it") || error.contains("the output is the input"),
+            "{error}"
+        );
         assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
     }
 }
@@ -326,10 +476,16 @@ fn an_output_within_the_input_is_not_copied_into_itself() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let model = parse(&input).unwrap();
-    model.remember(root.path().join("out"), TargetDtype::BF16).unwrap();
+    model
+        .remember(root.path().join("out"), TargetDtype::BF16)
+        .unwrap();
     for _ in 0..2 {
         model.convert(input.join("out"), forced()).unwrap();
-        assert_same_tree(&tree(&root.path().join("out")), &tree(&input.join("out")), "inside");
+        assert_same_tree(
+            &tree(&root.path().join("out")),
+            &tree(&input.join("out")),
+            "inside",
+        );
     }
 }
 
@@ -339,7 +495,11 @@ fn parts_are_of_directories() {
     let (input, one) = model(root.path(), 2);
     let to_npz = ConvertOptions::new(ConvertTarget::Npz);
     let refused = |path: &Path, options: ConvertOptions, what: &str| {
-        let error = parse(path).unwrap().convert(root.path().join("out"), options).unwrap_err().to_string();
+        let error = parse(path)
+            .unwrap()
+            .convert(root.path().join("out"), options)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(what), "{error}");
     };
     refused(&input, bf16().with_part(0, 2), "0 of 2");
@@ -349,7 +509,9 @@ fn parts_are_of_directories() {
         refused(&input, to_npz.with_part(1, 2), "part");
     }
     assert!(!root.path().join("out").exists() && !root.path().join(".out.partial").exists());
-    let nothing = anamnesis::finish_parts(root.path().join("out"), false).unwrap_err().to_string();
+    let nothing = anamnesis::finish_parts(root.path().join("out"), false)
+        .unwrap_err()
+        .to_string();
     assert!(nothing.contains("nothing to finish"), "{nothing}");
     assert!(std::fs::read(input.join(INDEX)).is_ok());
 }

@@ -56,21 +56,47 @@ fn options(scheme: ForgetScheme, to: TargetDtype) -> ConvertOptions {
 fn stored(path: &Path) -> Tensors {
     let model = parse(path).unwrap();
     let of = |t: anamnesis::Tensor<'_>| {
-        (t.name().to_owned(), (t.dtype().to_string(), t.shape().to_vec(), t.bytes().unwrap().into_owned()))
+        (
+            t.name().to_owned(),
+            (
+                t.dtype().to_string(),
+                t.shape().to_vec(),
+                t.bytes().unwrap().into_owned(),
+            ),
+        )
     };
     model.tensors().map(of).collect()
 }
 
 /// What everything decodes to, in F32.
 fn values(path: &Path) -> BTreeMap<String, Vec<f32>> {
-    let bytes = parse(path).unwrap().remember_to_bytes(TargetDtype::F32).unwrap();
-    let floats = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+    let bytes = parse(path)
+        .unwrap()
+        .remember_to_bytes(TargetDtype::F32)
+        .unwrap();
+    let floats = |bytes: &[u8]| {
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&b| f32::from_le_bytes(b))
+            .collect()
+    };
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    tensors.tensors().into_iter().map(|(name, t)| (name, floats(t.data()))).collect()
+    tensors
+        .tensors()
+        .into_iter()
+        .map(|(name, t)| (name, floats(t.data())))
+        .collect()
 }
 
 fn moved(report: &Report) -> Vec<&str> {
-    report.encoded.iter().filter(|e| e.scheme.ends_with(" (codes moved)")).map(|e| e.name.as_str()).collect()
+    report
+        .encoded
+        .iter()
+        .filter(|e| e.scheme.ends_with(" (codes moved)"))
+        .map(|e| e.name.as_str())
+        .collect()
 }
 
 /// Goes through `steps`, of which each must move every code and keep every value, and compares the end with the beginning.
@@ -80,12 +106,22 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
     let mut path = input.to_owned();
     for step in steps {
         let (output, report) = forget(&path, directory.path(), step.clone(), to).unwrap();
-        assert_eq!(moved(&report).len(), 1, "{step}: {:?} {:?} {:?}", report.encoded, report.kept, report.notes);
+        assert_eq!(
+            moved(&report).len(),
+            1,
+            "{step}: {:?} {:?} {:?}",
+            report.encoded,
+            report.kept,
+            report.notes
+        );
         let distance = report.distance.unwrap().all;
         assert_eq!((distance.maximum, distance.relative), (0.0, 0.0));
         for (name, values) in values(&output) {
             // ggml has but one zero.
-            let differ = before[&name].iter().zip(&values).position(|(a, b)| a != b && a.is_finite());
+            let differ = before[&name]
+                .iter()
+                .zip(&values)
+                .position(|(a, b)| a != b && a.is_finite());
             assert_eq!(differ, None, "{step}: {name}");
         }
         path = output;
@@ -97,7 +133,11 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
 /// A directory with one layer.
 fn directory(tensors: &[Raw], quantization: &Value) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("model.safetensors"), file(tensors, &[])).unwrap();
+    std::fs::write(
+        directory.path().join("model.safetensors"),
+        file(tensors, &[]),
+    )
+    .unwrap();
     let config = json!({"model_type": "llama", "quantization_config": quantization});
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     directory
@@ -111,8 +151,16 @@ fn named(end: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Raw
 
 /// Scales of many sizes and both signs: everything that F16 has but infinities and NaN.
 fn halves(random: &mut Random, n: usize) -> Vec<u8> {
-    let finite = |bits: u16| if bits & 0x7c00 == 0x7c00 { bits & 0x83ff } else { bits };
-    (0..n).flat_map(|_| finite((random.next() >> 32) as u16).to_le_bytes()).collect()
+    let finite = |bits: u16| {
+        if bits & 0x7c00 == 0x7c00 {
+            bits & 0x83ff
+        } else {
+            bits
+        }
+    };
+    (0..n)
+        .flat_map(|_| finite((random.next() >> 32) as u16).to_le_bytes())
+        .collect()
 }
 
 /// More than one tile in both directions.
@@ -123,13 +171,25 @@ const COLS: usize = 1280;
 fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfile::TempDir {
     let mut random = Random(5);
     let groups = COLS / group;
-    let index = (0..COLS).flat_map(|col| ((col / group) as u32).to_le_bytes()).collect();
+    let index = (0..COLS)
+        .flat_map(|col| ((col / group) as u32).to_le_bytes())
+        .collect();
     let words = ROWS * bits / 8 * groups;
     let zeros_bytes = zeros.map_or_else(|| random.bytes(words), |byte| vec![byte; words]);
     let tensors = [
-        named("qweight", "I32", &[COLS * bits / 32, ROWS], random.bytes(COLS * bits / 8 * ROWS)),
+        named(
+            "qweight",
+            "I32",
+            &[COLS * bits / 32, ROWS],
+            random.bytes(COLS * bits / 8 * ROWS),
+        ),
         named("qzeros", "I32", &[groups, ROWS * bits / 32], zeros_bytes),
-        named("scales", "F16", &[groups, ROWS], halves(&mut random, groups * ROWS)),
+        named(
+            "scales",
+            "F16",
+            &[groups, ROWS],
+            halves(&mut random, groups * ROWS),
+        ),
         named("g_idx", "I32", &[COLS], index),
     ];
     let format = if version_2 { "gptq_v2" } else { "gptq" };
@@ -153,16 +213,28 @@ fn integers_with_zero_points_go_around() {
 
 #[test]
 fn symmetric_integers_go_around() {
-    for (bits, byte, names) in [(4, 0x77, ["w4a16", "gptq"]), (8, 0x7f, ["w8a16", "gptq-int8"])] {
+    for (bits, byte, names) in [
+        (4, 0x77, ["w4a16", "gptq"]),
+        (8, 0x7f, ["w8a16", "gptq-int8"]),
+    ] {
         for group in [64, 1280] {
             let model = gptq(bits, group, Some(byte), false);
-            cycle(model.path(), TargetDtype::F16, &names.map(|name| scheme(name, Some(group))));
+            cycle(
+                model.path(),
+                TargetDtype::F16,
+                &names.map(|name| scheme(name, Some(group))),
+            );
         }
     }
     // Version 2 comes back as version 1.
     let (model, outputs) = (gptq(4, 64, Some(0x88), true), tempfile::tempdir().unwrap());
-    let (first, report) =
-        forget(model.path(), outputs.path(), scheme("gptq-asym", Some(64)), TargetDtype::F16).unwrap();
+    let (first, report) = forget(
+        model.path(),
+        outputs.path(),
+        scheme("gptq-asym", Some(64)),
+        TargetDtype::F16,
+    )
+    .unwrap();
     assert_eq!(moved(&report).len(), 1);
     assert!(stored(&first) == stored(model.path()));
 }
@@ -174,36 +246,75 @@ fn mxfp4(whole: bool) -> tempfile::TempDir {
     let mut codes = random.bytes(rows * cols / 2);
     // All sixteen codes lie in each half of the first block of each row.
     for row in codes.chunks_exact_mut(cols / 2) {
-        row[..16].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i | (15 - i) << 4) as u8);
+        row[..16]
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, byte)| *byte = (i | (15 - i) << 4) as u8);
     }
     let last = if whole { 256 } else { 254 };
-    let exponents = (0..rows * cols / 32).map(|i| (i * 5 % last) as u8).collect();
+    let exponents = (0..rows * cols / 32)
+        .map(|i| (i * 5 % last) as u8)
+        .collect();
     let tensors = [
         named("weight_packed", "U8", &[rows, cols / 2], codes),
         named("weight_scale", "U8", &[rows, cols / 32], exponents),
     ];
-    directory(&tensors, &json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}))
+    directory(
+        &tensors,
+        &json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}),
+    )
 }
 
 #[test]
 fn mxfp4_goes_around() {
-    let names = ["mlx-mxfp4", "mxfp4-modelopt", "mlx-mxfp4", "gguf:mxfp4", "mlx-mxfp4", "gguf:mxfp4", "mxfp4"];
-    cycle(mxfp4(false).path(), TargetDtype::BF16, &names.map(|name| scheme(name, None)));
+    let names = [
+        "mlx-mxfp4",
+        "mxfp4-modelopt",
+        "mlx-mxfp4",
+        "gguf:mxfp4",
+        "mlx-mxfp4",
+        "gguf:mxfp4",
+        "mxfp4",
+    ];
+    cycle(
+        mxfp4(false).path(),
+        TargetDtype::BF16,
+        &names.map(|name| scheme(name, None)),
+    );
     // What is no number must not become one.
     let names = ["mlx-mxfp4", "mxfp4-modelopt", "mxfp4"];
-    cycle(mxfp4(true).path(), TargetDtype::BF16, &names.map(|name| scheme(name, None)));
+    cycle(
+        mxfp4(true).path(),
+        TargetDtype::BF16,
+        &names.map(|name| scheme(name, None)),
+    );
     let outputs = tempfile::tempdir().unwrap();
-    let result = forget(mxfp4(true).path(), outputs.path(), scheme("gguf:mxfp4", None), TargetDtype::BF16);
-    assert!(result.unwrap_err().to_string().contains("its exponent is 255"));
+    let result = forget(
+        mxfp4(true).path(),
+        outputs.path(),
+        scheme("gguf:mxfp4", None),
+        TargetDtype::BF16,
+    );
+    assert!(
+        result
+            .unwrap_err()
+            .to_string()
+            .contains("its exponent is 255")
+    );
 }
 
 #[test]
 fn what_does_not_fit_is_encoded_anew() {
     let outputs = tempfile::tempdir().unwrap();
     let says = |model: &Path, name: &str, group, to, reason: &str| {
-        let (output, report) = forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
+        let (output, report) =
+            forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
         assert!(moved(&report).is_empty() && report.encoded.len() == 1);
-        assert!(report.notes.iter().any(|note| note.contains(reason)), "{:?}", report.notes);
+        assert!(
+            report.notes.iter().any(|note| note.contains(reason)),
+            "{:?}",
+            report.notes
+        );
         assert!(report.distance.unwrap().all.relative < 0.2);
         output
     };
@@ -215,17 +326,50 @@ fn what_does_not_fit_is_encoded_anew() {
         let mut options = ConvertOptions::from(scheme(name, Some(64)));
         options.run.to = to;
         let output = outputs.path().join(format!("{name}-{to}"));
-        parse(model.path()).unwrap().forget(&output, options).unwrap();
+        parse(model.path())
+            .unwrap()
+            .forget(&output, options)
+            .unwrap();
         output
     };
     let (awq, gptq) = (make("awq", half), make("gptq", half));
-    let brains = says(&awq, "w4a16-asym", 64, brain, "scales in F16 cannot all be had in BF16");
-    says(&brains, "gptq-asym", 64, half, "scales in BF16 cannot all be had in F16");
-    says(&awq, "w4a16-asym", 32, half, "groups of 64 are no groups of 32");
+    let brains = says(
+        &awq,
+        "w4a16-asym",
+        64,
+        brain,
+        "scales in F16 cannot all be had in BF16",
+    );
+    says(
+        &brains,
+        "gptq-asym",
+        64,
+        half,
+        "scales in BF16 cannot all be had in F16",
+    );
+    says(
+        &awq,
+        "w4a16-asym",
+        32,
+        half,
+        "groups of 64 are no groups of 32",
+    );
     says(&awq, "w4a16", 64, half, "zero points");
-    let singles = forget(&gptq, outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32).unwrap();
+    let singles = forget(
+        &gptq,
+        outputs.path(),
+        scheme("w4a16", Some(64)),
+        TargetDtype::F32,
+    )
+    .unwrap();
     assert_eq!(moved(&singles.1).len(), 1); // F32 holds every F16
-    says(&singles.0, "gptq", 64, half, "scales in F32 cannot all be had in F16");
+    says(
+        &singles.0,
+        "gptq",
+        64,
+        half,
+        "scales in F32 cannot all be had in F16",
+    );
     assert_eq!(values(&singles.0), values(&gptq));
 }
 
@@ -233,9 +377,23 @@ fn what_does_not_fit_is_encoded_anew() {
 fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
     let model = gptq(4, 64, Some(0x76), true);
     let outputs = tempfile::tempdir().unwrap();
-    let result = forget(model.path(), outputs.path(), scheme("w4a16-asym", Some(64)), TargetDtype::F16).unwrap();
-    assert_eq!((moved(&result.1).len(), values(&result.0)), (1, values(model.path())));
-    match forget(model.path(), outputs.path(), scheme("w4a16", Some(64)), TargetDtype::F32) {
+    let result = forget(
+        model.path(),
+        outputs.path(),
+        scheme("w4a16-asym", Some(64)),
+        TargetDtype::F16,
+    )
+    .unwrap();
+    assert_eq!(
+        (moved(&result.1).len(), values(&result.0)),
+        (1, values(model.path()))
+    );
+    match forget(
+        model.path(),
+        outputs.path(),
+        scheme("w4a16", Some(64)),
+        TargetDtype::F32,
+    ) {
         Ok((_, report)) => assert!(moved(&report).is_empty()),
         Err(AnamnesisError::Unsupported { .. }) => {}
         Err(other) => panic!("{other}"),
@@ -267,7 +425,9 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
     let mut count = 0;
     for case in std::fs::read_dir(data().join(family)).unwrap() {
         let outputs = tempfile::tempdir().unwrap();
-        let Some(input) = copied(&case.unwrap().path(), outputs.path()) else { continue };
+        let Some(input) = copied(&case.unwrap().path(), outputs.path()) else {
+            continue;
+        };
         let Ok(model) = parse(&input) else { continue };
         for scheme in schemes {
             for to in [TargetDtype::F16, TargetDtype::BF16] {
@@ -276,7 +436,10 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
                     continue;
                 }
                 // What is not finite elsewhere in the model is refused.
-                let Ok((output, report)) = forget(&input, outputs.path(), scheme.clone(), to) else { continue };
+                let Ok((output, report)) = forget(&input, outputs.path(), scheme.clone(), to)
+                else {
+                    continue;
+                };
                 let names = moved(&report);
                 if names.is_empty() {
                     continue;
@@ -284,8 +447,9 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
                 count += names.len();
                 let (before, after) = (values(&input), values(&output));
                 // Stacks of gpt-oss have another name and form.
-                let same_form =
-                    names.into_iter().filter(|name| before.contains_key(*name) && after.contains_key(*name));
+                let same_form = names
+                    .into_iter()
+                    .filter(|name| before.contains_key(*name) && after.contains_key(*name));
                 for name in same_form {
                     let mut pairs = before[name].iter().zip(&after[name]);
                     let differ = pairs.position(|(a, b)| a != b && a.is_finite() && b.is_finite());
@@ -299,9 +463,21 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
 
 #[test]
 fn goldens_of_mxfp4_keep_their_values() {
-    let schemes =
-        ["mxfp4", "mxfp4-modelopt", "mlx-mxfp4", "mxfp4-gpt-oss", "gguf:mxfp4"].map(|name| scheme(name, None));
-    for (family, least) in [("mxfp4", 10), ("mlx", 10), ("compressed_tensors", 10), ("modelopt", 10), ("gguf", 2)] {
+    let schemes = [
+        "mxfp4",
+        "mxfp4-modelopt",
+        "mlx-mxfp4",
+        "mxfp4-gpt-oss",
+        "gguf:mxfp4",
+    ]
+    .map(|name| scheme(name, None));
+    for (family, least) in [
+        ("mxfp4", 10),
+        ("mlx", 10),
+        ("compressed_tensors", 10),
+        ("modelopt", 10),
+        ("gguf", 2),
+    ] {
         goldens(family, &schemes, least);
     }
 }
@@ -310,8 +486,16 @@ fn goldens_of_mxfp4_keep_their_values() {
 fn goldens_of_integers_keep_their_values() {
     let names = ["w4a16-asym", "gptq", "awq"];
     let groups = [32, 128];
-    let schemes: Vec<_> = names.iter().flat_map(|name| groups.map(|group| scheme(name, Some(group)))).collect();
-    for (family, least) in [("compressed_tensors", 10), ("gptq", 10), ("gptq_more", 5), ("awq", 10)] {
+    let schemes: Vec<_> = names
+        .iter()
+        .flat_map(|name| groups.map(|group| scheme(name, Some(group))))
+        .collect();
+    for (family, least) in [
+        ("compressed_tensors", 10),
+        ("gptq", 10),
+        ("gptq_more", 5),
+        ("awq", 10),
+    ] {
         goldens(family, &schemes, least);
     }
 }

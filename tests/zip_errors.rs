@@ -21,30 +21,106 @@ fn end_records() {
     trial.fine(vec![
         ("as it is", whole.clone()),
         ("64-bit", wide(End64::default())),
-        ("a comment like a directory", changed(|z| z.end.comment = b"PK\x01\x02PK\x05\x06".to_vec())),
+        (
+            "a comment like a directory",
+            changed(|z| z.end.comment = b"PK\x01\x02PK\x05\x06".to_vec()),
+        ),
     ]);
     let end = [&b"PK\x05\x06"[..], &[0; 18]].concat();
-    let comment = |n| changed(|z| (z.end.comment, z.end.comment_len) = (b"abc".to_vec(), Some(n as u16)));
+    let comment =
+        |n| changed(|z| (z.end.comment, z.end.comment_len) = (b"abc".to_vec(), Some(n as u16)));
     let gap = |n| changed(|z| (z.gap, z.end.offset) = (vec![0; n as usize], Some(at as u32)));
     let entries = |n| changed(|z| z.end.entries = [Some(n as u16); 2]);
     let offset = |n| changed(|z| z.end.offset = Some(n as u32));
     let len = |n| changed(|z| z.end.len = Some(n as u32));
     trial.refused_numbers(&[
-        ("bytes of an end", &|n| whole[whole.len() - 22..][..n as usize].to_vec(), &[4, 21], Parse, "too short"),
+        (
+            "bytes of an end",
+            &|n| whole[whole.len() - 22..][..n as usize].to_vec(),
+            &[4, 21],
+            Parse,
+            "too short",
+        ),
         ("a comment", &comment, &[0, 2, 4, 0xffff], Parse, "end"),
-        ("an end in the comment", &|_| changed(|z| z.end.comment = end.clone()), &[22], Parse, "directory"),
+        (
+            "an end in the comment",
+            &|_| changed(|z| z.end.comment = end.clone()),
+            &[22],
+            Parse,
+            "directory",
+        ),
         ("entries", &entries, &[0, 1], Parse, "more than the"),
         ("entries", &entries, &[3, 0xfffe], Parse, "2 members where"),
-        ("entries", &entries, &[0xffff], Parse, "64-bit end record is missing"),
-        ("entries here", &|n| changed(|z| z.end.entries = [Some(n as u16), None]), &[0, 1, 3], Parse, "parts"),
-        ("this disk", &|n| changed(|z| z.end.disks[0] = n as u16), &[1, 0xffff], Parse, "parts"),
-        ("the directory's disk", &|n| changed(|z| z.end.disks[1] = n as u16), &[1], Parse, "parts"),
-        ("both disks", &|n| changed(|z| z.end.disks = [n as u16; 2]), &[1, 0xfffe], Parse, "parts"),
-        ("a directory at", &offset, &[0, at - 1, at + 1, 1 << 31], Parse, "directory"),
-        ("a directory at", &offset, &[0xffff_ffff], Parse, "64-bit end record is missing"),
-        ("bytes of directory", &len, &[0, real - 1, real + 1, 1 << 31], Parse, "directory"),
-        ("bytes of directory", &len, &[0xffff_ffff], Parse, "64-bit end record is missing"),
-        ("bytes before the directory", &gap, &[1, 20], Parse, "directory"),
+        (
+            "entries",
+            &entries,
+            &[0xffff],
+            Parse,
+            "64-bit end record is missing",
+        ),
+        (
+            "entries here",
+            &|n| changed(|z| z.end.entries = [Some(n as u16), None]),
+            &[0, 1, 3],
+            Parse,
+            "parts",
+        ),
+        (
+            "this disk",
+            &|n| changed(|z| z.end.disks[0] = n as u16),
+            &[1, 0xffff],
+            Parse,
+            "parts",
+        ),
+        (
+            "the directory's disk",
+            &|n| changed(|z| z.end.disks[1] = n as u16),
+            &[1],
+            Parse,
+            "parts",
+        ),
+        (
+            "both disks",
+            &|n| changed(|z| z.end.disks = [n as u16; 2]),
+            &[1, 0xfffe],
+            Parse,
+            "parts",
+        ),
+        (
+            "a directory at",
+            &offset,
+            &[0, at - 1, at + 1, 1 << 31],
+            Parse,
+            "directory",
+        ),
+        (
+            "a directory at",
+            &offset,
+            &[0xffff_ffff],
+            Parse,
+            "64-bit end record is missing",
+        ),
+        (
+            "bytes of directory",
+            &len,
+            &[0, real - 1, real + 1, 1 << 31],
+            Parse,
+            "directory",
+        ),
+        (
+            "bytes of directory",
+            &len,
+            &[0xffff_ffff],
+            Parse,
+            "64-bit end record is missing",
+        ),
+        (
+            "bytes before the directory",
+            &gap,
+            &[1, 20],
+            Parse,
+            "directory",
+        ),
     ]);
     trial.end();
 }
@@ -64,19 +140,91 @@ fn wide_end_records() {
     trial.refused_numbers(&[
         ("entries", &entries, &[0, 1], Parse, "more than the"),
         ("entries", &entries, &[3, 1 << 20], Parse, "2 members where"),
-        ("entries", &entries, &[(1 << 20) + 1, MAX], Limit, "a ZIP directory of"),
-        ("bytes of the record", &size, &[0, 43, 45, MAX - 11, MAX], Parse, "malformed"),
+        (
+            "entries",
+            &entries,
+            &[(1 << 20) + 1, MAX],
+            Limit,
+            "a ZIP directory of",
+        ),
+        (
+            "bytes of the record",
+            &size,
+            &[0, 43, 45, MAX - 11, MAX],
+            Parse,
+            "malformed",
+        ),
         ("a record at", &place, &[0], Parse, "malformed"),
-        ("a record at", &place, &[1 << 20, MAX - 55, MAX], Parse, "out of place"),
-        ("a signature", &|n| with(&|end| end.signature = Some(n as u32)), &[0], Parse, "malformed"),
-        ("a locator alone", &|_| with(&|end| end.missing = true), &[0], Parse, "64-bit"),
-        ("a directory at", &|n| with(&|end| end.offset = Some(n)), &[0, MAX - 90, MAX], Parse, "directory"),
-        ("bytes of directory", &|n| with(&|end| end.len = Some(n)), &[0, 1, MAX], Parse, "directory"),
-        ("disks", &|n| with(&|end| end.all_disks = Some(n as u32)), &[2, 0xffff_ffff], Parse, "parts"),
-        ("the record's disk", &|n| with(&|end| end.record_disk = n as u32), &[1, 0xffff_ffff], Parse, "parts"),
-        ("this disk", &|n| with(&|end| end.disks[0] = n as u32), &[1], Parse, "parts"),
-        ("both disks", &|n| with(&|end| end.disks = [n as u32; 2]), &[1], Parse, "parts"),
-        ("entries here", &|n| with(&|end| end.entries[0] = Some(n)), &[0, 1], Parse, "parts"),
+        (
+            "a record at",
+            &place,
+            &[1 << 20, MAX - 55, MAX],
+            Parse,
+            "out of place",
+        ),
+        (
+            "a signature",
+            &|n| with(&|end| end.signature = Some(n as u32)),
+            &[0],
+            Parse,
+            "malformed",
+        ),
+        (
+            "a locator alone",
+            &|_| with(&|end| end.missing = true),
+            &[0],
+            Parse,
+            "64-bit",
+        ),
+        (
+            "a directory at",
+            &|n| with(&|end| end.offset = Some(n)),
+            &[0, MAX - 90, MAX],
+            Parse,
+            "directory",
+        ),
+        (
+            "bytes of directory",
+            &|n| with(&|end| end.len = Some(n)),
+            &[0, 1, MAX],
+            Parse,
+            "directory",
+        ),
+        (
+            "disks",
+            &|n| with(&|end| end.all_disks = Some(n as u32)),
+            &[2, 0xffff_ffff],
+            Parse,
+            "parts",
+        ),
+        (
+            "the record's disk",
+            &|n| with(&|end| end.record_disk = n as u32),
+            &[1, 0xffff_ffff],
+            Parse,
+            "parts",
+        ),
+        (
+            "this disk",
+            &|n| with(&|end| end.disks[0] = n as u32),
+            &[1],
+            Parse,
+            "parts",
+        ),
+        (
+            "both disks",
+            &|n| with(&|end| end.disks = [n as u32; 2]),
+            &[1],
+            Parse,
+            "parts",
+        ),
+        (
+            "entries here",
+            &|n| with(&|end| end.entries[0] = Some(n)),
+            &[0, 1],
+            Parse,
+            "parts",
+        ),
     ]);
     // What both end records say must be the same: readers differ in which of them they believe.
     let both = |change: &dyn Fn(&mut End)| {
@@ -88,9 +236,27 @@ fn wide_end_records() {
     trial.fine(vec![("both end records", both(&|_| ()))]);
     let word = "contradict";
     trial.refused_numbers(&[
-        ("entries too", &|n| both(&|end| end.entries = [Some(n as u16); 2]), &[0, 1, 3], Parse, word),
-        ("bytes of directory too", &|n| both(&|end| end.len = Some(n as u32)), &[0, 46], Parse, word),
-        ("a directory too at", &|n| both(&|end| end.offset = Some(n as u32)), &[0, 40], Parse, word),
+        (
+            "entries too",
+            &|n| both(&|end| end.entries = [Some(n as u16); 2]),
+            &[0, 1, 3],
+            Parse,
+            word,
+        ),
+        (
+            "bytes of directory too",
+            &|n| both(&|end| end.len = Some(n as u32)),
+            &[0, 46],
+            Parse,
+            word,
+        ),
+        (
+            "a directory too at",
+            &|n| both(&|end| end.offset = Some(n as u32)),
+            &[0, 40],
+            Parse,
+            word,
+        ),
     ]);
     trial.end();
 }
@@ -100,8 +266,19 @@ fn directories() {
     const MAX: u64 = u64::MAX;
     let name = |bytes: &[u8]| both(|h| h.name = bytes.to_vec());
     // Sizes that are in an extra field.
-    let wide = |extra: &[u8]| central(|h| (h.extra, h.len, h.stored_len) = (extra.to_vec(), u32::MAX, u32::MAX));
-    let sizes = |n: u64| wide(&[&[9, 9, 1, 0, 7, 1, 0, 16, 0], &n.to_le_bytes()[..], &n.to_le_bytes()].concat());
+    let wide = |extra: &[u8]| {
+        central(|h| (h.extra, h.len, h.stored_len) = (extra.to_vec(), u32::MAX, u32::MAX))
+    };
+    let sizes = |n: u64| {
+        wide(
+            &[
+                &[9, 9, 1, 0, 7, 1, 0, 16, 0],
+                &n.to_le_bytes()[..],
+                &n.to_le_bytes(),
+            ]
+            .concat(),
+        )
+    };
     let place = |n: u64| {
         let extra = [&[1, 0, 8, 0], &n.to_le_bytes()[..]].concat();
         central(move |h| (h.extra, h.offset) = (extra.clone(), Some(u32::MAX)))
@@ -111,34 +288,154 @@ fn directories() {
     let resized = |n: u64| both(move |h| (h.len, h.stored_len) = (n as u32, n as u32));
     let mut trial = Trial::new();
     trial.fine(vec![("64-bit sizes that would fit", sizes(len))]);
-    let twice = Zip::of(&[two().members[1].clone(), two().members[1].clone().central(|h| h.offset = Some(0))]).file();
+    let twice = Zip::of(&[
+        two().members[1].clone(),
+        two().members[1].clone().central(|h| h.offset = Some(0)),
+    ])
+    .file();
     trial.refused(vec![
-        ("another signature", central(|h| h.signature = 0x0403_4b50), Parse, &["0 members where 1"]),
-        ("a name of 5000 bytes", name(&[b'x'; 5000]), Limit, &["5000"]),
-        ("a name that is not UTF-8", name(b"a\xff.npy"), Parse, &["UTF-8"]),
-        ("a name cut in a character", name(b"a.npy\xc3"), Parse, &["UTF-8"]),
+        (
+            "another signature",
+            central(|h| h.signature = 0x0403_4b50),
+            Parse,
+            &["0 members where 1"],
+        ),
+        (
+            "a name of 5000 bytes",
+            name(&[b'x'; 5000]),
+            Limit,
+            &["5000"],
+        ),
+        (
+            "a name that is not UTF-8",
+            name(b"a\xff.npy"),
+            Parse,
+            &["UTF-8"],
+        ),
+        (
+            "a name cut in a character",
+            name(b"a.npy\xc3"),
+            Parse,
+            &["UTF-8"],
+        ),
         ("a member twice", twice, Parse, &["`b.npy`", "twice"]),
-        ("64-bit sizes that are missing", wide(b""), Parse, &["`a.npy`", "64-bit"]),
-        ("another field", wide(&[&[2, 0, 16, 0], &[0; 16][..]].concat()), Parse, &["`a.npy`", "64-bit"]),
-        ("one size of two", wide(&[&[1, 0, 8, 0], &[0; 8][..]].concat()), Parse, &["`a.npy`", "64-bit"]),
-        ("half a size", wide(&[1, 0, 4, 0, 0, 0, 0, 0]), Parse, &["`a.npy`", "64-bit"]),
-        ("less than the field says", wide(&[1, 0, 16, 0, 0, 0]), Parse, &["`a.npy`", "64-bit"]),
-        ("half a field", wide(&[1, 0, 16]), Parse, &["`a.npy`", "64-bit"]),
+        (
+            "64-bit sizes that are missing",
+            wide(b""),
+            Parse,
+            &["`a.npy`", "64-bit"],
+        ),
+        (
+            "another field",
+            wide(&[&[2, 0, 16, 0], &[0; 16][..]].concat()),
+            Parse,
+            &["`a.npy`", "64-bit"],
+        ),
+        (
+            "one size of two",
+            wide(&[&[1, 0, 8, 0], &[0; 8][..]].concat()),
+            Parse,
+            &["`a.npy`", "64-bit"],
+        ),
+        (
+            "half a size",
+            wide(&[1, 0, 4, 0, 0, 0, 0, 0]),
+            Parse,
+            &["`a.npy`", "64-bit"],
+        ),
+        (
+            "less than the field says",
+            wide(&[1, 0, 16, 0, 0, 0]),
+            Parse,
+            &["`a.npy`", "64-bit"],
+        ),
+        (
+            "half a field",
+            wide(&[1, 0, 16]),
+            Parse,
+            &["`a.npy`", "64-bit"],
+        ),
     ]);
     trial.refused_numbers(&[
-        ("bytes of name", &|n| central(|h| h.name_len = Some(n as u16)), &[6, 4000, 0xffff], Parse, "truncated"),
-        ("bytes of extra fields", &|n| central(|h| h.extra_len = Some(n as u16)), &[1, 0xffff], Parse, "truncated"),
-        ("bytes of comment", &|n| central(|h| h.comment_len = n as u16), &[1, 0xffff], Parse, "truncated"),
-        ("the second at", &second, &[0, 1, 40, 34 + len, all - 60, 1 << 31], Parse, "overlaps"),
+        (
+            "bytes of name",
+            &|n| central(|h| h.name_len = Some(n as u16)),
+            &[6, 4000, 0xffff],
+            Parse,
+            "truncated",
+        ),
+        (
+            "bytes of extra fields",
+            &|n| central(|h| h.extra_len = Some(n as u16)),
+            &[1, 0xffff],
+            Parse,
+            "truncated",
+        ),
+        (
+            "bytes of comment",
+            &|n| central(|h| h.comment_len = n as u16),
+            &[1, 0xffff],
+            Parse,
+            "truncated",
+        ),
+        (
+            "the second at",
+            &second,
+            &[0, 1, 40, 34 + len, all - 60, 1 << 31],
+            Parse,
+            "overlaps",
+        ),
         ("the second at", &second, &[0xffff_ffff], Parse, "64-bit"),
-        ("64-bit sizes", &sizes, &[len + 1, 1 << 40, MAX - 35, MAX], Parse, "overlaps"),
-        ("a 64-bit place", &place, &[1 << 40, MAX - 34, MAX], Parse, "overlaps"),
+        (
+            "64-bit sizes",
+            &sizes,
+            &[len + 1, 1 << 40, MAX - 35, MAX],
+            Parse,
+            "overlaps",
+        ),
+        (
+            "a 64-bit place",
+            &place,
+            &[1 << 40, MAX - 34, MAX],
+            Parse,
+            "overlaps",
+        ),
         ("sizes", &resized, &[len + 1, 1 << 31], Parse, "overlaps"),
-        ("a stored size", &|n| both(|h| h.stored_len = n as u32), &[0, len - 1], Parse, "stored"),
-        ("a size", &|n| both(|h| h.len = n as u32), &[0, len - 1, len + 1, 1 << 31], Parse, "stored"),
-        ("a disk", &|n| central(|h| h.disk = n as u16), &[1], Parse, "disk"),
-        ("flags", &|n| both(|h| h.flags = n as u16), &[1, 0x40, 0x2000], Unsupported, "encrypted"),
-        ("method", &|n| both(|h| h.method = n as u16), &[1, 9, 93, 95, 98, 99, 0xffff], Unsupported, "method"),
+        (
+            "a stored size",
+            &|n| both(|h| h.stored_len = n as u32),
+            &[0, len - 1],
+            Parse,
+            "stored",
+        ),
+        (
+            "a size",
+            &|n| both(|h| h.len = n as u32),
+            &[0, len - 1, len + 1, 1 << 31],
+            Parse,
+            "stored",
+        ),
+        (
+            "a disk",
+            &|n| central(|h| h.disk = n as u16),
+            &[1],
+            Parse,
+            "disk",
+        ),
+        (
+            "flags",
+            &|n| both(|h| h.flags = n as u16),
+            &[1, 0x40, 0x2000],
+            Unsupported,
+            "encrypted",
+        ),
+        (
+            "method",
+            &|n| both(|h| h.method = n as u16),
+            &[1, 9, 93, 95, 98, 99, 0xffff],
+            Unsupported,
+            "method",
+        ),
     ]);
     trial.end();
 }
@@ -147,23 +444,66 @@ fn directories() {
 fn local_headers() {
     let mut trial = Trial::new();
     trial.fine(vec![
-        ("sizes behind the data", local(|h| (h.crc, h.len, h.stored_len) = (0, 0, 0))),
-        ("extra fields that the directory has not", local(|h| h.extra = vec![0; 40])),
+        (
+            "sizes behind the data",
+            local(|h| (h.crc, h.len, h.stored_len) = (0, 0, 0)),
+        ),
+        (
+            "extra fields that the directory has not",
+            local(|h| h.extra = vec![0; 40]),
+        ),
     ]);
     let shared = changed(|z| {
-        z.members = vec![Member::stored("a.npy", &zeros(9)), Member::stored("b.npy", &zeros(9))];
+        z.members = vec![
+            Member::stored("a.npy", &zeros(9)),
+            Member::stored("b.npy", &zeros(9)),
+        ];
         z.members[0].local.extra_len = Some(35 + zeros(9).len() as u16);
     });
     let other = "`a.npy` is not what the directory says";
     trial.refused(vec![
-        ("another name", local(|h| h.name = b"c.npy".to_vec()), Parse, &[other]),
-        ("extra fields that lead to the bytes of another", shared, Parse, &["`a.npy`", "reaches into"]),
+        (
+            "another name",
+            local(|h| h.name = b"c.npy".to_vec()),
+            Parse,
+            &[other],
+        ),
+        (
+            "extra fields that lead to the bytes of another",
+            shared,
+            Parse,
+            &["`a.npy`", "reaches into"],
+        ),
     ]);
     trial.refused_numbers(&[
-        ("a signature", &|n| local(|h| h.signature = n as u32), &[0, 0x0201_4b50], Parse, other),
-        ("bytes of name", &|n| local(|h| h.name_len = Some(n as u16)), &[0, 4, 6, 0xffff], Parse, other),
-        ("flags", &|n| local(|h| h.flags = n as u16), &[1, 8, 1 << 11], Parse, other),
-        ("a method", &|n| local(|h| h.method = n as u16), &[8, 99], Parse, other),
+        (
+            "a signature",
+            &|n| local(|h| h.signature = n as u32),
+            &[0, 0x0201_4b50],
+            Parse,
+            other,
+        ),
+        (
+            "bytes of name",
+            &|n| local(|h| h.name_len = Some(n as u16)),
+            &[0, 4, 6, 0xffff],
+            Parse,
+            other,
+        ),
+        (
+            "flags",
+            &|n| local(|h| h.flags = n as u16),
+            &[1, 8, 1 << 11],
+            Parse,
+            other,
+        ),
+        (
+            "a method",
+            &|n| local(|h| h.method = n as u16),
+            &[8, 99],
+            Parse,
+            other,
+        ),
         (
             "bytes of extra fields",
             &|n| local(|h| h.extra_len = Some(n as u16)),

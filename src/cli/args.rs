@@ -159,12 +159,16 @@ pub(super) struct RunArgs {
 }
 
 fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
-    text.parse().map_err(|_| "supported target dtypes: bf16, f32, f16".to_owned())
+    text.parse()
+        .map_err(|_| "supported target dtypes: bf16, f32, f16".to_owned())
 }
 
 fn parse_part(text: &str) -> Result<(usize, usize), String> {
-    let part = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    part.filter(|&(part, of)| part >= 1 && part <= of).ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
+    let part = text
+        .split_once('/')
+        .and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    part.filter(|&(part, of)| part >= 1 && part <= of)
+        .ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
 }
 
 /// What `convert` makes.
@@ -183,15 +187,31 @@ fn parse_target(text: &str) -> Result<Target, String> {
     if let Ok(scheme) = text.parse() {
         return Ok(Target::Scheme(scheme));
     }
-    Err("supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --list`".to_owned())
+    Err(
+        "supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --list`"
+            .to_owned(),
+    )
 }
 
 /// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.
 fn parse_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 6] =
-        [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("KB", 1000), ("MB", 1_000_000), ("GB", 1_000_000_000)];
-    let unit = UNITS.iter().find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n)));
+    const UNITS: [(&str, u64); 6] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+    ];
+    let unit = UNITS
+        .iter()
+        .find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n)));
     let (number, unit) = unit.unwrap_or((text, 1));
-    let bytes = number.trim().parse().ok().and_then(|n: u64| n.checked_mul(unit)).filter(|&n| n > 0);
+    let bytes = number
+        .trim()
+        .parse()
+        .ok()
+        .and_then(|n: u64| n.checked_mul(unit))
+        .filter(|&n| n > 0);
     bytes.ok_or_else(|| "a size is a number of bytes, or of KB, MB, GB, KiB, MiB or GiB".to_owned())
 }

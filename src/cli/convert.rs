@@ -7,32 +7,51 @@ use super::args::{ConvertArgs, RememberArgs, RunArgs, Target};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, Errors, QuantScheme, RememberOptions, Report, Result,
-    TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, Errors, QuantScheme,
+    RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
 /// Decodes a file and says what was done.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
     if args.finish {
         crate::finish_parts(&args.input.file, args.run.force)?;
-        say(out, format_args!("Output: {}", printable(&args.input.file.to_string_lossy())));
+        say(
+            out,
+            format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
+        );
         return Ok(());
     }
     let input = input::open(&args.input)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
-    write(&input, &options, &args.run, &Manner { suffix: &suffix, json: false }, out)
+    write(
+        &input,
+        &options,
+        &args.run,
+        &Manner {
+            suffix: &suffix,
+            json: false,
+        },
+        out,
+    )
 }
 
 /// Writes a model into another container.
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let mut options = match &args.to {
-        Target::Container(container) => ConvertOptions::new(*container).with_decode(args.out_dtype.is_some()),
+        Target::Container(container) => {
+            ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
+        }
         #[cfg(feature = "lethe")]
         Target::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
     };
-    if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty()) && options.target != ConvertTarget::Gguf {
-        return Err(AnamnesisError::unsupported("GGUF metadata", "only a GGUF output has it; use --to gguf"));
+    if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
+        && options.target != ConvertTarget::Gguf
+    {
+        return Err(AnamnesisError::unsupported(
+            "GGUF metadata",
+            "only a GGUF output has it; use --to gguf",
+        ));
     }
     #[cfg(feature = "gguf")]
     {
@@ -49,7 +68,16 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         (_, ConvertTarget::Gguf) => "gguf".to_owned(),
         (_, ConvertTarget::Qnat) => "nf4".to_owned(),
     };
-    write(&input, &options, &args.run, &Manner { suffix: &suffix, json: false }, out)
+    write(
+        &input,
+        &options,
+        &args.run,
+        &Manner {
+            suffix: &suffix,
+            json: false,
+        },
+        out,
+    )
 }
 
 /// The metadata of the file, and then of the single values, which come before it.
@@ -69,8 +97,11 @@ fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
     let on_signal = cancel.clone();
-    ctrlc::set_handler(move || on_signal.cancel()).map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
-    let options = RememberOptions::new(to).with_force(args.force).with_cancel(cancel);
+    ctrlc::set_handler(move || on_signal.cancel())
+        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
+    let options = RememberOptions::new(to)
+        .with_force(args.force)
+        .with_cancel(cancel);
     Ok(match args.threads {
         Some(threads) => options.with_threads(threads as usize),
         None => options,
@@ -97,20 +128,27 @@ pub(super) fn write(
     let (moving, started) = (bar.clone(), Instant::now());
     let mut options = options.clone();
     options.skip_unsupported = args.skip_unsupported;
-    (options.max_shard_size, options.part, options.resume) = (args.max_shard_size, args.part, args.resume);
+    (options.max_shard_size, options.part, options.resume) =
+        (args.max_shard_size, args.part, args.resume);
     if !options.encodes() {
         (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
     }
     let named = args.output.as_deref().and_then(|output| output.extension());
-    options.single_file = named.is_some_and(|ending| ending == "safetensors") && args.max_shard_size.is_none();
-    options.run = options.run.with_progress(move |p| moving.set_position(p.done_bytes));
+    options.single_file =
+        named.is_some_and(|ending| ending == "safetensors") && args.max_shard_size.is_none();
+    options.run = options
+        .run
+        .with_progress(move |p| moving.set_position(p.done_bytes));
     let keep = options.carries_blocks(&input.model);
     let extension = options.target.extension();
     let recovery = input.model.recovery(options)?;
-    let output = args.output.clone().unwrap_or_else(|| match recovery.is_directory() {
-        true => input::output_directory(&input.named, manner.suffix),
-        false => input::output(&input.named, manner.suffix, extension, keep),
-    });
+    let output = args
+        .output
+        .clone()
+        .unwrap_or_else(|| match recovery.is_directory() {
+            true => input::output_directory(&input.named, manner.suffix),
+            false => input::output(&input.named, manner.suffix, extension, keep),
+        });
     let report = recovery.report();
     if args.dry_run {
         return match manner.json {
@@ -134,48 +172,108 @@ pub(super) fn write(
         return json(&report, out);
     }
     let seconds = started.elapsed().as_secs_f64();
-    say(out, format_args!("{verb} {n} tensors [====================] {seconds:.1}s"));
+    say(
+        out,
+        format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
+    );
     for note in &report.notes {
         say(out, format_args!("Note: {}", printable(note)));
     }
     distance(&report, out);
     let paths = recovery.paths(&output);
     if recovery.is_directory() {
-        let (path, size) = (printable(&output.to_string_lossy()), format_bytes(report.output_bytes));
-        say(out, format_args!("Output: {path} ({} files of weights, {size})", paths.len()));
+        let (path, size) = (
+            printable(&output.to_string_lossy()),
+            format_bytes(report.output_bytes),
+        );
+        say(
+            out,
+            format_args!("Output: {path} ({} files of weights, {size})", paths.len()),
+        );
         return Ok(());
     }
     for path in &paths {
-        let bytes = if paths.len() == 1 { report.output_bytes } else { path.metadata().map_or(0, |m| m.len()) };
-        say(out, format_args!("Output: {} ({})", printable(&path.to_string_lossy()), format_bytes(bytes)));
+        let bytes = if paths.len() == 1 {
+            report.output_bytes
+        } else {
+            path.metadata().map_or(0, |m| m.len())
+        };
+        say(
+            out,
+            format_args!(
+                "Output: {} ({})",
+                printable(&path.to_string_lossy()),
+                format_bytes(bytes)
+            ),
+        );
     }
     Ok(())
 }
 
 fn json(report: &Report, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(report).map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
+    let text = serde_json::to_string_pretty(report)
+        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
     writeln!(out, "{text}")?;
     Ok(())
 }
 
 /// What encoding has lost.
 fn distance(report: &Report, out: &mut impl Write) {
-    let Some(distance) = &report.distance else { return };
-    let Errors { mean_absolute, rmse, maximum, relative, .. } = distance.all;
+    let Some(distance) = &report.distance else {
+        return;
+    };
+    let Errors {
+        mean_absolute,
+        rmse,
+        maximum,
+        relative,
+        ..
+    } = distance.all;
     let percent = relative * 100.0;
-    say(out, format_args!("Lethe distance: {} mean absolute error", figure(mean_absolute)));
-    say(out, format_args!("  RMSE {} ({percent:.2} %), maximum {}", figure(rmse), figure(maximum)));
+    say(
+        out,
+        format_args!(
+            "Lethe distance: {} mean absolute error",
+            figure(mean_absolute)
+        ),
+    );
+    say(
+        out,
+        format_args!(
+            "  RMSE {} ({percent:.2} %), maximum {}",
+            figure(rmse),
+            figure(maximum)
+        ),
+    );
     for worst in &distance.worst {
-        let Errors { mean_absolute, rmse, maximum, relative, .. } = worst.errors;
-        let (mean, rmse, maximum, percent) = (figure(mean_absolute), figure(rmse), figure(maximum), relative * 100.0);
+        let Errors {
+            mean_absolute,
+            rmse,
+            maximum,
+            relative,
+            ..
+        } = worst.errors;
+        let (mean, rmse, maximum, percent) = (
+            figure(mean_absolute),
+            figure(rmse),
+            figure(maximum),
+            relative * 100.0,
+        );
         let name = printable(&worst.name);
-        say(out, format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"));
+        say(
+            out,
+            format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"),
+        );
     }
 }
 
 /// A number with two to four figures.
 fn figure(x: f64) -> String {
-    if x == 0.0 || x >= 1e-3 { format!("{x:.4}") } else { format!("{x:.1e}") }
+    if x == 0.0 || x >= 1e-3 {
+        format!("{x:.4}")
+    } else {
+        format!("{x:.1e}")
+    }
 }
 
 /// What would be done.
@@ -189,7 +287,12 @@ fn plan(
     let free = fs4::available_space(crate::write::atomic::directory_of(output));
     writeln!(out, "{}", parsing(input, report))?;
     if report.encoded.is_empty() {
-        writeln!(out, "Decoded:     {} tensors to {}", report.recovered(), report.to)?;
+        writeln!(
+            out,
+            "Decoded:     {} tensors to {}",
+            report.recovered(),
+            report.to
+        )?;
     } else {
         writeln!(out, "Encoded:     {} tensors", report.encoded.len())?;
         for tensor in &report.encoded {
@@ -198,7 +301,12 @@ fn plan(
     }
     writeln!(out, "As they are: {} tensors", report.passthrough)?;
     for tensor in &report.kept {
-        writeln!(out, "  {}  {}", printable(&tensor.name), printable(&tensor.reason))?;
+        writeln!(
+            out,
+            "  {}  {}",
+            printable(&tensor.name),
+            printable(&tensor.reason)
+        )?;
     }
     writeln!(out, "Left out:    {} tensors", report.dropped.len())?;
     for note in &report.notes {
@@ -206,9 +314,21 @@ fn plan(
     }
     let files = recovery.paths(output).len();
     let path = printable(&output.to_string_lossy());
-    writeln!(out, "Output:      {path} ({}, files of weights: {files})", format_bytes(report.output_bytes))?;
-    writeln!(out, "Memory:      at most {}", format_bytes(recovery.peak_memory()))?;
-    writeln!(out, "Free space:  {}", free.map_or("unknown".to_owned(), format_bytes))?;
+    writeln!(
+        out,
+        "Output:      {path} ({}, files of weights: {files})",
+        format_bytes(report.output_bytes)
+    )?;
+    writeln!(
+        out,
+        "Memory:      at most {}",
+        format_bytes(recovery.peak_memory())
+    )?;
+    writeln!(
+        out,
+        "Free space:  {}",
+        free.map_or("unknown".to_owned(), format_bytes)
+    )?;
     Ok(())
 }
 
@@ -220,7 +340,11 @@ fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
 
 /// What was found in the input.
 fn parsing(input: &input::Input, report: &Report) -> String {
-    format!("Parsing...   {} tensors, {}", input.model.tensors().len(), schemes(input, report))
+    format!(
+        "Parsing...   {} tensors, {}",
+        input.model.tensors().len(),
+        schemes(input, report)
+    )
 }
 
 /// The schemes of a plan: one in the same line, several one a line with their counts.
@@ -230,7 +354,9 @@ fn schemes(input: &input::Input, report: &Report) -> String {
         [] => QuantScheme::Unquantized.phrase(),
         [only] => only.scheme.phrase(),
         several => {
-            let each = several.iter().map(|s| format!("\n{:>15} {}", s.tensors, s.scheme.phrase()));
+            let each = several
+                .iter()
+                .map(|s| format!("\n{:>15} {}", s.tensors, s.scheme.phrase()));
             format!("{} schemes{}", several.len(), each.collect::<String>())
         }
     }

@@ -10,7 +10,9 @@ use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 /// Encodes a model, and says what it cost.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let named = args.to.as_deref().filter(|_| !args.list);
-    let (Some(name), Some(file)) = (named, &args.input) else { return list(out) };
+    let (Some(name), Some(file)) = (named, &args.input) else {
+        return list(out);
+    };
     let mut scheme: ForgetScheme = name.parse()?;
     if let Some(group) = args.group_size {
         scheme = scheme.with_group_size(group as usize);
@@ -29,7 +31,16 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let input = input::open(file)?;
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
-    write(&input, &options, &args.run, &Manner { suffix: &suffix, json: args.json }, out)
+    write(
+        &input,
+        &options,
+        &args.run,
+        &Manner {
+            suffix: &suffix,
+            json: args.json,
+        },
+        out,
+    )
 }
 
 /// Every scheme with what it is.
@@ -40,7 +51,12 @@ fn list(out: &mut impl Write) -> Result<()> {
     #[cfg(feature = "gguf")]
     {
         let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
-        writeln!(out, "{:<18} GGUF, a file type of llama.cpp's: {}", "gguf:TYPE", names.join(" "))?;
+        writeln!(
+            out,
+            "{:<18} GGUF, a file type of llama.cpp's: {}",
+            "gguf:TYPE",
+            names.join(" ")
+        )?;
     }
     Ok(())
 }

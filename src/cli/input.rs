@@ -27,13 +27,19 @@ pub(super) fn open(args: &FileArgs) -> Result<Input> {
 fn open_all(path: &Path) -> Result<Input> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {
-        return Ok(Input { model: crate::parse(path)?, named: path.to_path_buf() });
+        return Ok(Input {
+            model: crate::parse(path)?,
+            named: path.to_path_buf(),
+        });
     }
     #[cfg(feature = "ollama")]
     {
         let file = crate::resolve_ollama_model(&text)?;
         let named = PathBuf::from(format!("{}.gguf", crate::parse::ollama::file_stem(&text)));
-        Ok(Input { model: crate::parse(file)?, named })
+        Ok(Input {
+            model: crate::parse(file)?,
+            named,
+        })
     }
     #[cfg(not(feature = "ollama"))]
     {
@@ -46,15 +52,26 @@ fn open_all(path: &Path) -> Result<Input> {
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
     let whole = whole(input);
     let input = whole.as_deref().unwrap_or(input);
-    let name = if whole.is_some() { input.file_name() } else { input.file_stem() };
-    input.with_file_name(format!("{}-{}", name.unwrap_or_default().to_string_lossy(), suffix.to_uppercase()))
+    let name = if whole.is_some() {
+        input.file_name()
+    } else {
+        input.file_stem()
+    };
+    input.with_file_name(format!(
+        "{}-{}",
+        name.unwrap_or_default().to_string_lossy(),
+        suffix.to_uppercase()
+    ))
 }
 
 /// The path of a directory, under its own name: `.` has none. Whatever is in the cache of Hugging Face's hub has the
 /// name of its model, in the current directory.
 fn whole(input: &Path) -> Option<PathBuf> {
     let input = std::fs::canonicalize(input).ok()?;
-    let cached = input.components().rev().find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
+    let cached = input
+        .components()
+        .rev()
+        .find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
     match cached.and_then(|model| model.rsplit("--").next()) {
         Some(model) => Some(PathBuf::from(model)),
         None => input.is_dir().then_some(input),
@@ -73,16 +90,23 @@ const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit 
 pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
     // What follows a dot in a directory's name is no ending.
     let whole = whole(input).filter(|_| input.is_dir());
-    let stem = whole.as_deref().map_or_else(|| input.file_stem(), Path::file_name);
+    let stem = whole
+        .as_deref()
+        .map_or_else(|| input.file_stem(), Path::file_name);
     let stem = stem.unwrap_or_default().to_string_lossy();
-    let stem = stem.split_once("-00001-of-").map_or(&*stem, |(stem, _)| stem);
+    let stem = stem
+        .split_once("-00001-of-")
+        .map_or(&*stem, |(stem, _)| stem);
     let lower = stem.to_ascii_lowercase();
     let cut = QUANT_SUFFIXES.split_whitespace().find_map(|ending| {
         let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
         (!rest.is_empty()).then_some(rest.len())
     });
     let stem = &stem[..cut.filter(|_| !keep).unwrap_or(stem.len())];
-    whole.as_deref().unwrap_or(input).with_file_name(format!("{stem}-{suffix}.{extension}"))
+    whole
+        .as_deref()
+        .unwrap_or(input)
+        .with_file_name(format!("{stem}-{suffix}.{extension}"))
 }
 
 #[cfg(test)]
@@ -91,12 +115,25 @@ mod tests {
 
     #[test]
     fn output_names() {
-        let derive = |name: &str| output(Path::new(name), "bf16", "safetensors", false).to_string_lossy().into_owned();
-        assert_eq!(derive("a/model-fp8.safetensors"), "a/model-bf16.safetensors");
-        assert_eq!(derive("Llama-3-GPTQ-Int4.safetensors"), "Llama-3-bf16.safetensors");
+        let derive = |name: &str| {
+            output(Path::new(name), "bf16", "safetensors", false)
+                .to_string_lossy()
+                .into_owned()
+        };
+        assert_eq!(
+            derive("a/model-fp8.safetensors"),
+            "a/model-bf16.safetensors"
+        );
+        assert_eq!(
+            derive("Llama-3-GPTQ-Int4.safetensors"),
+            "Llama-3-bf16.safetensors"
+        );
         assert_eq!(derive("model.safetensors"), "model-bf16.safetensors");
         assert_eq!(derive("fp8.safetensors"), "fp8-bf16.safetensors");
         assert_eq!(derive("Qwen3-8B-Q4_K_M.gguf"), "Qwen3-8B-bf16.safetensors");
-        assert_eq!(derive("big-IQ2_XXS-00001-of-00003.gguf"), "big-bf16.safetensors");
+        assert_eq!(
+            derive("big-IQ2_XXS-00001-of-00003.gguf"),
+            "big-bf16.safetensors"
+        );
     }
 }

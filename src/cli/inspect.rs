@@ -28,7 +28,11 @@ pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     for problem in &info.problems {
         writeln!(out, "Problem: {}", printable(problem))?;
     }
-    writeln!(out, "File: {}", format_bytes(model.file_size().unwrap_or(0)))?;
+    writeln!(
+        out,
+        "File: {}",
+        format_bytes(model.file_size().unwrap_or(0))
+    )?;
     Ok(())
 }
 
@@ -36,12 +40,39 @@ fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
     [
         (info.scales, "scale", names(&info.scale_dtypes)),
         (info.zeropoints, "zero-point", "I32 (packed)".to_owned()),
-        (info.group_indices, "g_idx", "I32 (activation-order)".to_owned()),
-        (info.quant_maps, "quant-map", "F32 (lookup tables)".to_owned()),
-        (info.nested_scales, "nested", "F32 (double-quant absmax)".to_owned()),
-        (info.quant_states, "quant-state", "(descriptions of the quantization)".to_owned()),
-        (info.activations, "activation", "(scales of activations, left out when recovered)".to_owned()),
-        (info.passthrough, "passthrough", format!("{} (norms, embeddings, lm_head)", names(&info.passthrough_dtypes))),
+        (
+            info.group_indices,
+            "g_idx",
+            "I32 (activation-order)".to_owned(),
+        ),
+        (
+            info.quant_maps,
+            "quant-map",
+            "F32 (lookup tables)".to_owned(),
+        ),
+        (
+            info.nested_scales,
+            "nested",
+            "F32 (double-quant absmax)".to_owned(),
+        ),
+        (
+            info.quant_states,
+            "quant-state",
+            "(descriptions of the quantization)".to_owned(),
+        ),
+        (
+            info.activations,
+            "activation",
+            "(scales of activations, left out when recovered)".to_owned(),
+        ),
+        (
+            info.passthrough,
+            "passthrough",
+            format!(
+                "{} (norms, embeddings, lm_head)",
+                names(&info.passthrough_dtypes)
+            ),
+        ),
     ]
 }
 
@@ -58,17 +89,35 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     }
     let info = model.inspect();
     writeln!(out, "{info}")?;
-    if model.path().is_some_and(std::path::Path::is_dir) { modules(&info, out) } else { Ok(()) }
+    if model.path().is_some_and(std::path::Path::is_dir) {
+        modules(&info, out)
+    } else {
+        Ok(())
+    }
 }
 
 /// A line for each class of modules.
 fn modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     let bits = info.current_size as f64 * 8.0 / (info.parameters() as f64).max(1.0);
-    writeln!(out, "Parameters:  {} ({bits:.2} bits each as stored)", info.parameters())?;
-    let width = info.modules.iter().map(|m| m.class.chars().count()).max().unwrap_or(0).min(64);
+    writeln!(
+        out,
+        "Parameters:  {} ({bits:.2} bits each as stored)",
+        info.parameters()
+    )?;
+    let width = info
+        .modules
+        .iter()
+        .map(|m| m.class.chars().count())
+        .max()
+        .unwrap_or(0)
+        .min(64);
     for m in &info.modules {
         let (class, bits, scheme) = (printable(&m.class), m.bits_per_weight(), m.scheme.column());
-        writeln!(out, "  {class:<width$} {:>5} x {:>14} values {bits:>6.2} bits  {scheme}", m.tensors, m.parameters)?;
+        writeln!(
+            out,
+            "  {class:<width$} {:>5} x {:>14} values {bits:>6.2} bits  {scheme}",
+            m.tensors, m.parameters
+        )?;
     }
     Ok(())
 }
@@ -78,7 +127,12 @@ fn modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
 fn globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     for global in crate::pickle_globals(&args.file)? {
         let verdict = if global.allowed { "allowed" } else { "refused" };
-        writeln!(out, "{verdict}  {}.{}", printable(&global.module), printable(&global.name))?;
+        writeln!(
+            out,
+            "{verdict}  {}.{}",
+            printable(&global.module),
+            printable(&global.name)
+        )?;
     }
     Ok(())
 }
@@ -98,8 +152,16 @@ fn list(
     info: &InspectInfo,
     out: &mut impl Write,
 ) -> Result<()> {
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    writeln!(out, "Parsed {} (GGUF v{})", printable(&name), summary.version)?;
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
+    writeln!(
+        out,
+        "Parsed {} (GGUF v{})",
+        printable(&name),
+        summary.version
+    )?;
     if let Some(architecture) = &summary.architecture {
         writeln!(out, "  Arch:       {}", printable(architecture))?;
     }
@@ -111,7 +173,11 @@ fn list(
     for t in model.tensors() {
         let shape: Vec<usize> = t.shape().iter().rev().copied().collect();
         let (name, dtype, shape) = (printable(t.name()), t.dtype(), format!("{shape:?}"));
-        writeln!(out, "  {name:<40} {dtype:<8} {shape:<15} {}", format_bytes(t.info().len))?;
+        writeln!(
+            out,
+            "  {name:<40} {dtype:<8} {shape:<15} {}",
+            format_bytes(t.info().len)
+        )?;
     }
     problems(info, out)
 }

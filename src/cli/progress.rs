@@ -7,7 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// A bar that is not drawn yet.
 pub(super) fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:20}] {percent}% {binary_bytes_per_sec} ETA {eta}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg} [{bar:20}] {percent}% {binary_bytes_per_sec} ETA {eta}")
+    {
         bar.set_style(style.progress_chars("=> "));
     }
     bar

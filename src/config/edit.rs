@@ -17,11 +17,27 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
     let object = Object::parse(json, json.find('{')?)?;
     let mut edits = Vec::new();
     collect(json, &object, dtype, 0, &mut edits);
-    let named = object.members.iter().any(|m| DTYPE.contains(&&json[m.key.clone()]));
+    let named = object
+        .members
+        .iter()
+        .any(|m| DTYPE.contains(&&json[m.key.clone()]));
     if let Some(dtype) = dtype.filter(|_| !named) {
-        let before = object.members.first().map_or(object.span.end - 1, |m| m.key.start - 1);
-        let comma = if object.members.iter().all(|m| is_gone(json, m)) { "" } else { ", " };
-        edits.insert(0, (before..before, format!("\"torch_dtype\": \"{dtype}\"{comma}")));
+        let before = object
+            .members
+            .first()
+            .map_or(object.span.end - 1, |m| m.key.start - 1);
+        let comma = if object.members.iter().all(|m| is_gone(json, m)) {
+            ""
+        } else {
+            ", "
+        };
+        edits.insert(
+            0,
+            (
+                before..before,
+                format!("\"torch_dtype\": \"{dtype}\"{comma}"),
+            ),
+        );
     }
     edits.sort_by_key(|(range, _)| range.start);
     let (mut out, mut at) = (String::with_capacity(json.len()), 0);
@@ -35,7 +51,11 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
 }
 
 /// [`dequantized`], and with `entries` behind its other members.
-pub(crate) fn requantized(json: &str, dtype: Option<&str>, entries: &[(&str, &serde_json::Value)]) -> Option<String> {
+pub(crate) fn requantized(
+    json: &str,
+    dtype: Option<&str>,
+    entries: &[(&str, &serde_json::Value)],
+) -> Option<String> {
     let mut out = dequantized(json, dtype)?;
     let object = Object::parse(&out, out.find('{')?)?;
     let (at, mut comma) = match object.members.last() {
@@ -44,7 +64,9 @@ pub(crate) fn requantized(json: &str, dtype: Option<&str>, entries: &[(&str, &se
     };
     let mut text = String::new();
     for (key, value) in entries {
-        let value = serde_json::to_string_pretty(value).ok()?.replace('\n', "\n  ");
+        let value = serde_json::to_string_pretty(value)
+            .ok()?
+            .replace('\n', "\n  ");
         text.push_str(&format!("{comma}\n  \"{key}\": {value}"));
         comma = ",";
     }
@@ -63,18 +85,38 @@ fn is_gone(json: &str, m: &Member) -> bool {
 pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
     let mut object = Object::parse(json, json.find('{')?)?;
     for key in path {
-        let member = object.members.iter().rev().find(|m| json.get(m.key.clone()) == Some(*key))?;
+        let member = object
+            .members
+            .iter()
+            .rev()
+            .find(|m| json.get(m.key.clone()) == Some(*key))?;
         object = Object::parse(json, member.value.start)?;
     }
-    let unquoted = |m: &Member| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
+    let unquoted =
+        |m: &Member| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
     object.members.iter().map(unquoted).collect()
 }
 
 /// The edits of one object, and of those below it.
-fn collect(json: &str, object: &Object, dtype: Option<&str>, depth: usize, edits: &mut Vec<(Range<usize>, String)>) {
+fn collect(
+    json: &str,
+    object: &Object,
+    dtype: Option<&str>,
+    depth: usize,
+    edits: &mut Vec<(Range<usize>, String)>,
+) {
     let others = edits.len();
-    let kept: Vec<&Member> = object.members.iter().filter(|m| !is_gone(json, m)).collect();
-    for (i, m) in object.members.iter().enumerate().filter(|(_, m)| is_gone(json, m)) {
+    let kept: Vec<&Member> = object
+        .members
+        .iter()
+        .filter(|m| !is_gone(json, m))
+        .collect();
+    for (i, m) in object
+        .members
+        .iter()
+        .enumerate()
+        .filter(|(_, m)| is_gone(json, m))
+    {
         // With the comma behind it, and what comes up to the next member; or with the one before, if it is the last.
         let next = object.members.get(i + 1).map(|next| next.key.start - 1);
         let last_kept = kept.last().filter(|last| last.key.start < m.key.start);
@@ -84,7 +126,10 @@ fn collect(json: &str, object: &Object, dtype: Option<&str>, depth: usize, edits
             (None, None) => m.key.start - 1..m.value.end,
         };
         // Members that go one after another up to the end are one edit; those of other objects are not among them.
-        match edits[others..].last_mut().filter(|(other, _)| other.end >= range.start) {
+        match edits[others..]
+            .last_mut()
+            .filter(|(other, _)| other.end >= range.start)
+        {
             Some((other, _)) => *other = other.start.min(range.start)..range.end.max(other.end),
             None => edits.push((range, String::new())),
         }
@@ -128,7 +173,10 @@ impl Object {
             }
             let value = space(bytes, colon + 1);
             let end = skip(bytes, value)?;
-            members.push(Member { key: at + 1..key_end - 1, value: value..end });
+            members.push(Member {
+                key: at + 1..key_end - 1,
+                value: value..end,
+            });
             at = space(bytes, end);
             match bytes.get(at)? {
                 b',' => at = space(bytes, at + 1),
@@ -136,7 +184,10 @@ impl Object {
                 _ => return None,
             }
         }
-        Some(Self { members, span: start..at + 1 })
+        Some(Self {
+            members,
+            span: start..at + 1,
+        })
     }
 }
 
@@ -218,20 +269,38 @@ mod tests {
             "{\"dtype\":null, \"text_config\": {\"quantization_config\": {}, \"x\": NaN, \"dtype\": \"float32\"}}",
             "{\"dtype\":\"bfloat16\", \"text_config\": {\"x\": NaN, \"dtype\": \"bfloat16\"}}",
         );
-        same("{\"quantization_config\": {}}", "{\"torch_dtype\": \"bfloat16\"}");
+        same(
+            "{\"quantization_config\": {}}",
+            "{\"torch_dtype\": \"bfloat16\"}",
+        );
         same("{}", "{\"torch_dtype\": \"bfloat16\"}");
-        same("{\"a\": \"}\\\"\", \"b\": [ ]}", "{\"torch_dtype\": \"bfloat16\", \"a\": \"}\\\"\", \"b\": [ ]}");
+        same(
+            "{\"a\": \"}\\\"\", \"b\": [ ]}",
+            "{\"torch_dtype\": \"bfloat16\", \"a\": \"}\\\"\", \"b\": [ ]}",
+        );
         same(
             "{\"dtype\": \"x\", \"text_config\": {\"quantization\": {}, \"x\": 1}, \"quantization_config\": {}}",
             "{\"dtype\": \"bfloat16\", \"text_config\": {\"x\": 1}}",
         );
-        assert_eq!(dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(), "{\"dtype\": \"x\"}");
-        assert_eq!(keys(r#"{"a": {"z\\.": [{}], "b": 1}}"#, &["a"]), Some(vec!["z\\.".to_owned(), "b".to_owned()]));
+        assert_eq!(
+            dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(),
+            "{\"dtype\": \"x\"}"
+        );
+        assert_eq!(
+            keys(r#"{"a": {"z\\.": [{}], "b": 1}}"#, &["a"]),
+            Some(vec!["z\\.".to_owned(), "b".to_owned()])
+        );
         assert_eq!(keys(r#"{"a": ["b"]}"#, &["a"]), None);
         let config = serde_json::json!({"bits": 4});
-        let added =
-            requantized(r#"{"a": 1, "quantization_config": {"bits": 8}}"#, None, &[("quantization_config", &config)]);
-        assert_eq!(added.unwrap(), "{\"a\": 1,\n  \"quantization_config\": {\n    \"bits\": 4\n  }}");
+        let added = requantized(
+            r#"{"a": 1, "quantization_config": {"bits": 8}}"#,
+            None,
+            &[("quantization_config", &config)],
+        );
+        assert_eq!(
+            added.unwrap(),
+            "{\"a\": 1,\n  \"quantization_config\": {\n    \"bits\": 4\n  }}"
+        );
         assert_eq!(
             requantized("{}", None, &[("x", &1.into()), ("y", &2.into())]).unwrap(),
             "{\n  \"x\": 1,\n  \"y\": 2\n}"

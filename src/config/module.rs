@@ -59,7 +59,9 @@ impl Rules {
 
     fn add(&mut self, place: &Place, matcher: Option<Matcher>, value: &Value) {
         match value {
-            Value::Object(map) => self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone())))),
+            Value::Object(map) => {
+                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))))
+            }
             Value::Bool(false) => self.enter(matcher, None),
             _ => {}
         }
@@ -68,7 +70,9 @@ impl Rules {
     fn enter(&mut self, matcher: Option<Matcher>, says: Says) {
         match matcher {
             Some(Matcher::Path(path)) => self.paths.entry(path).or_default().push(says),
-            Some(Matcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => self.unread = true,
+            Some(Matcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
+                self.unread = true
+            }
             Some(Matcher::Expression(expression)) => self.patterns.push((expression, says)),
             Some(Matcher::Class) => self.class.push(says),
             None => self.unread = true,
@@ -77,11 +81,18 @@ impl Rules {
 
     fn read(&mut self, place: &Place) {
         for key in BY_PATH {
-            let modules = place.get(key).and_then(Value::as_object).into_iter().flatten();
+            let modules = place
+                .get(key)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten();
             modules.for_each(|(path, value)| self.add(place, matcher(path), value));
         }
         for (name, value) in place.entries("extra_config") {
-            let is_float = value.get("bits").and_then(Value::as_i64).is_some_and(|bits| bits >= FLOAT_BITS);
+            let is_float = value
+                .get("bits")
+                .and_then(Value::as_i64)
+                .is_some_and(|bits| bits >= FLOAT_BITS);
             let value = if is_float { &Value::Bool(false) } else { value };
             self.add(place, Some(Matcher::Path(name.to_owned())), value);
             // AutoRound takes what is no module's name for an expression, and searches it anywhere in the name.
@@ -92,35 +103,64 @@ impl Rules {
         for (pattern, value) in place.entries("dynamic") {
             match pattern.strip_prefix("-:") {
                 Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
-                None => self.add(place, expression(pattern.strip_prefix("+:").unwrap_or(pattern)), value),
+                None => self.add(
+                    place,
+                    expression(pattern.strip_prefix("+:").unwrap_or(pattern)),
+                    value,
+                ),
             }
         }
         // MLX has a module's path as a key of its own.
-        let paths = place.values.iter().filter(|(path, _)| path.contains('.') || is_top_module(path));
+        let paths = place
+            .values
+            .iter()
+            .filter(|(path, _)| path.contains('.') || is_top_module(path));
         paths.for_each(|(path, value)| self.add(place, Some(Matcher::Path(path.clone())), value));
         self.read_quark(place);
-        for (_, group) in place.get("config_groups").and_then(Value::as_object).into_iter().flatten() {
+        for (_, group) in place
+            .get("config_groups")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             self.read_group(place, group);
         }
     }
 
     /// A config group of compressed-tensors.
     fn read_group(&mut self, place: &Place, group: &Value) {
-        let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else { return };
+        let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
+            return;
+        };
         if let Some(format) = group.get("format") {
             args.insert("format".to_owned(), format.clone());
         }
         let says = Some(Arc::new((args, place.name.clone())));
-        let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let targets = group
+            .get("targets")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         for target in targets {
-            let is_path = target.starts_with("re:") || target.contains('.') || is_top_module(target);
-            self.enter(if is_path { matcher(target) } else { Some(Matcher::Class) }, says.clone());
+            let is_path =
+                target.starts_with("re:") || target.contains('.') || is_top_module(target);
+            self.enter(
+                if is_path {
+                    matcher(target)
+                } else {
+                    Some(Matcher::Class)
+                },
+                says.clone(),
+            );
         }
     }
 
     /// Quark's config: what it says of weights, by path or pattern, by class, and of all.
     fn read_quark(&mut self, place: &Place) {
-        let export = place.get("export").and_then(|export| export.get("pack_method"));
+        let export = place
+            .get("export")
+            .and_then(|export| export.get("pack_method"));
         let weight = |layer: &Value| {
             let mut args = match layer.get("weight")? {
                 Value::Object(args) => args.clone(),
@@ -131,8 +171,17 @@ impl Rules {
             args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
             Some(Value::Object(args))
         };
-        for (path, layer) in place.get("layer_quant_config").and_then(Value::as_object).into_iter().flatten() {
-            self.add(place, matcher(path), &weight(layer).unwrap_or_else(|| layer.clone()));
+        for (path, layer) in place
+            .get("layer_quant_config")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            self.add(
+                place,
+                matcher(path),
+                &weight(layer).unwrap_or_else(|| layer.clone()),
+            );
         }
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
             self.add(place, Some(Matcher::Class), &weight);
@@ -142,14 +191,21 @@ impl Rules {
     /// What is said of `module`: under its path, else by the first pattern that fits, else of its class.
     fn of(&self, module: &str) -> Option<&Says> {
         let by_path = self.paths.get(module).and_then(|says| says.first());
-        let by_pattern = || self.patterns.iter().find(|(e, _)| e.is_match(module)).map(|(_, says)| says);
+        let by_pattern = || {
+            self.patterns
+                .iter()
+                .find(|(e, _)| e.is_match(module))
+                .map(|(_, says)| says)
+        };
         by_path.or_else(by_pattern).or_else(|| self.class.first())
     }
 }
 
 fn expression(text: &str) -> Option<Matcher> {
     // Python's `re.match` anchors at the start only.
-    compile(&format!("^(?:{text})")).ok().map(Matcher::Expression)
+    compile(&format!("^(?:{text})"))
+        .ok()
+        .map(Matcher::Expression)
 }
 
 /// A path, `re:` and an expression, or a pattern with `*`.
@@ -170,21 +226,37 @@ impl QuantConfig {
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
         let rules = self.rules.get_or_init(|| Rules::new(&self.places));
         let says = rules.of(module);
-        let own = says.and_then(Option::as_ref).map(|says| (&says.0, says.1.as_str()));
+        let own = says
+            .and_then(Option::as_ref)
+            .map(|says| (&says.0, says.1.as_str()));
         let skipped = self.skips(module) || matches!(says, Some(None));
-        Module { config: self, own, uncertain: rules.unread, skipped }
+        Module {
+            config: self,
+            own,
+            uncertain: rules.unread,
+            skipped,
+        }
     }
 }
 
 impl<'c> Module<'c> {
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
-        let own = self.own.and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
-        own.or_else(|| self.config.first(|place| keys.iter().find_map(|key| f(place.get(key)?))))
+        let own = self
+            .own
+            .and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
+        own.or_else(|| {
+            self.config
+                .first(|place| keys.iter().find_map(|key| f(place.get(key)?)))
+        })
     }
 
     /// An integer under the first of `keys` that is there, with the place's name.
     pub(crate) fn int(&self, keys: &[&str]) -> Option<(i64, &'c str)> {
-        self.first(keys, |value| value.as_i64().or_else(|| value.as_str()?.trim().parse().ok()))
+        self.first(keys, |value| {
+            value
+                .as_i64()
+                .or_else(|| value.as_str()?.trim().parse().ok())
+        })
     }
 
     /// A string under the first of `keys` that is there, with the place's name.
@@ -211,9 +283,15 @@ const MODULE_MAP: &str = "_qmap.json";
 
 /// Names of quanto's maps in `dir`, sorted.
 pub(super) fn maps(dir: &Path) -> Vec<String> {
-    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let dir = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
     names.retain(|name| name.ends_with(MODULE_MAP));
     names.sort_unstable();
     names

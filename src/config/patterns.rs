@@ -26,14 +26,27 @@ pub(super) struct Patterns {
 impl Patterns {
     /// Those of the first place that has some.
     pub(super) fn new(places: &[Place]) -> Result<Self> {
-        let Some(place) = places.iter().find(|place| place.get(KEY).is_some_and(|value| !value.is_null())) else {
+        let Some(place) = places
+            .iter()
+            .find(|place| place.get(KEY).is_some_and(|value| !value.is_null()))
+        else {
             return Ok(Self::default());
         };
         if place.get(KEY).is_none_or(|value| !value.is_object()) {
-            return Err(AnamnesisError::parse(format!("{}: {KEY} is no object", place.name)));
+            return Err(AnamnesisError::parse(format!(
+                "{}: {KEY} is no object",
+                place.name
+            )));
         }
-        let written = place.entries(KEY).into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
-        Ok(Self { written, compiled: OnceLock::new() })
+        let written = place
+            .entries(KEY)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.clone()))
+            .collect();
+        Ok(Self {
+            written,
+            compiled: OnceLock::new(),
+        })
     }
 
     /// What the pattern that wins says of `module`.
@@ -45,16 +58,23 @@ impl Patterns {
                 self.compiled.get_or_init(|| compiled)
             }
         };
-        let matches = compiled.iter().filter_map(|(pattern, value)| Some((pattern.find(module)?.start(), value)));
+        let matches = compiled
+            .iter()
+            .filter_map(|(pattern, value)| Some((pattern.find(module)?.start(), value)));
         // Of equals the minimum is the first.
-        Ok(matches.min_by_key(|(start, _)| *start).map(|(_, value)| value))
+        Ok(matches
+            .min_by_key(|(start, _)| *start)
+            .map(|(_, value)| value))
     }
 }
 
 fn compile((pattern, value): &(String, Value)) -> Result<(regex_lite::Regex, Value)> {
-    let wrong =
-        |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e.to_string());
-    skips::compile(pattern).map(|compiled| (compiled, value.clone())).map_err(wrong)
+    let wrong = |e: regex_lite::Error| {
+        AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e.to_string())
+    };
+    skips::compile(pattern)
+        .map(|compiled| (compiled, value.clone()))
+        .map_err(wrong)
 }
 
 impl QuantConfig {
@@ -62,7 +82,9 @@ impl QuantConfig {
     pub(crate) fn int_by_pattern(&self, module: &str, key: &str) -> Result<Option<i64>> {
         match self.patterns.of(module)?.and_then(|value| value.get(key)) {
             Some(value) => Ok(value.as_i64()),
-            None => Ok(self.first(|place| place.int(&[key])).map(|(value, _)| value)),
+            None => Ok(self
+                .first(|place| place.int(&[key]))
+                .map(|(value, _)| value)),
         }
     }
 }

@@ -18,12 +18,21 @@ impl Sizes {
     pub(super) fn new(root: &Value) -> Self {
         let text = root.get("text_config");
         let size = |key: &str| {
-            let found = text.and_then(|text| text.get(key)).or_else(|| root.get(key));
-            found.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0)
+            let found = text
+                .and_then(|text| text.get(key))
+                .or_else(|| root.get(key));
+            found
+                .and_then(Value::as_u64)
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|&n| n > 0)
         };
         let (hidden, heads) = (size("hidden_size"), size("num_attention_heads"));
         let head = size("head_dim").or_else(|| hidden?.checked_div(heads?));
-        let all = |heads: Option<usize>| heads.zip(head).and_then(|(heads, head)| heads.checked_mul(head));
+        let all = |heads: Option<usize>| {
+            heads
+                .zip(head)
+                .and_then(|(heads, head)| heads.checked_mul(head))
+        };
         Self {
             hidden,
             intermediate: size("intermediate_size"),
@@ -36,10 +45,15 @@ impl Sizes {
 
     /// Outputs and inputs of the layer called `module`, as far as its name tells.
     pub(super) fn layer(&self, module: &str) -> [Option<usize>; 2] {
-        if ["vision", "visual", "audio", "per_layer"].iter().any(|other| module.contains(other)) {
+        if ["vision", "visual", "audio", "per_layer"]
+            .iter()
+            .any(|other| module.contains(other))
+        {
             return [None, None];
         }
-        let own = self.expert_intermediate.filter(|_| module.contains("expert"));
+        let own = self
+            .expert_intermediate
+            .filter(|_| module.contains("expert"));
         let intermediate = own.or(self.intermediate);
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],

@@ -8,9 +8,16 @@ use crate::{AnamnesisError, Result};
 pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
     let expression = match text.strip_prefix("re:") {
         Some(expression) => format!("^(?:{expression})"),
-        None => format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*").replace(r"\?", ".")),
+        None => format!(
+            "^{}$",
+            regex_lite::escape(text)
+                .replace(r"\*", ".*")
+                .replace(r"\?", ".")
+        ),
     };
-    let wrong = |e: regex_lite::Error| AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string());
+    let wrong = |e: regex_lite::Error| {
+        AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string())
+    };
     compile(&expression).map_err(wrong)
 }
 
@@ -23,7 +30,9 @@ const MAX_EXPRESSIONS: usize = 10_000;
 
 /// An expression of bounded size.
 pub(super) fn compile(text: &str) -> std::result::Result<regex_lite::Regex, regex_lite::Error> {
-    regex_lite::RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build()
+    regex_lite::RegexBuilder::new(text)
+        .size_limit(MAX_EXPRESSION)
+        .build()
 }
 
 /// The expression of an entry that is one: what follows `re:`, or a pattern with `*`. Anything else is a module's path.
@@ -31,7 +40,10 @@ pub(super) fn expression(text: &str) -> Option<String> {
     match text.strip_prefix("re:") {
         // Python's `re.match` anchors at the start only.
         Some(expression) => Some(format!("^(?:{expression})")),
-        None if text.contains('*') => Some(format!("^{}$", regex_lite::escape(text).replace(r"\*", ".*"))),
+        None if text.contains('*') => Some(format!(
+            "^{}$",
+            regex_lite::escape(text).replace(r"\*", ".*")
+        )),
         None => None,
     }
 }
@@ -68,12 +80,17 @@ impl Skips {
         let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
         let ends = || dots().chain([module.len()]);
         let listed = |start: usize| {
-            let mut ends =
-                ends().filter(|&end| end > start).take(MAX_PARTS).take_while(|end| end - start <= self.longest);
+            let mut ends = ends()
+                .filter(|&end| end > start)
+                .take(MAX_PARTS)
+                .take_while(|end| end - start <= self.longest);
             ends.any(|end| self.paths.contains(&module[start..end]))
         };
         !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
-            || self.expressions.iter().any(|expression| expression.is_match(module))
+            || self
+                .expressions
+                .iter()
+                .any(|expression| expression.is_match(module))
     }
 }
 

@@ -25,20 +25,44 @@ impl Bands {
     pub(super) fn new(cut: &Cut, is_turned: bool) -> Self {
         let across = cut.across().max(1);
         let down = cut.tiles() / across;
-        let (slabs, end) = if is_turned { (SLABS[1], down) } else { (SLABS[0], across) };
-        let len = (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
-        Self { across, down, len, is_turned }
+        let (slabs, end) = if is_turned {
+            (SLABS[1], down)
+        } else {
+            (SLABS[0], across)
+        };
+        let len =
+            (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
+        Self {
+            across,
+            down,
+            len,
+            is_turned,
+        }
     }
 
     /// Number of bands: of the jobs that encode.
     pub(super) fn jobs(&self) -> usize {
-        let &Self { across, down, len, is_turned } = self;
-        if is_turned { across * down.div_ceil(len) } else { down * across.div_ceil(len) }
+        let &Self {
+            across,
+            down,
+            len,
+            is_turned,
+        } = self;
+        if is_turned {
+            across * down.div_ceil(len)
+        } else {
+            down * across.div_ceil(len)
+        }
     }
 
     /// Numbers of the tiles of job `job`.
     pub(super) fn tiles(&self, job: usize) -> StepBy<Range<usize>> {
-        let &Self { across, down, len, is_turned } = self;
+        let &Self {
+            across,
+            down,
+            len,
+            is_turned,
+        } = self;
         if is_turned {
             let (first, column) = (job / across * len, job % across);
             let end = (first + len).min(down);
@@ -79,12 +103,20 @@ impl Pieces {
 
     /// Keeps bytes of output `output`, from its byte `at` on.
     pub(super) fn add(&mut self, output: usize, at: u64, bytes: &[u8]) {
-        self.pieces.push(Piece { output, at, start: self.bytes.len(), len: bytes.len() });
+        self.pieces.push(Piece {
+            output,
+            at,
+            start: self.bytes.len(),
+            len: bytes.len(),
+        });
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Passes all of them on, in their order in the outputs, and in as few runs as there can be.
-    pub(super) fn flush(&mut self, mut write: impl FnMut(usize, u64, &[u8]) -> Result<()>) -> Result<()> {
+    pub(super) fn flush(
+        &mut self,
+        mut write: impl FnMut(usize, u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.pieces.sort_unstable();
         let follows = |a: &Piece, b: &Piece| a.output == b.output && a.at + a.len as u64 == b.at;
         for run in self.pieces.chunk_by(follows) {
@@ -94,7 +126,8 @@ impl Pieces {
                 continue;
             }
             self.run.clear();
-            run.iter().for_each(|piece| self.run.extend_from_slice(bytes(piece)));
+            run.iter()
+                .for_each(|piece| self.run.extend_from_slice(bytes(piece)));
             write(run[0].output, run[0].at, &self.run)?;
         }
         self.clear();
@@ -108,14 +141,33 @@ mod tests {
 
     #[test]
     fn every_tile_is_in_one_band() {
-        for (rows, cols) in [(1, 1), (40, 70_000), (5000, 5000), (300, 900), (128, 1 << 20), (0, 64)] {
+        for (rows, cols) in [
+            (1, 1),
+            (40, 70_000),
+            (5000, 5000),
+            (300, 900),
+            (128, 1 << 20),
+            (0, 64),
+        ] {
             for (tile_rows, tile_cols) in [(128, 1024), (512, 256), (1, 131_072), (3, 700)] {
                 for is_turned in [false, true] {
-                    let bands = Bands::new(&Cut { rows, cols, tile_rows, tile_cols }, is_turned);
-                    let mut tiles: Vec<usize> = (0..bands.jobs()).flat_map(|job| bands.tiles(job)).collect();
+                    let bands = Bands::new(
+                        &Cut {
+                            rows,
+                            cols,
+                            tile_rows,
+                            tile_cols,
+                        },
+                        is_turned,
+                    );
+                    let mut tiles: Vec<usize> =
+                        (0..bands.jobs()).flat_map(|job| bands.tiles(job)).collect();
                     tiles.sort_unstable();
                     let all = rows.div_ceil(tile_rows) * cols.div_ceil(tile_cols);
-                    assert!(tiles == (0..all).collect::<Vec<_>>(), "{rows} × {cols}, {tile_rows} × {tile_cols}");
+                    assert!(
+                        tiles == (0..all).collect::<Vec<_>>(),
+                        "{rows} × {cols}, {tile_rows} × {tile_cols}"
+                    );
                 }
             }
         }

@@ -22,9 +22,17 @@ pub(super) fn layout(
     #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
     match options.target {
-        ConvertTarget::Safetensors => in_safetensors(model, drafts, quantization.map(|(_, config)| config), options),
+        ConvertTarget::Safetensors => in_safetensors(
+            model,
+            drafts,
+            quantization.map(|(_, config)| config),
+            options,
+        ),
         #[cfg(all(feature = "qnat", feature = "lethe"))]
-        ConvertTarget::Qnat => Ok((vec![in_qnat(model, drafts, options, report)?], vec![0; drafts.len()])),
+        ConvertTarget::Qnat => Ok((
+            vec![in_qnat(model, drafts, options, report)?],
+            vec![0; drafts.len()],
+        )),
         #[cfg(not(all(feature = "qnat", feature = "lethe")))]
         ConvertTarget::Qnat => left_out("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
@@ -39,43 +47,83 @@ pub(super) fn layout(
 }
 
 #[cfg(all(feature = "qnat", feature = "lethe"))]
-fn in_qnat(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions, report: &mut Report) -> Result<Layout> {
+fn in_qnat(
+    model: &ParsedModel,
+    drafts: &[Draft<'_>],
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<Layout> {
     use crate::write::qnat::{Tensor, block_for, layout};
     one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match &d.body {
         super::plan::Body::Encode(encoding) => Ok(encoding.shape.clone()),
         _ => {
-            let reason = report.kept.iter().find(|kept| kept.name == d.name).map_or("", |kept| &kept.reason);
-            Err(AnamnesisError::unsupported("writing QNAT", format!("tensor `{}`: {reason}", d.name)))
+            let reason = report
+                .kept
+                .iter()
+                .find(|kept| kept.name == d.name)
+                .map_or("", |kept| &kept.reason);
+            Err(AnamnesisError::unsupported(
+                "writing QNAT",
+                format!("tensor `{}`: {reason}", d.name),
+            ))
         }
     };
     let shapes = drafts.iter().map(tensor).collect::<Result<Vec<_>>>()?;
     let tensors = drafts.iter().zip(&shapes).map(|(d, shape)| {
         let n = shape.iter().product();
         let block = block_for(n).unwrap_or(1);
-        Tensor { name: &d.name, shape, block, blocks: n / block }
+        Tensor {
+            name: &d.name,
+            shape,
+            block,
+            blocks: n / block,
+        }
     });
     let tensors: Vec<Tensor<'_>> = tensors.collect();
-    report.notes.push(format!("{} tensors are quantized to NF4, which QNAT holds and nothing else", tensors.len()));
-    let double = options.forget.as_ref().is_some_and(|forget| forget.scheme.doubles());
+    report.notes.push(format!(
+        "{} tensors are quantized to NF4, which QNAT holds and nothing else",
+        tensors.len()
+    ));
+    let double = options
+        .forget
+        .as_ref()
+        .is_some_and(|forget| forget.scheme.doubles());
     layout(&tensors, &model.metadata, double)
 }
 
 #[allow(dead_code)] // with every feature nothing is left out
 fn left_out<T>(what: &str, feature: &str) -> Result<T> {
-    Err(AnamnesisError::unsupported(what, format!("needs the feature `{feature}`, which this build leaves out")))
+    Err(AnamnesisError::unsupported(
+        what,
+        format!("needs the feature `{feature}`, which this build leaves out"),
+    ))
 }
 
 fn one_file(options: &ConvertOptions) -> Result<()> {
     match options.max_shard_size {
-        Some(_) => Err(AnamnesisError::unsupported("sharding", "only safetensors and GGUF can be split")),
+        Some(_) => Err(AnamnesisError::unsupported(
+            "sharding",
+            "only safetensors and GGUF can be split",
+        )),
         None => Ok(()),
     }
 }
 
 fn entry<'a>(d: &'a Draft<'_>) -> Entry<'a> {
-    let Draft { name, dtype, shape, len, .. } = d;
-    Entry { name, dtype: *dtype, shape, len: *len }
+    let Draft {
+        name,
+        dtype,
+        shape,
+        len,
+        ..
+    } = d;
+    Entry {
+        name,
+        dtype: *dtype,
+        shape,
+        len: *len,
+    }
 }
 
 #[cfg(feature = "npz")]
@@ -105,15 +153,23 @@ fn in_safetensors(
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
         metadata.insert(IN_METADATA.to_owned(), config.to_string());
     }
-    metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
+    metadata
+        .entry("format".to_owned())
+        .or_insert_with(|| "pt".to_owned());
     let entries: Vec<Entry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => runs(drafts, None),
         (Some(directory), None) => as_before(drafts, &directory.file_of),
         (_, max) => runs(drafts, max),
     };
-    let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
-    let layouts = shards.into_iter().map(|shard| safetensors::layout(&entries[shard], &metadata));
+    let files = shards
+        .iter()
+        .enumerate()
+        .flat_map(|(file, shard)| shard.clone().map(move |_| file))
+        .collect();
+    let layouts = shards
+        .into_iter()
+        .map(|shard| safetensors::layout(&entries[shard], &metadata));
     Ok((layouts.collect::<Result<_>>()?, files))
 }
 
@@ -137,8 +193,13 @@ fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
     while first < drafts.len() {
-        let parts = 1 + drafts[first + 1..].iter().take_while(|d| d.body.is_made_with_another()).count();
-        let len = drafts[first..first + parts].iter().fold(0u64, |len, d| len.saturating_add(d.len));
+        let parts = 1 + drafts[first + 1..]
+            .iter()
+            .take_while(|d| d.body.is_made_with_another())
+            .count();
+        let len = drafts[first..first + parts]
+            .iter()
+            .fold(0u64, |len, d| len.saturating_add(d.len));
         if first > start && max.is_some_and(|max| size.saturating_add(len) > max) {
             shards.push(start..first);
             (start, size) = (first, 0);
@@ -178,18 +239,36 @@ mod gguf {
         options: &ConvertOptions,
         report: &mut Report,
     ) -> Result<(Vec<Layout>, Vec<usize>)> {
-        let accepted = drafts.iter().map(|d| accept(&d.name, d.dtype, &d.shape)).collect::<Result<Vec<_>>>()?;
+        let accepted = drafts
+            .iter()
+            .map(|d| accept(&d.name, d.dtype, &d.shape))
+            .collect::<Result<Vec<_>>>()?;
         let entries = drafts.iter().zip(&accepted);
-        let entries: Vec<_> =
-            entries.map(|(d, &dtype)| Entry { name: &d.name, dtype, shape: &d.shape, len: d.len }).collect();
-        let long = entries.iter().filter(|e| e.name.len() > LONGEST_NAME).count();
+        let entries: Vec<_> = entries
+            .map(|(d, &dtype)| Entry {
+                name: &d.name,
+                dtype,
+                shape: &d.shape,
+                len: d.len,
+            })
+            .collect();
+        let long = entries
+            .iter()
+            .filter(|e| e.name.len() > LONGEST_NAME)
+            .count();
         if long > 0 {
-            let note = format!("{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read");
+            let note = format!(
+                "{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read"
+            );
             report.notes.push(note);
         }
         let shards = runs(drafts, options.max_shard_size);
         let keys = keys(model, drafts, options)?;
-        let files = shards.iter().enumerate().flat_map(|(file, shard)| shard.clone().map(move |_| file)).collect();
+        let files = shards
+            .iter()
+            .enumerate()
+            .flat_map(|(file, shard)| shard.clone().map(move |_| file))
+            .collect();
         if shards.len() as u64 > MAX_PARTS {
             let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
             return Err(AnamnesisError::unsupported("splitting GGUF", what));
@@ -198,41 +277,66 @@ mod gguf {
             return Ok((vec![lay_out(&entries, &keys)?], files));
         }
         let part = |(no, shard): (usize, &Range<usize>)| {
-            let mut keys = if no == 0 { keys.clone() } else { keys.of_part()? };
+            let mut keys = if no == 0 {
+                keys.clone()
+            } else {
+                keys.of_part()?
+            };
             keys.add("split.no", &GgufMetadataValue::U16(no as u16))?;
             keys.add("split.count", &GgufMetadataValue::U16(shards.len() as u16))?;
-            keys.add("split.tensors.count", &GgufMetadataValue::I32(entries.len() as i32))?;
+            keys.add(
+                "split.tensors.count",
+                &GgufMetadataValue::I32(entries.len() as i32),
+            )?;
             lay_out(&entries[shard.clone()], &keys)
         };
-        Ok((shards.iter().enumerate().map(part).collect::<Result<_>>()?, files))
+        Ok((
+            shards.iter().enumerate().map(part).collect::<Result<_>>()?,
+            files,
+        ))
     }
 
     /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.
     fn keys(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Keys> {
         if options.carries_blocks(model) {
-            return Keys::new(model.gguf().map(|source| &source.metadata), is_split_key, &options.gguf_metadata);
+            return Keys::new(
+                model.gguf().map(|source| &source.metadata),
+                is_split_key,
+                &options.gguf_metadata,
+            );
         }
         let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
         let mut all = Vec::new();
         if let Some(source) = model.gguf() {
             if quantized || source.metadata.get(FILE_TYPE).is_some() {
-                all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
+                all.push((
+                    FILE_TYPE.to_owned(),
+                    GgufMetadataValue::U32(file_type(options)),
+                ));
             }
         } else {
-            let kept =
-                model.metadata.iter().filter_map(|(key, text)| Some((key.strip_prefix(PREFIX)?, from_text(text))));
+            let kept = model
+                .metadata
+                .iter()
+                .filter_map(|(key, text)| Some((key.strip_prefix(PREFIX)?, from_text(text))));
             all = kept.map(|(key, value)| (key.to_owned(), value)).collect();
-            all.retain(|(key, _)| !is_split_key(key) && (!quantized || key != FILE_TYPE && key != VERSION));
+            all.retain(|(key, _)| {
+                !is_split_key(key) && (!quantized || key != FILE_TYPE && key != VERSION)
+            });
             all.sort_by(|a, b| a.0.cmp(&b.0));
             if quantized {
-                all.push((FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type(options))));
+                all.push((
+                    FILE_TYPE.to_owned(),
+                    GgufMetadataValue::U32(file_type(options)),
+                ));
             }
         }
         if quantized || options.encodes() {
             all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
         }
         all.extend_from_slice(&options.gguf_metadata);
-        let stale = |key: &str| is_split_key(key) || key == VERSION && !quantized && !options.encodes();
+        let stale =
+            |key: &str| is_split_key(key) || key == VERSION && !quantized && !options.encodes();
         Keys::new(model.gguf().map(|source| &source.metadata), stale, &all)
     }
 
@@ -245,7 +349,11 @@ mod gguf {
     /// The number in llama.cpp's `enum llama_ftype`.
     fn file_type(options: &ConvertOptions) -> u32 {
         #[cfg(feature = "lethe")]
-        if let Some(number) = options.forget.as_ref().and_then(|forget| forget.scheme.file_type_number()) {
+        if let Some(number) = options
+            .forget
+            .as_ref()
+            .and_then(|forget| forget.scheme.file_type_number())
+        {
             return number;
         }
         match options.run.to {

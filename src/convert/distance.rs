@@ -15,21 +15,34 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
             && let Some(sums) = encoding.distance.of(encoding.input.cut.tiles())
         {
             all += sums;
-            tensors.push(TensorErrors { name: encoding.input.name.clone(), errors: errors(&sums) });
+            tensors.push(TensorErrors {
+                name: encoding.input.name.clone(),
+                errors: errors(&sums),
+            });
         }
     }
     tensors.sort_by(|a, b| b.errors.relative.total_cmp(&a.errors.relative));
     tensors.truncate(WORST);
-    (all.count > 0).then(|| Distance { all: errors(&all), worst: tensors })
+    (all.count > 0).then(|| Distance {
+        all: errors(&all),
+        worst: tensors,
+    })
 }
 
 /// What the encoders of `plan` have to say.
 pub(super) fn warnings(plan: &Plan<'_>) -> Vec<String> {
     let warning = |body: &Body<'_>| match body {
-        Body::Encode(encoding) => Some(format!("tensor `{}`: {}", encoding.input.name, encoding.encoder.warning()?)),
+        Body::Encode(encoding) => Some(format!(
+            "tensor `{}`: {}",
+            encoding.input.name,
+            encoding.encoder.warning()?
+        )),
         _ => None,
     };
-    plan.outputs.iter().filter_map(|output| warning(&output.body)).collect()
+    plan.outputs
+        .iter()
+        .filter_map(|output| warning(&output.body))
+        .collect()
 }
 
 fn errors(sums: &Sums) -> Errors {
@@ -39,6 +52,10 @@ fn errors(sums: &Sums) -> Errors {
         mean_absolute: sums.absolute / n,
         rmse: (sums.square / n).sqrt(),
         maximum: f64::from(sums.largest),
-        relative: if sums.norm > 0.0 { (sums.square / sums.norm).sqrt() } else { 0.0 },
+        relative: if sums.norm > 0.0 {
+            (sums.square / sums.norm).sqrt()
+        } else {
+            0.0
+        },
     }
 }

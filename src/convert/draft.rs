@@ -41,23 +41,33 @@ impl<'m> Draft<'m> {
     fn copy(t: &Tensor<'m>) -> Result<Self> {
         let (dtype, len) = (t.dtype(), t.info().len);
         if t.info().big_endian && !dtype.can_swap() {
-            let what = format!("tensor `{}`: no byte order is defined for {dtype}", t.name());
+            let what = format!(
+                "tensor `{}`: no byte order is defined for {dtype}",
+                t.name()
+            );
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
         let (part, shape) = (t.part(), t.shape());
         let size = dtype.bits() / 8;
         let (body, cut) = if part.is_strided() {
-            let inner = (0..=shape.len())
-                .rev()
-                .find(|&inner| shape[shape.len() - inner..].iter().product::<usize>() * size <= GATHER_BYTES);
+            let inner = (0..=shape.len()).rev().find(|&inner| {
+                shape[shape.len() - inner..].iter().product::<usize>() * size <= GATHER_BYTES
+            });
             let inner = inner.unwrap_or(0);
-            (Body::Gather(part, inner), Cut::of_strided(shape, size, inner))
+            (
+                Body::Gather(part, inner),
+                Cut::of_strided(shape, size, inner),
+            )
         } else if part.is_deflated() {
             (Body::Stream(part), Cut::whole(len as usize))
         } else {
             (Body::Copy(part), Cut::of_bytes(len as usize, dtype))
         };
-        let verify = if part.own_check().is_none() { vec![part] } else { vec![] };
+        let verify = if part.own_check().is_none() {
+            vec![part]
+        } else {
+            vec![]
+        };
         Ok(Self {
             name: t.name().to_owned(),
             dtype,
@@ -72,28 +82,69 @@ impl<'m> Draft<'m> {
 
     /// The stored tensors that an encoded one becomes.
     #[cfg(feature = "lethe")]
-    fn encode(item: Item<'m>, method: &dyn Method, label: String, to: TargetDtype) -> Result<Vec<Self>> {
+    fn encode(
+        item: Item<'m>,
+        method: &dyn Method,
+        label: String,
+        to: TargetDtype,
+    ) -> Result<Vec<Self>> {
         let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, Item::Plain(_)));
-        let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
-            Item::Group(g) => (g.name, g.shape, g.parts.into_iter().map(|(_, t)| t).collect(), g.decoder),
-            Item::Plain(t) => match Plain::of(&t) {
-                Some(plain) => (t.name().to_owned(), t.shape().to_vec(), vec![t], Box::new(plain)),
-                None => return Self::copy(&t).map(|draft| vec![draft]),
-            },
-        };
+        let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) =
+            match item {
+                Item::Group(g) => (
+                    g.name,
+                    g.shape,
+                    g.parts.into_iter().map(|(_, t)| t).collect(),
+                    g.decoder,
+                ),
+                Item::Plain(t) => match Plain::of(&t) {
+                    Some(plain) => (
+                        t.name().to_owned(),
+                        t.shape().to_vec(),
+                        vec![t],
+                        Box::new(plain),
+                    ),
+                    None => return Self::copy(&t).map(|draft| vec![draft]),
+                },
+            };
         // What is plain need not be rounded to its own type.
-        let rounded_to = if is_plain { TargetDtype::F32 } else { weight_dtype };
-        let encoder = method.encoder(&Weight { name: &name, shape: &shape, dtype: weight_dtype })?;
+        let rounded_to = if is_plain {
+            TargetDtype::F32
+        } else {
+            weight_dtype
+        };
+        let encoder = method.encoder(&Weight {
+            name: &name,
+            shape: &shape,
+            dtype: weight_dtype,
+        })?;
         let stored = encoder.stored();
-        let encoding = Box::new(Encoding::new(name, shape, label, encoder, decoder, rounded_to));
+        let encoding = Box::new(Encoding::new(
+            name, shape, label, encoder, decoder, rounded_to,
+        ));
         let source = parts.first().map_or(0, |t| t.info().source);
-        let mut verify: Vec<Part<'m>> = parts.iter().map(Tensor::part).filter(|part| part.check().is_some()).collect();
+        let mut verify: Vec<Part<'m>> = parts
+            .iter()
+            .map(Tensor::part)
+            .filter(|part| part.check().is_some())
+            .collect();
         let mut body = Some((encoding.input.cut, Body::Encode(encoding)));
         let draft = |Stored { name, dtype, shape }| {
             let len = dtype.byte_len(&shape).map(|n| n as u64);
-            let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
+            let len = len.ok_or_else(|| {
+                AnamnesisError::parse(format!("tensor `{name}`: its size overflows"))
+            })?;
             let (cut, body) = body.take().unwrap_or((Cut::NONE, Body::Encoded));
-            Ok(Self { name, dtype, shape, len, body, cut, verify: std::mem::take(&mut verify), source })
+            Ok(Self {
+                name,
+                dtype,
+                shape,
+                len,
+                body,
+                cut,
+                verify: std::mem::take(&mut verify),
+                source,
+            })
         };
         stored.into_iter().map(draft).collect()
     }
@@ -101,21 +152,52 @@ impl<'m> Draft<'m> {
     /// A tensor in F32, in which llama.cpp wants the vectors that other files have in a narrower type.
     #[cfg(feature = "lethe")]
     fn widened(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Self> {
-        let (name, shape, scheme) = (t.name().to_owned(), t.shape().to_vec(), QuantScheme::Unquantized);
-        let group = Group::new(name, shape, scheme, vec![(TensorRole::Passthrough, *t)], Box::new(plain));
+        let (name, shape, scheme) = (
+            t.name().to_owned(),
+            t.shape().to_vec(),
+            QuantScheme::Unquantized,
+        );
+        let group = Group::new(
+            name,
+            shape,
+            scheme,
+            vec![(TensorRole::Passthrough, *t)],
+            Box::new(plain),
+        );
         Self::decode(group, TargetDtype::F32)
     }
 
     fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
-        let Group { name, shape, decoder, parts, keeps, .. } = group;
+        let Group {
+            name,
+            shape,
+            decoder,
+            parts,
+            keeps,
+            ..
+        } = group;
         let target = keeps.unwrap_or(target);
         let source = parts.first().map_or(0, |(_, t)| t.info().source);
-        let verify = parts.iter().map(|(_, t)| t.part()).filter(|part| part.check().is_some()).collect();
+        let verify = parts
+            .iter()
+            .map(|(_, t)| t.part())
+            .filter(|part| part.check().is_some())
+            .collect();
         let dtype = target.dtype();
         let len = dtype.byte_len(&shape).map(|n| n as u64);
-        let len = len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
+        let len = len
+            .ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))?;
         let cut = Cut::of_grid(&decoder.grid());
-        Ok(Self { name, dtype, shape, len, body: Body::Decode(decoder), cut, verify, source })
+        Ok(Self {
+            name,
+            dtype,
+            shape,
+            len,
+            body: Body::Decode(decoder),
+            cut,
+            verify,
+            source,
+        })
     }
 }
 
@@ -130,10 +212,17 @@ pub(super) struct Drafts<'m> {
 /// Drafts the output.
 pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     if options.carries_blocks(model) {
-        let drafts = model.tensors().map(|t| Draft::copy(&t)).collect::<Result<Vec<_>>>()?;
+        let drafts = model
+            .tensors()
+            .map(|t| Draft::copy(&t))
+            .collect::<Result<Vec<_>>>()?;
         let mut report = Report::new(options.run.to);
         report.passthrough = drafts.len();
-        return Ok(Drafts { drafts, report, quantization: None });
+        return Ok(Drafts {
+            drafts,
+            report,
+            quantization: None,
+        });
     }
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
         return Err(skipped.error());
@@ -142,15 +231,18 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     let wanted = Selection::new(&options.include, &options.exclude)?;
     resolution.items.retain(|item| wanted.has(item.name()));
     if resolution.items.is_empty() && !model.tensors.is_empty() {
-        return Err(AnamnesisError::parse("no tensor is left: none has a name that is included and not excluded"));
+        return Err(AnamnesisError::parse(
+            "no tensor is left: none has a name that is included and not excluded",
+        ));
     }
     let mut report = report(model, &resolution, options);
     report.notes.extend_from_slice(&model.notes);
     if let Some(skipped) = model.skipped.first() {
         let n = model.skipped.len();
-        report
-            .notes
-            .push(format!("{n} arrays left out that no tensor can hold, e.g. `{}` ({})", skipped.name, skipped.what));
+        report.notes.push(format!(
+            "{n} arrays left out that no tensor can hold, e.g. `{}` ({})",
+            skipped.name, skipped.what
+        ));
     }
     #[cfg_attr(not(feature = "lethe"), allow(unused_mut))]
     let mut quantization = None;
@@ -158,7 +250,8 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     let mut choices = match &options.forget {
         Some(forget) => {
             let choices = choices(model, &mut resolution, forget, options, &mut report)?;
-            quantization = described(&choices, &resolution).map(|config| (forget.scheme.config_keys(), config));
+            quantization = described(&choices, &resolution)
+                .map(|config| (forget.scheme.config_keys(), config));
             choices.into_iter()
         }
         None => vec![].into_iter(),
@@ -195,7 +288,11 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
         }
         Ok(vec![draft])
     };
-    let drafts = resolution.items.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
+    let drafts = resolution
+        .items
+        .into_iter()
+        .map(draft)
+        .collect::<Result<Vec<_>>>()?;
     let mut drafts: Vec<_> = drafts.into_iter().flatten().collect();
     #[cfg(feature = "lethe")]
     {
@@ -205,9 +302,16 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     // What several tensors are made from is checked once.
     let mut seen = HashSet::new();
     for draft in &mut drafts {
-        draft.verify.retain(|part| part.check().is_some_and(|check| seen.insert((part.source_index(), check.start))));
+        draft.verify.retain(|part| {
+            part.check()
+                .is_some_and(|check| seen.insert((part.source_index(), check.start)))
+        });
     }
-    Ok(Drafts { drafts, report, quantization })
+    Ok(Drafts {
+        drafts,
+        report,
+        quantization,
+    })
 }
 
 /// Whether a tensor of eight-bit floats without a scale goes into the output as it is.
@@ -218,25 +322,47 @@ fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
 
 fn report(model: &ParsedModel, resolution: &Resolution<'_>, options: &ConvertOptions) -> Report {
     let mut report = Report::new(options.run.to);
-    report.dropped = resolution.dropped.iter().map(|t| t.name().to_owned()).collect();
-    for group in resolution.groups().filter(|group| !is_carried(group, options)) {
+    report.dropped = resolution
+        .dropped
+        .iter()
+        .map(|t| t.name().to_owned())
+        .collect();
+    for group in resolution
+        .groups()
+        .filter(|group| !is_carried(group, options))
+    {
         count(&mut report.schemes, group.scheme);
     }
     report.passthrough = resolution.items.len() - report.recovered();
     let is_cast = |scheme: &QuantScheme| matches!(scheme, QuantScheme::CastFp8 { .. });
-    let cast: usize = report.schemes.iter().filter(|s| is_cast(&s.scheme)).map(|s| s.tensors).sum();
+    let cast: usize = report
+        .schemes
+        .iter()
+        .filter(|s| is_cast(&s.scheme))
+        .map(|s| s.tensors)
+        .sum();
     if cast > 0 {
         report
             .notes
             .push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
     }
     let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
-    if gptq && model.config.text(&["checkpoint_format", "format", "packing_format"]).is_none() {
-        report.notes.push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
+    if gptq
+        && model
+            .config
+            .text(&["checkpoint_format", "format", "packing_format"])
+            .is_none()
+    {
+        report
+            .notes
+            .push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
     }
     if !report.dropped.is_empty() {
         let n = report.dropped.len();
-        report.notes.push(format!("{n} activation scales and markers left out, e.g. `{}`", report.dropped[0]));
+        report.notes.push(format!(
+            "{n} activation scales and markers left out, e.g. `{}`",
+            report.dropped[0]
+        ));
     }
     report
 }
@@ -250,13 +376,23 @@ fn share(drafts: &mut [Draft<'_>]) {
     });
     let mut encodings: Vec<_> = encodings.collect();
     let mut families: BTreeMap<(String, usize), Vec<usize>> = BTreeMap::new();
-    for (i, encoding) in encodings.iter().enumerate().filter(|(_, encoding)| encoding.encoder.shares()) {
+    for (i, encoding) in encodings
+        .iter()
+        .enumerate()
+        .filter(|(_, encoding)| encoding.encoder.shares())
+    {
         if let Some((parent, number)) = fused(&encoding.input.name) {
-            families.entry((parent.to_owned(), number)).or_default().push(i);
+            families
+                .entry((parent.to_owned(), number))
+                .or_default()
+                .push(i);
         }
     }
     for members in families.values() {
-        let inputs: Vec<_> = members.iter().map(|&i| encodings[i].input.clone()).collect();
+        let inputs: Vec<_> = members
+            .iter()
+            .map(|&i| encodings[i].input.clone())
+            .collect();
         for (at, &i) in members.iter().enumerate() {
             let others = inputs.iter().enumerate().filter(|(other, _)| *other != at);
             encodings[i].siblings = others.map(|(_, input)| input.clone()).collect();
@@ -270,7 +406,9 @@ fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
     let mut others: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
-        let Body::Encode(encoding) = &draft.body else { continue };
+        let Body::Encode(encoding) = &draft.body else {
+            continue;
+        };
         let entry = encoded.find(|entry| entry.name == encoding.input.name);
         match (&encoding.moved, entry) {
             (Some(Ok(())), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
@@ -282,7 +420,9 @@ fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
         }
     }
     let say = |(reason, n, name)| {
-        format!("{n} tensors have codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`")
+        format!(
+            "{n} tensors have codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`"
+        )
     };
     report.notes.extend(others.into_iter().map(say));
 }
@@ -297,12 +437,30 @@ fn choices(
     report: &mut Report,
 ) -> Result<Vec<Choice>> {
     let to = options.run.to;
-    let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, item.module(), to)).collect();
-    let Choices { all: mut choices, notes } = choose(model, &subjects, forget, to)?;
+    let subjects: Vec<_> = resolution
+        .items
+        .iter()
+        .map(|item| subject(item, item.module(), to))
+        .collect();
+    let Choices {
+        all: mut choices,
+        notes,
+    } = choose(model, &subjects, forget, to)?;
     report.notes.extend(notes);
-    let is_refused = |item: &Item<'_>, choice: &Choice| item.module().is_some() && matches!(choice, Choice::Keep(_));
-    if resolution.items.iter().zip(&choices).any(|(item, choice)| is_refused(item, choice)) {
-        let subjects: Vec<_> = resolution.items.iter().map(|item| subject(item, None, to)).collect();
+    let is_refused = |item: &Item<'_>, choice: &Choice| {
+        item.module().is_some() && matches!(choice, Choice::Keep(_))
+    };
+    if resolution
+        .items
+        .iter()
+        .zip(&choices)
+        .any(|(item, choice)| is_refused(item, choice))
+    {
+        let subjects: Vec<_> = resolution
+            .items
+            .iter()
+            .map(|item| subject(item, None, to))
+            .collect();
         let others = choose(model, &subjects, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
             if is_refused(item, choice) && matches!(other, Choice::Encode { .. }) {
@@ -312,14 +470,24 @@ fn choices(
         }
     }
     for (item, choice) in resolution.items.iter_mut().zip(&choices) {
-        let module = matches!(choice, Choice::Encode { .. }).then(|| item.take_module()).flatten();
-        module.into_iter().for_each(|module| *item = Item::Group(module));
+        let module = matches!(choice, Choice::Encode { .. })
+            .then(|| item.take_module())
+            .flatten();
+        module
+            .into_iter()
+            .for_each(|module| *item = Item::Group(module));
     }
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
         match choice {
-            Choice::Encode { label, .. } => report.encoded.push(Encoded { name, scheme: label.clone() }),
-            Choice::Keep(reason) => report.kept.push(Kept { name, reason: reason.clone() }),
+            Choice::Encode { label, .. } => report.encoded.push(Encoded {
+                name,
+                scheme: label.clone(),
+            }),
+            Choice::Keep(reason) => report.kept.push(Kept {
+                name,
+                reason: reason.clone(),
+            }),
         }
     }
     report.passthrough = report.kept.len();
@@ -335,9 +503,15 @@ fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<serde_js
             Item::Plain(t) => (t.name(), t.shape().len()),
         };
         let is_kept = matches!(choice, Choice::Keep(_)) && rank == 2;
-        name.strip_suffix(".weight").filter(|_| is_kept).map(str::to_owned)
+        name.strip_suffix(".weight")
+            .filter(|_| is_kept)
+            .map(str::to_owned)
     };
-    let skipped: Vec<String> = choices.iter().zip(&resolution.items).filter_map(kept).collect();
+    let skipped: Vec<String> = choices
+        .iter()
+        .zip(&resolution.items)
+        .filter_map(kept)
+        .collect();
     choices.iter().find_map(|choice| match choice {
         Choice::Encode { method, .. } => method.config(&skipped),
         Choice::Keep(_) => None,
@@ -359,10 +533,23 @@ fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtyp
     let (name, shape, stored) = match item {
         Item::Group(group) => {
             let group = module.unwrap_or(group);
-            (group.name.as_str(), group.shape.as_slice(), group.parts[0].1.dtype())
+            (
+                group.name.as_str(),
+                group.shape.as_slice(),
+                group.parts[0].1.dtype(),
+            )
         }
         Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
     };
-    let weight = Weight { name, shape, dtype: dtype_of(item, to) };
-    Subject { name: item.name(), weight, stored, is_group: matches!(item, Item::Group(_)) }
+    let weight = Weight {
+        name,
+        shape,
+        dtype: dtype_of(item, to),
+    };
+    Subject {
+        name: item.name(),
+        weight,
+        stored,
+        is_group: matches!(item, Item::Group(_)),
+    }
 }

@@ -96,13 +96,37 @@ impl<'m> Encoding<'m> {
         let cut = cut(&to, &from);
         let decoder: Arc<dyn Decode + 'm> = Arc::from(decoder);
         let run = run_of(&*encoder).unwrap_or(1);
-        let seen = Seen { largest: 0.0, mean: Mean::new((cut.rows * cut.cols).div_ceil(run)) };
+        let seen = Seen {
+            largest: 0.0,
+            mean: Mean::new((cut.rows * cut.cols).div_ceil(run)),
+        };
         let (surveyed, distance) = (InOrder::new(seen), InOrder::new(Sums::default()));
-        let families = decoder.family().zip(encoder.family()).filter(|_| (from.rows, from.cols) == (to.rows, to.cols));
+        let families = decoder
+            .family()
+            .zip(encoder.family())
+            .filter(|_| (from.rows, from.cols) == (to.rows, to.cols));
         let moved = families.and_then(|(from, to)| from.fits(to));
-        let (input, siblings) = (Input { name, decoder, dtype, cut }, vec![]);
+        let (input, siblings) = (
+            Input {
+                name,
+                decoder,
+                dtype,
+                cut,
+            },
+            vec![],
+        );
         let bands = Bands::new(&cut, to.transposed);
-        Self { input, shape, scheme, encoder, bands, siblings, moved, surveyed, distance }
+        Self {
+            input,
+            shape,
+            scheme,
+            encoder,
+            bands,
+            siblings,
+            moved,
+            surveyed,
+            distance,
+        }
     }
 
     /// Whether codes are moved as they are.
@@ -113,7 +137,11 @@ impl<'m> Encoding<'m> {
     /// Number of the jobs that come before tiles are encoded.
     pub(super) fn looks(&self) -> usize {
         let inputs = self.encoder.survey().is_some().then(|| self.inputs());
-        inputs.into_iter().flatten().map(|input| input.cut.tiles()).sum()
+        inputs
+            .into_iter()
+            .flatten()
+            .map(|input| input.cut.tiles())
+            .sum()
     }
 
     /// Everything that the first pass looks at.
@@ -123,7 +151,9 @@ impl<'m> Encoding<'m> {
 
     /// What the first pass has found, once it is over; at once if there is none.
     pub(super) fn survey(&self) -> Option<f64> {
-        let Some(survey) = self.encoder.survey() else { return Some(0.0) };
+        let Some(survey) = self.encoder.survey() else {
+            return Some(0.0);
+        };
         let seen = self.surveyed.of(self.looks())?;
         Some(match survey {
             Survey::Max => f64::from(seen.largest),
@@ -132,7 +162,13 @@ impl<'m> Encoding<'m> {
     }
 
     /// Does job number `no` of the first pass.
-    pub(super) fn look(&self, no: usize, buffers: &mut Buffers, scratch: &mut Scratch, level: Level) -> Result<()> {
+    pub(super) fn look(
+        &self,
+        no: usize,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> Result<()> {
         let mut tile = no;
         for input in self.inputs() {
             if tile < input.cut.tiles() {
@@ -143,7 +179,8 @@ impl<'m> Encoding<'m> {
         }
         let run = run_of(&*self.encoder).unwrap_or(scratch.values.len().max(1));
         let largest = |values: &[f32]| values.iter().fold(0f32, |max, x| max.max(x.abs()));
-        self.surveyed.add(no, scratch.values.chunks(run).map(largest).collect());
+        self.surveyed
+            .add(no, scratch.values.chunks(run).map(largest).collect());
         Ok(())
     }
 
@@ -161,13 +198,28 @@ impl<'m> Encoding<'m> {
         if self.is_moved() {
             return self.relay(no, &tile, buffers, scratch, level, put);
         }
-        self.input.values(&tile, &self.scheme, buffers, scratch, level)?;
+        self.input
+            .values(&tile, &self.scheme, buffers, scratch, level)?;
         let Scratch { values, back, .. } = scratch;
         back.resize(values.len(), 0.0);
-        self.encoder.encode(&Values { tile: &tile, values, survey, level }, back, put)?;
+        self.encoder.encode(
+            &Values {
+                tile: &tile,
+                values,
+                survey,
+                level,
+            },
+            back,
+            put,
+        )?;
         if let Some(i) = first_not_finite(back) {
             let (x, scheme) = (values[i], &self.scheme);
-            return Err(self.input.wrong(&tile, i, scheme, &format!("{x:e} would be {} in {scheme}", back[i])));
+            return Err(self.input.wrong(
+                &tile,
+                i,
+                scheme,
+                &format!("{x:e} would be {} in {scheme}", back[i]),
+            ));
         }
         self.distance.add(no, compare(values, back, level));
         Ok(())
@@ -196,7 +248,10 @@ impl<'m> Encoding<'m> {
         decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
         let sums = match first_not_finite(values) {
             // Exponents can be such that a library has no number for them.
-            Some(_) => Sums { count: values.len() as u64, ..Sums::default() },
+            Some(_) => Sums {
+                count: values.len() as u64,
+                ..Sums::default()
+            },
             None => compare(values, values, level),
         };
         self.encoder.pack(tile, codes, level, put)?;
@@ -215,14 +270,20 @@ impl Input<'_> {
         scratch: &mut Scratch,
         level: Level,
     ) -> Result<()> {
-        let Scratch { values, words, around, .. } = scratch;
+        let Scratch {
+            values,
+            words,
+            around,
+            ..
+        } = scratch;
         values.resize(tile.values(), 0.0);
         if self.decoder.grid().cols == self.cut.cols {
             self.decode(tile, buffers, words, level, values)?;
         } else {
             // The decoder's rows are others, so that values are found by their number in the tensor.
             for (first, run) in tile.runs(self.cut.cols) {
-                let (covering, before) = covering(&self.decoder.grid(), &(first..first + run.len()));
+                let (covering, before) =
+                    covering(&self.decoder.grid(), &(first..first + run.len()));
                 around.resize(covering.values(), 0.0);
                 self.decode(&covering, buffers, words, level, around)?;
                 let found = &around[before..before + run.len()];
@@ -230,7 +291,12 @@ impl Input<'_> {
             }
         }
         match first_not_finite(values) {
-            Some(i) => Err(self.wrong(tile, i, scheme, &format!("{} cannot be encoded to {scheme}", values[i]))),
+            Some(i) => Err(self.wrong(
+                tile,
+                i,
+                scheme,
+                &format!("{} cannot be encoded to {scheme}", values[i]),
+            )),
             None => Ok(()),
         }
     }
@@ -246,20 +312,35 @@ impl Input<'_> {
     ) -> Result<()> {
         self.decoder.load(tile, buffers)?;
         if self.dtype == TargetDtype::F32 {
-            self.decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(out));
+            self.decoder
+                .decode(tile, tile.rows.clone(), buffers, level, Out::F32(out));
             return Ok(());
         }
         words.resize(out.len().div_ceil(2), 0);
         let rounded = Out::new(self.dtype, words).first(out.len());
-        self.decoder.decode(tile, tile.rows.clone(), buffers, level, rounded);
+        self.decoder
+            .decode(tile, tile.rows.clone(), buffers, level, rounded);
         let bytes = &bytemuck::cast_slice(words)[..out.len() * 2];
-        dispatch(level, &Widen { dtype: self.dtype.dtype(), bytes }, Out::F32(out));
+        dispatch(
+            level,
+            &Widen {
+                dtype: self.dtype.dtype(),
+                bytes,
+            },
+            Out::F32(out),
+        );
         Ok(())
     }
 
     fn wrong(&self, tile: &Tile, i: usize, scheme: &str, what: &str) -> AnamnesisError {
-        let (row, col) = (tile.rows.start + i / tile.cols.len(), tile.cols.start + i % tile.cols.len());
-        AnamnesisError::unsupported(scheme, format!("tensor `{}`, row {row}, column {col}: {what}", self.name))
+        let (row, col) = (
+            tile.rows.start + i / tile.cols.len(),
+            tile.cols.start + i % tile.cols.len(),
+        );
+        AnamnesisError::unsupported(
+            scheme,
+            format!("tensor `{}`, row {row}, column {col}: {what}", self.name),
+        )
     }
 }
 
@@ -276,7 +357,10 @@ fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
     let Grid { rows, cols, .. } = *encoder;
     let same = decoder.cols == cols;
     let (row_align, col_align) = match same {
-        true => (lcm(encoder.row_align, decoder.row_align), lcm(encoder.col_align, decoder.col_align).min(cols)),
+        true => (
+            lcm(encoder.row_align, decoder.row_align),
+            lcm(encoder.col_align, decoder.col_align).min(cols),
+        ),
         false => (encoder.row_align, encoder.col_align.min(cols)),
     };
     let widest = match () {
@@ -284,9 +368,18 @@ fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
         () if encoder.transposed => LOW,
         () => TILE_VALUES / row_align,
     };
-    let tile_cols = if cols <= widest { cols } else { round_down(widest, col_align).min(cols) };
+    let tile_cols = if cols <= widest {
+        cols
+    } else {
+        round_down(widest, col_align).min(cols)
+    };
     let tile_rows = round_down(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
-    Cut { rows, cols, tile_rows, tile_cols: tile_cols.max(1) }
+    Cut {
+        rows,
+        cols,
+        tile_rows,
+        tile_cols: tile_cols.max(1),
+    }
 }
 
 /// The tile of `grid` that has values number `range` of the tensor, and how many come before them there.
@@ -299,7 +392,17 @@ fn covering(grid: &Grid, range: &Range<usize>) -> (Tile, usize) {
         let before = range.start - cols.start;
         return (Tile { rows: 0..1, cols }, before);
     }
-    let rows = around(range.start / grid.cols..range.end.div_ceil(grid.cols), grid.row_align, grid.rows);
+    let rows = around(
+        range.start / grid.cols..range.end.div_ceil(grid.cols),
+        grid.row_align,
+        grid.rows,
+    );
     let before = range.start - rows.start * grid.cols;
-    (Tile { rows, cols: 0..grid.cols }, before)
+    (
+        Tile {
+            rows,
+            cols: 0..grid.cols,
+        },
+        before,
+    )
 }

@@ -20,7 +20,11 @@ struct State<T, P> {
 impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
     /// Adds to `total`.
     pub(super) fn new(total: T) -> Self {
-        Self(Mutex::new(State { done: 0, total, waiting: BTreeMap::new() }))
+        Self(Mutex::new(State {
+            done: 0,
+            total,
+            waiting: BTreeMap::new(),
+        }))
     }
 
     /// Adds what tile `tile` has.

@@ -44,12 +44,18 @@ pub(super) struct Parameters {
 impl Parameters {
     /// The first thing in which `self` differs from `other`: the shards only if nothing else tells why they differ.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
-        let (ours, theirs) = (serde_json::to_value(self).ok()?, serde_json::to_value(other).ok()?);
+        let (ours, theirs) = (
+            serde_json::to_value(self).ok()?,
+            serde_json::to_value(other).ok()?,
+        );
         let fields = ours.as_object()?.iter();
         let differ = |(key, value): (&String, &serde_json::Value)| {
             let other = theirs.get(key).filter(|other| *other != value)?;
-            let both =
-                if key == "shards" { String::new() } else { format!(": {value}, and it was begun with {other}") };
+            let both = if key == "shards" {
+                String::new()
+            } else {
+                format!(": {value}, and it was begun with {other}")
+            };
             Some(format!("{key}{both}"))
         };
         let (shards, others): (Vec<_>, Vec<_>) = fields.partition(|(key, _)| *key == "shards");
@@ -60,10 +66,18 @@ impl Parameters {
 /// The files that `model` is read from: its weights, and the configs that say how to read them.
 pub(super) fn files(model: &ParsedModel) -> Vec<PathBuf> {
     let (mut files, directory) = match (&model.directory, model.path()) {
-        (Some(d), _) => (d.files.iter().map(|file| d.path.join(file)).collect(), Some(d.path.as_path())),
-        (None, path) => (path.into_iter().map(Path::to_path_buf).collect::<Vec<_>>(), path.and_then(Path::parent)),
+        (Some(d), _) => (
+            d.files.iter().map(|file| d.path.join(file)).collect(),
+            Some(d.path.as_path()),
+        ),
+        (None, path) => (
+            path.into_iter().map(Path::to_path_buf).collect::<Vec<_>>(),
+            path.and_then(Path::parent),
+        ),
     };
-    let configs = directory.into_iter().flat_map(|dir| QuantConfig::files().into_iter().map(|name| dir.join(name)));
+    let configs = directory
+        .into_iter()
+        .flat_map(|dir| QuantConfig::files().into_iter().map(|name| dir.join(name)));
     files.extend(configs.filter(|path| path.is_file()));
     files
 }
@@ -71,11 +85,24 @@ pub(super) fn files(model: &ParsedModel) -> Vec<PathBuf> {
 /// The files of `model` as they are now: name, length, and time of the last change in nanoseconds.
 pub(super) fn inputs(model: &ParsedModel) -> Vec<(String, u64, u128)> {
     let facts = |path: PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let there = std::fs::metadata(path).ok();
-        let changed =
-            there.as_ref().and_then(|there| there.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok());
-        (name, there.map_or(0, |there| there.len()), changed.map_or(0, |changed| changed.as_nanos()))
+        let changed = there.as_ref().and_then(|there| {
+            there
+                .modified()
+                .ok()?
+                .duration_since(std::time::UNIX_EPOCH)
+                .ok()
+        });
+        (
+            name,
+            there.map_or(0, |there| there.len()),
+            changed.map_or(0, |changed| changed.as_nanos()),
+        )
     };
     files(model).into_iter().map(facts).collect()
 }
@@ -98,9 +125,13 @@ pub(super) fn is_account(name: &str) -> bool {
 impl Manifest {
     /// The manifest at `path`, if there is one.
     pub(super) fn read(path: &Path) -> Result<Option<Self>> {
-        let Some(json) = read_small(path, &Budget::unbounded())? else { return Ok(None) };
+        let Some(json) = read_small(path, &Budget::unbounded())? else {
+            return Ok(None);
+        };
         let manifest = serde_json::from_slice(&json);
-        manifest.map(Some).map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
+        manifest
+            .map(Some)
+            .map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
     }
 
     /// Writes it, durably.

@@ -44,7 +44,10 @@ impl RememberOptions {
     /// Options with `to` as the element type, and defaults.
     #[must_use]
     pub fn new(to: TargetDtype) -> Self {
-        Self { to, ..Self::default() }
+        Self {
+            to,
+            ..Self::default()
+        }
     }
 
     /// Runs on `threads` threads, at least one. The output does not depend on it.
@@ -134,8 +137,12 @@ impl FromStr for ConvertTarget {
 
     fn from_str(text: &str) -> Result<Self> {
         let all = [Self::Safetensors, Self::Gguf, Self::Npz, Self::Qnat];
-        let found = all.into_iter().find(|target| target.extension().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported targets: safetensors, gguf, npz, qnat"))
+        let found = all
+            .into_iter()
+            .find(|target| target.extension().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| {
+            AnamnesisError::unsupported(text, "supported targets: safetensors, gguf, npz, qnat")
+        })
     }
 }
 
@@ -176,7 +183,10 @@ impl ConvertOptions {
     /// Options with `target` as the container, and defaults.
     #[must_use]
     pub fn new(target: ConvertTarget) -> Self {
-        Self { target, ..Self::default() }
+        Self {
+            target,
+            ..Self::default()
+        }
     }
 
     /// Runs as `run` says.
@@ -261,8 +271,12 @@ impl ConvertOptions {
                 let there = std::fs::metadata(path).ok()?;
                 Some(format!("{} {:?}", there.len(), there.modified().ok()?))
             };
-            let files = |forget: &Forget| [&forget.imatrix, &forget.like].map(|path| path.as_ref().and_then(state));
-            self.forget.as_ref().map(|forget| format!("{forget:?} {:?}", files(forget)))
+            let files = |forget: &Forget| {
+                [&forget.imatrix, &forget.like].map(|path| path.as_ref().and_then(state))
+            };
+            self.forget
+                .as_ref()
+                .map(|forget| format!("{forget:?} {:?}", files(forget)))
         }
         #[cfg(not(feature = "lethe"))]
         None
@@ -287,7 +301,12 @@ impl From<RememberOptions> for ConvertOptions {
 impl From<Forget> for ConvertOptions {
     fn from(forget: Forget) -> Self {
         let run = RememberOptions::new(forget.scheme.dtype());
-        Self { target: forget.scheme.container(), run, forget: Some(forget), ..Self::default() }
+        Self {
+            target: forget.scheme.container(),
+            run,
+            forget: Some(forget),
+            ..Self::default()
+        }
     }
 }
 
@@ -312,7 +331,14 @@ impl From<ConvertTarget> for ConvertOptions {
 
 impl fmt::Debug for RememberOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { to, threads, force, cancel, progress, level } = self;
+        let Self {
+            to,
+            threads,
+            force,
+            cancel,
+            progress,
+            level,
+        } = self;
         f.debug_struct("RememberOptions")
             .field("to", to)
             .field("threads", threads)

@@ -9,15 +9,23 @@ use crate::{AnamnesisError, Result};
 
 /// The hidden sibling in which `output` is made.
 pub(super) fn partial(output: &Path) -> Result<PathBuf> {
-    let name = output
-        .file_name()
-        .ok_or_else(|| AnamnesisError::io_at(output, &Error::new(ErrorKind::InvalidInput, "the output has no name")))?;
+    let name = output.file_name().ok_or_else(|| {
+        AnamnesisError::io_at(
+            output,
+            &Error::new(ErrorKind::InvalidInput, "the output has no name"),
+        )
+    })?;
     Ok(output.with_file_name(format!(".{}.partial", name.to_string_lossy())))
 }
 
 /// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
 pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
-    let refuse = |what: &str| Err(AnamnesisError::io_at(output, &Error::new(ErrorKind::AlreadyExists, what)));
+    let refuse = |what: &str| {
+        Err(AnamnesisError::io_at(
+            output,
+            &Error::new(ErrorKind::AlreadyExists, what),
+        ))
+    };
     let parent = directory_of(output);
     if !parent.is_dir() {
         let error = Error::new(ErrorKind::NotFound, "the output's directory does not exist");
@@ -30,18 +38,25 @@ pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
             old.display()
         ));
     }
-    let Ok(there) = output.symlink_metadata() else { return Ok(()) };
+    let Ok(there) = output.symlink_metadata() else {
+        return Ok(());
+    };
     if !there.is_dir() {
         return refuse("the output is to be a directory, and a file is there");
     }
     let names = std::fs::read_dir(output).map_err(|e| AnamnesisError::io_at(output, &e))?;
-    let names: Vec<String> = names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let names: Vec<String> = names
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     if names.is_empty() {
         return Ok(());
     }
     match force {
         false => refuse("the output exists; --force (`force`) replaces it"),
-        true if names.iter().any(|name| name == ".git") => refuse("the output is a repository, which is not replaced"),
+        true if names.iter().any(|name| name == ".git") => {
+            refuse("the output is a repository, which is not replaced")
+        }
         true if names.iter().any(|name| is_model(name)) => Ok(()),
         true => refuse("the output is a directory without weights, which is not replaced"),
     }
@@ -54,7 +69,10 @@ fn is_model(name: &str) -> bool {
 
 /// Where what is replaced goes for the moment.
 pub(super) fn replaced(output: &Path) -> PathBuf {
-    output.with_file_name(format!(".{}.old", output.file_name().unwrap_or_default().to_string_lossy()))
+    output.with_file_name(format!(
+        ".{}.old",
+        output.file_name().unwrap_or_default().to_string_lossy()
+    ))
 }
 
 /// Says that a directory is being made by this program.
@@ -76,8 +94,13 @@ pub(super) fn manifests(partial: &Path) -> Result<Vec<PathBuf>> {
         Err(e) => return Err(AnamnesisError::io_at(partial, &e)),
     };
     let names = entries.flatten().map(|entry| entry.path());
-    let mut found: Vec<PathBuf> =
-        names.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_manifest)).collect();
+    let mut found: Vec<PathBuf> = names
+        .filter(|path| {
+            path.file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(is_manifest)
+        })
+        .collect();
     found.sort();
     Ok(found)
 }

@@ -100,16 +100,23 @@ pub(crate) struct Plan<'m> {
 impl<'m> Plan<'m> {
     /// Plans the conversion of `model`, or says why it cannot be converted.
     pub(crate) fn new(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Self> {
-        let Drafts { drafts, mut report, quantization } = drafts(model, options)?;
+        let Drafts {
+            drafts,
+            mut report,
+            quantization,
+        } = drafts(model, options)?;
         unique(&drafts)?;
-        let (layouts, files_of) = container::layout(model, &drafts, quantization.as_ref(), options, &mut report)?;
+        let (layouts, files_of) =
+            container::layout(model, &drafts, quantization.as_ref(), options, &mut report)?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
         let mut outputs = Vec::with_capacity(drafts.len());
         let mut first_job = vec![0];
         let mut places = layouts.iter().map(|layout| layout.offsets.iter());
         let mut offsets = places.next().unwrap_or_default();
         let mut last = 0;
-        let mut patches = layouts.iter().flat_map(|layout| layout.patches.iter().cloned());
+        let mut patches = layouts
+            .iter()
+            .flat_map(|layout| layout.patches.iter().cloned());
         let data_len = drafts.iter().map(|d| d.len).sum();
         for (draft, file) in drafts.into_iter().zip(files_of) {
             if file != last {
@@ -117,7 +124,15 @@ impl<'m> Plan<'m> {
             }
             let offset = offsets.next().copied().unwrap_or_default();
             let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
-            let Draft { name, dtype, shape, body, cut, verify, .. } = draft;
+            let Draft {
+                name,
+                dtype,
+                shape,
+                body,
+                cut,
+                verify,
+                ..
+            } = draft;
             first_job.push(first_job[first_job.len() - 1] + body.jobs(&cut));
             outputs.push(Output {
                 name,
@@ -132,9 +147,23 @@ impl<'m> Plan<'m> {
                 sums: Sums::new(patches.next()),
             });
         }
-        let files = layouts.into_iter().map(|l| PlannedFile { pieces: l.pieces, len: l.file_len }).collect();
+        let files = layouts
+            .into_iter()
+            .map(|l| PlannedFile {
+                pieces: l.pieces,
+                len: l.file_len,
+            })
+            .collect();
         let is_directory = options.is_directory(model);
-        Ok(Self { files, report, quantization, data_len, is_directory, outputs, first_job })
+        Ok(Self {
+            files,
+            report,
+            quantization,
+            data_len,
+            is_directory,
+            outputs,
+            first_job,
+        })
     }
 
     /// Every output.
@@ -177,32 +206,70 @@ impl Body<'_> {
 impl Cut {
     /// Nothing to do.
     #[cfg(feature = "lethe")]
-    pub(super) const NONE: Self = Self { rows: 0, cols: 0, tile_rows: 1, tile_cols: 1 };
+    pub(super) const NONE: Self = Self {
+        rows: 0,
+        cols: 0,
+        tile_rows: 1,
+        tile_cols: 1,
+    };
 
     pub(super) fn whole(len: usize) -> Self {
-        Self { rows: 1, cols: len, tile_rows: 1, tile_cols: len.max(1) }
+        Self {
+            rows: 1,
+            cols: len,
+            tile_rows: 1,
+            tile_cols: len.max(1),
+        }
     }
 
     /// Rows of the outer dimensions, columns of the `inner` last ones, in tiles of bounded size.
     pub(super) fn of_strided(shape: &[usize], size: usize, inner: usize) -> Self {
         let (outer, inner) = shape.split_at(shape.len() - inner);
         let (rows, cols) = (outer.iter().product(), inner.iter().product());
-        Self { rows, cols, tile_rows: (GATHER_BYTES / (cols * size).max(1)).max(1), tile_cols: cols.max(1) }
+        Self {
+            rows,
+            cols,
+            tile_rows: (GATHER_BYTES / (cols * size).max(1)).max(1),
+            tile_cols: cols.max(1),
+        }
     }
 
     pub(super) fn of_bytes(len: usize, dtype: Dtype) -> Self {
-        Self { rows: 1, cols: len, tile_rows: 1, tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)) }
+        Self {
+            rows: 1,
+            cols: len,
+            tile_rows: 1,
+            tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)),
+        }
     }
 
     /// Tiles that load at most `LOAD_BYTES` and whose rows fit a slab.
     pub(super) fn of_grid(grid: &Grid) -> Self {
         let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
-        let values = if grid.transposed { loadable } else { loadable.min(2 * SLAB_VALUES) };
+        let values = if grid.transposed {
+            loadable
+        } else {
+            loadable.min(2 * SLAB_VALUES)
+        };
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
-        let tile_cols = if grid.cols <= widest { grid.cols } else { round_down(widest, grid.col_align) };
-        let tallest = if grid.transposed { TILE_ROWS } else { usize::MAX };
-        let tile_rows = round_down((values / tile_cols.max(1)).min(tallest), grid.row_align).min(grid.rows);
-        Self { rows: grid.rows, cols: grid.cols, tile_rows: tile_rows.max(1), tile_cols: tile_cols.max(1) }
+        let tile_cols = if grid.cols <= widest {
+            grid.cols
+        } else {
+            round_down(widest, grid.col_align)
+        };
+        let tallest = if grid.transposed {
+            TILE_ROWS
+        } else {
+            usize::MAX
+        };
+        let tile_rows =
+            round_down((values / tile_cols.max(1)).min(tallest), grid.row_align).min(grid.rows);
+        Self {
+            rows: grid.rows,
+            cols: grid.cols,
+            tile_rows: tile_rows.max(1),
+            tile_cols: tile_cols.max(1),
+        }
     }
 
     /// Number of tiles.
@@ -222,8 +289,14 @@ impl Cut {
     pub(super) fn tile(&self, i: usize) -> Tile {
         let across = self.across();
         let (row, col) = (i / across * self.tile_rows, i % across * self.tile_cols);
-        let (end_row, end_col) = ((row + self.tile_rows).min(self.rows), (col + self.tile_cols).min(self.cols));
-        Tile { rows: row..end_row, cols: col..end_col }
+        let (end_row, end_col) = (
+            (row + self.tile_rows).min(self.rows),
+            (col + self.tile_cols).min(self.cols),
+        );
+        Tile {
+            rows: row..end_row,
+            cols: col..end_col,
+        }
     }
 }
 
@@ -237,8 +310,14 @@ fn unique(drafts: &[Draft<'_>]) -> Result<()> {
     for d in drafts {
         let this: (Dtype, &[usize]) = (d.dtype, &d.shape);
         if let Some((dtype, shape)) = seen.insert(d.name.as_str(), this) {
-            let what = format!("the output would have it twice, as {dtype} {shape:?} and as {} {:?}", d.dtype, d.shape);
-            return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", d.name)));
+            let what = format!(
+                "the output would have it twice, as {dtype} {shape:?} and as {} {:?}",
+                d.dtype, d.shape
+            );
+            return Err(AnamnesisError::parse(format!(
+                "tensor `{}`: {what}",
+                d.name
+            )));
         }
     }
     Ok(())

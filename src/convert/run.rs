@@ -22,7 +22,13 @@ pub(super) fn run(
     options: &RememberOptions,
     done: &AtomicU64,
 ) -> Result<()> {
-    run_jobs(plan, plan.first_job[outputs.start]..plan.first_job[outputs.end], sink, options, done)?;
+    run_jobs(
+        plan,
+        plan.first_job[outputs.start]..plan.first_job[outputs.end],
+        sink,
+        options,
+        done,
+    )?;
     check(&plan.outputs[outputs])
 }
 
@@ -47,18 +53,25 @@ pub(super) fn run_jobs(
     };
     thread::scope(|scope| -> Result<()> {
         for _ in 1..threads {
-            thread::Builder::new().name("anamnesis".to_owned()).spawn_scoped(scope, || shared.work())?;
+            thread::Builder::new()
+                .name("anamnesis".to_owned())
+                .spawn_scoped(scope, || shared.work())?;
         }
         shared.work();
         Ok(())
     })?;
-    let failed = shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let failed = shared
+        .failed
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Threads that the options ask for.
 pub(super) fn threads(options: &RememberOptions) -> usize {
-    options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
+    options
+        .threads
+        .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 struct Shared<'a> {
@@ -95,7 +108,11 @@ impl Shared<'_> {
             if job >= self.end || job >= self.stop_at.load(Ordering::Acquire) {
                 return;
             }
-            let result = self.options.cancel.check().and_then(|()| self.one(job, &mut worker));
+            let result = self
+                .options
+                .cancel
+                .check()
+                .and_then(|()| self.one(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
                 Err(error) => self.fail(job, error),
@@ -115,7 +132,10 @@ impl Shared<'_> {
         let done_bytes = self.done.fetch_add(written, Ordering::Relaxed) + written;
         if let Some(progress) = &self.options.progress {
             let total_bytes = self.plan.data_len;
-            progress(Progress { done_bytes, total_bytes });
+            progress(Progress {
+                done_bytes,
+                total_bytes,
+            });
         }
     }
 
@@ -144,14 +164,23 @@ impl Shared<'_> {
                 Ok(bytes.len() as u64)
             }
             Body::Stream(part) => {
-                part.stream(bytes, |at, piece| self.options.cancel.check().and_then(|()| self.put(output, at, piece)))?;
+                part.stream(bytes, |at, piece| {
+                    self.options
+                        .cancel
+                        .check()
+                        .and_then(|()| self.put(output, at, piece))
+                })?;
                 Ok(part.len)
             }
             Body::Gather(part, inner) => {
                 let size = (part.len as usize / (output.cut.rows * output.cut.cols).max(1)).max(1);
                 bytes.resize(tile.values() * size, 0);
                 part.gather_rows(*inner, tile.rows.clone(), bytes)?;
-                self.put(output, (tile.rows.start * output.cut.cols * size) as u64, bytes)?;
+                self.put(
+                    output,
+                    (tile.rows.start * output.cut.cols * size) as u64,
+                    bytes,
+                )?;
                 Ok(bytes.len() as u64)
             }
             #[cfg(feature = "lethe")]
@@ -183,7 +212,12 @@ impl Shared<'_> {
         (job, no): (usize, usize),
         worker: &mut Worker,
     ) -> Result<u64> {
-        let Worker { input, encoding: scratch, pieces, .. } = worker;
+        let Worker {
+            input,
+            encoding: scratch,
+            pieces,
+            ..
+        } = worker;
         pieces.clear();
         let (looks, level) = (encoding.looks(), self.options.level);
         if no < looks {
@@ -209,19 +243,34 @@ impl Shared<'_> {
             return Ok(written);
         }
         for tile in tiles {
-            encoding.run(tile, survey, input, scratch, level, &mut |part, at, bytes| {
-                pieces.add(part, at, bytes);
-                Ok(())
-            })?;
+            encoding.run(
+                tile,
+                survey,
+                input,
+                scratch,
+                level,
+                &mut |part, at, bytes| {
+                    pieces.add(part, at, bytes);
+                    Ok(())
+                },
+            )?;
         }
         pieces.flush(write)?;
         Ok(written)
     }
 
     /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
-    fn write(&self, output: &Output<'_>, tile: &Tile, rows: std::ops::Range<usize>, bytes: &[u8]) -> Result<()> {
+    fn write(
+        &self,
+        output: &Output<'_>,
+        tile: &Tile,
+        rows: std::ops::Range<usize>,
+        bytes: &[u8],
+    ) -> Result<()> {
         let size = output.target.byte_size();
-        let at = |row: usize| ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64;
+        let at = |row: usize| {
+            ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64
+        };
         if tile.cols.len() == output.cut.cols || rows.len() == 1 {
             return self.put(output, at(rows.start), bytes);
         }
@@ -243,9 +292,14 @@ impl Shared<'_> {
 /// Writes the checksums, once all data is written.
 pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     for output in &plan.outputs {
-        let Some((sum, patch)) = &output.sums.output else { continue };
+        let Some((sum, patch)) = &output.sums.output else {
+            continue;
+        };
         let crc = sum.total(patch.before).to_le_bytes();
-        patch.places.iter().try_for_each(|&place| sink.write_at(output.file, place, &crc))?;
+        patch
+            .places
+            .iter()
+            .try_for_each(|&place| sink.write_at(output.file, place, &crc))?;
     }
     Ok(())
 }

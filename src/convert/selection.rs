@@ -13,8 +13,16 @@ pub(crate) struct Selection {
 impl Selection {
     /// Patterns with `*` and `?`, or `re:` and an expression.
     pub(crate) fn new(include: &[String], exclude: &[String]) -> Result<Self> {
-        let compile = |patterns: &[String]| patterns.iter().map(|p| crate::config::pattern(p)).collect::<Result<_>>();
-        Ok(Self { include: compile(include)?, exclude: compile(exclude)? })
+        let compile = |patterns: &[String]| {
+            patterns
+                .iter()
+                .map(|p| crate::config::pattern(p))
+                .collect::<Result<_>>()
+        };
+        Ok(Self {
+            include: compile(include)?,
+            exclude: compile(exclude)?,
+        })
     }
 
     /// Whether `name` is wanted.

@@ -38,7 +38,12 @@ pub(super) struct News<'a> {
 
 /// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. What was left
 /// out for a reason is said.
-pub(super) fn copy(from: &Path, to: &Path, news: &News<'_>, outputs: &[&Path]) -> Result<Vec<String>> {
+pub(super) fn copy(
+    from: &Path,
+    to: &Path,
+    news: &News<'_>,
+    outputs: &[&Path],
+) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     let walk = Walk {
         from: from.to_path_buf(),
@@ -83,10 +88,17 @@ impl Walk<'_> {
         }
         entries.sort();
         for path in entries {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            let Ok(kind) = path.symlink_metadata() else { continue };
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                continue;
+            };
+            let Ok(kind) = path.symlink_metadata() else {
+                continue;
+            };
             if kind.is_dir() {
-                if depth < MAX_DEPTH && !SKIPPED.contains(&name) && !self.outputs.contains(&real(&path)) {
+                if depth < MAX_DEPTH
+                    && !SKIPPED.contains(&name)
+                    && !self.outputs.contains(&real(&path))
+                {
                     self.copy(&path, &to.join(name), depth + 1, notes)?;
                 }
             } else if self.is_left_out(name) {
@@ -118,7 +130,11 @@ impl Walk<'_> {
     /// Whether a file is in the input, or in the store of the cache that the input's links lead into.
     fn is_ours(&self, path: &Path) -> bool {
         let file = real(path);
-        let store = self.root.parent().and_then(Path::parent).map(|repository| repository.join("blobs"));
+        let store = self
+            .root
+            .parent()
+            .and_then(Path::parent)
+            .map(|repository| repository.join("blobs"));
         file.starts_with(&self.root) || store.is_some_and(|store| file.starts_with(store))
     }
 
@@ -129,10 +145,16 @@ impl Walk<'_> {
             let _ = std::fs::remove_file(&target);
             // Other configs do not have the key, and who reads them may not expect it.
             let is_main = name == "config.json";
-            let (dtype, quantization) =
-                (self.news.dtype.filter(|_| is_main), self.news.quantization.filter(|_| is_main));
+            let (dtype, quantization) = (
+                self.news.dtype.filter(|_| is_main),
+                self.news.quantization.filter(|_| is_main),
+            );
             let is_config = depth == 0 && CONFIGS.contains(&name);
-            let text = if is_config { read_small(path, &Budget::unbounded()).ok().flatten() } else { None };
+            let text = if is_config {
+                read_small(path, &Budget::unbounded()).ok().flatten()
+            } else {
+                None
+            };
             let text = text.and_then(|text| String::from_utf8(text).ok());
             match text.and_then(|text| edited(&text, dtype, quantization)) {
                 Some(text) => std::fs::write(&target, text),
@@ -144,16 +166,28 @@ impl Walk<'_> {
 }
 
 /// A config that says nothing of the input's quantization any more.
-fn edited(json: &str, dtype: Option<TargetDtype>, quantization: Option<&(Vec<&'static str>, Value)>) -> Option<String> {
+fn edited(
+    json: &str,
+    dtype: Option<TargetDtype>,
+    quantization: Option<&(Vec<&'static str>, Value)>,
+) -> Option<String> {
     let dtype = dtype.map(TargetDtype::torch_name);
-    let entries = quantization.into_iter().flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
+    let entries = quantization
+        .into_iter()
+        .flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
     edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
 }
 
 /// Writes the index of a model in several files.
-pub(super) fn write_index(path: &Path, weight_map: &BTreeMap<&str, &str>, total_size: u64) -> Result<()> {
-    let index = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
-    let mut json = serde_json::to_vec_pretty(&index).map_err(|e| AnamnesisError::parse(e.to_string()))?;
+pub(super) fn write_index(
+    path: &Path,
+    weight_map: &BTreeMap<&str, &str>,
+    total_size: u64,
+) -> Result<()> {
+    let index =
+        serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
+    let mut json =
+        serde_json::to_vec_pretty(&index).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     json.push(b'\n');
     std::fs::write(path, json).map_err(|e| AnamnesisError::io_at(path, &e))
 }

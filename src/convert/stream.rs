@@ -97,8 +97,22 @@ impl ParsedModel {
     ) -> Result<Report> {
         let (plan, options) = self.plan(options.into())?;
         let mut stream = Stream::new(&plan, &options, self);
-        for (i, Output { name, shape, dtype, .. }) in plan.outputs.iter().enumerate() {
-            stream.pieces(i, PIECE, |at, bytes| take(Panel { name, shape, dtype: *dtype, at, bytes }))?;
+        for (
+            i,
+            Output {
+                name, shape, dtype, ..
+            },
+        ) in plan.outputs.iter().enumerate()
+        {
+            stream.pieces(i, PIECE, |at, bytes| {
+                take(Panel {
+                    name,
+                    shape,
+                    dtype: *dtype,
+                    at,
+                    bytes,
+                })
+            })?;
         }
         Ok(plan.report)
     }
@@ -117,10 +131,16 @@ impl ParsedModel {
     ///
     /// # Errors
     /// As there, and the writer's own; then it has got a part of the file.
-    pub fn remember_to_writer(&self, mut writer: impl Write, options: impl Into<RememberOptions>) -> Result<Report> {
+    pub fn remember_to_writer(
+        &self,
+        mut writer: impl Write,
+        options: impl Into<RememberOptions>,
+    ) -> Result<Report> {
         let (plan, options) = self.plan(options.into())?;
         let pieces = plan.files.iter().flat_map(|file| &file.pieces);
-        pieces.into_iter().try_for_each(|(_, piece)| writer.write_all(piece))?;
+        pieces
+            .into_iter()
+            .try_for_each(|(_, piece)| writer.write_all(piece))?;
         let mut order: Vec<usize> = plan.all().collect();
         order.sort_by_key(|&i| plan.outputs[i].offset);
         let mut stream = Stream::new(&plan, &options, self);
@@ -133,7 +153,10 @@ impl ParsedModel {
 
     /// Plans one safetensors file.
     fn plan(&self, run: RememberOptions) -> Result<(Plan<'_>, RememberOptions)> {
-        let options = ConvertOptions { single_file: true, ..run.into() };
+        let options = ConvertOptions {
+            single_file: true,
+            ..run.into()
+        };
         let super::Recovery { plan, options, .. } = self.recovery(options)?;
         Ok((plan, options.run))
     }
@@ -163,22 +186,41 @@ impl Sink for Window {
 
 impl<'a, 'm> Stream<'a, 'm> {
     fn new(plan: &'a Plan<'m>, options: &'a RememberOptions, model: &'m ParsedModel) -> Self {
-        let window = Window { start: 0, bytes: Mutex::default() };
-        Self { plan, options, model, done: AtomicU64::new(0), window }
+        let window = Window {
+            start: 0,
+            bytes: Mutex::default(),
+        };
+        Self {
+            plan,
+            options,
+            model,
+            done: AtomicU64::new(0),
+            window,
+        }
     }
 
     /// Makes output `i`, and passes it on in pieces with their places: of at most `most` bytes for each thread, or of
     /// as few rows as can be made at once. A piece that is all of it has been checked.
-    fn pieces(&mut self, i: usize, most: u64, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    fn pieces(
+        &mut self,
+        i: usize,
+        most: u64,
+        mut take: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let output = &self.plan.outputs[i];
         let (tiles, threads) = (output.cut.tiles(), run::threads(self.options));
         // As many tiles as make whole rows.
-        let step = if output.cut.rows == 1 { 1 } else { output.cut.across() };
+        let step = if output.cut.rows == 1 {
+            1
+        } else {
+            output.cut.across()
+        };
         let most = most.saturating_mul(threads as u64);
         let mut no = 0;
         while no < tiles {
             let (start, mut end) = (output.start_of(no), no + step);
-            let fits = |end: usize| output.start_of(end) - start <= most || end - no <= step * threads;
+            let fits =
+                |end: usize| output.start_of(end) - start <= most || end - no <= step * threads;
             while end < tiles && fits(end + step) {
                 end += step;
             }
@@ -186,7 +228,13 @@ impl<'a, 'm> Stream<'a, 'm> {
             if end == tiles {
                 run::check(std::slice::from_ref(output))?;
             }
-            take(start, self.window.bytes.get_mut().unwrap_or_else(PoisonError::into_inner))?;
+            take(
+                start,
+                self.window
+                    .bytes
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner),
+            )?;
             no = end;
         }
         Ok(())
@@ -196,11 +244,16 @@ impl<'a, 'm> Stream<'a, 'm> {
     fn make(&mut self, i: usize, jobs: std::ops::Range<usize>) -> Result<()> {
         let output = &self.plan.outputs[i];
         let (start, end) = (output.start_of(jobs.start), output.start_of(jobs.end));
-        let bytes = self.window.bytes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self
+            .window
+            .bytes
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         if bytes.capacity() as u64 >= end - start {
             bytes.resize((end - start) as usize, 0);
         } else {
-            Budget::new(&self.model.limits).alloc(end - start, format_args!("tensor `{}`", output.name))?;
+            Budget::new(&self.model.limits)
+                .alloc(end - start, format_args!("tensor `{}`", output.name))?;
             *bytes = Vec::new();
             *bytes = zeroed(end - start, "a tensor")?;
         }
@@ -218,7 +271,10 @@ impl Output<'_> {
         if no >= self.cut.tiles() {
             return len;
         }
-        let (tile, values) = (self.cut.tile(no), self.cut.rows as u64 * self.cut.cols as u64);
+        let (tile, values) = (
+            self.cut.tile(no),
+            self.cut.rows as u64 * self.cut.cols as u64,
+        );
         let value = tile.rows.start as u64 * self.cut.cols as u64 + tile.cols.start as u64;
         value * (len / values.max(1))
     }

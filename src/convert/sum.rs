@@ -33,7 +33,10 @@ impl Sum {
     /// CRC-32 of `before` (length and sum) and all the pieces.
     pub(super) fn total(&self, before: (u64, u32)) -> u32 {
         let pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pieces.values().fold(before, |all, &piece| (all.0 + piece.0, join(all, piece))).1
+        pieces
+            .values()
+            .fold(before, |all, &piece| (all.0 + piece.0, join(all, piece)))
+            .1
     }
 }
 
@@ -48,7 +51,10 @@ pub(super) struct Sums {
 
 impl Sums {
     pub(super) fn new(patch: Option<Patch>) -> Self {
-        Self { input: Sum::default(), output: patch.map(|patch| (Sum::default(), patch)) }
+        Self {
+            input: Sum::default(),
+            output: patch.map(|patch| (Sum::default(), patch)),
+        }
     }
 }
 
@@ -69,14 +75,22 @@ mod tests {
         for step in [1usize, 3, 7, 11] {
             let sum = Sum::default();
             let pieces: Vec<_> = bytes[10..].chunks(33).enumerate().collect();
-            let mut order: Vec<usize> = (0..pieces.len()).map(|i| i * step % pieces.len()).collect();
+            let mut order: Vec<usize> =
+                (0..pieces.len()).map(|i| i * step % pieces.len()).collect();
             order.sort_unstable();
             order.dedup();
             order.reverse();
-            for i in order.iter().copied().chain((0..pieces.len()).filter(|i| !order.contains(i))) {
+            for i in order
+                .iter()
+                .copied()
+                .chain((0..pieces.len()).filter(|i| !order.contains(i)))
+            {
                 sum.add(pieces[i].0 as u64 * 33, pieces[i].1);
             }
-            assert_eq!(sum.total((10, crc32fast::hash(&bytes[..10]))), crc32fast::hash(&bytes));
+            assert_eq!(
+                sum.total((10, crc32fast::hash(&bytes[..10]))),
+                crc32fast::hash(&bytes)
+            );
             assert_eq!(sum.0.lock().unwrap().len(), 1);
         }
     }

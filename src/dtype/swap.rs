@@ -10,7 +10,9 @@ impl Dtype {
     fn words(self) -> Option<&'static [(usize, usize)]> {
         match self {
             Self::Bool | Self::U8 | Self::I8 | Self::MXFP4 | Self::NVFP4 => Some(&[]),
-            Self::U16 | Self::I16 | Self::F16 | Self::BF16 | Self::Q4_0 | Self::Q8_0 => Some(&[(0, 2)]),
+            Self::U16 | Self::I16 | Self::F16 | Self::BF16 | Self::Q4_0 | Self::Q8_0 => {
+                Some(&[(0, 2)])
+            }
             Self::U32 | Self::I32 | Self::F32 => Some(&[(0, 4)]),
             Self::C64 => Some(&[(0, 4), (4, 4)]),
             Self::U64 | Self::I64 | Self::F64 => Some(&[(0, 8)]),
@@ -28,9 +30,13 @@ impl Dtype {
     /// Turns the numbers in whole blocks (or elements) round. What is not a whole block, or has no layout for
     /// it, stays; callers have asked [`can_swap`](Self::can_swap).
     pub(crate) fn swap_bytes(self, bytes: &mut [u8]) {
-        let (Some(words), Some(size)) = (self.words(), self.type_size()) else { return };
+        let (Some(words), Some(size)) = (self.words(), self.type_size()) else {
+            return;
+        };
         for block in bytes.chunks_exact_mut(size) {
-            words.iter().for_each(|&(at, width)| block[at..at + width].reverse());
+            words
+                .iter()
+                .for_each(|&(at, width)| block[at..at + width].reverse());
         }
     }
 }

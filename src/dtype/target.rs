@@ -41,7 +41,9 @@ impl TargetDtype {
 impl TargetDtype {
     /// The target that is `dtype`.
     pub(crate) fn of(dtype: Dtype) -> Option<Self> {
-        [Self::BF16, Self::F32, Self::F16].into_iter().find(|target| target.dtype() == dtype)
+        [Self::BF16, Self::F32, Self::F16]
+            .into_iter()
+            .find(|target| target.dtype() == dtype)
     }
 
     /// What torch calls it.
@@ -65,7 +67,11 @@ impl FromStr for TargetDtype {
 
     fn from_str(text: &str) -> Result<Self> {
         let all = [Self::BF16, Self::F32, Self::F16];
-        let found = all.into_iter().find(|d| d.dtype().name().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| AnamnesisError::unsupported(text, "supported target dtypes: bf16, f32, f16"))
+        let found = all
+            .into_iter()
+            .find(|d| d.dtype().name().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| {
+            AnamnesisError::unsupported(text, "supported target dtypes: bf16, f32, f16")
+        })
     }
 }

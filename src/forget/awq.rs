@@ -43,11 +43,22 @@ impl Method for Awq {
             dtype,
             shape: shape.to_vec(),
         };
-        let matrix = |part, form, cols| Place { part, form, bits, rows, cols };
+        let matrix = |part, form, cols| Place {
+            part,
+            form,
+            bits,
+            rows,
+            cols,
+        };
         let interleaved = Form::Packed(Packing::Interleaved);
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer { rule: Rule::Awq, bits, group, dtype: weight.dtype },
+            quantizer: Quantizer {
+                rule: Rule::Awq,
+                bits,
+                group,
+                dtype: weight.dtype,
+            },
             stored: vec![
                 stored("qweight", Dtype::I32, [cols, rows / PER_WORD]),
                 stored("qzeros", Dtype::I32, [groups, rows / PER_WORD]),
@@ -55,7 +66,14 @@ impl Method for Awq {
             ],
             codes: matrix(0, interleaved, cols),
             offsets: Some(matrix(1, interleaved, groups)),
-            scales: matrix(2, Form::Floats { dtype: TargetDtype::F16, turned: true }, groups),
+            scales: matrix(
+                2,
+                Form::Floats {
+                    dtype: TargetDtype::F16,
+                    turned: true,
+                },
+                groups,
+            ),
             row_align: PER_WORD,
             index: None,
             constant: None,
@@ -63,7 +81,11 @@ impl Method for Awq {
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
-        let skipped = if skipped.is_empty() { Value::Null } else { json!(skipped) };
+        let skipped = if skipped.is_empty() {
+            Value::Null
+        } else {
+            json!(skipped)
+        };
         Some(json!({
             "quant_method": "awq",
             "zero_point": true,

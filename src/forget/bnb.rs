@@ -12,7 +12,9 @@ use serde_json::json;
 use super::rows::grid_of_runs;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
-use crate::lethe::bnb::{FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels};
+use crate::lethe::bnb::{
+    FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels,
+};
 use crate::lethe::codebook::Levels;
 use crate::lethe::int8;
 use crate::remember::bnb::{Int8Rows, nested_absmax};
@@ -52,7 +54,10 @@ impl Codes {
     fn tables(self) -> &'static Tables {
         static TABLES: [OnceLock<Tables>; 2] = [const { OnceLock::new() }; 2];
         let codebook = self.codebook();
-        TABLES[self as usize].get_or_init(|| Tables { levels: levels(codebook), pairs: Pairs::new(codebook, true) })
+        TABLES[self as usize].get_or_init(|| Tables {
+            levels: levels(codebook),
+            pairs: Pairs::new(codebook, true),
+        })
     }
 }
 
@@ -74,7 +79,10 @@ pub(crate) struct Bnb4 {
 impl Method for Bnb4 {
     fn objection(&self, weight: &Weight<'_>) -> Option<String> {
         if !BLOCKS.contains(&self.block) {
-            return Some(format!("bitsandbytes has no blocks of {} values", self.block));
+            return Some(format!(
+                "bitsandbytes has no blocks of {} values",
+                self.block
+            ));
         }
         not_linear(weight)
     }
@@ -103,7 +111,10 @@ fn not_linear(weight: &Weight<'_>) -> Option<String> {
     match weight.shape {
         [rows, cols] if rows * cols > 0 => None,
         [_, _] => Some("it has no values".to_owned()),
-        shape => Some(format!("it has {} dimensions, and weights of linear layers have 2", shape.len())),
+        shape => Some(format!(
+            "it has {} dimensions, and weights of linear layers have 2",
+            shape.len()
+        )),
     }
 }
 
@@ -157,13 +168,19 @@ impl FourBit {
     /// The JSON of `quant_state`, as Python's `json.dumps` has it. An offset that comes later is left room for:
     /// JSON may end in blanks.
     fn state(&self, offset: Option<f32>) -> Vec<u8> {
-        let (kind, block, dtype) = (self.method.codes.name(), self.method.block, self.dtype.torch_name());
+        let (kind, block, dtype) = (
+            self.method.codes.name(),
+            self.method.block,
+            self.dtype.torch_name(),
+        );
         let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
         let shape = shape.join(", ");
-        let mut text =
-            format!(r#"{{"quant_type": "{kind}", "blocksize": {block}, "dtype": "{dtype}", "shape": [{shape}]"#);
+        let mut text = format!(
+            r#"{{"quant_type": "{kind}", "blocksize": {block}, "dtype": "{dtype}", "shape": [{shape}]"#
+        );
         if self.method.double {
-            let nested = r#", "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": "#;
+            let nested =
+                r#", "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": "#;
             text += nested;
             let end = text.len() + LONGEST_FLOAT + 1;
             text += &python_float(offset.unwrap_or(0.0));
@@ -192,7 +209,9 @@ fn python_float(x: f32) -> String {
     match text.split_once('e') {
         None => text,
         Some((digits, exponent)) => {
-            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+            let (sign, exponent) = exponent
+                .strip_prefix('-')
+                .map_or(('+', exponent), |exponent| ('-', exponent));
             format!("{digits}e{sign}{exponent:0>2}")
         }
     }
@@ -203,8 +222,16 @@ impl Encode for FourBit {
         let n = self.rows * self.cols;
         let blocks = n.div_ceil(self.method.block);
         let state = format!(".quant_state.bitsandbytes__{}", self.method.codes.name());
-        let stored = |suffix: &str, dtype, shape| Stored { name: format!("{}{suffix}", self.name), dtype, shape };
-        let scales = if self.method.double { Dtype::U8 } else { Dtype::F32 };
+        let stored = |suffix: &str, dtype, shape| Stored {
+            name: format!("{}{suffix}", self.name),
+            dtype,
+            shape,
+        };
+        let scales = if self.method.double {
+            Dtype::U8
+        } else {
+            Dtype::F32
+        };
         let mut all = vec![
             stored("", Dtype::U8, vec![n.div_ceil(2), 1]),
             stored(".absmax", scales, vec![blocks]),
@@ -212,7 +239,11 @@ impl Encode for FourBit {
             stored(&state, Dtype::U8, vec![self.state(None).len()]),
         ];
         if self.method.double {
-            all.push(stored(".nested_absmax", Dtype::F32, vec![blocks.div_ceil(NESTED_BLOCK)]));
+            all.push(stored(
+                ".nested_absmax",
+                Dtype::F32,
+                vec![blocks.div_ceil(NESTED_BLOCK)],
+            ));
             all.push(stored(".nested_quant_map", Dtype::F32, vec![256]));
         }
         all
@@ -225,18 +256,31 @@ impl Encode for FourBit {
     }
 
     fn survey(&self) -> Option<Survey> {
-        self.method.double.then_some(Survey::MeanOfMax(self.method.block))
+        self.method
+            .double
+            .then_some(Survey::MeanOfMax(self.method.block))
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let &Bnb4 { codes: kind, block, double, .. } = &self.method;
+        let &Bnb4 {
+            codes: kind,
+            block,
+            double,
+            ..
+        } = &self.method;
         let (tables, offset) = (kind.tables(), values.survey as f32);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         let (mut inner, mut outer) = (Vec::new(), Vec::new());
         for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
-            tables.levels.encode(&values.values[run.clone()], block, values.level, &mut codes, &mut scales);
+            tables.levels.encode(
+                &values.values[run.clone()],
+                block,
+                values.level,
+                &mut codes,
+                &mut scales,
+            );
             put(WEIGHT, start as u64 / 2, &codes)?;
             let first = start / block;
             if double {
@@ -244,16 +288,38 @@ impl Encode for FourBit {
                 outer.clear();
                 encode_nested(&scales, offset, &mut inner, &mut outer);
                 put(ABSMAX, first as u64, &inner)?;
-                put(NESTED_ABSMAX, (first / NESTED_BLOCK * 4) as u64, bytemuck::cast_slice(&outer))?;
+                put(
+                    NESTED_ABSMAX,
+                    (first / NESTED_BLOCK * 4) as u64,
+                    bytemuck::cast_slice(&outer),
+                )?;
                 scales.clear();
-                nested_absmax(&inner, 0..inner.len(), dynamic_map(), &outer, NESTED_BLOCK, offset, &mut scales);
+                nested_absmax(
+                    &inner,
+                    0..inner.len(),
+                    dynamic_map(),
+                    &outer,
+                    NESTED_BLOCK,
+                    offset,
+                    &mut scales,
+                );
             } else {
                 put(ABSMAX, first as u64 * 4, bytemuck::cast_slice(&scales))?;
             }
-            let decoded = Blocks { pairs: &tables.pairs, bytes: &codes, start: 0, block, scales: &scales };
+            let decoded = Blocks {
+                pairs: &tables.pairs,
+                bytes: &codes,
+                start: 0,
+                block,
+                scales: &scales,
+            };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
-        if values.tile.is_first() { self.put_tables(offset, put) } else { Ok(()) }
+        if values.tile.is_first() {
+            self.put_tables(offset, put)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -267,7 +333,11 @@ impl Method for Int8 {
     }
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        Ok(Box::new(EightBit { name: weight.name.to_owned(), rows: weight.rows(), cols: weight.cols() }))
+        Ok(Box::new(EightBit {
+            name: weight.name.to_owned(),
+            rows: weight.rows(),
+            cols: weight.cols(),
+        }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
@@ -288,7 +358,11 @@ impl EightBit {
         match scales.iter().position(|scale| !scale.is_finite()) {
             None => Ok(()),
             Some(row) => {
-                let what = format!("tensor `{}`: row {} has values that F16 does not reach", self.name, first + row);
+                let what = format!(
+                    "tensor `{}`: row {} has values that F16 does not reach",
+                    self.name,
+                    first + row
+                );
                 Err(AnamnesisError::unsupported("BitsAndBytes INT8", what))
             }
         }
@@ -299,27 +373,61 @@ impl Encode for EightBit {
     fn stored(&self) -> Vec<Stored> {
         let base = base(&self.name).unwrap_or_default();
         vec![
-            Stored { name: self.name.clone(), dtype: Dtype::I8, shape: vec![self.rows, self.cols] },
-            Stored { name: format!("{base}SCB"), dtype: Dtype::F32, shape: vec![self.rows] },
-            Stored { name: format!("{base}weight_format"), dtype: Dtype::U8, shape: vec![] },
+            Stored {
+                name: self.name.clone(),
+                dtype: Dtype::I8,
+                shape: vec![self.rows, self.cols],
+            },
+            Stored {
+                name: format!("{base}SCB"),
+                dtype: Dtype::F32,
+                shape: vec![self.rows],
+            },
+            Stored {
+                name: format!("{base}weight_format"),
+                dtype: Dtype::U8,
+                shape: vec![],
+            },
         ]
     }
 
     fn grid(&self) -> Grid {
         let load_bits = 8.0 + 32.0 / self.cols.max(1) as f64;
         let (rows, cols) = (self.rows, self.cols);
-        Grid { rows, cols, row_align: 1, col_align: cols.max(1), load_bits, transposed: false }
+        Grid {
+            rows,
+            cols,
+            row_align: 1,
+            col_align: cols.max(1),
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (cols, first) = (self.cols, values.tile.rows.start);
-        let (mut codes, mut scales) = (vec![0; values.values.len()], vec![0.0; values.tile.rows.len()]);
+        let (mut codes, mut scales) = (
+            vec![0; values.values.len()],
+            vec![0.0; values.tile.rows.len()],
+        );
         int8::encode(values.values, cols, values.level, &mut codes, &mut scales);
         self.check(first, &scales)?;
         put(0, (first * cols) as u64, &codes)?;
         put(1, first as u64 * 4, bytemuck::cast_slice(&scales))?;
-        dispatch(values.level, &Int8Rows { codes: &codes, cols, scb: &scales }, Out::F32(back));
-        if values.tile.is_first() { put(2, 0, &[0]) } else { Ok(()) }
+        dispatch(
+            values.level,
+            &Int8Rows {
+                codes: &codes,
+                cols,
+                scb: &scales,
+            },
+            Out::F32(back),
+        );
+        if values.tile.is_first() {
+            put(2, 0, &[0])
+        } else {
+            Ok(())
+        }
     }
 }
 

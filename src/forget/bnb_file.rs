@@ -55,8 +55,14 @@ pub fn is_eligible_for_nf4(shape: &[usize]) -> bool {
 /// assert_eq!(anamnesis::classify_inputs(&[bias]).passthrough, 1);
 /// ```
 pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
-    let quantized = inputs.iter().filter(|input| is_eligible_for_nf4(input.shape)).count();
-    BnbNf4WriteStats { quantized, passthrough: inputs.len() - quantized }
+    let quantized = inputs
+        .iter()
+        .filter(|input| is_eligible_for_nf4(input.shape))
+        .count();
+    BnbNf4WriteStats {
+        quantized,
+        passthrough: inputs.len() - quantized,
+    }
 }
 
 /// Writes a safetensors file in which matrices are NF4 as bitsandbytes stores it, and other tensors BF16. The file
@@ -76,7 +82,10 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
 ///
 /// # Errors
 /// `Parse` or `Unsupported` that names the tensor, before anything is written; I/O.
-pub fn write_bnb_nf4_safetensors(inputs: &[BnbWriteInput<'_>], output: impl AsRef<Path>) -> Result<()> {
+pub fn write_bnb_nf4_safetensors(
+    inputs: &[BnbWriteInput<'_>],
+    output: impl AsRef<Path>,
+) -> Result<()> {
     let all = encoded(inputs)?;
     to_file(&borrowed(&all, inputs), output.as_ref())
 }
@@ -94,7 +103,11 @@ pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<V
 type Encoded = Vec<Option<Vec<(Stored, Vec<u8>)>>>;
 
 fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
-    let encode = |input: &BnbWriteInput<'_>| is_eligible_for_nf4(input.shape).then(|| encode(input)).transpose();
+    let encode = |input: &BnbWriteInput<'_>| {
+        is_eligible_for_nf4(input.shape)
+            .then(|| encode(input))
+            .transpose()
+    };
     inputs.iter().map(encode).collect()
 }
 
@@ -102,13 +115,29 @@ fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
 const TILE_VALUES: usize = 256 << 10;
 
 fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
-    let &BnbWriteInput { name, shape, bf16_data } = input;
+    let &BnbWriteInput {
+        name,
+        shape,
+        bf16_data,
+    } = input;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     if Dtype::BF16.byte_len(shape) != Some(bf16_data.len()) {
-        return Err(wrong(format!("{} bytes are not BF16 {shape:?}", bf16_data.len())));
+        return Err(wrong(format!(
+            "{} bytes are not BF16 {shape:?}",
+            bf16_data.len()
+        )));
     }
-    let method = Bnb4 { codes: Codes::Nf4, block: NF4_BLOCK_SIZE, double: false, compute: TargetDtype::BF16 };
-    let encoder = method.encoder(&Weight { name, shape, dtype: TargetDtype::BF16 })?;
+    let method = Bnb4 {
+        codes: Codes::Nf4,
+        block: NF4_BLOCK_SIZE,
+        double: false,
+        compute: TargetDtype::BF16,
+    };
+    let encoder = method.encoder(&Weight {
+        name,
+        shape,
+        dtype: TargetDtype::BF16,
+    })?;
     let zeros = |s: Stored| {
         let len = s.dtype.byte_len(&s.shape).unwrap_or(0);
         (s, vec![0; len])
@@ -118,13 +147,28 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
     let height = (TILE_VALUES / grid.cols).next_multiple_of(grid.row_align);
     for (i, bytes) in bf16_data.chunks(height.max(1) * grid.cols * 2).enumerate() {
         let first = i * height.max(1);
-        let tile = Tile { rows: first..first + bytes.len() / 2 / grid.cols, cols: 0..grid.cols };
+        let tile = Tile {
+            rows: first..first + bytes.len() / 2 / grid.cols,
+            cols: 0..grid.cols,
+        };
         let (mut values, mut back) = (vec![0.0; tile.values()], vec![0.0; tile.values()]);
-        dispatch(level, &Widen { dtype: Dtype::BF16, bytes }, Out::F32(&mut values));
+        dispatch(
+            level,
+            &Widen {
+                dtype: Dtype::BF16,
+                bytes,
+            },
+            Out::F32(&mut values),
+        );
         if let Some(x) = values.iter().find(|x| !x.is_finite()) {
             return Err(wrong(format!("it has a value {x}, which has no code")));
         }
-        let values = Values { tile: &tile, values: &values, survey: 0.0, level };
+        let values = Values {
+            tile: &tile,
+            values: &values,
+            survey: 0.0,
+            level,
+        };
         encoder.encode(&values, &mut back, &mut |i, at, bytes| {
             all[i].1[at as usize..][..bytes.len()].copy_from_slice(bytes);
             Ok(())
@@ -136,7 +180,12 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
 fn borrowed<'a>(all: &'a Encoded, inputs: &'a [BnbWriteInput<'a>]) -> Vec<WholeTensor<'a>> {
     let mut tensors = Vec::new();
     for (stored, input) in all.iter().zip(inputs) {
-        let plain = WholeTensor { name: input.name, shape: input.shape, dtype: Dtype::BF16, data: input.bf16_data };
+        let plain = WholeTensor {
+            name: input.name,
+            shape: input.shape,
+            dtype: Dtype::BF16,
+            data: input.bf16_data,
+        };
         match stored {
             None => tensors.push(plain),
             Some(all) => tensors.extend(all.iter().map(|(s, data)| WholeTensor {
@@ -158,34 +207,68 @@ mod tests {
     #[test]
     fn what_is_quantized() {
         assert!(is_eligible_for_nf4(&[2, 32]) && is_eligible_for_nf4(&[64, 1]));
-        assert!(!is_eligible_for_nf4(&[64]) && !is_eligible_for_nf4(&[2, 31]) && !is_eligible_for_nf4(&[0, 64]));
+        assert!(
+            !is_eligible_for_nf4(&[64])
+                && !is_eligible_for_nf4(&[2, 31])
+                && !is_eligible_for_nf4(&[0, 64])
+        );
         assert!(!is_eligible_for_nf4(&[usize::MAX, 64]));
     }
 
     /// A file that decodes, over more than one tile, under the names of its tensors.
     #[test]
     fn a_file_of_weights_and_others() {
-        let value = |i: usize| half::bf16::from_f32((i % 97) as f32 - 48.0).to_bits().to_le_bytes();
+        let value = |i: usize| {
+            half::bf16::from_f32((i % 97) as f32 - 48.0)
+                .to_bits()
+                .to_le_bytes()
+        };
         let weight: Vec<u8> = (0..700 * 480).flat_map(value).collect();
         let inputs = [
-            BnbWriteInput { name: "b.weight", shape: &[700, 480], bf16_data: &weight },
-            BnbWriteInput { name: "a.bias", shape: &[3], bf16_data: &weight[..6] },
+            BnbWriteInput {
+                name: "b.weight",
+                shape: &[700, 480],
+                bf16_data: &weight,
+            },
+            BnbWriteInput {
+                name: "a.bias",
+                shape: &[3],
+                bf16_data: &weight[..6],
+            },
         ];
-        assert_eq!(classify_inputs(&inputs), BnbNf4WriteStats { quantized: 1, passthrough: 1 });
+        assert_eq!(
+            classify_inputs(&inputs),
+            BnbNf4WriteStats {
+                quantized: 1,
+                passthrough: 1
+            }
+        );
         let bytes = write_bnb_nf4_safetensors_bytes(&inputs).unwrap();
         let model = crate::parse_bytes(bytes.clone()).unwrap();
         let names: Vec<_> = model.tensors().map(|t| t.name().to_owned()).collect();
-        assert!(names.contains(&"b.weight.quant_state.bitsandbytes__nf4".to_owned()), "{names:?}");
+        assert!(
+            names.contains(&"b.weight.quant_state.bitsandbytes__nf4".to_owned()),
+            "{names:?}"
+        );
         let out = crate::parse_bytes(model.remember_to_bytes(TargetDtype::BF16).unwrap()).unwrap();
-        let found: Vec<_> = out.tensors().map(|t| (t.name().to_owned(), t.shape().to_vec())).collect();
+        let found: Vec<_> = out
+            .tensors()
+            .map(|t| (t.name().to_owned(), t.shape().to_vec()))
+            .collect();
         assert_eq!(found.len(), 2);
-        assert!(found.contains(&("b.weight".to_owned(), vec![700, 480])), "{found:?}");
+        assert!(
+            found.contains(&("b.weight".to_owned(), vec![700, 480])),
+            "{found:?}"
+        );
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         write_bnb_nf4_safetensors(&inputs, &path).unwrap();
         assert_eq!(std::fs::read(path).unwrap(), bytes);
         assert!(write_bnb_nf4_safetensors_bytes(&[inputs[1], inputs[1]]).is_err());
-        let short = BnbWriteInput { bf16_data: &weight[2..], ..inputs[0] };
+        let short = BnbWriteInput {
+            bf16_data: &weight[2..],
+            ..inputs[0]
+        };
         assert!(write_bnb_nf4_safetensors_bytes(&[short]).is_err());
     }
 }

@@ -51,16 +51,24 @@ pub(crate) fn choose(
     match forget.scheme.method(to) {
         Some((method, scope)) => {
             let label = forget.scheme.to_string();
-            let choice = |subject: &Subject<'_>| match wishes.objection(subject, |name| names::objection(name, scope)) {
+            let choice = |subject: &Subject<'_>| match wishes
+                .objection(subject, |name| names::objection(name, scope))
+            {
                 Some(reason) => Choice::Keep(reason),
                 None => encode(&method, &label, subject),
             };
-            Ok(Choices { all: subjects.iter().map(choice).collect(), notes: vec![] })
+            Ok(Choices {
+                all: subjects.iter().map(choice).collect(),
+                notes: vec![],
+            })
         }
         #[cfg(feature = "gguf")]
         None => super::gguf::choose(model, subjects, forget, &wishes),
         #[cfg(not(feature = "gguf"))]
-        None => Err(AnamnesisError::unsupported("encoding", format!("{} tensors of no scheme", model.tensors.len()))),
+        None => Err(AnamnesisError::unsupported(
+            "encoding",
+            format!("{} tensors of no scheme", model.tensors.len()),
+        )),
     }
 }
 
@@ -70,7 +78,10 @@ pub(super) fn encode(method: &Arc<dyn Method>, label: &str, subject: &Subject<'_
     let nothing = nothing.then(|| "it is empty".to_owned());
     match nothing.or_else(|| method.objection(&subject.weight)) {
         Some(reason) => Choice::Keep(reason),
-        None => Choice::Encode { method: method.clone(), label: label.to_owned() },
+        None => Choice::Encode {
+            method: method.clone(),
+            label: label.to_owned(),
+        },
     }
 }
 
@@ -92,7 +103,11 @@ impl Wishes {
     fn new(forget: &Forget) -> Result<Self> {
         let selection = Selection::new(&forget.include, &forget.exclude)?;
         let like = forget.like.as_deref().map(names_of_quantized).transpose()?;
-        Ok(Self { selection, by_name: !forget.include.is_empty(), like })
+        Ok(Self {
+            selection,
+            by_name: !forget.include.is_empty(),
+            like,
+        })
     }
 
     /// Whether `subject` was asked for, so that what is done as a rule does not count.
@@ -109,7 +124,9 @@ impl Wishes {
     ) -> Option<String> {
         let is_float = subject.is_group || TargetDtype::of(subject.stored).is_some();
         match () {
-            () if !self.selection.has(subject.name) => Some("not among the tensors that were asked for".to_owned()),
+            () if !self.selection.has(subject.name) => {
+                Some("not among the tensors that were asked for".to_owned())
+            }
             () if self.like.as_ref().is_some_and(|like| !has(like, subject)) => {
                 Some("not quantized in the model that this one is to be like".to_owned())
             }
@@ -124,6 +141,7 @@ impl Wishes {
 fn names_of_quantized(path: &Path) -> Result<HashSet<String>> {
     let model = crate::parse(path)?;
     let resolution = model.resolve();
-    let quantized = |item: &Item<'_>| matches!(item, Item::Group(_)).then(|| item.name().to_owned());
+    let quantized =
+        |item: &Item<'_>| matches!(item, Item::Group(_)).then(|| item.name().to_owned());
     Ok(resolution.items.iter().filter_map(quantized).collect())
 }

@@ -27,18 +27,38 @@ pub(crate) struct CompressedTensors {
 
 impl CompressedTensors {
     /// Four bits, and what enters the layer as it is.
-    pub(crate) const W4A16: Self = Self { bits: 4, group: Some(128), symmetric: true, activations: false };
-    pub(crate) const W4A16_ASYM: Self = Self { symmetric: false, ..Self::W4A16 };
+    pub(crate) const W4A16: Self = Self {
+        bits: 4,
+        group: Some(128),
+        symmetric: true,
+        activations: false,
+    };
+    pub(crate) const W4A16_ASYM: Self = Self {
+        symmetric: false,
+        ..Self::W4A16
+    };
     /// Eight bits in channels.
-    pub(crate) const W8A16: Self = Self { bits: 8, group: None, symmetric: true, activations: false };
-    pub(crate) const W8A8: Self = Self { activations: true, ..Self::W8A16 };
+    pub(crate) const W8A16: Self = Self {
+        bits: 8,
+        group: None,
+        symmetric: true,
+        activations: false,
+    };
+    pub(crate) const W8A8: Self = Self {
+        activations: true,
+        ..Self::W8A16
+    };
 
     fn group_of(&self, weight: &Weight<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
     }
 
     fn format(&self) -> &'static str {
-        if self.activations { "int-quantized" } else { "pack-quantized" }
+        if self.activations {
+            "int-quantized"
+        } else {
+            "pack-quantized"
+        }
     }
 }
 
@@ -48,20 +68,44 @@ impl Method for CompressedTensors {
     }
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        let (rows, cols, bits, group) = (weight.rows(), weight.cols(), self.bits, self.group_of(weight));
-        let rule = Rule::CompressedTensors { symmetric: self.symmetric };
-        let matrix = |part, form, cols| Place { part, form, bits, rows, cols };
+        let (rows, cols, bits, group) = (
+            weight.rows(),
+            weight.cols(),
+            self.bits,
+            self.group_of(weight),
+        );
+        let rule = Rule::CompressedTensors {
+            symmetric: self.symmetric,
+        };
+        let matrix = |part, form, cols| Place {
+            part,
+            form,
+            bits,
+            rows,
+            cols,
+        };
         let stored = |end: &str, dtype, shape: &[usize]| Stored {
             name: format!("{}{end}", weight.name),
             dtype,
             shape: shape.to_vec(),
         };
-        let (groups, floats) = (cols / group, Form::Floats { dtype: weight.dtype, turned: false });
+        let (groups, floats) = (
+            cols / group,
+            Form::Floats {
+                dtype: weight.dtype,
+                turned: false,
+            },
+        );
         let scale = stored("_scale", weight.dtype.dtype(), &[rows, groups]);
         let zero = (!self.symmetric).then_some(2 + usize::from(!self.activations));
         let mut out = Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer { rule, bits, group, dtype: weight.dtype },
+            quantizer: Quantizer {
+                rule,
+                bits,
+                group,
+                dtype: weight.dtype,
+            },
             stored: vec![stored("", Dtype::I8, &[rows, cols]), scale.clone()],
             codes: matrix(0, Form::Bytes { flip: 0x80 }, cols),
             scales: matrix(1, floats, groups),
@@ -73,8 +117,18 @@ impl Method for CompressedTensors {
         if !self.activations {
             let words = (cols * bits).div_ceil(32);
             out.codes.form = Form::Packed(Packing::Along);
-            out.stored = vec![stored("_packed", Dtype::I32, &[rows, words]), scale, stored("_shape", Dtype::I64, &[2])];
-            out.constant = Some((2, [rows, cols].iter().flat_map(|&n| (n as u64).to_le_bytes()).collect()));
+            out.stored = vec![
+                stored("_packed", Dtype::I32, &[rows, words]),
+                scale,
+                stored("_shape", Dtype::I64, &[2]),
+            ];
+            out.constant = Some((
+                2,
+                [rows, cols]
+                    .iter()
+                    .flat_map(|&n| (n as u64).to_le_bytes())
+                    .collect(),
+            ));
         }
         if let Some(place) = &mut out.offsets {
             let name = "_zero_point";
@@ -83,7 +137,11 @@ impl Method for CompressedTensors {
             } else {
                 place.form = Form::Packed(Packing::DownTurned);
                 out.row_align = 32;
-                out.stored.push(stored(name, Dtype::I32, &[(rows * bits).div_ceil(32), groups]));
+                out.stored.push(stored(
+                    name,
+                    Dtype::I32,
+                    &[(rows * bits).div_ceil(32), groups],
+                ));
             }
         }
         Ok(Box::new(out))
@@ -101,7 +159,16 @@ impl Method for CompressedTensors {
             "symmetric": self.symmetric,
             "type": "int",
         });
-        let activations = if self.activations { activations } else { Value::Null };
-        Some(ct_config::config(self.format(), &weights, &activations, skipped))
+        let activations = if self.activations {
+            activations
+        } else {
+            Value::Null
+        };
+        Some(ct_config::config(
+            self.format(),
+            &weights,
+            &activations,
+            skipped,
+        ))
     }
 }

@@ -3,7 +3,12 @@
 use serde_json::{Value, json};
 
 /// The config of a model all of whose weights are in `format`, but for `ignore`.
-pub(super) fn config(format: &str, weights: &Value, activations: &Value, ignore: &[String]) -> Value {
+pub(super) fn config(
+    format: &str,
+    weights: &Value,
+    activations: &Value,
+    ignore: &[String],
+) -> Value {
     json!({
         "config_groups": {
             "group_0": {
@@ -28,7 +33,13 @@ pub(super) fn config(format: &str, weights: &Value, activations: &Value, ignore:
 }
 
 /// What it says of weights or activations that are floats. `more` is what only some have.
-pub(super) fn floats(bits: u32, strategy: &str, dynamic: bool, group: Option<usize>, more: Value) -> Value {
+pub(super) fn floats(
+    bits: u32,
+    strategy: &str,
+    dynamic: bool,
+    group: Option<usize>,
+    more: Value,
+) -> Value {
     let mut value = json!({
         "dynamic": dynamic,
         "group_size": group,

@@ -65,12 +65,20 @@ impl Fp8 {
             (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensors<f32>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensors<f16>>,
             (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensors<bf16>>,
-            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F32) => run::<ComfyKitchen<f32, E4M3>>,
-            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F16) => run::<ComfyKitchen<f16, E4M3>>,
-            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::BF16) => run::<ComfyKitchen<bf16, E4M3>>,
+            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F32) => {
+                run::<ComfyKitchen<f32, E4M3>>
+            }
+            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F16) => {
+                run::<ComfyKitchen<f16, E4M3>>
+            }
+            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::BF16) => {
+                run::<ComfyKitchen<bf16, E4M3>>
+            }
             (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F32) => run::<ComfyKitchen<f32, E5M2>>,
             (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F16) => run::<ComfyKitchen<f16, E5M2>>,
-            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::BF16) => run::<ComfyKitchen<bf16, E5M2>>,
+            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::BF16) => {
+                run::<ComfyKitchen<bf16, E5M2>>
+            }
         }
     }
 
@@ -83,11 +91,17 @@ impl Fp8 {
         let of_blocks: Vec<usize> = leading.iter().copied().chain(grid).collect();
         let name = |end: &str| format!("{}{end}", weight.name);
         match self.layout {
-            Fp8Layout::Transformers { powers, .. } => {
-                stored(name("_scale_inv"), if powers { Dtype::F8E8M0 } else { Dtype::F32 }, &of_blocks)
+            Fp8Layout::Transformers { powers, .. } => stored(
+                name("_scale_inv"),
+                if powers { Dtype::F8E8M0 } else { Dtype::F32 },
+                &of_blocks,
+            ),
+            Fp8Layout::CompressedTensors if self.is_whole() => {
+                stored(name("_scale"), weight.dtype.dtype(), &[1])
             }
-            Fp8Layout::CompressedTensors if self.is_whole() => stored(name("_scale"), weight.dtype.dtype(), &[1]),
-            Fp8Layout::CompressedTensors => stored(name("_scale"), weight.dtype.dtype(), &of_blocks),
+            Fp8Layout::CompressedTensors => {
+                stored(name("_scale"), weight.dtype.dtype(), &of_blocks)
+            }
             Fp8Layout::ComfyUi { .. } => stored(name("_scale"), Dtype::F32, &[]),
         }
     }
@@ -103,15 +117,23 @@ impl Fp8 {
 
     /// Why a stack or a matrix does not fit transformers' blocks.
     fn not_whole(&self, weight: &Weight<'_>, ragged: bool) -> Option<String> {
-        let [.., height, width] = *weight.shape else { return Some("it has one dimension".to_owned()) };
+        let [.., height, width] = *weight.shape else {
+            return Some("it has one dimension".to_owned());
+        };
         let stack = weight.shape.len() > 2;
         let [rows, cols] = self.block(weight);
         match self.granularity {
-            Granularity::Tensor if stack => Some("it is a stack, and one scale is for a matrix".to_owned()),
+            Granularity::Tensor if stack => {
+                Some("it is a stack, and one scale is for a matrix".to_owned())
+            }
             Granularity::Tensor => None,
             Granularity::Channel => Some("transformers has no scales of rows".to_owned()),
-            _ if (stack || !ragged) && (!height.is_multiple_of(rows) || !width.is_multiple_of(cols)) => {
-                Some(format!("its {height} × {width} are no whole blocks of {rows} × {cols}"))
+            _ if (stack || !ragged)
+                && (!height.is_multiple_of(rows) || !width.is_multiple_of(cols)) =>
+            {
+                Some(format!(
+                    "its {height} × {width} are no whole blocks of {rows} × {cols}"
+                ))
             }
             _ => None,
         }
@@ -123,24 +145,43 @@ impl Method for Fp8 {
         let shape = match self.layout {
             Fp8Layout::Transformers { ragged, .. } => self.not_whole(weight, ragged),
             Fp8Layout::CompressedTensors => no_matrix(weight, 1),
-            Fp8Layout::ComfyUi { .. } if !self.is_whole() => Some("ComfyUI has one scale for a tensor".to_owned()),
+            Fp8Layout::ComfyUi { .. } if !self.is_whole() => {
+                Some("ComfyUI has one scale for a tensor".to_owned())
+            }
             Fp8Layout::ComfyUi { .. } => no_matrix(weight, 1),
         };
         let cols = self.block(weight)[1];
         let long = !self.is_whole() && cols > LONGEST;
-        shape.or_else(|| long.then(|| format!("its {cols} values of a scale are more than {LONGEST}")))
+        shape.or_else(|| {
+            long.then(|| format!("its {cols} values of a scale are more than {LONGEST}"))
+        })
     }
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
         let block = self.block(weight);
-        let dtype = if self.layout == (Fp8Layout::ComfyUi { wide: true }) { Dtype::F8E5M2 } else { Dtype::F8E4M3 };
-        let mut parts = vec![stored(weight.name.to_owned(), dtype, weight.shape), self.scales(weight, block)];
+        let dtype = if self.layout == (Fp8Layout::ComfyUi { wide: true }) {
+            Dtype::F8E5M2
+        } else {
+            Dtype::F8E4M3
+        };
+        let mut parts = vec![
+            stored(weight.name.to_owned(), dtype, weight.shape),
+            self.scales(weight, block),
+        ];
         let description = self.description();
         let name = format!("{}.comfy_quant", weight.base());
         parts.extend(description.map(|text| stored(name, Dtype::U8, &[text.len()])));
         let (rows, cols) = (weight.rows(), weight.cols());
         let (run, whole) = (self.runner(weight.dtype), self.is_whole());
-        Ok(Box::new(Encoder { stored: parts, description, run, rows, cols, block, whole }))
+        Ok(Box::new(Encoder {
+            stored: parts,
+            description,
+            run,
+            rows,
+            cols,
+            block,
+            whole,
+        }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
@@ -166,14 +207,21 @@ impl Method for Fp8 {
             Fp8Layout::CompressedTensors => {
                 let token = ct::floats(8, "token", true, None, Value::Null);
                 let (weights, activations) = match (self.granularity, block) {
-                    (Granularity::Tensor, _) => (ct::floats(8, "tensor", false, None, Value::Null), token),
+                    (Granularity::Tensor, _) => {
+                        (ct::floats(8, "tensor", false, None, Value::Null), token)
+                    }
                     (_, None) => (ct::floats(8, "channel", false, None, Value::Null), token),
                     (_, Some(block)) => (
                         ct::floats(8, "block", false, None, json!({"block_structure": block})),
                         ct::floats(8, "group", true, Some(block[1]), Value::Null),
                     ),
                 };
-                Some(ct::config("float-quantized", &weights, &activations, skipped))
+                Some(ct::config(
+                    "float-quantized",
+                    &weights,
+                    &activations,
+                    skipped,
+                ))
             }
             Fp8Layout::ComfyUi { .. } => None,
         }
@@ -195,8 +243,30 @@ struct Job<'a> {
 type Runner = fn(Job<'_>);
 
 fn run<R: Recipe>(job: Job<'_>) {
-    let Job { values, width, block: [rows, cols], max, level, codes, back, scales } = job;
-    perform(level, &mut Blocks { values, width, rows, cols, max, codes, back, scales, recipe: PhantomData::<R> });
+    let Job {
+        values,
+        width,
+        block: [rows, cols],
+        max,
+        level,
+        codes,
+        back,
+        scales,
+    } = job;
+    perform(
+        level,
+        &mut Blocks {
+            values,
+            width,
+            rows,
+            cols,
+            max,
+            codes,
+            back,
+            scales,
+            recipe: PhantomData::<R>,
+        },
+    );
 }
 
 /// Encodes one weight.
@@ -218,7 +288,14 @@ impl Encode for Encoder {
 
     fn grid(&self) -> Grid {
         let [row_align, col_align] = if self.whole { [1, 1] } else { self.block };
-        Grid { rows: self.rows, cols: self.cols, row_align, col_align, load_bits: 8.0, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align,
+            col_align,
+            load_bits: 8.0,
+            transposed: false,
+        }
     }
 
     fn survey(&self) -> Option<Survey> {
@@ -226,27 +303,58 @@ impl Encode for Encoder {
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values { tile, values, survey, level } = *values;
+        let Values {
+            tile,
+            values,
+            survey,
+            level,
+        } = *values;
         let [rows, cols] = self.block;
         let width = tile.cols.len();
         let across = if self.whole { 1 } else { width.div_ceil(cols) };
         let mut codes = vec![0; values.len()];
-        let mut scales = vec![0.0; if self.whole { 1 } else { across * tile.rows.len().div_ceil(rows) }];
+        let mut scales = vec![
+            0.0;
+            if self.whole {
+                1
+            } else {
+                across * tile.rows.len().div_ceil(rows)
+            }
+        ];
         let max = self.whole.then_some(survey as f32);
-        let job = Job { values, width, block: self.block, max, level, codes: &mut codes, back, scales: &mut scales };
+        let job = Job {
+            values,
+            width,
+            block: self.block,
+            max,
+            level,
+            codes: &mut codes,
+            back,
+            scales: &mut scales,
+        };
         (self.run)(job);
-        Matrix { part: 0, stride: self.cols }.put(tile.rows.clone(), tile.cols.clone(), &codes, put)?;
+        Matrix {
+            part: 0,
+            stride: self.cols,
+        }
+        .put(tile.rows.clone(), tile.cols.clone(), &codes, put)?;
         let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
         let bytes = in_type(&scales, dtype);
         if !self.whole {
             let first = tile.cols.start / cols;
             let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
             let stride = self.cols.div_ceil(cols) * size;
-            return Matrix { part: 1, stride }.put(rows, first * size..(first + across) * size, &bytes, put);
+            return Matrix { part: 1, stride }.put(
+                rows,
+                first * size..(first + across) * size,
+                &bytes,
+                put,
+            );
         }
         if tile.is_first() {
             put(1, 0, &bytes)?;
-            self.description.map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
+            self.description
+                .map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
         }
         Ok(())
     }
@@ -257,8 +365,14 @@ fn in_type(scales: &[f32], dtype: Dtype) -> Vec<u8> {
     use half::{bf16, f16};
     match dtype {
         Dtype::F8E8M0 => scales.iter().map(|s| (s.to_bits() >> 23) as u8).collect(),
-        Dtype::F16 => scales.iter().flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes()).collect(),
-        Dtype::BF16 => scales.iter().flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes()).collect(),
+        Dtype::F16 => scales
+            .iter()
+            .flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes())
+            .collect(),
+        Dtype::BF16 => scales
+            .iter()
+            .flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())
+            .collect(),
         _ => bytemuck::cast_slice(scales).to_vec(),
     }
 }

@@ -25,32 +25,63 @@ impl Method for Ggml {
         let block = self.dtype.block_size();
         match weight.shape {
             [] | [_] => Some("it has one dimension".to_owned()),
-            [.., cols] if !cols.is_multiple_of(block) => Some(format!("its {cols} columns are no multiple of {block}")),
+            [.., cols] if !cols.is_multiple_of(block) => {
+                Some(format!("its {cols} columns are no multiple of {block}"))
+            }
             [.., cols] if *cols > LONGEST => Some(format!("its rows are longer than {LONGEST}")),
             _ => None,
         }
     }
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        let stored = Stored { name: weight.name.to_owned(), dtype: self.dtype, shape: weight.shape.to_vec() };
+        let stored = Stored {
+            name: weight.name.to_owned(),
+            dtype: self.dtype,
+            shape: weight.shape.to_vec(),
+        };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let Some(to) = TargetDtype::of(self.dtype) {
-            return Ok(Box::new(Cast { stored, to, rows, cols }));
+            return Ok(Box::new(Cast {
+                stored,
+                to,
+                rows,
+                cols,
+            }));
         }
-        let (Some(encoder), Some(decoder), Some(bytes)) =
-            (encoder(self.dtype), decoder(self.dtype), self.dtype.type_size())
-        else {
-            return Err(AnamnesisError::unsupported(self.dtype.to_string(), "nothing is encoded to it"));
+        let (Some(encoder), Some(decoder), Some(bytes)) = (
+            encoder(self.dtype),
+            decoder(self.dtype),
+            self.dtype.type_size(),
+        ) else {
+            return Err(AnamnesisError::unsupported(
+                self.dtype.to_string(),
+                "nothing is encoded to it",
+            ));
         };
         let imatrix = match &self.imatrix {
-            Some(imatrix) => imatrix.of_tensor(weight.name, weight.shape)?.map(|_| imatrix.clone()),
+            Some(imatrix) => imatrix
+                .of_tensor(weight.name, weight.shape)?
+                .map(|_| imatrix.clone()),
             None => None,
         };
-        let matrices: usize = weight.shape.split_last_chunk::<2>().map_or(1, |(stack, _)| stack.iter().product());
+        let matrices: usize = weight
+            .shape
+            .split_last_chunk::<2>()
+            .map_or(1, |(stack, _)| stack.iter().product());
         let row_bytes = cols / self.dtype.block_size() * bytes;
         let rows_each = (rows / matrices.max(1)).max(1);
         let spoiled = AtomicU64::new(0);
-        Ok(Box::new(Blocks { stored, encoder, decoder, imatrix, rows, rows_each, cols, row_bytes, spoiled }))
+        Ok(Box::new(Blocks {
+            stored,
+            encoder,
+            decoder,
+            imatrix,
+            rows,
+            rows_each,
+            cols,
+            row_bytes,
+            spoiled,
+        }))
     }
 }
 
@@ -91,19 +122,26 @@ impl Encode for Blocks {
 
     fn grid(&self) -> Grid {
         let Self { rows, cols, .. } = *self;
-        Grid { rows, cols, row_align: 1, col_align: cols, load_bits: 8.0, transposed: false }
+        Grid {
+            rows,
+            cols,
+            row_align: 1,
+            col_align: cols,
+            load_bits: 8.0,
+            transposed: false,
+        }
     }
 
     fn warning(&self) -> Option<String> {
         let n = self.spoiled.load(Ordering::Relaxed);
-        let what =
-            "in which groups of zeros stand before others, and ggml's IQ3_S spoils such blocks: take another type";
+        let what = "in which groups of zeros stand before others, and ggml's IQ3_S spoils such blocks: take another type";
         (n > 0).then(|| format!("{n} blocks {what}"))
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        self.spoiled.fetch_add(spoiled(self.stored.dtype, values.values), Ordering::Relaxed);
+        self.spoiled
+            .fetch_add(spoiled(self.stored.dtype, values.values), Ordering::Relaxed);
         let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
         let importance = match &self.imatrix {
             Some(imatrix) => imatrix.of_tensor(&self.stored.name, &self.stored.shape)?,
@@ -133,7 +171,13 @@ impl Encode for Blocks {
     }
 
     /// Blocks of MXFP4: an exponent, and bytes of which each has a code of either half.
-    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn pack(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        _level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let mut bytes = Vec::with_capacity(tile.rows.len() * self.row_bytes);
         for (exponent, codes) in codes.exponents.iter().zip(codes.codes.as_chunks::<32>().0) {
             let (low, high) = codes.split_at(16);
@@ -159,7 +203,14 @@ impl Encode for Cast {
 
     fn grid(&self) -> Grid {
         let Self { rows, cols, .. } = *self;
-        Grid { rows, cols, row_align: 1, col_align: cols, load_bits: 4.0 * 8.0, transposed: false }
+        Grid {
+            rows,
+            cols,
+            row_align: 1,
+            col_align: cols,
+            load_bits: 4.0 * 8.0,
+            transposed: false,
+        }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
@@ -167,13 +218,27 @@ impl Encode for Cast {
         fn cast<E: Element>(values: &[f32], back: &mut [f32]) -> Vec<E> {
             let mut out = vec![E::from_f32(0.0); values.len()];
             E::store(values, &mut out);
-            back.iter_mut().zip(&out).for_each(|(back, x)| *back = x.to_f32());
+            back.iter_mut()
+                .zip(&out)
+                .for_each(|(back, x)| *back = x.to_f32());
             out
         }
         match self.to {
-            TargetDtype::F32 => put(0, first as u64, bytemuck::cast_slice(&cast::<f32>(values.values, back))),
-            TargetDtype::F16 => put(0, first as u64, bytemuck::cast_slice(&cast::<half::f16>(values.values, back))),
-            TargetDtype::BF16 => put(0, first as u64, bytemuck::cast_slice(&cast::<half::bf16>(values.values, back))),
+            TargetDtype::F32 => put(
+                0,
+                first as u64,
+                bytemuck::cast_slice(&cast::<f32>(values.values, back)),
+            ),
+            TargetDtype::F16 => put(
+                0,
+                first as u64,
+                bytemuck::cast_slice(&cast::<half::f16>(values.values, back)),
+            ),
+            TargetDtype::BF16 => put(
+                0,
+                first as u64,
+                bytemuck::cast_slice(&cast::<half::bf16>(values.values, back)),
+            ),
         }
     }
 }

@@ -20,13 +20,37 @@ pub(super) fn choose(
     forget: &Forget,
     wishes: &Wishes,
 ) -> Result<Choices> {
-    let Some((file_type, pure)) = forget.scheme.file_type() else { return Ok(Choices { all: vec![], notes: vec![] }) };
-    let imatrix = forget.imatrix.as_deref().map(Imatrix::open).transpose()?.map(Arc::new);
-    let mixture = Mixture { file_type, pure, has_imatrix: imatrix.is_some() };
-    let shapes = subjects.iter().map(|s| Shape { name: s.weight.name, dims: s.weight.shape, dtype: dtype_of(s) });
+    let Some((file_type, pure)) = forget.scheme.file_type() else {
+        return Ok(Choices {
+            all: vec![],
+            notes: vec![],
+        });
+    };
+    let imatrix = forget
+        .imatrix
+        .as_deref()
+        .map(Imatrix::open)
+        .transpose()?
+        .map(Arc::new);
+    let mixture = Mixture {
+        file_type,
+        pure,
+        has_imatrix: imatrix.is_some(),
+    };
+    let shapes = subjects.iter().map(|s| Shape {
+        name: s.weight.name,
+        dims: s.weight.shape,
+        dtype: dtype_of(s),
+    });
     let shapes: Vec<Shape<'_>> = shapes.collect();
     let chosen = mixture.choose(&facts(model), &shapes)?;
-    let (mut methods, mut notes) = (Methods { imatrix, all: HashMap::new() }, Vec::new());
+    let (mut methods, mut notes) = (
+        Methods {
+            imatrix,
+            all: HashMap::new(),
+        },
+        Vec::new(),
+    );
     let mut choice = |(subject, chosen): (&Subject<'_>, mixture::Choice)| -> Result<Choice> {
         let kept = match &chosen {
             mixture::Choice::Keep(reason) => Some(reason.clone()),
@@ -52,14 +76,22 @@ pub(super) fn choose(
         }
         Ok(choice)
     };
-    let all = subjects.iter().zip(chosen).map(&mut choice).collect::<Result<_>>()?;
+    let all = subjects
+        .iter()
+        .zip(chosen)
+        .map(&mut choice)
+        .collect::<Result<_>>()?;
     Ok(Choices { all, notes })
 }
 
 /// The type that a tensor has where its blocks are not decoded. What other schemes store as integers or floats are codes.
 fn dtype_of(subject: &Subject<'_>) -> Dtype {
     let is_own = !subject.is_group || subject.stored.is_ggml_block();
-    if is_own { subject.stored } else { subject.weight.dtype.dtype() }
+    if is_own {
+        subject.stored
+    } else {
+        subject.weight.dtype.dtype()
+    }
 }
 
 /// A method for each type.
@@ -82,12 +114,20 @@ impl Methods {
             }
             Some(_) => return Ok(()),
         };
-        Err(AnamnesisError::unsupported(format!("encoding to {dtype}"), format!("tensor `{name}`: {what}")))
+        Err(AnamnesisError::unsupported(
+            format!("encoding to {dtype}"),
+            format!("tensor `{name}`: {what}"),
+        ))
     }
 
     fn of(&mut self, dtype: Dtype) -> Arc<dyn Method> {
         let imatrix = &self.imatrix;
-        let make = || Arc::new(Ggml { dtype, imatrix: imatrix.clone() }) as Arc<dyn Method>;
+        let make = || {
+            Arc::new(Ggml {
+                dtype,
+                imatrix: imatrix.clone(),
+            }) as Arc<dyn Method>
+        };
         self.all.entry(dtype).or_insert_with(make).clone()
     }
 }
@@ -102,7 +142,13 @@ fn facts(model: &ParsedModel) -> ModelFacts {
         None => model.path().and_then(std::path::Path::parent),
     };
     let budget = Budget::new(&model.limits);
-    let text = directory.and_then(|directory| read_small(&directory.join("config.json"), &budget).ok().flatten());
-    let root = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let text = directory.and_then(|directory| {
+        read_small(&directory.join("config.json"), &budget)
+            .ok()
+            .flatten()
+    });
+    let root = text
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .unwrap_or_default();
     ModelFacts::from_config(&root)
 }

@@ -25,8 +25,16 @@ pub(crate) struct Gptq {
 }
 
 impl Gptq {
-    pub(crate) const INT4: Self = Self { bits: 4, group: Some(128), symmetric: true, version_2: false };
-    pub(crate) const INT8: Self = Self { bits: 8, ..Self::INT4 };
+    pub(crate) const INT4: Self = Self {
+        bits: 4,
+        group: Some(128),
+        symmetric: true,
+        version_2: false,
+    };
+    pub(crate) const INT8: Self = Self {
+        bits: 8,
+        ..Self::INT4
+    };
 
     fn group_of(&self, weight: &Weight<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
@@ -34,7 +42,11 @@ impl Gptq {
 
     /// Codes that fill whole words.
     fn per_words(&self) -> usize {
-        if 32usize.is_multiple_of(self.bits) { 32 / self.bits } else { 32 }
+        if 32usize.is_multiple_of(self.bits) {
+            32 / self.bits
+        } else {
+            32
+        }
     }
 }
 
@@ -42,25 +54,51 @@ impl Method for Gptq {
     fn objection(&self, weight: &Weight<'_>) -> Option<String> {
         let (rows, cols, per_words) = (weight.rows(), weight.cols(), self.per_words());
         objection_to_matrix(weight, self.group_of(weight)).or_else(|| match () {
-            () if !rows.is_multiple_of(per_words) => Some(format!("its {rows} rows are no multiple of {per_words}")),
-            () if !cols.is_multiple_of(32) => Some(format!("its {cols} columns are no multiple of 32")),
+            () if !rows.is_multiple_of(per_words) => {
+                Some(format!("its {rows} rows are no multiple of {per_words}"))
+            }
+            () if !cols.is_multiple_of(32) => {
+                Some(format!("its {cols} columns are no multiple of 32"))
+            }
             () => None,
         })
     }
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        let (rows, cols, bits, group) = (weight.rows(), weight.cols(), self.bits, self.group_of(weight));
+        let (rows, cols, bits, group) = (
+            weight.rows(),
+            weight.cols(),
+            self.bits,
+            self.group_of(weight),
+        );
         let groups = cols / group;
         let stored = |end: &str, dtype, shape: &[usize]| Stored {
             name: format!("{}.{end}", weight.base()),
             dtype,
             shape: shape.to_vec(),
         };
-        let zeros = if self.version_2 { Form::Packed(Packing::Down) } else { Form::Lowered(Packing::Down) };
-        let matrix = |part, form, cols| Place { part, form, bits, rows, cols };
+        let zeros = if self.version_2 {
+            Form::Packed(Packing::Down)
+        } else {
+            Form::Lowered(Packing::Down)
+        };
+        let matrix = |part, form, cols| Place {
+            part,
+            form,
+            bits,
+            rows,
+            cols,
+        };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer { rule: Rule::Gptq { symmetric: self.symmetric }, bits, group, dtype: weight.dtype },
+            quantizer: Quantizer {
+                rule: Rule::Gptq {
+                    symmetric: self.symmetric,
+                },
+                bits,
+                group,
+                dtype: weight.dtype,
+            },
             stored: vec![
                 stored("qweight", Dtype::I32, &[cols * bits / 32, rows]),
                 stored("qzeros", Dtype::I32, &[groups, rows * bits / 32]),
@@ -69,7 +107,14 @@ impl Method for Gptq {
             ],
             codes: matrix(0, Form::Packed(Packing::AlongTurned), cols),
             offsets: Some(matrix(1, zeros, groups)),
-            scales: matrix(2, Form::Floats { dtype: TargetDtype::F16, turned: true }, groups),
+            scales: matrix(
+                2,
+                Form::Floats {
+                    dtype: TargetDtype::F16,
+                    turned: true,
+                },
+                groups,
+            ),
             row_align: self.per_words(),
             index: Some(3),
             constant: None,
@@ -93,8 +138,11 @@ impl Method for Gptq {
         });
         // `lm_head` says that of itself.
         let except = |name: &&String| !name.ends_with("lm_head");
-        let dynamic: Map<String, Value> =
-            skipped.iter().filter(except).map(|name| (format!("-:^{}$", escaped(name)), json!({}))).collect();
+        let dynamic: Map<String, Value> = skipped
+            .iter()
+            .filter(except)
+            .map(|name| (format!("-:^{}$", escaped(name)), json!({})))
+            .collect();
         if !dynamic.is_empty() {
             config["dynamic"] = Value::Object(dynamic);
         }

@@ -35,8 +35,12 @@ pub(super) fn objection(weight: &Weight<'_>, group: usize) -> Option<String> {
     let (rows, cols) = (weight.rows(), weight.cols());
     match group {
         _ if rows == 0 || cols == 0 || group == 0 => Some("there is nothing in it".to_owned()),
-        _ if !cols.is_multiple_of(group) => Some(format!("its {cols} columns are no multiple of {group}")),
-        _ if col_align(cols, group) > LONGEST => Some(format!("its {cols} columns are more than {LONGEST}")),
+        _ if !cols.is_multiple_of(group) => {
+            Some(format!("its {cols} columns are no multiple of {group}"))
+        }
+        _ if col_align(cols, group) > LONGEST => {
+            Some(format!("its {cols} columns are more than {LONGEST}"))
+        }
         _ => None,
     }
 }
@@ -51,7 +55,11 @@ pub(super) fn objection_to_matrix(weight: &Weight<'_>, group: usize) -> Option<S
 
 /// Columns that tiles start at: of whole groups, and of whole words. All of them if groups end within words.
 fn col_align(cols: usize, group: usize) -> usize {
-    if group.is_multiple_of(32) { group } else { cols }
+    if group.is_multiple_of(32) {
+        group
+    } else {
+        cols
+    }
 }
 
 impl Encode for Grouped {
@@ -60,27 +68,50 @@ impl Encode for Grouped {
     }
 
     fn grid(&self) -> Grid {
-        let Place { rows, cols, bits, form, .. } = self.codes;
+        let Place {
+            rows,
+            cols,
+            bits,
+            form,
+            ..
+        } = self.codes;
         let group = self.quantizer.group;
         // Codes of a byte each, packed, and perhaps turned; the numbers of each group as floats and stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
         let transposed = !matches!(form, Form::Packed(Packing::Along) | Form::Bytes { .. });
-        Grid { rows, cols, row_align: self.row_align, col_align: col_align(cols, group), load_bits, transposed }
+        Grid {
+            rows,
+            cols,
+            row_align: self.row_align,
+            col_align: col_align(cols, group),
+            load_bits,
+            transposed,
+        }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let mut out = Groups::default();
         self.quantizer.run(values.values, level, back, &mut out);
-        if !out.scales.iter().chain(&out.offsets).all(|number| number.is_finite()) {
-            let what = format!("tensor `{}`: values of a group are too large for the type of its scale", self.name);
+        if !out
+            .scales
+            .iter()
+            .chain(&out.offsets)
+            .all(|number| number.is_finite())
+        {
+            let what = format!(
+                "tensor `{}`: values of a group are too large for the type of its scale",
+                self.name
+            );
             return Err(AnamnesisError::unsupported("integers by groups", what));
         }
         self.store(tile, out, level, put)
     }
 
     fn family(&self) -> Option<Family> {
-        let Quantizer { rule, bits, group, .. } = self.quantizer;
+        let Quantizer {
+            rule, bits, group, ..
+        } = self.quantizer;
         let symmetric = match rule {
             Rule::CompressedTensors { symmetric } => symmetric,
             #[cfg(feature = "gptq")]
@@ -89,14 +120,39 @@ impl Encode for Grouped {
             Rule::Awq => false,
             Rule::Mlx => return None,
         };
-        let Form::Floats { dtype, .. } = self.scales.form else { return None };
-        Some(Family::Int { bits, group, scales: dtype, symmetric })
+        let Form::Floats { dtype, .. } = self.scales.form else {
+            return None;
+        };
+        Some(Family::Int {
+            bits,
+            group,
+            scales: dtype,
+            symmetric,
+        })
     }
 
-    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn pack(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let offsets = codes.zeros.iter().map(|&zero| f32::from(zero)).collect();
-        let (codes, scales) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.scales));
-        self.store(tile, Groups { codes, scales, offsets }, level, put)
+        let (codes, scales) = (
+            std::mem::take(&mut codes.codes),
+            std::mem::take(&mut codes.scales),
+        );
+        self.store(
+            tile,
+            Groups {
+                codes,
+                scales,
+                offsets,
+            },
+            level,
+            put,
+        )
     }
 }
 
@@ -104,7 +160,10 @@ impl Grouped {
     /// Passes on what is stored of a tile.
     fn store(&self, tile: &Tile, out: Groups, level: Level, put: &mut Put<'_>) -> Result<()> {
         let group = self.quantizer.group;
-        let groups = Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
+        let groups = Tile {
+            rows: tile.rows.clone(),
+            cols: tile.cols.start / group..tile.cols.end / group,
+        };
         self.codes.put_codes(tile, out.codes, level, put)?;
         self.scales.put_numbers(&groups, &out.scales, level, put)?;
         if let Some(offsets) = &self.offsets {
@@ -114,7 +173,11 @@ impl Grouped {
             return Ok(());
         }
         if let Some(part) = self.index {
-            let index: Vec<u8> = tile.cols.clone().flat_map(|col| ((col / group) as u32).to_le_bytes()).collect();
+            let index: Vec<u8> = tile
+                .cols
+                .clone()
+                .flat_map(|col| ((col / group) as u32).to_le_bytes())
+                .collect();
             put(part, tile.cols.start as u64 * 4, &index)?;
         }
         match &self.constant {

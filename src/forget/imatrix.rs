@@ -38,7 +38,11 @@ impl Imatrix {
             source.read_at(0, &mut magic)?;
             &magic == b"GGUF"
         };
-        let read = if is_gguf { crate::parse(path).and_then(|model| of_gguf(&model)) } else { Legacy::read(&source) };
+        let read = if is_gguf {
+            crate::parse(path).and_then(|model| of_gguf(&model))
+        } else {
+            Legacy::read(&source)
+        };
         read.map_err(|error| error.about(path.display()))
     }
 
@@ -53,18 +57,40 @@ impl Imatrix {
     /// # Errors
     /// `Parse` if the matrix is of another size, except that of a token embedding, which is none.
     pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
-        let Canonical { name: ours, expert, .. } = canonical(name);
-        let Some(values) = self.get(name).or_else(|| self.get(&ours)) else { return Ok(None) };
+        let Canonical {
+            name: ours, expert, ..
+        } = canonical(name);
+        let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
+            return Ok(None);
+        };
         let cols = dims.last().copied().unwrap_or(1);
         let wrong = |wanted: String| {
-            let what = format!("tensor `{name}`: the importance matrix has {} values, not {wanted}", values.len());
-            if is_token_embedding(&ours) { Ok(None) } else { Err(AnamnesisError::parse(what)) }
+            let what = format!(
+                "tensor `{name}`: the importance matrix has {} values, not {wanted}",
+                values.len()
+            );
+            if is_token_embedding(&ours) {
+                Ok(None)
+            } else {
+                Err(AnamnesisError::parse(what))
+            }
         };
         if let Some(expert) = expert {
-            let own = values.chunks_exact(cols.max(1)).nth(expert).filter(|_| values.len().is_multiple_of(cols.max(1)));
-            return own.map_or_else(|| wrong(format!("{cols} for this expert")), |own| Ok(Some(own)));
+            let own = values
+                .chunks_exact(cols.max(1))
+                .nth(expert)
+                .filter(|_| values.len().is_multiple_of(cols.max(1)));
+            return own.map_or_else(
+                || wrong(format!("{cols} for this expert")),
+                |own| Ok(Some(own)),
+            );
         }
-        let matrices = dims.len().checked_sub(3).and_then(|at| dims.get(at)).copied().unwrap_or(1);
+        let matrices = dims
+            .len()
+            .checked_sub(3)
+            .and_then(|at| dims.get(at))
+            .copied()
+            .unwrap_or(1);
         if cols.checked_mul(matrices) != Some(values.len()) {
             return wrong(format!("{cols} × {matrices}"));
         }
@@ -74,7 +100,9 @@ impl Imatrix {
     /// Adds what there is of a tensor; a later one of the same name replaces an earlier one.
     fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
         if let Some(value) = values.iter().find(|value| !value.is_finite()) {
-            return Err(AnamnesisError::parse(format!("entry `{name}`: the value {value} is not finite")));
+            return Err(AnamnesisError::parse(format!(
+                "entry `{name}`: the value {value} is not finite"
+            )));
         }
         self.entries.insert(name.to_owned(), values);
         Ok(())
@@ -92,11 +120,20 @@ struct Entry<'m> {
 
 /// Reads the tensors and the metadata of a GGUF file.
 fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
-    let metadata = model.gguf().ok_or_else(|| AnamnesisError::parse("no GGUF file"))?.metadata();
-    let mut matrix = Imatrix { datasets: datasets(metadata)?, chunks: chunks(metadata)?, ..Imatrix::default() };
+    let metadata = model
+        .gguf()
+        .ok_or_else(|| AnamnesisError::parse("no GGUF file"))?
+        .metadata();
+    let mut matrix = Imatrix {
+        datasets: datasets(metadata)?,
+        chunks: chunks(metadata)?,
+        ..Imatrix::default()
+    };
     let mut entries: BTreeMap<&str, Entry<'_>> = BTreeMap::new();
     for tensor in model.tensors() {
-        let Some((name, what)) = tensor.name().rsplit_once('.') else { continue };
+        let Some((name, what)) = tensor.name().rsplit_once('.') else {
+            continue;
+        };
         match what {
             "in_sum" => entries.entry(name).or_default().sums = Some(tensor),
             "in_sum2" => entries.entry(name).or_default().squares = Some(tensor),
@@ -105,10 +142,14 @@ fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
         }
     }
     if model.tensors().len() == 0 {
-        return Err(AnamnesisError::parse("an importance matrix without entries"));
+        return Err(AnamnesisError::parse(
+            "an importance matrix without entries",
+        ));
     }
     for (name, entry) in entries {
-        if let Some(values) = means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")))? {
+        if let Some(values) =
+            means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")))?
+        {
             matrix.add(name, values)?;
         }
     }
@@ -116,14 +157,22 @@ fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
 }
 
 fn datasets(metadata: &GgufMetadata) -> Result<Vec<String>> {
-    let value = metadata.get("imatrix.datasets").ok_or_else(|| missing("imatrix.datasets"))?;
-    Ok(value.as_array().and_then(|array| array.as_string_slice()).map(<[_]>::to_vec).unwrap_or_default())
+    let value = metadata
+        .get("imatrix.datasets")
+        .ok_or_else(|| missing("imatrix.datasets"))?;
+    Ok(value
+        .as_array()
+        .and_then(|array| array.as_string_slice())
+        .map(<[_]>::to_vec)
+        .unwrap_or_default())
 }
 
 fn chunks(metadata: &GgufMetadata) -> Result<i64> {
     let number = |key: &str| {
         let value = metadata.get(key).and_then(|value| value.as_unsigned());
-        value.and_then(|n| i64::try_from(n).ok()).ok_or_else(|| missing(key))
+        value
+            .and_then(|n| i64::try_from(n).ok())
+            .ok_or_else(|| missing(key))
     };
     number("imatrix.chunk_size")?;
     number("imatrix.chunk_count")
@@ -136,13 +185,22 @@ fn missing(key: &str) -> AnamnesisError {
 /// The means of an entry: none if it is empty.
 fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
     let (Some(squares), Some(counts)) = (entry.squares, entry.counts) else {
-        return Err(AnamnesisError::parse("it has not both `in_sum2` and `counts`"));
+        return Err(AnamnesisError::parse(
+            "it has not both `in_sum2` and `counts`",
+        ));
     };
-    if entry.sums.is_some_and(|sums| sums.elements() != squares.elements()) {
-        return Err(AnamnesisError::parse("`in_sum` and `in_sum2` have not as many values"));
+    if entry
+        .sums
+        .is_some_and(|sums| sums.elements() != squares.elements())
+    {
+        return Err(AnamnesisError::parse(
+            "`in_sum` and `in_sum2` have not as many values",
+        ));
     }
     if squares.dtype() != Dtype::F32 || counts.dtype() != Dtype::F32 {
-        return Err(AnamnesisError::parse("`in_sum2` and `counts` have to be F32"));
+        return Err(AnamnesisError::parse(
+            "`in_sum2` and `counts` have to be F32",
+        ));
     }
     let (mut values, counts) = (numbers(&squares)?, numbers(&counts)?);
     if values.is_empty() || counts.is_empty() {
@@ -157,10 +215,14 @@ fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
         // Halves are rounded away from zero, as `lround` does.
         let count = count.round();
         if !count.is_finite() {
-            return Err(AnamnesisError::parse(format!("the count {count} is not finite")));
+            return Err(AnamnesisError::parse(format!(
+                "the count {count} is not finite"
+            )));
         }
         // Of what was never used all columns count the same.
-        values.iter_mut().for_each(|value| *value = if count > 0.0 { *value / count } else { 1.0 });
+        values
+            .iter_mut()
+            .for_each(|value| *value = if count > 0.0 { *value / count } else { 1.0 });
     }
     Ok(Some(values))
 }
@@ -179,7 +241,12 @@ fn read_numbers(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result
         let step = bytes.len().min((n - values.len()).saturating_mul(4));
         let now = bytes.get_mut(..step).unwrap_or_default();
         read(values.len() as u64 * 4, now)?;
-        values.extend(now.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)));
+        values.extend(
+            now.as_chunks()
+                .0
+                .iter()
+                .map(|four| f32::from_le_bytes(*four)),
+        );
     }
     Ok(values)
 }
@@ -193,20 +260,30 @@ struct Legacy<'a> {
 
 impl<'a> Legacy<'a> {
     fn read(source: &'a Source) -> Result<Imatrix> {
-        let mut file = Self { source, at: 0, len: source.len().unwrap_or(0) };
+        let mut file = Self {
+            source,
+            at: 0,
+            len: source.len().unwrap_or(0),
+        };
         let entries = file.number()?;
         if entries < 1 {
-            return Err(AnamnesisError::parse(format!("an importance matrix of {entries} entries")));
+            return Err(AnamnesisError::parse(format!(
+                "an importance matrix of {entries} entries"
+            )));
         }
         let mut matrix = Imatrix::default();
         for i in 1..=entries {
-            let (name, values) = file.entry().map_err(|error| error.about(format_args!("entry {i} of {entries}")))?;
+            let (name, values) = file
+                .entry()
+                .map_err(|error| error.about(format_args!("entry {i} of {entries}")))?;
             matrix.add(&name, values)?;
         }
         // Older files end here, and what is cut off behind has never been an error.
         if let Ok(chunks) = file.number() {
             matrix.chunks = chunks.into();
-            matrix.datasets.extend(file.text().ok().filter(|dataset| !dataset.is_empty()));
+            matrix
+                .datasets
+                .extend(file.text().ok().filter(|dataset| !dataset.is_empty()));
         }
         Ok(matrix)
     }
@@ -218,7 +295,8 @@ impl<'a> Legacy<'a> {
         let n = usize::try_from(n).ok().filter(|&n| n > 0);
         let n = n.ok_or_else(|| AnamnesisError::parse(format!("`{name}` has no values")))?;
         let start = self.at;
-        self.skip(n as u64 * 4).map_err(|error| error.about(format_args!("`{name}`")))?;
+        self.skip(n as u64 * 4)
+            .map_err(|error| error.about(format_args!("`{name}`")))?;
         let mut values = read_numbers(n, |at, bytes| self.source.read_at(start + at, bytes))?;
         if calls > 0 {
             values.iter_mut().for_each(|value| *value /= calls as f32);
@@ -229,8 +307,12 @@ impl<'a> Legacy<'a> {
     /// Passes over so many bytes, which have to be there.
     fn skip(&mut self, n: u64) -> Result<()> {
         let end = self.at.checked_add(n).filter(|&end| end <= self.len);
-        let wrong =
-            || AnamnesisError::parse(format!("the file is truncated: {n} bytes at {} of {}", self.at, self.len));
+        let wrong = || {
+            AnamnesisError::parse(format!(
+                "the file is truncated: {n} bytes at {} of {}",
+                self.at, self.len
+            ))
+        };
         self.at = end.ok_or_else(wrong)?;
         Ok(())
     }
@@ -245,7 +327,8 @@ impl<'a> Legacy<'a> {
     /// A length and so many bytes of text, which ends at a zero byte, if there is one.
     fn text(&mut self) -> Result<String> {
         let n = self.number()?;
-        let n = usize::try_from(n).map_err(|_| AnamnesisError::parse(format!("a name of {n} bytes")))?;
+        let n = usize::try_from(n)
+            .map_err(|_| AnamnesisError::parse(format!("a name of {n} bytes")))?;
         let at = self.at;
         self.skip(n as u64)?;
         let mut bytes = vec![0; n];

@@ -72,14 +72,25 @@ impl Mixture {
     pub(crate) fn choose(&self, facts: &ModelFacts, tensors: &[Shape<'_>]) -> Result<Vec<Choice>> {
         let mut stacked = stack(tensors);
         // What a GGUF file has is one model, whatever its parts are called.
-        stacked.iter_mut().for_each(|tensor| tensor.foreign &= !facts.are_certain());
+        stacked
+            .iter_mut()
+            .for_each(|tensor| tensor.foreign &= !facts.are_certain());
         let facts = facts.completed(&stacked);
-        let categories: Vec<Category> = stacked.iter().map(|tensor| Category::of(&tensor.name)).collect();
-        let mut own = stacked.iter().zip(&categories).filter(|(tensor, _)| !tensor.foreign);
+        let categories: Vec<Category> = stacked
+            .iter()
+            .map(|tensor| Category::of(&tensor.name))
+            .collect();
+        let mut own = stacked
+            .iter()
+            .zip(&categories)
+            .filter(|(tensor, _)| !tensor.foreign);
         let rules = Rules {
             file_type: self.file_type,
             has_imatrix: self.has_imatrix,
-            attention_values: own.clone().filter(|(_, category)| category.is_values()).count(),
+            attention_values: own
+                .clone()
+                .filter(|(_, category)| category.is_values())
+                .count(),
             is_tied: !own.any(|(_, category)| *category == Category::Output),
             facts: &facts,
         };
@@ -87,7 +98,10 @@ impl Mixture {
         let mut choices = vec![Choice::Keep(String::new()); tensors.len()];
         for (tensor, &category) in stacked.iter().zip(&categories) {
             let choice = self.choose_one(&rules, &mut counters, tensor, category)?;
-            tensor.parts.iter().for_each(|&part| choices[part] = choice.clone());
+            tensor
+                .parts
+                .iter()
+                .for_each(|&part| choices[part] = choice.clone());
         }
         Ok(choices)
     }
@@ -117,7 +131,12 @@ impl Mixture {
         let name = canonical(name).name;
         match dtype {
             _ if is_token_embedding(&name) || name == "output.weight" => false,
-            Dtype::IQ3_XXS | Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ2_S | Dtype::IQ1_M | Dtype::IQ1_S => true,
+            Dtype::IQ3_XXS
+            | Dtype::IQ2_XXS
+            | Dtype::IQ2_XS
+            | Dtype::IQ2_S
+            | Dtype::IQ1_M
+            | Dtype::IQ1_S => true,
             Dtype::Q2_K => self.file_type.name == "Q2_K_S",
             _ => false,
         }
@@ -134,7 +153,11 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
     let mut stacked: Vec<Stacked<'_>> = Vec::new();
     let mut experts: HashMap<String, usize> = HashMap::new();
     for (i, tensor) in tensors.iter().enumerate() {
-        let Canonical { name, expert, foreign } = canonical(tensor.name);
+        let Canonical {
+            name,
+            expert,
+            foreign,
+        } = canonical(tensor.name);
         if expert.is_some() {
             if let Some(there) = experts.get(&name).and_then(|&at| stacked.get_mut(at)) {
                 there.parts.push(i);
@@ -143,12 +166,26 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
             experts.insert(name.clone(), stacked.len());
         }
         let leading = tensor.dims.iter().take_while(|&&dim| dim == 1).count();
-        let dims = tensor.dims.get(leading.min(tensor.dims.len().saturating_sub(1))..).unwrap_or_default().to_vec();
+        let dims = tensor
+            .dims
+            .get(leading.min(tensor.dims.len().saturating_sub(1))..)
+            .unwrap_or_default()
+            .to_vec();
         let (dtype, shown, layer) = (tensor.dtype, tensor.name, layer(&name));
-        stacked.push(Stacked { name, layer, dims, dtype, foreign, parts: vec![i], shown });
+        stacked.push(Stacked {
+            name,
+            layer,
+            dims,
+            dtype,
+            foreign,
+            parts: vec![i],
+            shown,
+        });
     }
     // An encoder beside a language model is none of its parts; by itself it is a model like others.
-    let is_language = stacked.iter().any(|tensor| tensor.name == "token_embd.weight");
+    let is_language = stacked
+        .iter()
+        .any(|tensor| tensor.name == "token_embd.weight");
     for tensor in &mut stacked {
         if tensor.parts.len() > 1 {
             tensor.dims.insert(0, tensor.parts.len());
@@ -161,9 +198,13 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
 
 /// The number after `blk.`, or −1, as C's `sscanf` has it.
 fn layer(name: &str) -> i64 {
-    let Some(rest) = name.strip_prefix("blk.") else { return -1 };
+    let Some(rest) = name.strip_prefix("blk.") else {
+        return -1;
+    };
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    rest.get(..digits).and_then(|digits| digits.parse().ok()).unwrap_or(-1)
+    rest.get(..digits)
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(-1)
 }
 
 /// Parts of names, in llama.cpp's words, of tensors that are small and lose much. What is marked with an architecture
@@ -223,15 +264,18 @@ const KEPT: &[(&str, &str)] = &[
 /// Why a tensor stays as it is, if it does.
 fn kept(tensor: &Stacked<'_>, facts: &ModelFacts) -> Option<String> {
     let name = tensor.name.as_str();
-    let is_kept =
-        |(arch, part): &&(&str, &str)| (arch.is_empty() || *arch == facts.architecture) && name.contains(part);
+    let is_kept = |(arch, part): &&(&str, &str)| {
+        (arch.is_empty() || *arch == facts.architecture) && name.contains(part)
+    };
     let reason = if tensor.foreign {
         "it is no part of the language model"
     } else if tensor.dims.len() < 2 {
         "it is a vector"
     } else if !name.ends_with("weight") {
         "its name does not end in `weight`"
-    } else if matches!(name, "position_embd.weight" | "token_types.weight") || KEPT.iter().any(|part| is_kept(&part)) {
+    } else if matches!(name, "position_embd.weight" | "token_types.weight")
+        || KEPT.iter().any(|part| is_kept(&part))
+    {
         "llama.cpp does not quantize tensors of this name"
     } else if !tensor.dtype.is_floating_point() && !tensor.dtype.is_quantized() {
         return Some(format!("its values are {}", tensor.dtype));
@@ -248,7 +292,9 @@ fn fit(dtype: Dtype, cols: usize) -> Choice {
         return Choice::Type { dtype, note: None };
     }
     let short = match dtype {
-        Dtype::IQ1_S | Dtype::IQ1_M | Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ2_S => Dtype::IQ4_NL,
+        Dtype::IQ1_S | Dtype::IQ1_M | Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ2_S => {
+            Dtype::IQ4_NL
+        }
         Dtype::IQ3_XXS | Dtype::IQ3_S | Dtype::IQ4_XS => Dtype::IQ4_NL,
         Dtype::Q2_0 | Dtype::Q2_K | Dtype::Q3_K | Dtype::TQ1_0 | Dtype::TQ2_0 => Dtype::Q4_0,
         Dtype::Q4_K => Dtype::Q5_0,
@@ -258,13 +304,24 @@ fn fit(dtype: Dtype, cols: usize) -> Choice {
         // There llama.cpp gives up.
         _ => return Choice::Keep(format!("its {cols} columns are no multiple of {block}")),
     };
-    let instead = if cols.is_multiple_of(short.block_size()) { short } else { Dtype::F16 };
-    let note = format!("its {cols} columns are no multiple of {block}: {instead} instead of {dtype}");
-    Choice::Type { dtype: instead, note: Some(note) }
+    let instead = if cols.is_multiple_of(short.block_size()) {
+        short
+    } else {
+        Dtype::F16
+    };
+    let note =
+        format!("its {cols} columns are no multiple of {block}: {instead} instead of {dtype}");
+    Choice::Type {
+        dtype: instead,
+        note: Some(note),
+    }
 }
 
 /// What a model cannot be for its tensors to have types.
 fn no_layer(tensor: &Stacked<'_>, layers: i64) -> AnamnesisError {
-    let what = format!("tensor `{}` is in none of the {layers} layers that the model has", tensor.shown);
+    let what = format!(
+        "tensor `{}` is in none of the {layers} layers that the model has",
+        tensor.shown
+    );
     AnamnesisError::unsupported("mixture", what)
 }

@@ -57,24 +57,56 @@ impl Method for Mlx {
         let (rows, cols, (bits, group)) = (weight.rows(), weight.cols(), self.bits_and_group());
         let stored = |end: &str, dtype, width: usize| {
             let mut shape = weight.shape.to_vec();
-            shape.iter_mut().next_back().into_iter().for_each(|last| *last = width);
-            Stored { name: format!("{}.{end}", weight.base()), dtype, shape }
+            shape
+                .iter_mut()
+                .next_back()
+                .into_iter()
+                .for_each(|last| *last = width);
+            Stored {
+                name: format!("{}.{end}", weight.base()),
+                dtype,
+                shape,
+            }
         };
         let groups = cols / group;
-        let matrix = |part, form, cols| Place { part, form, bits, rows, cols };
+        let matrix = |part, form, cols| Place {
+            part,
+            form,
+            bits,
+            rows,
+            cols,
+        };
         let words = stored("weight", Dtype::U32, cols * bits / 32);
         let codes = matrix(0, Form::Packed(Packing::Along), cols);
         if let Self::Floating(mode) = *self {
             let stored = vec![words, stored("scales", Dtype::U8, groups)];
             let scales = matrix(1, Form::Bytes { flip: 0 }, groups);
-            return Ok(Box::new(Floating { mode, dtype: weight.dtype, stored, codes, scales }));
+            return Ok(Box::new(Floating {
+                mode,
+                dtype: weight.dtype,
+                stored,
+                codes,
+                scales,
+            }));
         }
         let dtype = weight.dtype.dtype();
-        let floats = Form::Floats { dtype: weight.dtype, turned: false };
+        let floats = Form::Floats {
+            dtype: weight.dtype,
+            turned: false,
+        };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer { rule: Rule::Mlx, bits, group, dtype: weight.dtype },
-            stored: vec![words, stored("scales", dtype, groups), stored("biases", dtype, groups)],
+            quantizer: Quantizer {
+                rule: Rule::Mlx,
+                bits,
+                group,
+                dtype: weight.dtype,
+            },
+            stored: vec![
+                words,
+                stored("scales", dtype, groups),
+                stored("biases", dtype, groups),
+            ],
             codes,
             scales: matrix(1, floats, groups),
             offsets: Some(matrix(2, floats, groups)),
@@ -88,7 +120,9 @@ impl Method for Mlx {
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let (bits, group) = self.bits_and_group();
         let mut config = json!({ "group_size": group, "bits": bits, "mode": self.mode() });
-        skipped.iter().for_each(|module| config[module] = json!(false));
+        skipped
+            .iter()
+            .for_each(|module| config[module] = json!(false));
         Some(config)
     }
 }
@@ -108,15 +142,32 @@ impl Encode for Floating {
     }
 
     fn grid(&self) -> Grid {
-        let Place { rows, cols, bits, .. } = self.codes;
+        let Place {
+            rows, cols, bits, ..
+        } = self.codes;
         let load_bits = (8 + bits) as f64 + 8.0 / self.mode.group() as f64;
-        Grid { rows, cols, row_align: 1, col_align: self.mode.group(), load_bits, transposed: false }
+        Grid {
+            rows,
+            cols,
+            row_align: 1,
+            col_align: self.mode.group(),
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        mlx::encode(self.mode, self.dtype, values.values, level, back, &mut codes, &mut scales);
+        mlx::encode(
+            self.mode,
+            self.dtype,
+            values.values,
+            level,
+            back,
+            &mut codes,
+            &mut scales,
+        );
         self.store(tile, codes, scales, level, put)
     }
 
@@ -124,17 +175,36 @@ impl Encode for Floating {
         (self.mode == Mode::Mxfp4).then_some(Family::Mxfp4 { wide: false })
     }
 
-    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, level: Level, put: &mut Put<'_>) -> Result<()> {
-        let (codes, exponents) = (std::mem::take(&mut codes.codes), std::mem::take(&mut codes.exponents));
+    fn pack(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let (codes, exponents) = (
+            std::mem::take(&mut codes.codes),
+            std::mem::take(&mut codes.exponents),
+        );
         self.store(tile, codes, exponents, level, put)
     }
 }
 
 impl Floating {
     /// Passes on what is stored of a tile.
-    fn store(&self, tile: &Tile, codes: Vec<u8>, scales: Vec<u8>, level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn store(
+        &self,
+        tile: &Tile,
+        codes: Vec<u8>,
+        scales: Vec<u8>,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let group = self.mode.group();
-        let groups = Tile { rows: tile.rows.clone(), cols: tile.cols.start / group..tile.cols.end / group };
+        let groups = Tile {
+            rows: tile.rows.clone(),
+            cols: tile.cols.start / group..tile.cols.end / group,
+        };
         self.codes.put_codes(tile, codes, level, put)?;
         self.scales.put_codes(&groups, scales, level, put)
     }

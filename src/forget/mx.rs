@@ -13,7 +13,9 @@ use super::ct_config as ct;
 use super::rows::{Matrix, no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::lethe::groups::{Job, Recipe};
-use crate::lethe::mx::{BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo};
+use crate::lethe::mx::{
+    BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo,
+};
 use crate::lethe::narrow::E2M1;
 use crate::lethe::pack::turn;
 use crate::remember::fp8::E4M3;
@@ -107,7 +109,9 @@ impl Method for Mx {
         }
         let ragged = |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
         match (self.layout, weight.name.ends_with(".weight"), weight.shape) {
-            (_, true, [_, _, inputs]) => ragged(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK)),
+            (_, true, [_, _, inputs]) => {
+                ragged(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
+            }
             (MxLayout::GptOss, false, [_, inputs, _]) => {
                 ragged(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
             }
@@ -118,20 +122,42 @@ impl Method for Mx {
 
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
         let (rule, dtype) = (self.rule(), weight.dtype);
-        let run = if self.wide { runner::<E4M3>(rule, dtype) } else { runner::<E2M1>(rule, dtype) };
+        let run = if self.wide {
+            runner::<E4M3>(rule, dtype)
+        } else {
+            runner::<E2M1>(rule, dtype)
+        };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
             let in_rows = weight.name.ends_with(".weight");
-            let (outputs, inputs) = if in_rows { (first, last) } else { (last, first) };
-            let part = |end, shape: &[usize]| stored(format!("{}{end}", weight.base()), Dtype::U8, shape);
+            let (outputs, inputs) = if in_rows {
+                (first, last)
+            } else {
+                (last, first)
+            };
+            let part =
+                |end, shape: &[usize]| stored(format!("{}{end}", weight.base()), Dtype::U8, shape);
             let blocks = part("_blocks", &[experts, outputs, inputs / BLOCK, BLOCK / 2]);
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
                     let family = Some(Family::Mxfp4 { wide: true });
-                    Box::new(Rows { stored, run, rows, cols, unit: 2, family })
+                    Box::new(Rows {
+                        stored,
+                        run,
+                        rows,
+                        cols,
+                        unit: 2,
+                        family,
+                    })
                 }
-                false => Box::new(Stack { stored, run, rows, inputs, outputs }),
+                false => Box::new(Stack {
+                    stored,
+                    run,
+                    rows,
+                    inputs,
+                    outputs,
+                }),
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);
@@ -143,13 +169,25 @@ impl Method for Mx {
         let codes = stored(name(end), dtype, &shortened(weight, unit));
         let scales = stored(name("_scale"), Dtype::U8, &shortened(weight, BLOCK));
         let family = (unit == 2).then_some(Family::Mxfp4 { wide: false });
-        Ok(Box::new(Rows { stored: [codes, scales], run, rows, cols, unit, family }))
+        Ok(Box::new(Rows {
+            stored: [codes, scales],
+            run,
+            rows,
+            cols,
+            unit,
+            family,
+        }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let of = |bits, format| {
             let more = json!({"scale_dtype": "torch.uint8"});
-            ct::config(format, &ct::floats(bits, "group", false, Some(BLOCK), more), &Value::Null, skipped)
+            ct::config(
+                format,
+                &ct::floats(bits, "group", false, Some(BLOCK), more),
+                &Value::Null,
+                skipped,
+            )
         };
         let algo = if self.wide { "MXFP8" } else { "MXFP4" };
         Some(match self.layout {
@@ -184,13 +222,34 @@ impl Encode for Rows {
     }
 
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 8.0, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: 1,
+            col_align: BLOCK,
+            load_bits: 8.0,
+            transposed: false,
+        }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values { tile, values, level, .. } = *values;
-        let (mut codes, mut shared) = (vec![0; values.len() / self.unit], vec![0; values.len() / BLOCK]);
-        (self.run)(Job { values, codes: &mut codes, shared: &mut shared, back, level });
+        let Values {
+            tile,
+            values,
+            level,
+            ..
+        } = *values;
+        let (mut codes, mut shared) = (
+            vec![0; values.len() / self.unit],
+            vec![0; values.len() / BLOCK],
+        );
+        (self.run)(Job {
+            values,
+            codes: &mut codes,
+            shared: &mut shared,
+            back,
+            level,
+        });
         self.store(tile, &codes, &shared, put)
     }
 
@@ -198,7 +257,13 @@ impl Encode for Rows {
         self.family
     }
 
-    fn pack(&self, tile: &Tile, codes: &mut GroupCodes, _level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn pack(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        _level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         self.store(tile, &pairs(&codes.codes), &codes.exponents, put)
     }
 }
@@ -226,17 +291,35 @@ impl Encode for Stack {
 
     fn grid(&self) -> Grid {
         let (rows, cols) = (self.rows, self.outputs);
-        Grid { rows, cols, row_align: BLOCK, col_align: 1, load_bits: 72.0, transposed: true }
+        Grid {
+            rows,
+            cols,
+            row_align: BLOCK,
+            col_align: 1,
+            load_bits: 72.0,
+            transposed: true,
+        }
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values { tile, values, level, .. } = *values;
+        let Values {
+            tile,
+            values,
+            level,
+            ..
+        } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
         let turned = turn(values, width);
         let mut turned_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
-        (self.run)(Job { values: &turned, codes, shared, back: &mut turned_back, level });
+        (self.run)(Job {
+            values: &turned,
+            codes,
+            shared,
+            back: &mut turned_back,
+            level,
+        });
         back.copy_from_slice(&turn(&turned_back, height));
         self.store(tile, codes, shared, put)
     }
@@ -246,26 +329,48 @@ impl Stack {
     /// Passes on what is stored of a tile, column by column.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
-            self.put(tile, &Matrix { part, stride: self.inputs / unit }, unit, bytes, put)?;
+            self.put(
+                tile,
+                &Matrix {
+                    part,
+                    stride: self.inputs / unit,
+                },
+                unit,
+                bytes,
+                put,
+            )?;
         }
         Ok(())
     }
 
     /// Puts the columns of `tile`, of which each stored byte has `unit` values, expert by expert.
-    fn put(&self, tile: &Tile, matrix: &Matrix, unit: usize, bytes: &[u8], put: &mut Put<'_>) -> Result<()> {
+    fn put(
+        &self,
+        tile: &Tile,
+        matrix: &Matrix,
+        unit: usize,
+        bytes: &[u8],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let pitch = tile.rows.len() / unit;
         let mut row = tile.rows.start;
         while row < tile.rows.end {
             let (expert, first) = (row / self.inputs, row % self.inputs);
             let n = (self.inputs - first).min(tile.rows.end - row);
             let at = (row - tile.rows.start) / unit;
-            let lines = expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
+            let lines =
+                expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
             let cols = first / unit..(first + n) / unit;
             if pitch == cols.len() {
                 matrix.put(lines, cols, bytes, put)?;
             } else {
                 for (line, bytes) in lines.zip(bytes.chunks_exact(pitch)) {
-                    matrix.put(line..line + 1, cols.clone(), &bytes[at..at + cols.len()], put)?;
+                    matrix.put(
+                        line..line + 1,
+                        cols.clone(),
+                        &bytes[at..at + cols.len()],
+                        put,
+                    )?;
                 }
             }
             row += n;
@@ -276,5 +381,10 @@ impl Stack {
 
 /// Two codes in each byte, the first in its low bits.
 fn pairs(codes: &[u8]) -> Vec<u8> {
-    codes.as_chunks().0.iter().map(|[low, high]| low | high << 4).collect()
+    codes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|[low, high]| low | high << 4)
+        .collect()
 }

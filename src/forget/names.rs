@@ -3,11 +3,28 @@
 use super::Scope;
 
 /// Embeddings of tokens, by the last part of the module's name.
-const EMBEDDINGS: &[&str] =
-    &["embed_tokens", "tok_embeddings", "word_embeddings", "wte", "wpe", "embed", "embed_in", "shared", "token_embd"];
+const EMBEDDINGS: &[&str] = &[
+    "embed_tokens",
+    "tok_embeddings",
+    "word_embeddings",
+    "wte",
+    "wpe",
+    "embed",
+    "embed_in",
+    "shared",
+    "token_embd",
+];
 
 /// Last layers, which make logits.
-const HEADS: &[&str] = &["lm_head", "embed_out", "output", "output_layer", "score", "classifier", "head"];
+const HEADS: &[&str] = &[
+    "lm_head",
+    "embed_out",
+    "output",
+    "output_layer",
+    "score",
+    "classifier",
+    "head",
+];
 
 /// Routers of experts.
 const ROUTERS: &[&str] = &["gate", "router", "shared_expert_gate", "wg"];
@@ -37,7 +54,10 @@ const FUSED: &[&[&str]] = &[
 /// The parent of a weight that is fused with others, and which of its families it belongs to.
 pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
     let (parent, last) = name.strip_suffix(".weight")?.rsplit_once('.')?;
-    FUSED.iter().position(|family| family.contains(&last)).map(|family| (parent, family))
+    FUSED
+        .iter()
+        .position(|family| family.contains(&last))
+        .map(|family| (parent, family))
 }
 
 /// Why a tensor of this name is not encoded as a rule.
@@ -51,7 +71,11 @@ pub(super) fn objection(name: &str, scope: Scope) -> Option<String> {
     if module.is_none() && !is_stack {
         return Some("no weight of a layer".to_owned());
     }
-    let last = module.unwrap_or(name).rsplit('.').next().unwrap_or_default();
+    let last = module
+        .unwrap_or(name)
+        .rsplit('.')
+        .next()
+        .unwrap_or_default();
     let has_layer = name.split('.').any(|part| part.parse::<u32>().is_ok());
     let what = match () {
         () if scope == Scope::Linear && EMBEDDINGS.contains(&last) => "an embedding",

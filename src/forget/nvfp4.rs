@@ -47,7 +47,12 @@ impl Method for Nvfp4 {
             stored(name(1), Dtype::F8E4M3, &shortened(weight, BLOCK)),
             stored(name(2), Dtype::F32, global),
         ];
-        Ok(Box::new(Encoder { stored, run, rows: weight.rows(), cols: weight.cols() }))
+        Ok(Box::new(Encoder {
+            stored,
+            run,
+            rows: weight.rows(),
+            cols: weight.cols(),
+        }))
     }
 
     fn config(&self, skipped: &[String]) -> Option<Value> {
@@ -102,7 +107,14 @@ impl Encode for Encoder {
     }
 
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: BLOCK, load_bits: 8.0, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: 1,
+            col_align: BLOCK,
+            load_bits: 8.0,
+            transposed: false,
+        }
     }
 
     fn survey(&self) -> Option<Survey> {
@@ -115,11 +127,26 @@ impl Encode for Encoder {
     }
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values { tile, values, survey, level } = *values;
+        let Values {
+            tile,
+            values,
+            survey,
+            level,
+        } = *values;
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
-        let job = Job { values, codes: &mut codes, shared: &mut shared, back, level };
+        let job = Job {
+            values,
+            codes: &mut codes,
+            shared: &mut shared,
+            back,
+            level,
+        };
         let global = (self.run)(survey as f32, job);
         put_both(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
-        if tile.is_first() { put(2, 0, &global.to_le_bytes()) } else { Ok(()) }
+        if tile.is_first() {
+            put(2, 0, &global.to_le_bytes())
+        } else {
+            Ok(())
+        }
     }
 }

@@ -14,8 +14,19 @@ pub(super) const LONGEST: usize = 1 << 19;
 #[cfg(any(feature = "bnb", feature = "qnat"))]
 pub(super) fn grid_of_runs(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
     let inside = cols.is_multiple_of(unit);
-    let (row_align, col_align) = if inside { (1, unit) } else { (lcm(unit, cols) / cols, cols) };
-    Grid { rows, cols, row_align, col_align: col_align.max(1), load_bits, transposed: false }
+    let (row_align, col_align) = if inside {
+        (1, unit)
+    } else {
+        (lcm(unit, cols) / cols, cols)
+    };
+    Grid {
+        rows,
+        cols,
+        row_align,
+        col_align: col_align.max(1),
+        load_bits,
+        transposed: false,
+    }
 }
 
 /// A matrix of bytes, as a stored tensor, of which each value of the weight takes a part.
@@ -42,22 +53,36 @@ impl Matrix {
         if cols.len() == self.stride {
             return put(self.part, at(rows.start), bytes);
         }
-        rows.zip(bytes.chunks_exact(cols.len())).try_for_each(|(row, bytes)| put(self.part, at(row), bytes))
+        rows.zip(bytes.chunks_exact(cols.len()))
+            .try_for_each(|(row, bytes)| put(self.part, at(row), bytes))
     }
 }
 
 /// Puts two matrices of a tile of `cols` columns, each with the number of values that one of its bytes has.
-pub(super) fn put_both(tile: &Tile, cols: usize, matrices: [(usize, &[u8]); 2], put: &mut Put<'_>) -> Result<()> {
+pub(super) fn put_both(
+    tile: &Tile,
+    cols: usize,
+    matrices: [(usize, &[u8]); 2],
+    put: &mut Put<'_>,
+) -> Result<()> {
     for (part, (unit, bytes)) in matrices.into_iter().enumerate() {
         let inside = tile.cols.start / unit..tile.cols.end / unit;
-        Matrix { part, stride: cols / unit }.put(tile.rows.clone(), inside, bytes, put)?;
+        Matrix {
+            part,
+            stride: cols / unit,
+        }
+        .put(tile.rows.clone(), inside, bytes, put)?;
     }
     Ok(())
 }
 
 /// A stored tensor.
 pub(super) fn stored(name: String, dtype: Dtype, shape: &[usize]) -> Stored {
-    Stored { name, dtype, shape: shape.to_vec() }
+    Stored {
+        name,
+        dtype,
+        shape: shape.to_vec(),
+    }
 }
 
 /// The shape of a weight, of whose rows each `unit` values become one.
@@ -72,8 +97,12 @@ pub(super) fn shortened(weight: &Weight<'_>, unit: usize) -> Vec<usize> {
 /// Why `weight` is no matrix of a layer, with rows of whole groups of `unit` values.
 pub(super) fn no_matrix(weight: &Weight<'_>, unit: usize) -> Option<String> {
     match weight.shape {
-        _ if !weight.name.ends_with(".weight") => Some("its name does not end in `.weight`".to_owned()),
-        [_, cols] if !cols.is_multiple_of(unit) => Some(format!("its {cols} columns are no multiple of {unit}")),
+        _ if !weight.name.ends_with(".weight") => {
+            Some("its name does not end in `.weight`".to_owned())
+        }
+        [_, cols] if !cols.is_multiple_of(unit) => {
+            Some(format!("its {cols} columns are no multiple of {unit}"))
+        }
         [_, _] => None,
         shape => Some(format!("it has not two dimensions but {}", shape.len())),
     }

@@ -70,9 +70,13 @@ impl ForgetScheme {
     /// # Errors
     /// `Unsupported` for any other name.
     pub fn with_scale_rule(mut self, rule: &str) -> Result<Self> {
-        let found = ScaleRule::ALL.iter().find(|(name, _)| name.eq_ignore_ascii_case(rule));
+        let found = ScaleRule::ALL
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(rule));
         let names = || ScaleRule::ALL.map(|(name, _)| name).join(", ");
-        let known = found.ok_or_else(|| AnamnesisError::unsupported(rule, format!("scale rules: {}", names())))?;
+        let known = found.ok_or_else(|| {
+            AnamnesisError::unsupported(rule, format!("scale rules: {}", names()))
+        })?;
         self.parameters.rule = known.1;
         Ok(self)
     }
@@ -138,7 +142,13 @@ impl ForgetScheme {
         match self.kind {
             #[cfg(feature = "gguf")]
             Kind::Gguf(_) => None,
-            Kind::Row(row) => Some(((row.make)(&Parameters { dtype, ..self.parameters }), row.scope)),
+            Kind::Row(row) => Some((
+                (row.make)(&Parameters {
+                    dtype,
+                    ..self.parameters
+                }),
+                row.scope,
+            )),
         }
     }
 
@@ -162,15 +172,30 @@ impl FromStr for ForgetScheme {
                 FileType::from_name(name).map(Kind::Gguf)
             }
             _ => {
-                let fits = |row: &&Row| [row.name, row.alias].iter().any(|name| name.eq_ignore_ascii_case(text));
-                SCHEMES.iter().find(fits).filter(|_| !text.is_empty()).map(Kind::Row)
+                let fits = |row: &&Row| {
+                    [row.name, row.alias]
+                        .iter()
+                        .any(|name| name.eq_ignore_ascii_case(text))
+                };
+                SCHEMES
+                    .iter()
+                    .find(fits)
+                    .filter(|_| !text.is_empty())
+                    .map(Kind::Row)
             }
         };
-        let parameters = Parameters { group: None, rule: ScaleRule::Own, pure: false, dtype: TargetDtype::default() };
+        let parameters = Parameters {
+            group: None,
+            rule: ScaleRule::Own,
+            pure: false,
+            dtype: TargetDtype::default(),
+        };
         kind.map(|kind| Self { kind, parameters }).ok_or_else(|| {
             let names: Vec<&str> = SCHEMES.iter().map(|row| row.name).collect();
-            let what =
-                format!("schemes: {}, and gguf: with a file type of llama.cpp's, e.g. gguf:q4_k_m", names.join(", "));
+            let what = format!(
+                "schemes: {}, and gguf: with a file type of llama.cpp's, e.g. gguf:q4_k_m",
+                names.join(", ")
+            );
             AnamnesisError::unsupported(text, what)
         })
     }
@@ -204,6 +229,12 @@ pub struct Forget {
 
 impl From<ForgetScheme> for Forget {
     fn from(scheme: ForgetScheme) -> Self {
-        Self { scheme, include: vec![], exclude: vec![], like: None, imatrix: None }
+        Self {
+            scheme,
+            include: vec![],
+            exclude: vec![],
+            like: None,
+            imatrix: None,
+        }
     }
 }

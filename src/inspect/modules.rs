@@ -33,7 +33,13 @@ impl ModuleClass {
 /// `name` with `#` for its numbers, and without its last part if that is `weight`.
 fn class(name: &str) -> String {
     let name = name.strip_suffix(".weight").unwrap_or(name);
-    let part = |part: &str| if part.parse::<u64>().is_ok() { "#".to_owned() } else { part.to_owned() };
+    let part = |part: &str| {
+        if part.parse::<u64>().is_ok() {
+            "#".to_owned()
+        } else {
+            part.to_owned()
+        }
+    };
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
@@ -43,16 +49,31 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
     let mut at: HashMap<(String, QuantScheme), usize> = HashMap::new();
     let mut seen = HashSet::new();
     let mut stored = |parts: &[(TensorRole, Tensor<'_>)]| {
-        parts.iter().filter(|(_, t)| seen.insert(t.index)).map(|(_, t)| t.info().len).sum::<u64>()
+        parts
+            .iter()
+            .filter(|(_, t)| seen.insert(t.index))
+            .map(|(_, t)| t.info().len)
+            .sum::<u64>()
     };
     for item in &resolution.items {
         let (name, scheme, shape, bytes) = match item {
-            Item::Group(group) => (group.name.as_str(), group.scheme, group.shape.as_slice(), stored(&group.parts)),
+            Item::Group(group) => (
+                group.name.as_str(),
+                group.scheme,
+                group.shape.as_slice(),
+                stored(&group.parts),
+            ),
             Item::Plain(t) => (t.name(), QuantScheme::Unquantized, t.shape(), t.info().len),
         };
         let class = class(name);
         let row = *at.entry((class.clone(), scheme)).or_insert_with(|| {
-            rows.push(ModuleClass { class, scheme, tensors: 0, parameters: 0, stored: 0 });
+            rows.push(ModuleClass {
+                class,
+                scheme,
+                tensors: 0,
+                parameters: 0,
+                stored: 0,
+            });
             rows.len() - 1
         });
         let row = &mut rows[row];
@@ -69,7 +90,10 @@ mod tests {
 
     #[test]
     fn numbers_are_left_out() {
-        assert_eq!(class("model.layers.12.mlp.experts.3.up_proj.weight"), "model.layers.#.mlp.experts.#.up_proj");
+        assert_eq!(
+            class("model.layers.12.mlp.experts.3.up_proj.weight"),
+            "model.layers.#.mlp.experts.#.up_proj"
+        );
         assert_eq!(class("model.norm.weight"), "model.norm");
         assert_eq!(class("h.0.attn.bias"), "h.#.attn.bias");
     }

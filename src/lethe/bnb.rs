@@ -21,8 +21,10 @@ pub const FP4_CODEBOOK: [f32; 16] = [
     -0.0, -0.005_208_333_5, -0.666_666_7, -1.0, -0.333_333_34, -0.5, -0.166_666_67, -0.25,
 ];
 
-const _: () = assert!(NF4_CODEBOOK[1].to_bits() == 0xbf32_39b1 && NF4_CODEBOOK[14].to_bits() == 0x3f39_13b3);
-const _: () = assert!(FP4_CODEBOOK[1].to_bits() == 0x3baa_aaab && FP4_CODEBOOK[2].to_bits() == 0x3f2a_aaab);
+const _: () =
+    assert!(NF4_CODEBOOK[1].to_bits() == 0xbf32_39b1 && NF4_CODEBOOK[14].to_bits() == 0x3f39_13b3);
+const _: () =
+    assert!(FP4_CODEBOOK[1].to_bits() == 0x3baa_aaab && FP4_CODEBOOK[2].to_bits() == 0x3f2a_aaab);
 
 /// Scales that are quantized together.
 pub(crate) const NESTED_BLOCK: usize = 256;
@@ -91,12 +93,20 @@ fn places() -> &'static [u8; 1 << 16] {
 }
 
 /// Quantizes the scales of whole nested blocks, of which the last may be short: codes, and a scale for each block.
-pub(crate) fn encode_nested(scales: &[f32], offset: f32, codes: &mut Vec<u8>, outer: &mut Vec<f32>) {
+pub(crate) fn encode_nested(
+    scales: &[f32],
+    offset: f32,
+    codes: &mut Vec<u8>,
+    outer: &mut Vec<f32>,
+) {
     let places = places();
     let mut centered = [0.0; NESTED_BLOCK];
     for scales in scales.chunks(NESTED_BLOCK) {
         let centered = &mut centered[..scales.len()];
-        centered.iter_mut().zip(scales).for_each(|(x, scale)| *x = scale - offset);
+        centered
+            .iter_mut()
+            .zip(scales)
+            .for_each(|(x, scale)| *x = scale - offset);
         let max = absmax(centered);
         outer.push(max);
         if max == 0.0 {

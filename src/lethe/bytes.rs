@@ -14,16 +14,27 @@ fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
 /// `n` BF16 values.
 fn values(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
     if n.and_then(|n| n.checked_mul(2)) != Some(bf16.len()) {
-        return Err(wrong(format!("{} bytes of BF16 are not the values that there should be", bf16.len())));
+        return Err(wrong(format!(
+            "{} bytes of BF16 are not the values that there should be",
+            bf16.len()
+        )));
     }
-    Ok(bf16.as_chunks().0.iter().map(|&b| f32_from_bf16(u16::from_le_bytes(b))).collect())
+    Ok(bf16
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&b| f32_from_bf16(u16::from_le_bytes(b)))
+        .collect())
 }
 
 /// As [`values`], of which a scale is to be found.
 fn finite(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
     let values = values(bf16, n)?;
     match values.iter().position(|x| !x.is_finite()) {
-        Some(at) => Err(wrong(format!("value {at} is {}, and has no code", values[at]))),
+        Some(at) => Err(wrong(format!(
+            "value {at} is {}, and has no code",
+            values[at]
+        ))),
         None => Ok(values),
     }
 }
@@ -31,9 +42,17 @@ fn finite(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
 /// `n` F32 values.
 fn floats(what: &str, bytes: &[u8], n: usize) -> Result<Vec<f32>> {
     if bytes.len() / 4 != n || !bytes.len().is_multiple_of(4) {
-        return Err(wrong(format!("{what} is F32 [{n}], and has {} bytes", bytes.len())));
+        return Err(wrong(format!(
+            "{what} is F32 [{n}], and has {} bytes",
+            bytes.len()
+        )));
     }
-    Ok(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+    Ok(bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&b| f32::from_le_bytes(b))
+        .collect())
 }
 
 fn codebook(bytes: &[u8]) -> Result<[f32; 16]> {
@@ -77,17 +96,32 @@ pub fn encode_bnb4(
 ) -> Result<Vec<u8>> {
     check_block(block_size)?;
     let absmax = floats("absmax", absmax_data, total_elements.div_ceil(block_size))?;
-    encode_with(&values(bf16_data, Some(total_elements))?, absmax, &codebook(quant_map_data)?, block_size)
+    encode_with(
+        &values(bf16_data, Some(total_elements))?,
+        absmax,
+        &codebook(quant_map_data)?,
+        block_size,
+    )
 }
 
-fn encode_with(values: &[f32], mut absmax: Vec<f32>, codebook: &[f32; 16], block: usize) -> Result<Vec<u8>> {
+fn encode_with(
+    values: &[f32],
+    mut absmax: Vec<f32>,
+    codebook: &[f32; 16],
+    block: usize,
+) -> Result<Vec<u8>> {
     let mut codes = levels(codebook).encode_with(values, block, &mut absmax, Level::detect());
     // Of two zeros, the sign tells which it was: code 8 of FP4 decodes to -0.
     let mut zeros = (0..16u8).filter(|&code| codebook[usize::from(code)] == 0.0);
-    let (Some(plus), Some(minus)) = (zeros.next(), zeros.next()) else { return Ok(codes) };
+    let (Some(plus), Some(minus)) = (zeros.next(), zeros.next()) else {
+        return Ok(codes);
+    };
     for (i, x) in values.iter().enumerate().filter(|(_, x)| **x == 0.0) {
         let negative = x.is_sign_negative() != absmax[i / block].is_sign_negative();
-        let (code, shift) = (if negative { minus } else { plus }, if i % 2 == 0 { 4 } else { 0 });
+        let (code, shift) = (
+            if negative { minus } else { plus },
+            if i % 2 == 0 { 4 } else { 0 },
+        );
         codes[i / 2] = codes[i / 2] & !(15 << shift) | code << shift;
     }
     Ok(codes)
@@ -115,9 +149,18 @@ pub fn encode_bnb4_compute_absmax(
     block_size: usize,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
     check_block(block_size)?;
-    let (values, codebook) = (finite(bf16_data, Some(total_elements))?, codebook(quant_map_data)?);
+    let (values, codebook) = (
+        finite(bf16_data, Some(total_elements))?,
+        codebook(quant_map_data)?,
+    );
     let (mut codes, mut absmax) = (Vec::new(), Vec::new());
-    levels(&codebook).encode(&values, block_size, Level::detect(), &mut codes, &mut absmax);
+    levels(&codebook).encode(
+        &values,
+        block_size,
+        Level::detect(),
+        &mut codes,
+        &mut absmax,
+    );
     Ok((codes, bytes_of(&absmax)))
 }
 
@@ -153,14 +196,34 @@ pub fn encode_bnb4_double_quant(
     check_block(block_size)?;
     let blocks = total_elements.div_ceil(block_size);
     if nested_block_size == 0 || absmax_data.len() != blocks {
-        let what = format!("{} scales in blocks of {nested_block_size} where {blocks} are", absmax_data.len());
+        let what = format!(
+            "{} scales in blocks of {nested_block_size} where {blocks} are",
+            absmax_data.len()
+        );
         return Err(wrong(what));
     }
     let map = floats("nested_quant_map", nested_quant_map_data, 256)?;
-    let scales = floats("nested_absmax", nested_absmax_data, blocks.div_ceil(nested_block_size))?;
+    let scales = floats(
+        "nested_absmax",
+        nested_absmax_data,
+        blocks.div_ceil(nested_block_size),
+    )?;
     let mut absmax = Vec::with_capacity(blocks);
-    nested_absmax(absmax_data, 0..blocks, &map, &scales, nested_block_size, nested_offset, &mut absmax);
-    encode_with(&values(bf16_data, Some(total_elements))?, absmax, &codebook(quant_map_data)?, block_size)
+    nested_absmax(
+        absmax_data,
+        0..blocks,
+        &map,
+        &scales,
+        nested_block_size,
+        nested_offset,
+        &mut absmax,
+    );
+    encode_with(
+        &values(bf16_data, Some(total_elements))?,
+        absmax,
+        &codebook(quant_map_data)?,
+        block_size,
+    )
 }
 
 /// Encodes BF16 rows to LLM.int8() codes with scales that are known: `scb` F32, one for each row.
@@ -175,10 +238,20 @@ pub fn encode_bnb4_double_quant(
 ///
 /// # Errors
 /// `Parse` for lengths that do not fit.
-pub fn encode_bnb_int8(bf16_data: &[u8], scb_data: &[u8], out_features: usize, in_features: usize) -> Result<Vec<u8>> {
+pub fn encode_bnb_int8(
+    bf16_data: &[u8],
+    scb_data: &[u8],
+    out_features: usize,
+    in_features: usize,
+) -> Result<Vec<u8>> {
     let mut scales = floats("SCB", scb_data, out_features)?;
     let values = values(bf16_data, out_features.checked_mul(in_features))?;
-    Ok(int8::encode_with(&values, in_features, &mut scales, Level::detect()))
+    Ok(int8::encode_with(
+        &values,
+        in_features,
+        &mut scales,
+        Level::detect(),
+    ))
 }
 
 /// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which takes the values in F16: gives codes, and the
@@ -202,9 +275,17 @@ pub fn encode_bnb_int8_compute_scb(
 ) -> Result<(Vec<u8>, Vec<u8>)> {
     let values = finite(bf16_data, out_features.checked_mul(in_features))?;
     let (mut codes, mut scales) = (vec![0; values.len()], vec![0.0; out_features]);
-    int8::encode(&values, in_features, Level::detect(), &mut codes, &mut scales);
+    int8::encode(
+        &values,
+        in_features,
+        Level::detect(),
+        &mut codes,
+        &mut scales,
+    );
     match scales.iter().position(|scale| !scale.is_finite()) {
-        Some(row) => Err(wrong(format!("row {row} has values that F16 does not reach"))),
+        Some(row) => Err(wrong(format!(
+            "row {row} has values that F16 does not reach"
+        ))),
         None => Ok((codes, bytes_of(&scales))),
     }
 }
@@ -214,14 +295,19 @@ mod tests {
     use super::*;
     use crate::element::Element;
     use crate::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, dynamic_map};
-    use crate::lethe::round_trip::{assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip};
+    use crate::lethe::round_trip::{
+        assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip,
+    };
     use crate::remember::bnb::Int8Rows;
     use crate::remember::codebook::{Blocks, Pairs};
     use crate::{element::Out, simd::dispatch};
     use half::bf16;
 
     fn bf16(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|&x| <bf16 as Element>::from_f32(x).to_bits().to_le_bytes()).collect()
+        values
+            .iter()
+            .flat_map(|&x| <bf16 as Element>::from_f32(x).to_bits().to_le_bytes())
+            .collect()
     }
 
     fn decode(codes: &[u8], absmax: &[u8], map: &[u8], n: usize, block: usize) -> Result<Vec<u8>> {
@@ -229,7 +315,13 @@ mod tests {
         map[8] = if map[8] == 0.0 { -0.0 } else { map[8] };
         let scales = floats("absmax", absmax, n.div_ceil(block))?;
         let mut out = vec![0.0; n];
-        let kernel = Blocks { pairs: &Pairs::new(&map, true), bytes: codes, start: 0, block, scales: &scales };
+        let kernel = Blocks {
+            pairs: &Pairs::new(&map, true),
+            bytes: codes,
+            start: 0,
+            block,
+            scales: &scales,
+        };
         dispatch(Level::detect(), &kernel, Out::F32(&mut out));
         Ok(bf16(&out))
     }
@@ -239,12 +331,21 @@ mod tests {
         let scales = [1.0, 0.05, 3e-5, 1e30, 127.0, 1e-30];
         for map in [NF4_CODEBOOK, FP4_CODEBOOK, FP4_CODEBOOK.map(|x| x + 0.0)] {
             for block in [32, 64] {
-                assert_bnb4_decode_encode_round_trip(&map, &scales, block, decode, encode_bnb4).unwrap();
+                assert_bnb4_decode_encode_round_trip(&map, &scales, block, decode, encode_bnb4)
+                    .unwrap();
             }
         }
         let decode = |codes: &[u8], scb: &[u8], rows: usize, cols: usize| {
             let (scb, mut out) = (floats("SCB", scb, rows)?, vec![0.0; rows * cols]);
-            dispatch(Level::detect(), &Int8Rows { codes, cols, scb: &scb }, Out::F32(&mut out));
+            dispatch(
+                Level::detect(),
+                &Int8Rows {
+                    codes,
+                    cols,
+                    scb: &scb,
+                },
+                Out::F32(&mut out),
+            );
             Ok(bf16(&out))
         };
         assert_bnb_int8_decode_encode_round_trip(decode, encode_bnb_int8).unwrap();
@@ -255,10 +356,15 @@ mod tests {
     fn nested_scales() {
         let (inner, outer, offset) = ([200u8, 128, 255], [0.02f32], 0.07f32);
         let scales = inner.map(|q| dynamic_map()[usize::from(q)] * outer[0] + offset);
-        let (map, codes) = (bytes_of(&NF4_CODEBOOK), (0..80u8).map(|i| i.wrapping_mul(37)).collect::<Vec<_>>());
+        let (map, codes) = (
+            bytes_of(&NF4_CODEBOOK),
+            (0..80u8).map(|i| i.wrapping_mul(37)).collect::<Vec<_>>(),
+        );
         let values = decode(&codes, &bytes_of(&scales), &map, 160, 64).unwrap();
         let (outer, levels) = (bytes_of(&outer), bytes_of(dynamic_map()));
-        let again = encode_bnb4_double_quant(&values, &inner, &map, &outer, &levels, offset, 160, 64, 256).unwrap();
+        let again =
+            encode_bnb4_double_quant(&values, &inner, &map, &outer, &levels, offset, 160, 64, 256)
+                .unwrap();
         assert_eq!(again, codes);
     }
 
@@ -269,7 +375,8 @@ mod tests {
         assert!(encode_bnb4(&values, &[0; 8], &map, 64, 64).is_err());
         assert!(encode_bnb4(&values, &[0; 4], &map[4..], 64, 64).is_err());
         assert!(
-            encode_bnb4(&values, &[0; 4], &map, 64, 0).is_err() && encode_bnb4(&values, &[0; 4], &map, 64, 63).is_err()
+            encode_bnb4(&values, &[0; 4], &map, 64, 0).is_err()
+                && encode_bnb4(&values, &[0; 4], &map, 64, 63).is_err()
         );
         assert!(encode_bnb4_compute_absmax(&values, &map, usize::MAX, 64).is_err());
         assert!(encode_bnb4_compute_absmax(&bf16(&[f32::NAN, 1.0]), &map, 2, 64).is_err());

@@ -31,14 +31,32 @@ pub(crate) const LEAST_SCALE: f32 = 1e-38;
 
 impl Levels {
     /// Levels with these codes for each rank.
-    pub(crate) fn new(bounds: [f32; 15], codes: &[u8; 16], high_first: bool, pad: u8, norm: Norm) -> Self {
+    pub(crate) fn new(
+        bounds: [f32; 15],
+        codes: &[u8; 16],
+        high_first: bool,
+        pad: u8,
+        norm: Norm,
+    ) -> Self {
         let mut bytes = Box::new([0; 256]);
         for (pair, byte) in bytes.iter_mut().enumerate() {
             let (first, second) = (codes[pair >> 4], codes[pair & 15]);
-            *byte = if high_first { first << 4 | second } else { second << 4 | first };
+            *byte = if high_first {
+                first << 4 | second
+            } else {
+                second << 4 | first
+            };
         }
-        let same = bytes.iter().enumerate().all(|(pair, &byte)| pair == usize::from(byte));
-        Self { bounds, bytes: (!same).then_some(bytes), pad, norm }
+        let same = bytes
+            .iter()
+            .enumerate()
+            .all(|(pair, &byte)| pair == usize::from(byte));
+        Self {
+            bounds,
+            bytes: (!same).then_some(bytes),
+            pad,
+            norm,
+        }
     }
 
     /// Encodes whole blocks, of which the last may be short: the codes, each block in bytes of its own, and the
@@ -51,14 +69,43 @@ impl Levels {
         codes: &mut Vec<u8>,
         scales: &mut Vec<f32>,
     ) {
-        let (codes, scales) = (grow(codes, bytes(values.len(), block)), grow(scales, values.len().div_ceil(block)));
-        perform(level, &mut Blocks { values, block, levels: self, codes, scales, given: false });
+        let (codes, scales) = (
+            grow(codes, bytes(values.len(), block)),
+            grow(scales, values.len().div_ceil(block)),
+        );
+        perform(
+            level,
+            &mut Blocks {
+                values,
+                block,
+                levels: self,
+                codes,
+                scales,
+                given: false,
+            },
+        );
     }
 
     /// As [`encode`](Self::encode), with scales that are known.
-    pub(crate) fn encode_with(&self, values: &[f32], block: usize, scales: &mut [f32], level: Level) -> Vec<u8> {
+    pub(crate) fn encode_with(
+        &self,
+        values: &[f32],
+        block: usize,
+        scales: &mut [f32],
+        level: Level,
+    ) -> Vec<u8> {
         let mut codes = vec![0; bytes(values.len(), block)];
-        perform(level, &mut Blocks { values, block, levels: self, codes: &mut codes, scales, given: true });
+        perform(
+            level,
+            &mut Blocks {
+                values,
+                block,
+                levels: self,
+                codes: &mut codes,
+                scales,
+                given: true,
+            },
+        );
         codes
     }
 }
@@ -93,13 +140,22 @@ impl Routine for Blocks<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let out = self.codes.chunks_mut(self.block.div_ceil(2));
-        for ((values, codes), scale) in self.values.chunks(self.block).zip(out).zip(&mut *self.scales) {
+        for ((values, codes), scale) in self
+            .values
+            .chunks(self.block)
+            .zip(out)
+            .zip(&mut *self.scales)
+        {
             if !self.given {
                 *scale = absmax(values);
             }
             match self.levels.norm {
                 Norm::BitsAndBytes => {
-                    let least = if scale.abs() < LEAST_SCALE { LEAST_SCALE } else { *scale };
+                    let least = if scale.abs() < LEAST_SCALE {
+                        LEAST_SCALE
+                    } else {
+                        *scale
+                    };
                     if values.len() == self.block {
                         let factor = 1.0 / least;
                         pack(values, codes, self.levels, |x| x * factor);

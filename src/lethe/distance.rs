@@ -55,7 +55,10 @@ impl Routine for Compare<'_> {
                 add(x[i], y[i], i);
             }
         }
-        rest.iter().zip(other).enumerate().for_each(|(i, (&x, &y))| add(x, y, i));
+        rest.iter()
+            .zip(other)
+            .enumerate()
+            .for_each(|(i, (&x, &y))| add(x, y, i));
         self.sums.count = self.values.len() as u64;
         for i in 0..LANES {
             self.sums.absolute += absolute[i];
@@ -68,7 +71,11 @@ impl Routine for Compare<'_> {
 
 /// Compares values with what decoding gives.
 pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> Sums {
-    let mut compare = Compare { values, back, sums: Sums::default() };
+    let mut compare = Compare {
+        values,
+        back,
+        sums: Sums::default(),
+    };
     perform(level, &mut compare);
     compare.sums
 }
@@ -76,9 +83,19 @@ pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> Sums {
 /// The first value that is no number, or infinite.
 pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
     // The largest magnitude of a run, as bits, is faster to find than a place.
-    let largest = |chunk: &[f32]| chunk.iter().fold(0u32, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
-    let found = values.chunks(1024).position(|chunk| largest(chunk) >= 0x7f80_0000)? * 1024;
-    values[found..].iter().position(|x| !x.is_finite()).map(|i| found + i)
+    let largest = |chunk: &[f32]| {
+        chunk
+            .iter()
+            .fold(0u32, |max, x| max.max(x.to_bits() & 0x7fff_ffff))
+    };
+    let found = values
+        .chunks(1024)
+        .position(|chunk| largest(chunk) >= 0x7f80_0000)?
+        * 1024;
+    values[found..]
+        .iter()
+        .position(|x| !x.is_finite())
+        .map(|i| found + i)
 }
 
 #[cfg(test)]
@@ -93,7 +110,11 @@ mod tests {
         for level in Level::available() {
             assert_eq!(compare(&values, &back, level), sums);
         }
-        let naive = values.iter().zip(&back).map(|(x, y)| f64::from((x - y).abs())).sum::<f64>();
+        let naive = values
+            .iter()
+            .zip(&back)
+            .map(|(x, y)| f64::from((x - y).abs()))
+            .sum::<f64>();
         assert!((sums.absolute - naive).abs() < 1e-3 && sums.count == 1003);
         assert!(sums.largest <= 0.5 && sums.largest > 0.49);
     }

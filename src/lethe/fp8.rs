@@ -39,7 +39,8 @@ impl<const POWERS: bool> Recipe for Transformers<POWERS> {
         if !POWERS {
             return (inverse, scale);
         }
-        let inverse = f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
+        let inverse =
+            f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
         (inverse, 1.0 / inverse)
     }
 
@@ -79,7 +80,14 @@ impl<E: Own, N: Narrow + Code> Recipe for ComfyKitchen<E, N> {
     fn scale(max: f32) -> (f32, f32) {
         let scale = E::round(max / N::MAX);
         // The library has NaN for what is zero throughout.
-        (scale, if max == 0.0 { 1.0 } else { E::round(1.0 / scale) })
+        (
+            scale,
+            if max == 0.0 {
+                1.0
+            } else {
+                E::round(1.0 / scale)
+            },
+        )
     }
 
     #[inline(always)]
@@ -145,17 +153,25 @@ impl<R: Recipe> Routine for Blocks<'_, R> {
     fn run(&mut self) {
         let width = self.width.max(1);
         let band = self.rows.min(self.values.len() / width).max(1) * width;
-        let bands = self.values.chunks(band).zip(self.codes.chunks_mut(band)).zip(self.back.chunks_mut(band));
+        let bands = self
+            .values
+            .chunks(band)
+            .zip(self.codes.chunks_mut(band))
+            .zip(self.back.chunks_mut(band));
         let per_band = width.div_ceil(self.cols);
         for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
             for (block, stored) in scales.iter_mut().enumerate() {
                 let cols = block * self.cols..width.min((block + 1) * self.cols);
                 let max = self.max.unwrap_or_else(|| {
-                    values.chunks_exact(width).fold(0.0, |max, row| largest(&row[cols.clone()], max))
+                    values
+                        .chunks_exact(width)
+                        .fold(0.0, |max, row| largest(&row[cols.clone()], max))
                 });
                 let (scale, factor) = R::scale(max);
                 *stored = scale;
-                let rows = values.chunks_exact(width).zip(codes.chunks_exact_mut(width));
+                let rows = values
+                    .chunks_exact(width)
+                    .zip(codes.chunks_exact_mut(width));
                 for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
                     let (values, codes) = (&values[cols.clone()], &mut codes[cols.clone()]);
                     row::<R>(values, factor, scale, codes, &mut back[cols.clone()]);
@@ -174,7 +190,9 @@ fn row<R: Recipe>(values: &[f32], factor: f32, scale: f32, codes: &mut [u8], bac
     }
     if !factor.is_finite() {
         // Zero times infinity is NaN, which `narrow` gives as a number.
-        back.iter_mut().zip(codes).for_each(|(back, code)| *back = R::Code::widen(*code) * scale);
+        back.iter_mut()
+            .zip(codes)
+            .for_each(|(back, code)| *back = R::Code::widen(*code) * scale);
     }
 }
 
@@ -190,7 +208,8 @@ mod tests {
         let mut state = 7u32;
         let mut next = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            f32::from_bits((state >> 1) % (40 << 23) + (100 << 23)) * if state & 1 == 0 { 1.0 } else { -1.0 }
+            f32::from_bits((state >> 1) % (40 << 23) + (100 << 23))
+                * if state & 1 == 0 { 1.0 } else { -1.0 }
         };
         let mut values: Vec<f32> = (0..n).map(|_| bf16::from_f32(next()).to_f32()).collect();
         values[..4].copy_from_slice(&[0.0, -0.0, f32::from_bits(1 << 16), -f32::MIN_POSITIVE]);
@@ -206,10 +225,12 @@ mod tests {
         let mut scales = vec![];
         for top in (0..height).step_by(rows) {
             for left in (0..width).step_by(cols) {
-                let places =
-                    (top..height.min(top + rows)).flat_map(|r| (left..width.min(left + cols)).map(move |c| (r, c)));
+                let places = (top..height.min(top + rows))
+                    .flat_map(|r| (left..width.min(left + cols)).map(move |c| (r, c)));
                 let places: Vec<usize> = places.map(|(r, c)| r * width + c).collect();
-                let max = places.iter().fold(0.0f32, |max, &i| max.max(values[i].abs()));
+                let max = places
+                    .iter()
+                    .fold(0.0f32, |max, &i| max.max(values[i].abs()));
                 let scale = match to_bf16(max / 448.0) {
                     0.0 => 0.007_812_5,
                     scale => scale,
@@ -218,8 +239,11 @@ mod tests {
                 for i in places {
                     let x = (to_bf16(values[i] / scale) + 0.0).clamp(-448.0, 448.0);
                     let distance = |code: u8| (E4M3::widen(code) - x.abs()).abs();
-                    let nearest =
-                        (0..0x7fu8).min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+                    let nearest = (0..0x7fu8).min_by(|&a, &b| {
+                        distance(a)
+                            .total_cmp(&distance(b))
+                            .then((a & 1).cmp(&(b & 1)))
+                    });
                     codes[i] = nearest.unwrap() | if x.is_sign_negative() { 0x80 } else { 0 };
                 }
             }
@@ -246,7 +270,11 @@ mod tests {
                     recipe: PhantomData::<CompressedTensors<bf16>>,
                 };
                 perform(level, &mut ours);
-                assert_eq!((&*ours.codes, &*ours.scales), (&*codes, &*scales), "{block:?} {level:?}");
+                assert_eq!(
+                    (&*ours.codes, &*ours.scales),
+                    (&*codes, &*scales),
+                    "{block:?} {level:?}"
+                );
             }
         }
     }
@@ -255,7 +283,10 @@ mod tests {
     fn nothing_but_zero() {
         assert_eq!(Transformers::<false>::scale(0.0), (1.0, 1.0));
         assert_eq!(Transformers::<true>::scale(0.0), (1.0, 1.0));
-        assert_eq!(CompressedTensors::<bf16>::scale(0.0), (0.007_812_5, 0.007_812_5));
+        assert_eq!(
+            CompressedTensors::<bf16>::scale(0.0),
+            (0.007_812_5, 0.007_812_5)
+        );
         // Where the library has NaN.
         assert_eq!(ComfyKitchen::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
     }

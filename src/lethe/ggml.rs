@@ -45,7 +45,11 @@ trait Pack<const BYTES: usize, const ELEMS: usize> {
     const ROW_SQUARE: bool = true;
 
     /// Encodes one block. `#[inline(always)]`, with everything that it calls.
-    fn encode(values: &[f32; ELEMS], importance: Option<Importance<'_, ELEMS>>, out: &mut [u8; BYTES]);
+    fn encode(
+        values: &[f32; ELEMS],
+        importance: Option<Importance<'_, ELEMS>>,
+        out: &mut [u8; BYTES],
+    );
 }
 
 /// Puts `x` at `at` in f16.
@@ -63,12 +67,21 @@ struct Rows<'a, P, const BYTES: usize, const ELEMS: usize> {
     pack: PhantomData<P>,
 }
 
-impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine for Rows<'_, P, BYTES, ELEMS> {
+impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
+    for Rows<'_, P, BYTES, ELEMS>
+{
     #[inline(always)]
     fn run(&mut self) {
-        let rows = self.values.chunks_exact(self.cols).zip(self.out.chunks_exact_mut(self.cols / ELEMS * BYTES));
+        let rows = self
+            .values
+            .chunks_exact(self.cols)
+            .zip(self.out.chunks_exact_mut(self.cols / ELEMS * BYTES));
         for (values, out) in rows {
-            let blocks = values.as_chunks::<ELEMS>().0.iter().zip(out.as_chunks_mut::<BYTES>().0);
+            let blocks = values
+                .as_chunks::<ELEMS>()
+                .0
+                .iter()
+                .zip(out.as_chunks_mut::<BYTES>().0);
             match self.importance {
                 // `for_each` would be a call, compiled for the lowest level.
                 None => {
@@ -81,7 +94,14 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine for 
                     let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);
                     let row_square = square / self.cols as f32;
                     for ((values, out), weights) in blocks.zip(weights.as_chunks::<ELEMS>().0) {
-                        P::encode(values, Some(Importance { weights, row_square }), out);
+                        P::encode(
+                            values,
+                            Some(Importance {
+                                weights,
+                                row_square,
+                            }),
+                            out,
+                        );
                     }
                 }
             }
@@ -90,7 +110,8 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine for 
 }
 
 /// Encodes whole rows of so many values, with the importance of each column if it is known.
-pub(crate) type Encoder = fn(values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level, out: &mut [u8]);
+pub(crate) type Encoder =
+    fn(values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level, out: &mut [u8]);
 
 fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
     values: &[f32],
@@ -99,7 +120,16 @@ fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
     level: Level,
     out: &mut [u8],
 ) {
-    perform(level, &mut Rows { values, cols, importance, out, pack: PhantomData::<P> });
+    perform(
+        level,
+        &mut Rows {
+            values,
+            cols,
+            importance,
+            out,
+            pack: PhantomData::<P>,
+        },
+    );
 }
 
 /// Whether ggml encodes this type only with the importance of each column. Without it such an encoder takes all columns

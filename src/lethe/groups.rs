@@ -52,16 +52,29 @@ impl<R: Recipe<GROUP>, const GROUP: usize> Routine for Groups<'_, R, GROUP> {
     fn run(&mut self) {
         let nibbles = R::Code::SIGN == 8;
         let bytes = if nibbles { GROUP / 2 } else { GROUP };
-        let batches = self.values.chunks(GROUP * BATCH).zip(self.back.chunks_mut(GROUP * BATCH));
-        let stored = self.codes.chunks_mut(bytes * BATCH).zip(self.shared.chunks_mut(BATCH));
+        let batches = self
+            .values
+            .chunks(GROUP * BATCH)
+            .zip(self.back.chunks_mut(GROUP * BATCH));
+        let stored = self
+            .codes
+            .chunks_mut(bytes * BATCH)
+            .zip(self.shared.chunks_mut(BATCH));
         for ((values, back), (codes, shared)) in batches.zip(stored) {
             let values = values.as_chunks::<GROUP>().0;
-            let mut all = [Shared { byte: 0, factor: 0.0, scale: 0.0 }; BATCH];
+            let mut all = [Shared {
+                byte: 0,
+                factor: 0.0,
+                scale: 0.0,
+            }; BATCH];
             for ((values, of_group), byte) in values.iter().zip(&mut all).zip(shared) {
                 *of_group = self.recipe.share(largest(values, 0.0));
                 *byte = of_group.byte;
             }
-            let groups = values.iter().zip(back.as_chunks_mut::<GROUP>().0).zip(codes.chunks_exact_mut(bytes));
+            let groups = values
+                .iter()
+                .zip(back.as_chunks_mut::<GROUP>().0)
+                .zip(codes.chunks_exact_mut(bytes));
             for (((values, back), codes), shared) in groups.zip(&all) {
                 encode::<R, GROUP>(self.recipe, values, shared, codes, back);
             }
@@ -82,8 +95,23 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     /// Does it as `recipe` says.
     pub(crate) fn run<R: Recipe<GROUP>, const GROUP: usize>(self, recipe: &R) {
-        let Self { values, codes, shared, back, level } = self;
-        perform(level, &mut Groups { recipe, values, codes, shared, back });
+        let Self {
+            values,
+            codes,
+            shared,
+            back,
+            level,
+        } = self;
+        perform(
+            level,
+            &mut Groups {
+                recipe,
+                values,
+                codes,
+                shared,
+                back,
+            },
+        );
     }
 }
 
@@ -131,13 +159,21 @@ mod tests {
         let (mut codes, mut shared) = (vec![], vec![]);
         for group in values.chunks(BLOCK) {
             let max = group.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-            let exponent = (1..255).rev().find(|&e| 2f64.powi(e - 127) <= f64::from(max)).unwrap_or(0);
+            let exponent = (1..255)
+                .rev()
+                .find(|&e| 2f64.powi(e - 127) <= f64::from(max))
+                .unwrap_or(0);
             let byte = (exponent - 2).max(0);
             shared.push(byte as u8);
             let scale = 2f64.powi(byte.max(1) - 127);
             let code = |&x: &f32| {
-                let distance = |code: usize| (f64::from(CODES[code]) - f64::from(x.abs()) / scale).abs();
-                let nearest = (0..8).min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+                let distance =
+                    |code: usize| (f64::from(CODES[code]) - f64::from(x.abs()) / scale).abs();
+                let nearest = (0..8).min_by(|&a, &b| {
+                    distance(a)
+                        .total_cmp(&distance(b))
+                        .then((a & 1).cmp(&(b & 1)))
+                });
                 nearest.unwrap() as u8 | if x.is_sign_negative() { 8 } else { 0 }
             };
             let all: Vec<u8> = group.iter().map(code).collect();
@@ -153,8 +189,13 @@ mod tests {
             .map(|i| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 // Groups of several scales, and among the values middles between codes.
-                let x = if state & 64 == 0 { (state >> 8) as f32 / 1e6 } else { (state >> 16) as f32 % 30.0 / 4.0 };
-                x * 2f32.powi((i / BLOCK) as i32 % 60 - 30) * if state & 128 == 0 { 1.0 } else { -1.0 }
+                let x = if state & 64 == 0 {
+                    (state >> 8) as f32 / 1e6
+                } else {
+                    (state >> 16) as f32 % 30.0 / 4.0
+                };
+                x * 2f32.powi((i / BLOCK) as i32 % 60 - 30)
+                    * if state & 128 == 0 { 1.0 } else { -1.0 }
             })
             .collect();
         values[..BLOCK].fill(0.0);
@@ -171,11 +212,21 @@ mod tests {
                 back: &mut vec![0.0; values.len()],
             };
             perform(level, &mut ours);
-            assert_eq!((&*ours.codes, &*ours.shared), (&*codes, &*shared), "{level:?}");
+            assert_eq!(
+                (&*ours.codes, &*ours.shared),
+                (&*codes, &*shared),
+                "{level:?}"
+            );
             for (i, (&x, &back)) in values.iter().zip(&*ours.back).enumerate() {
-                let (code, scale) = (codes[i / 2] >> (i % 2 * 4) & 15, 2f64.powi(i32::from(shared[i / BLOCK]) - 127));
+                let (code, scale) = (
+                    codes[i / 2] >> (i % 2 * 4) & 15,
+                    2f64.powi(i32::from(shared[i / BLOCK]) - 127),
+                );
                 let expected = (f64::from(CODES[usize::from(code & 7)]) * scale) as f32;
-                assert_eq!((back.abs(), back.is_sign_negative()), (expected, x.is_sign_negative()));
+                assert_eq!(
+                    (back.abs(), back.is_sign_negative()),
+                    (expected, x.is_sign_negative())
+                );
             }
         }
     }

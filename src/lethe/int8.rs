@@ -8,14 +8,43 @@ use crate::simd::{Level, Routine, perform};
 
 /// Encodes rows of `cols` values: codes, and the scale of each row. The scale of a row with values beyond F16 is not
 /// finite.
-pub(crate) fn encode(values: &[f32], cols: usize, level: Level, codes: &mut [u8], scales: &mut [f32]) {
-    perform(level, &mut Rows { values, cols, codes, scales, given: false });
+pub(crate) fn encode(
+    values: &[f32],
+    cols: usize,
+    level: Level,
+    codes: &mut [u8],
+    scales: &mut [f32],
+) {
+    perform(
+        level,
+        &mut Rows {
+            values,
+            cols,
+            codes,
+            scales,
+            given: false,
+        },
+    );
 }
 
 /// As [`encode`], with scales that are known, and values as they are.
-pub(crate) fn encode_with(values: &[f32], cols: usize, scales: &mut [f32], level: Level) -> Vec<u8> {
+pub(crate) fn encode_with(
+    values: &[f32],
+    cols: usize,
+    scales: &mut [f32],
+    level: Level,
+) -> Vec<u8> {
     let mut codes = vec![0; values.len()];
-    perform(level, &mut Rows { values, cols, codes: &mut codes, scales, given: true });
+    perform(
+        level,
+        &mut Rows {
+            values,
+            cols,
+            codes: &mut codes,
+            scales,
+            given: true,
+        },
+    );
     codes
 }
 
@@ -38,7 +67,11 @@ impl Routine for Rows<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let width = self.cols.max(1);
-        let rows = self.values.chunks_exact(width).zip(self.codes.chunks_exact_mut(width)).zip(&mut *self.scales);
+        let rows = self
+            .values
+            .chunks_exact(width)
+            .zip(self.codes.chunks_exact_mut(width))
+            .zip(&mut *self.scales);
         for ((values, codes), scale) in rows {
             let mut halves = [0.0; CHUNK];
             if !self.given {
@@ -76,7 +109,11 @@ fn round(values: &[f32], halves: &mut [f32]) {
         // Below 2^-14 one addition rounds: the last place of 0.5 is the smallest F16.
         let small = ((f32::from_bits(magnitude) + 0.5) - 0.5).to_bits();
         let rounded = if magnitude < 113 << 23 { small } else { normal };
-        let rounded = if normal >= 143 << 23 { 0xff << 23 } else { rounded };
+        let rounded = if normal >= 143 << 23 {
+            0xff << 23
+        } else {
+            rounded
+        };
         *half = f32::from_bits(rounded | x.to_bits() & 0x8000_0000);
     }
 }

@@ -135,7 +135,10 @@ impl<R: Recipe> Routine for Run<'_, R> {
     #[inline(always)]
     fn run(&mut self) {
         let recipe = self.recipe;
-        let groups = self.values.chunks_exact(self.group).zip(self.back.chunks_exact_mut(self.group));
+        let groups = self
+            .values
+            .chunks_exact(self.group)
+            .zip(self.back.chunks_exact_mut(self.group));
         let numbers = self.out.scales.iter_mut().zip(&mut self.out.offsets);
         let codes = self.out.codes.chunks_exact_mut(self.group);
         for (((values, back), codes), (scale, offset)) in groups.zip(codes).zip(numbers) {
@@ -161,7 +164,16 @@ impl Quantizer {
         let bits = self.bits;
         macro_rules! run {
             ($recipe:expr) => {
-                perform(level, &mut Run { recipe: $recipe, group: self.group.max(1), values, back, out })
+                perform(
+                    level,
+                    &mut Run {
+                        recipe: $recipe,
+                        group: self.group.max(1),
+                        values,
+                        back,
+                        out,
+                    },
+                )
             };
         }
         macro_rules! signed {
@@ -175,7 +187,9 @@ impl Quantizer {
             (Rule::CompressedTensors { symmetric: true }, TargetDtype::BF16) => signed!(bf16, true),
             (Rule::CompressedTensors { symmetric: false }, TargetDtype::F32) => signed!(f32, false),
             (Rule::CompressedTensors { symmetric: false }, TargetDtype::F16) => signed!(f16, false),
-            (Rule::CompressedTensors { symmetric: false }, TargetDtype::BF16) => signed!(bf16, false),
+            (Rule::CompressedTensors { symmetric: false }, TargetDtype::BF16) => {
+                signed!(bf16, false)
+            }
             #[cfg(feature = "gptq")]
             (Rule::Gptq { symmetric }, _) => run!(Gptq::new(bits, symmetric)),
             #[cfg(feature = "awq")]

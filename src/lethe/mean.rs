@@ -30,7 +30,13 @@ impl Mean {
     /// Of `count` values.
     pub(crate) fn new(count: usize) -> Self {
         let power = power(count / LANES / ROWS);
-        Self { count, power, pending: Vec::new(), rows: 0, levels: [[[0.0; LANES]; ROWS]; DEPTH] }
+        Self {
+            count,
+            power,
+            pending: Vec::new(),
+            rows: 0,
+            levels: [[[0.0; LANES]; ROWS]; DEPTH],
+        }
     }
 
     /// Takes the next value.
@@ -56,7 +62,9 @@ impl Mean {
         } else {
             let (vectors, rest) = values.as_chunks::<LANES>();
             let start = rest.iter().fold(0.0, |sum, x| sum + x);
-            total(self.levels, vectors).iter().fold(start, |sum, x| sum + x)
+            total(self.levels, vectors)
+                .iter()
+                .fold(start, |sum, x| sum + x)
         };
         sum / self.count as f32
     }
@@ -91,7 +99,9 @@ fn pass_up<const V: usize>(levels: &mut [Row<V>; DEPTH], rows: usize, power: usi
 /// The sum of all levels, and of vectors that are no row.
 fn total<const V: usize>(levels: [Row<V>; DEPTH], rest: &[[f32; V]]) -> [f32; V] {
     let mut sums = levels[0];
-    levels[1..].iter().for_each(|level| accumulate(&mut sums, level));
+    levels[1..]
+        .iter()
+        .for_each(|level| accumulate(&mut sums, level));
     let first = rest.iter().fold(sums[0], add);
     sums[1..].iter().fold(first, add)
 }
@@ -102,7 +112,9 @@ fn add<const V: usize>(mut sum: [f32; V], x: &[f32; V]) -> [f32; V] {
 }
 
 fn accumulate<const V: usize>(sums: &mut Row<V>, row: &Row<V>) {
-    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum = add(*sum, x));
+    sums.iter_mut()
+        .zip(row)
+        .for_each(|(sum, x)| *sum = add(*sum, x));
 }
 
 /// The mean of `values`.

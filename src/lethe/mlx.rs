@@ -83,7 +83,10 @@ fn e2m1(x: f32) -> u8 {
 }
 
 /// FP4 as it is decoded.
-const FP4: E2M1 = E2M1 { factor: 1.0, plain_zero: false };
+const FP4: E2M1 = E2M1 {
+    factor: 1.0,
+    plain_zero: false,
+};
 
 /// How codes and scales of a mode are made: codes of FP4, unless it says otherwise. `#[inline(always)]`, all of it.
 trait Float {
@@ -155,7 +158,11 @@ impl Float for Nvfp4 {
         let stored = e4m3(scale);
         let widened = E4M3::widen(stored);
         // What would be divided by zero gets code 0.
-        (stored, if stored == 0 { f32::INFINITY } else { widened }, widened)
+        (
+            stored,
+            if stored == 0 { f32::INFINITY } else { widened },
+            widened,
+        )
     }
 }
 
@@ -171,7 +178,10 @@ struct Run<'a, F, E> {
 impl<F: Float, E: Element> Routine for Run<'_, F, E> {
     #[inline(always)]
     fn run(&mut self) {
-        let groups = self.values.chunks_exact(F::GROUP).zip(self.back.chunks_exact_mut(F::GROUP));
+        let groups = self
+            .values
+            .chunks_exact(F::GROUP)
+            .zip(self.back.chunks_exact_mut(F::GROUP));
         let stored = self.codes.chunks_exact_mut(F::GROUP).zip(&mut *self.scales);
         for ((values, back), (codes, scale)) in groups.zip(stored) {
             let mut lanes = [0.0f32; 16];
@@ -205,7 +215,16 @@ pub(crate) fn encode(
     scales.resize(values.len() / mode.group(), 0);
     macro_rules! run {
         ($mode:ident, $dtype:ident) => {
-            perform(level, &mut Run { values, back, codes, scales, types: PhantomData::<($mode, $dtype)> })
+            perform(
+                level,
+                &mut Run {
+                    values,
+                    back,
+                    codes,
+                    scales,
+                    types: PhantomData::<($mode, $dtype)>,
+                },
+            )
         };
     }
     macro_rules! of_dtype {

@@ -31,7 +31,11 @@ impl Format for E4M3 {}
 #[inline(always)]
 fn shared(exponent: i32, factor: f32) -> Shared {
     let byte = exponent as u8;
-    Shared { byte, factor, scale: f32_from_exponent(byte) }
+    Shared {
+        byte,
+        factor,
+        scale: f32_from_exponent(byte),
+    }
 }
 
 /// Exponent of the power of two at or below `x`, biased; zero for subnormals.
@@ -56,14 +60,22 @@ impl<E: Own, N: Format> Recipe<BLOCK> for CompressedTensors<E, N> {
     fn share(&self, max: f32) -> Shared {
         // The bits of the model's own type are rounded, of which subnormals are not normal in F32.
         let tiny = max < E::SMALLEST;
-        let power = if tiny && max < 0.75 * E::SMALLEST { 0.0 } else { bumped(max.max(E::SMALLEST)) };
+        let power = if tiny && max < 0.75 * E::SMALLEST {
+            0.0
+        } else {
+            bumped(max.max(E::SMALLEST))
+        };
         let exponent = (biased(power) - N::EXPONENT).max(0);
         if E::round(f32::from_bits((biased(power) as u32) << 23)) == f32::INFINITY {
             // Nothing is left of a value over infinity, and infinity's exponent as an integer is none.
             return shared(127, 0.0);
         }
         let scale = E::round(f32_from_exponent(exponent as u8));
-        if scale == 0.0 { shared(127, 1.0) } else { shared(exponent, 1.0 / scale) }
+        if scale == 0.0 {
+            shared(127, 1.0)
+        } else {
+            shared(exponent, 1.0 / scale)
+        }
     }
 
     #[inline(always)]
@@ -87,8 +99,15 @@ impl Recipe<BLOCK> for ModelOpt<E2M1> {
     #[inline(always)]
     fn share(&self, max: f32) -> Shared {
         let descale = max / 6.0;
-        let exponent = if descale > 0.0 { ceil_log2(descale).max(-127) } else { -127 };
-        shared(exponent + 127, 1.0 / f32_from_exponent((exponent + 127) as u8))
+        let exponent = if descale > 0.0 {
+            ceil_log2(descale).max(-127)
+        } else {
+            -127
+        };
+        shared(
+            exponent + 127,
+            1.0 / f32_from_exponent((exponent + 127) as u8),
+        )
     }
 
     #[inline(always)]
@@ -106,7 +125,11 @@ impl Recipe<BLOCK> for ModelOpt<E4M3> {
     #[inline(always)]
     fn share(&self, max: f32) -> Shared {
         let descale = max / 448.0;
-        let exponent = if descale > 0.0 { ceil_log2(descale).clamp(-127, 127) } else { -127 };
+        let exponent = if descale > 0.0 {
+            ceil_log2(descale).clamp(-127, 127)
+        } else {
+            -127
+        };
         shared(exponent + 127, f32_from_exponent((127 - exponent) as u8))
     }
 }
@@ -115,7 +138,9 @@ impl Recipe<BLOCK> for ModelOpt<E4M3> {
 #[inline(always)]
 fn halves_down(x: f32) -> (u32, f32) {
     // Of all middles, these are the ones that would become the larger.
-    let middle = [0.75, 1.75, 3.5].iter().fold(false, |found, &middle| found | (x.abs() == middle));
+    let middle = [0.75, 1.75, 3.5]
+        .iter()
+        .fold(false, |found, &middle| found | (x.abs() == middle));
     // A little less than the middle is nearer to the smaller.
     let bits = x.to_bits() - u32::from(middle);
     narrow::<E2M1>(f32::from_bits(bits))
@@ -152,8 +177,16 @@ impl<N: Format> Recipe<BLOCK> for Rceil<N> {
     #[inline(always)]
     fn share(&self, max: f32) -> Shared {
         let descale = max / N::MAX;
-        let exponent = if descale > 0.0 { ceil_log2(descale).clamp(-127, 127) } else { -127 };
-        let factor = if exponent == -127 { 1.0 } else { f32_from_exponent((127 - exponent) as u8) };
+        let exponent = if descale > 0.0 {
+            ceil_log2(descale).clamp(-127, 127)
+        } else {
+            -127
+        };
+        let factor = if exponent == -127 {
+            1.0
+        } else {
+            f32_from_exponent((127 - exponent) as u8)
+        };
         shared(exponent + 127, factor)
     }
 }

@@ -52,7 +52,10 @@ impl Narrow for E2M1 {
 pub(crate) fn narrow<N: Narrow>(x: f32) -> (u32, f32) {
     let sign = x.to_bits() & 0x8000_0000;
     let (code, value) = magnitude::<N>(f32::from_bits(x.to_bits() ^ sign));
-    (code | sign >> (31 - N::SIGN.trailing_zeros()), f32::from_bits(value.to_bits() | sign))
+    (
+        code | sign >> (31 - N::SIGN.trailing_zeros()),
+        f32::from_bits(value.to_bits() | sign),
+    )
 }
 
 /// [`narrow`] of what is not negative.
@@ -66,14 +69,19 @@ pub(crate) fn magnitude<N: Narrow>(x: f32) -> (u32, f32) {
     let aligned = exponent + ((23 - N::MANTISSA) << 23);
     let sum = x + f32::from_bits(aligned);
     let above = (exponent - (N::SMALLEST << 23)) >> (23 - N::MANTISSA);
-    (sum.to_bits() - aligned + above, sum - f32::from_bits(aligned))
+    (
+        sum.to_bits() - aligned + above,
+        sum - f32::from_bits(aligned),
+    )
 }
 
 /// The largest magnitude; all values are finite.
 #[inline(always)]
 pub(crate) fn largest(values: &[f32], before: f32) -> f32 {
     // Of magnitudes, bits are in the same order as values, and signed comparison is there at every level.
-    let max = values.iter().fold(before.to_bits() as i32, |max, x| max.max((x.to_bits() & 0x7fff_ffff) as i32));
+    let max = values.iter().fold(before.to_bits() as i32, |max, x| {
+        max.max((x.to_bits() & 0x7fff_ffff) as i32)
+    });
     f32::from_bits(max as u32)
 }
 
@@ -104,7 +112,11 @@ const PLACES: [u64; 9] = [0, 0, 1, 2, 5, 11, 22, 44, 88];
 /// How far the last place of f32 is moved by the size of a logarithm just above `exponent`.
 #[inline(always)]
 fn last_place(exponent: i32) -> usize {
-    let above = if exponent < 0 { -exponent - 1 } else { exponent };
+    let above = if exponent < 0 {
+        -exponent - 1
+    } else {
+        exponent
+    };
     above.max(1).ilog2() as usize & 7
 }
 
@@ -116,7 +128,11 @@ mod tests {
     /// Nearest of all codes, the even one of two.
     fn twin(x: f32, codes: u8, widen: impl Fn(u8) -> f32) -> u8 {
         let distance = |code: u8| (f64::from(widen(code)) - f64::from(x.abs())).abs();
-        let best = (0..codes).min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+        let best = (0..codes).min_by(|&a, &b| {
+            distance(a)
+                .total_cmp(&distance(b))
+                .then((a & 1).cmp(&(b & 1)))
+        });
         best.unwrap()
     }
 
@@ -127,9 +143,14 @@ mod tests {
             // Every exponent that matters, and each code, each middle and what is next to them.
             let x = match i {
                 0..4096 => {
-                    let (a, b) = (widen((i / 16) as u8 % codes), widen(((i / 16) as u8 % codes + 1).min(codes - 1)));
+                    let (a, b) = (
+                        widen((i / 16) as u8 % codes),
+                        widen(((i / 16) as u8 % codes + 1).min(codes - 1)),
+                    );
                     let middle = a + (b - a) * [0.0, 0.5][i as usize % 2];
-                    f32::from_bits(middle.to_bits().wrapping_add(i / 2 % 3).saturating_sub(1) & 0x7fff_ffff)
+                    f32::from_bits(
+                        middle.to_bits().wrapping_add(i / 2 % 3).saturating_sub(1) & 0x7fff_ffff,
+                    )
                 }
                 _ => f32::from_bits((100 + state % 50) << 23 | state >> 9),
             };
@@ -151,12 +172,22 @@ mod tests {
         check::<E4M3>(0x7f, E4M3::widen);
         check::<E5M2>(0x7c, E5M2::widen);
         check::<E2M1>(8, crate::remember::fp8::finite::<1, 1>);
-        assert_eq!((narrow::<E4M3>(f32::NAN).0 & 0x7f, narrow::<E5M2>(f32::NAN).0 & 0x7f), (0x7f, 0x7f));
+        assert_eq!(
+            (
+                narrow::<E4M3>(f32::NAN).0 & 0x7f,
+                narrow::<E5M2>(f32::NAN).0 & 0x7f
+            ),
+            (0x7f, 0x7f)
+        );
     }
 
     fn assert_logarithms(x: f32) {
         let logarithm = f64::from(x).log2() as f32;
-        assert_eq!((ceil_log2(x), floor_log2(x)), (logarithm.ceil() as i32, logarithm.floor() as i32), "{x:e}");
+        assert_eq!(
+            (ceil_log2(x), floor_log2(x)),
+            (logarithm.ceil() as i32, logarithm.floor() as i32),
+            "{x:e}"
+        );
     }
 
     /// Against the logarithm in f64, rounded to f32.
@@ -168,7 +199,10 @@ mod tests {
                 assert_logarithms(x);
             }
         }
-        for place in (1..4096).chain((0..23).map(|i| 1 << i)).chain((10..23).map(|i| (1 << i) + 1)) {
+        for place in (1..4096)
+            .chain((0..23).map(|i| 1 << i))
+            .chain((10..23).map(|i| (1 << i) + 1))
+        {
             let x = f32::from_bits(place);
             assert_logarithms(x);
         }

@@ -33,12 +33,20 @@ impl Recipe<BLOCK> for ModelOpt {
     #[inline(always)]
     fn share(&self, max: f32) -> Shared {
         // The library has NaN for what is zero throughout; no scale but zero would do any good there.
-        let scale = if max == 0.0 { 0.0 } else { max / (6.0 * self.0) };
+        let scale = if max == 0.0 {
+            0.0
+        } else {
+            max / (6.0 * self.0)
+        };
         let scale = if scale == 0.0 { 1.0 } else { scale };
         let byte = narrow::<E4M3>(scale.max(1.0 / 512.0)).0 as u8;
         let scale = block_scale(byte, self.0, false);
         // Nor is there a code for zero over zero.
-        Shared { byte, factor: if scale == 0.0 { 1.0 } else { scale }, scale }
+        Shared {
+            byte,
+            factor: if scale == 0.0 { 1.0 } else { scale },
+            scale,
+        }
     }
 
     #[inline(always)]
@@ -63,9 +71,17 @@ impl<E: Own> Recipe<BLOCK> for CompressedTensors<E> {
     #[inline(always)]
     fn share(&self, max: f32) -> Shared {
         let byte = narrow::<E4M3>(E::round(max / 6.0) * self.0).0 as u8;
-        let byte = if byte == 0 { narrow::<E4M3>(0.125).0 as u8 } else { byte };
+        let byte = if byte == 0 {
+            narrow::<E4M3>(0.125).0 as u8
+        } else {
+            byte
+        };
         let scale = block_scale(byte, self.0, true);
-        Shared { byte, factor: scale, scale }
+        Shared {
+            byte,
+            factor: scale,
+            scale,
+        }
     }
 
     #[inline(always)]
@@ -93,7 +109,13 @@ mod tests {
             let recipe = &ModelOpt(multiplier(0.0));
             perform(
                 level,
-                &mut Groups { recipe, values: &[-0.0; 32], codes: &mut codes, shared: &mut shared, back: &mut back },
+                &mut Groups {
+                    recipe,
+                    values: &[-0.0; 32],
+                    codes: &mut codes,
+                    shared: &mut shared,
+                    back: &mut back,
+                },
             );
             assert_eq!((codes, shared, back), ([0; 16], [0x38; 2], [0.0; 32]));
         }
@@ -104,7 +126,10 @@ mod tests {
         assert_eq!(multiplier(2688.0), 1.0);
         assert_eq!(divisor::<f32>(2688.0), 1.0);
         // Too large for F16: the library then has one.
-        assert_eq!((divisor::<half::f16>(0.04), divisor::<half::f16>(0.25)), (1.0, 10752.0));
+        assert_eq!(
+            (divisor::<half::f16>(0.04), divisor::<half::f16>(0.25)),
+            (1.0, 10752.0)
+        );
         assert_eq!(divisor::<half::bf16>(0.0), 1.0);
     }
 }

@@ -44,7 +44,10 @@ struct Streams<'a, const BITS: usize> {
 impl<const BITS: usize> Routine for Streams<'_, BITS> {
     #[inline(always)]
     fn run(&mut self) {
-        let rows = self.codes.chunks_exact(self.cols.max(1)).zip(self.out.chunks_exact_mut(self.row_bytes.max(1)));
+        let rows = self
+            .codes
+            .chunks_exact(self.cols.max(1))
+            .zip(self.out.chunks_exact_mut(self.row_bytes.max(1)));
         for (codes, out) in rows {
             let (octets, rest) = codes.as_chunks::<OCTET>();
             let (packed, tail) = out.split_at_mut(octets.len() * BITS);
@@ -73,7 +76,15 @@ pub(crate) fn streams(codes: &[u8], cols: usize, bits: usize, level: Level, out:
     out.resize(codes.len() / cols.max(1) * row_bytes, 0);
     macro_rules! run {
         ($bits:literal) => {
-            perform(level, &mut Streams::<$bits> { codes, cols, row_bytes, out })
+            perform(
+                level,
+                &mut Streams::<$bits> {
+                    codes,
+                    cols,
+                    row_bytes,
+                    out,
+                },
+            )
         };
     }
     match bits {
@@ -119,7 +130,10 @@ pub(crate) fn turn<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T> {
             for col in left..(left + SQUARE).min(cols) {
                 let column = &mut out[col * rows + top * SQUARE..(col + 1) * rows];
                 let lines = band[col..].iter().step_by(cols);
-                column.iter_mut().zip(lines).for_each(|(out, &value)| *out = value);
+                column
+                    .iter_mut()
+                    .zip(lines)
+                    .for_each(|(out, &value)| *out = value);
             }
         }
     }
@@ -139,12 +153,19 @@ impl Routine for Interleaved<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let cols = self.cols.max(1);
-        let runs = self.codes.chunks_exact(PER_WORD * cols).zip(self.out.chunks_exact_mut(cols * 4));
+        let runs = self
+            .codes
+            .chunks_exact(PER_WORD * cols)
+            .zip(self.out.chunks_exact_mut(cols * 4));
         for (codes, out) in runs {
             for (row, codes) in codes.chunks_exact(cols).enumerate() {
                 let shift = POSITION[row] * 4;
                 for (word, &code) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
-                    let before = if row == 0 { 0 } else { u32::from_le_bytes(*word) };
+                    let before = if row == 0 {
+                        0
+                    } else {
+                        u32::from_le_bytes(*word)
+                    };
                     *word = (before | u32::from(code) << shift).to_le_bytes();
                 }
             }
@@ -179,6 +200,8 @@ pub(crate) fn lower_words(words: &mut [u8], bits: usize) {
 #[cfg(feature = "gptq")]
 pub(crate) fn lower_codes(codes: &mut [u8], bits: usize) {
     if !matches!(bits, 2 | 4 | 8) {
-        codes.iter_mut().for_each(|code| *code = code.wrapping_sub(1) & ((1 << bits) - 1));
+        codes
+            .iter_mut()
+            .for_each(|code| *code = code.wrapping_sub(1) & ((1 << bits) - 1));
     }
 }

@@ -11,11 +11,23 @@ use crate::remember::qnat::level;
 use crate::simd::Level;
 
 /// Encodes whole blocks: codes, each block padded to whole bytes, and a scale for each block.
-pub(crate) fn encode(at: Level, values: &[f32], block: usize, codes: &mut Vec<u8>, scales: &mut Vec<f32>) {
+pub(crate) fn encode(
+    at: Level,
+    values: &[f32],
+    block: usize,
+    codes: &mut Vec<u8>,
+    scales: &mut Vec<f32>,
+) {
     static LEVELS: OnceLock<Levels> = OnceLock::new();
     let levels = LEVELS.get_or_init(|| {
         let bounds = std::array::from_fn(bound);
-        Levels::new(bounds, &std::array::from_fn(|rank| rank as u8), false, 0, Norm::Qlora)
+        Levels::new(
+            bounds,
+            &std::array::from_fn(|rank| rank as u8),
+            false,
+            0,
+            Norm::Qlora,
+        )
     });
     levels.encode(values, block, at, codes, scales);
 }
@@ -28,7 +40,11 @@ fn bound(code: usize) -> f32 {
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         let x = value(middle);
-        if (x - above).abs() < (x - below).abs() { high = middle } else { low = middle }
+        if (x - above).abs() < (x - below).abs() {
+            high = middle
+        } else {
+            low = middle
+        }
     }
     value(low)
 }
@@ -36,7 +52,11 @@ fn bound(code: usize) -> f32 {
 /// An integer for each float, in their order.
 fn key(x: f32) -> i64 {
     let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
-    if x.is_sign_negative() { -magnitude } else { magnitude }
+    if x.is_sign_negative() {
+        -magnitude
+    } else {
+        magnitude
+    }
 }
 
 fn value(key: i64) -> f32 {

@@ -13,7 +13,9 @@ use crate::simd::Level;
 fn random(n: usize) -> impl Iterator<Item = f32> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     std::iter::repeat_with(move || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
         (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     })
     .take(n)
@@ -22,7 +24,8 @@ fn random(n: usize) -> impl Iterator<Item = f32> {
 /// Values that go wrong first.
 fn kinds(n: usize) -> Vec<Vec<f32>> {
     let noise: Vec<f32> = random(n).collect();
-    let map = |f: &dyn Fn(usize, f32) -> f32| noise.iter().enumerate().map(|(i, &x)| f(i, x)).collect();
+    let map =
+        |f: &dyn Fn(usize, f32) -> f32| noise.iter().enumerate().map(|(i, &x)| f(i, x)).collect();
     vec![
         noise.clone(),
         map(&|_, x| x * x * x * 0.05),
@@ -48,31 +51,52 @@ fn bitsandbytes_4_bit() {
         let mut sorted: Vec<usize> = (0..16).collect();
         sorted.sort_by(|&a, &b| codebook[a].partial_cmp(&codebook[b]).unwrap());
         let code = |x: f32| {
-            let rank = (0..15).filter(|&i| (codebook[sorted[i]] + codebook[sorted[i + 1]]) / 2.0 < x).count();
+            let rank = (0..15)
+                .filter(|&i| (codebook[sorted[i]] + codebook[sorted[i + 1]]) / 2.0 < x)
+                .count();
             sorted[rank] as u8
         };
         assert_eq!((code(1e-9), code(-1e-9)), if fp4 { (8, 0) } else { (7, 7) });
         let kernel = levels(codebook);
-        for (n, block) in
-            [(1, 64), (2, 32), (63, 64), (64, 64), (129, 64), (32, 32), (1000, 128), (4100, 4096), (600, 48)]
-        {
+        for (n, block) in [
+            (1, 64),
+            (2, 32),
+            (63, 64),
+            (64, 64),
+            (129, 64),
+            (32, 32),
+            (1000, 128),
+            (4100, 4096),
+            (600, 48),
+        ] {
             for values in kinds(n) {
                 let (mut want, mut scales) = (vec![0u8; n.div_ceil(2)], Vec::new());
                 for (b, values) in values.chunks(block).enumerate() {
                     let (scale, whole) = (absmax(values), values.len() == block);
                     let least = scale.max(LEAST_SCALE);
                     scales.push(if whole { scale } else { least });
-                    let padded = values.iter().copied().chain((values.len() % 2 == 1).then_some(0.0));
+                    let padded = values
+                        .iter()
+                        .copied()
+                        .chain((values.len() % 2 == 1).then_some(0.0));
                     for (i, x) in padded.enumerate() {
                         let x = if whole { x * (1.0 / least) } else { x / least };
-                        want[(b * block + i) / 2] |= code(x.clamp(-1.0, 1.0)) << if i % 2 == 0 { 4 } else { 0 };
+                        want[(b * block + i) / 2] |=
+                            code(x.clamp(-1.0, 1.0)) << if i % 2 == 0 { 4 } else { 0 };
                     }
                 }
                 for level in Level::available() {
                     let (mut codes, mut found) = (Vec::new(), Vec::new());
                     kernel.encode(&values, block, level, &mut codes, &mut found);
-                    assert_eq!(codes, want, "{level:?} {n} in blocks of {block}: {values:?}");
-                    assert_eq!(bits(&found), bits(&scales), "{level:?} {n} in blocks of {block}");
+                    assert_eq!(
+                        codes, want,
+                        "{level:?} {n} in blocks of {block}: {values:?}"
+                    );
+                    assert_eq!(
+                        bits(&found),
+                        bits(&scales),
+                        "{level:?} {n} in blocks of {block}"
+                    );
                     assert_eq!(kernel.encode_with(&values, block, &mut found, level), want);
                 }
             }
@@ -86,10 +110,23 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn bitsandbytes_8_bit() {
-    for (n, cols) in [(1, 1), (3, 3), (66, 33), (1024, 256), (1200, 300), (515, 515)] {
-        for values in kinds(n).into_iter().map(|values| values.into_iter().map(|x| x.clamp(-65504.0, 65504.0))) {
+    for (n, cols) in [
+        (1, 1),
+        (3, 3),
+        (66, 33),
+        (1024, 256),
+        (1200, 300),
+        (515, 515),
+    ] {
+        for values in kinds(n)
+            .into_iter()
+            .map(|values| values.into_iter().map(|x| x.clamp(-65504.0, 65504.0)))
+        {
             let values: Vec<f32> = values.collect();
-            let halves: Vec<f32> = values.iter().map(|&x| <f16 as Element>::from_f32(x).to_f32()).collect();
+            let halves: Vec<f32> = values
+                .iter()
+                .map(|&x| <f16 as Element>::from_f32(x).to_f32())
+                .collect();
             let scales: Vec<f32> = halves.chunks(cols).map(absmax).collect();
             let code = |i: usize| match scales[i / cols] {
                 0.0 => 0,
@@ -106,7 +143,13 @@ fn bitsandbytes_8_bit() {
         }
     }
     let (mut codes, mut scales) = ([0; 2], [0.0; 2]);
-    int8::encode(&[65519.0, 65520.0], 1, Level::Baseline, &mut codes, &mut scales);
+    int8::encode(
+        &[65519.0, 65520.0],
+        1,
+        Level::Baseline,
+        &mut codes,
+        &mut scales,
+    );
     assert_eq!(scales, [65504.0, f32::INFINITY]);
 }
 
@@ -114,25 +157,54 @@ fn bitsandbytes_8_bit() {
 fn qlora() {
     let code = |x: f32| {
         let distance = |code: &usize| (x - level(*code)).abs();
-        (0..16).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap() as u8
+        (0..16)
+            .min_by(|a, b| distance(a).total_cmp(&distance(b)))
+            .unwrap() as u8
     };
     let middle = |i: usize| (level(i) + level(i + 1)) / 2.0;
-    let around = |x: f32| (-3i32..4).map(move |ulps| f32::from_bits(x.to_bits().wrapping_add_signed(ulps)));
-    let edges: Vec<f32> = (0..15).flat_map(|i| [1.0].into_iter().chain(around(middle(i)))).collect();
-    for (n, block) in [(1, 1), (2, 2), (7, 7), (64, 64), (640, 64), (75, 25), (120, 8)] {
-        for values in kinds(n).into_iter().chain((block == 8).then(|| edges.clone())) {
+    let around =
+        |x: f32| (-3i32..4).map(move |ulps| f32::from_bits(x.to_bits().wrapping_add_signed(ulps)));
+    let edges: Vec<f32> = (0..15)
+        .flat_map(|i| [1.0].into_iter().chain(around(middle(i))))
+        .collect();
+    for (n, block) in [
+        (1, 1),
+        (2, 2),
+        (7, 7),
+        (64, 64),
+        (640, 64),
+        (75, 25),
+        (120, 8),
+    ] {
+        for values in kinds(n)
+            .into_iter()
+            .chain((block == 8).then(|| edges.clone()))
+        {
             let (mut want, mut scales) = (Vec::new(), Vec::new());
             for values in values.chunks(block) {
-                let scale = if absmax(values) == 0.0 { 1.0 } else { absmax(values) };
+                let scale = if absmax(values) == 0.0 {
+                    1.0
+                } else {
+                    absmax(values)
+                };
                 scales.push(scale);
-                let byte = |pair: &[f32]| code(pair[0] / scale) | pair.get(1).map_or(0, |x| code(x / scale) << 4);
+                let byte = |pair: &[f32]| {
+                    code(pair[0] / scale) | pair.get(1).map_or(0, |x| code(x / scale) << 4)
+                };
                 want.extend(values.chunks(2).map(byte));
             }
             for level in Level::available() {
                 let (mut codes, mut found) = (Vec::new(), Vec::new());
                 qnat::encode(level, &values, block, &mut codes, &mut found);
-                assert_eq!(codes, want, "{level:?} {n} in blocks of {block}: {values:?}");
-                assert_eq!(bits(&found), bits(&scales), "{level:?} {n} in blocks of {block}");
+                assert_eq!(
+                    codes, want,
+                    "{level:?} {n} in blocks of {block}: {values:?}"
+                );
+                assert_eq!(
+                    bits(&found),
+                    bits(&scales),
+                    "{level:?} {n} in blocks of {block}"
+                );
             }
         }
     }
@@ -143,14 +215,23 @@ fn qlora() {
 fn nested_scales_are_near() {
     let map = dynamic_map();
     assert!(map.is_sorted() && map[127] == 0.0 && map[255] == 1.0 && map[0] == -map[254]);
-    for values in kinds(600).into_iter().filter(|values| absmax(values) < 1e30 && absmax(values) > 1e-30) {
+    for values in kinds(600)
+        .into_iter()
+        .filter(|values| absmax(values) < 1e30 && absmax(values) > 1e-30)
+    {
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         encode_nested(&values, 0.25, &mut codes, &mut scales);
         assert_eq!(scales.len(), 3);
         for (i, &x) in values.iter().enumerate() {
             let (x, code) = ((x - 0.25) / scales[i / 256], codes[i]);
-            let best = map.iter().map(|level| (level - x).abs()).fold(f32::MAX, f32::min);
-            assert!((map[usize::from(code)] - x).abs() <= best + 1.0 / 32768.0, "{x}: code {code}");
+            let best = map
+                .iter()
+                .map(|level| (level - x).abs())
+                .fold(f32::MAX, f32::min);
+            assert!(
+                (map[usize::from(code)] - x).abs() <= best + 1.0 / 32768.0,
+                "{x}: code {code}"
+            );
         }
     }
 }

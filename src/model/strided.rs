@@ -36,7 +36,12 @@ pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
     }
-    shape.iter().zip(strides).try_fold(1usize, |n, (&len, &stride)| n.checked_add((len - 1).checked_mul(stride)?))
+    shape
+        .iter()
+        .zip(strides)
+        .try_fold(1usize, |n, (&len, &stride)| {
+            n.checked_add((len - 1).checked_mul(stride)?)
+        })
 }
 
 /// Fills `out` with the elements (of `size` bytes) of `dims` in row-major order. `read` fills its buffer from an
@@ -51,12 +56,15 @@ pub(super) fn gather(
     if out.is_empty() {
         return Ok(());
     }
-    let closest = (0..dims.len()).rev().filter(|&d| dims[d].len > 1 && dims[d].stride > 0);
+    let closest = (0..dims.len())
+        .rev()
+        .filter(|&d| dims[d].len > 1 && dims[d].stride > 0);
     let Some(fast) = closest.min_by_key(|&d| dims[d].stride) else {
         // All elements are the same one.
         let (first, rest) = out.split_at_mut(size);
         read(start, first)?;
-        rest.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(first));
+        rest.chunks_exact_mut(size)
+            .for_each(|element| element.copy_from_slice(first));
         return Ok(());
     };
     let (mut from, mut to) = (start, 0usize);
@@ -88,7 +96,10 @@ pub(super) fn gather(
             }
             index[d] += 1;
             // Where a dimension ends, its last step may lead anywhere, and is taken back.
-            (from, to) = (from.wrapping_add(dims[d].stride), to.wrapping_add(places[d]));
+            (from, to) = (
+                from.wrapping_add(dims[d].stride),
+                to.wrapping_add(places[d]),
+            );
             if index[d] < dims[d].len {
                 break;
             }
@@ -118,7 +129,10 @@ fn read_run(
         let n = elements.len() / size;
         span.resize(((n - 1) * stride + 1) * size, 0);
         read(from + i * per_read * stride, &mut span)?;
-        for (element, piece) in elements.chunks_exact_mut(size).zip(span.chunks(stride * size)) {
+        for (element, piece) in elements
+            .chunks_exact_mut(size)
+            .zip(span.chunks(stride * size))
+        {
             element.copy_from_slice(&piece[..size]);
         }
     }
@@ -144,7 +158,13 @@ mod tests {
             if (0..4).any(|d| !order.contains(&d)) {
                 continue;
             }
-            let dims: Vec<Dim> = order.iter().map(|&d| Dim { len: shape[d], stride: strides[d] }).collect();
+            let dims: Vec<Dim> = order
+                .iter()
+                .map(|&d| Dim {
+                    len: shape[d],
+                    stride: strides[d],
+                })
+                .collect();
             let (lens, steps): (Vec<_>, Vec<_>) = dims.iter().map(|d| (d.len, d.stride)).unzip();
             let mut out = vec![0; 240];
             gather(&read, 0, &dims, 2, &mut out).unwrap();
@@ -158,13 +178,29 @@ mod tests {
     #[test]
     fn repeated_elements() {
         let read = |element: usize, out: &mut [u8]| {
-            out.iter_mut().enumerate().for_each(|(i, b)| *b = (element + i) as u8);
+            out.iter_mut()
+                .enumerate()
+                .for_each(|(i, b)| *b = (element + i) as u8);
             Ok(())
         };
         let mut out = [0; 6];
-        gather(&read, 7, &[Dim { len: 3, stride: 0 }, Dim { len: 2, stride: 0 }], 1, &mut out).unwrap();
+        gather(
+            &read,
+            7,
+            &[Dim { len: 3, stride: 0 }, Dim { len: 2, stride: 0 }],
+            1,
+            &mut out,
+        )
+        .unwrap();
         assert_eq!(out, [7; 6]);
-        gather(&read, 1, &[Dim { len: 2, stride: 0 }, Dim { len: 3, stride: 2 }], 1, &mut out).unwrap();
+        gather(
+            &read,
+            1,
+            &[Dim { len: 2, stride: 0 }, Dim { len: 3, stride: 2 }],
+            1,
+            &mut out,
+        )
+        .unwrap();
         assert_eq!(out, [1, 3, 5, 1, 3, 5]);
         assert_eq!(span(&[2, 3], &[0, 2]), Some(5));
         assert_eq!(span(&[2, 0], &[7, 7]), Some(0));

@@ -21,7 +21,10 @@ const HEAD: usize = 512;
 /// Every container that is recognised, in order of preference. A safetensors file begins with a length,
 /// which can look like any of the others, and then with JSON, which cannot.
 const FORMATS: &[Format] = &[
-    Format { matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]), read: safetensors::read },
+    Format {
+        matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
+        read: safetensors::read,
+    },
     Format {
         matches: |head| head.starts_with(b"GGUF"),
         #[cfg(feature = "gguf")]
@@ -30,7 +33,12 @@ const FORMATS: &[Format] = &[
         read: |_, _, _| unreadable("GGUF", "gguf"),
     },
     Format {
-        matches: |head| matches!(head, [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]),
+        matches: |head| {
+            matches!(
+                head,
+                [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]
+            )
+        },
         read: read_zip,
     },
     Format {
@@ -61,7 +69,10 @@ const FORMATS: &[Format] = &[
         #[cfg(not(feature = "pth"))]
         read: |_, _, _| unreadable("PyTorch checkpoint (tar)", "pth"),
     },
-    Format { matches: |_| true, read: safetensors::read },
+    Format {
+        matches: |_| true,
+        read: safetensors::read,
+    },
 ];
 
 /// The format of `source`.
@@ -86,7 +97,10 @@ fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Con
         return super::pth::read_archive(source, &archive, budget);
     }
     if cfg!(all(feature = "npz", feature = "pth")) {
-        return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
+        return Err(AnamnesisError::unsupported(
+            "ZIP archive",
+            "neither NPZ nor a PyTorch checkpoint",
+        ));
     }
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }

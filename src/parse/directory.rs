@@ -60,7 +60,9 @@ const NAMED: usize = 5;
 
 /// Whether a file of this name holds weights, or says where they are.
 pub(crate) fn is_weights(name: &str) -> bool {
-    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    let ending = name
+        .rsplit_once('.')
+        .map(|(_, ending)| ending.to_ascii_lowercase());
     name.ends_with(".index.json") || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
 }
 
@@ -71,7 +73,11 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let (files, map) = shards(&dir, &names, budget)?;
     let pool = Arc::new(Pool::default());
     let mut contents = Contents::new(0);
-    let mut directory = Directory { path: dir.clone(), files: Vec::new(), file_of: Vec::new() };
+    let mut directory = Directory {
+        path: dir.clone(),
+        files: Vec::new(),
+        file_of: Vec::new(),
+    };
     let mut config = QuantConfig::of_directory(&dir, budget)?;
     for (number, file) in files.iter().enumerate() {
         let source = Source::open_pooled(&pool, number, &dir.join(file)).map_err(|e| match e {
@@ -81,24 +87,44 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
             e => e,
         })?;
         let format = detect::detect(&source)?;
-        let shard =
-            (format.read)(source, Some(&dir.join(file)), budget).map_err(|e| e.about(format_args!("`{file}`")))?;
+        let shard = (format.read)(source, Some(&dir.join(file)), budget)
+            .map_err(|e| e.about(format_args!("`{file}`")))?;
         if files.len() > 1 && describes_itself(&shard) {
-            return Err(AnamnesisError::parse(format!("`{file}` is no shard, but a model of its own format")));
+            return Err(AnamnesisError::parse(format!(
+                "`{file}` is no shard, but a model of its own format"
+            )));
         }
-        directory.file_of.resize(directory.file_of.len() + shard.sources.len(), number);
+        directory
+            .file_of
+            .resize(directory.file_of.len() + shard.sources.len(), number);
         append(&mut contents, shard);
     }
     directory.files = files;
     check(&contents, &directory, map.as_deref())?;
-    let strays: Vec<&String> = names.iter().filter(|n| is_weights(n) && !n.ends_with(".json")).collect();
+    let strays: Vec<&String> = names
+        .iter()
+        .filter(|n| is_weights(n) && !n.ends_with(".json"))
+        .collect();
     // Of a model in several GGUF files the first stands for all.
-    let sets: Vec<_> = directory.files.iter().filter_map(|file| Some(numbering(file)?.0)).collect();
-    let is_ours =
-        |name: &String| directory.files.contains(name) || numbering(name).is_some_and(|(set, ..)| sets.contains(&set));
-    let strays: Vec<&str> = strays.into_iter().filter(|name| !is_ours(name)).map(String::as_str).collect();
+    let sets: Vec<_> = directory
+        .files
+        .iter()
+        .filter_map(|file| Some(numbering(file)?.0))
+        .collect();
+    let is_ours = |name: &String| {
+        directory.files.contains(name)
+            || numbering(name).is_some_and(|(set, ..)| sets.contains(&set))
+    };
+    let strays: Vec<&str> = strays
+        .into_iter()
+        .filter(|name| !is_ours(name))
+        .map(String::as_str)
+        .collect();
     if !strays.is_empty() {
-        contents.notes.push(format!("not part of the model and left out: {}", some(&strays)));
+        contents.notes.push(format!(
+            "not part of the model and left out: {}",
+            some(&strays)
+        ));
     }
     config.add_metadata(&contents.metadata);
     config.check()?;
@@ -113,13 +139,20 @@ fn snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
     if !(snapshots.is_dir() && path.join("refs").is_dir()) {
         return Ok(path.to_path_buf());
     }
-    let main = read_small(&path.join("refs/main"), budget)?.and_then(|text| String::from_utf8(text).ok());
-    if let Some(main) = main.map(|text| text.trim().to_owned()).filter(|hash| is_inside(hash)) {
+    let main =
+        read_small(&path.join("refs/main"), budget)?.and_then(|text| String::from_utf8(text).ok());
+    if let Some(main) = main
+        .map(|text| text.trim().to_owned())
+        .filter(|hash| is_inside(hash))
+    {
         return Ok(snapshots.join(main));
     }
     match list(&snapshots)?.as_slice() {
         [only] => Ok(snapshots.join(only)),
-        several => Err(AnamnesisError::parse(format!("which of {} snapshots? Give one of them", several.len()))),
+        several => Err(AnamnesisError::parse(format!(
+            "which of {} snapshots? Give one of them",
+            several.len()
+        ))),
     }
 }
 
@@ -139,14 +172,30 @@ fn list(dir: &Path) -> Result<Vec<String>> {
 type WeightMap = Vec<(String, String)>;
 
 /// The weight files, in order, and what an index says of them.
-fn shards(dir: &Path, names: &[String], budget: &Budget) -> Result<(Vec<String>, Option<WeightMap>)> {
-    let preferred = |list: &[&str]| list.iter().find(|name| names.iter().any(|n| n == *name)).map(|n| (*n).to_owned());
+fn shards(
+    dir: &Path,
+    names: &[String],
+    budget: &Budget,
+) -> Result<(Vec<String>, Option<WeightMap>)> {
+    let preferred = |list: &[&str]| {
+        list.iter()
+            .find(|name| names.iter().any(|n| n == *name))
+            .map(|n| (*n).to_owned())
+    };
     let only = |fits: &dyn Fn(&str) -> bool, what: &str| {
-        let found: Vec<&str> = names.iter().map(String::as_str).filter(|name| fits(name)).collect();
+        let found: Vec<&str> = names
+            .iter()
+            .map(String::as_str)
+            .filter(|name| fits(name))
+            .collect();
         match found.as_slice() {
             [] => Ok(None),
             [one] => Ok(Some((*one).to_owned())),
-            several => Err(AnamnesisError::parse(format!("which of {} {what}? {}", several.len(), some(several)))),
+            several => Err(AnamnesisError::parse(format!(
+                "which of {} {what}? {}",
+                several.len(),
+                some(several)
+            ))),
         }
     };
     let index = match preferred(INDEXES) {
@@ -154,12 +203,15 @@ fn shards(dir: &Path, names: &[String], budget: &Budget) -> Result<(Vec<String>,
         None => only(&|name| name.ends_with(".index.json"), "indexes")?,
     };
     if let Some(index) = index {
-        let map = weight_map(&dir.join(&index), budget).map_err(|e| e.about(format_args!("`{index}`")))?;
+        let map = weight_map(&dir.join(&index), budget)
+            .map_err(|e| e.about(format_args!("`{index}`")))?;
         let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
         files.sort_unstable();
         files.dedup();
         if let Some(file) = files.iter().find(|file| !is_inside(file)) {
-            return Err(AnamnesisError::parse(format!("`{index}`: shard `{file}` is not in the directory")));
+            return Err(AnamnesisError::parse(format!(
+                "`{index}`: shard `{file}` is not in the directory"
+            )));
         }
         return Ok((files, Some(map)));
     }
@@ -169,7 +221,8 @@ fn shards(dir: &Path, names: &[String], budget: &Budget) -> Result<(Vec<String>,
     if let Some(set) = numbered(names)? {
         return Ok((set, None));
     }
-    let is_model = |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
+    let is_model =
+        |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
     match only(&is_model, "weight files")? {
         Some(single) => Ok((vec![single], None)),
         None => Err(nothing(dir, names)),
@@ -179,19 +232,31 @@ fn shards(dir: &Path, names: &[String], budget: &Budget) -> Result<(Vec<String>,
 /// Shards that say how many they are: all of them must be there, for a part of a model is no model. Those of GGUF are
 /// found from the first.
 fn numbered(names: &[String]) -> Result<Option<Vec<String>>> {
-    let parts = names.iter().filter_map(|name| Some((numbering(name)?, name)));
-    let parts: Vec<_> = parts.filter(|(((_, rest), ..), _)| !rest.ends_with(".gguf")).collect();
-    let Some(&((set, _, count), first)) = parts.first() else { return Ok(None) };
+    let parts = names
+        .iter()
+        .filter_map(|name| Some((numbering(name)?, name)));
+    let parts: Vec<_> = parts
+        .filter(|(((_, rest), ..), _)| !rest.ends_with(".gguf"))
+        .collect();
+    let Some(&((set, _, count), first)) = parts.first() else {
+        return Ok(None);
+    };
     if let Some((_, other)) = parts.iter().find(|((other, ..), _)| *other != set) {
-        return Err(AnamnesisError::parse(format!("which of several sets of shards? {first}, {other}")));
+        return Err(AnamnesisError::parse(format!(
+            "which of several sets of shards? {first}, {other}"
+        )));
     }
-    let by_number: HashMap<usize, &String> = parts.iter().map(|&((_, no, _), name)| (no, name)).collect();
+    let by_number: HashMap<usize, &String> =
+        parts.iter().map(|&((_, no, _), name)| (no, name)).collect();
     let shard = |no: usize| {
         let missing = || {
             let ((stem, rest), width) = (set, set.1.find('.').unwrap_or(0));
             AnamnesisError::parse(format!("shard `{stem}-{no:0width$}-of-{rest}` is missing"))
         };
-        by_number.get(&no).map(|name| (*name).clone()).ok_or_else(missing)
+        by_number
+            .get(&no)
+            .map(|name| (*name).clone())
+            .ok_or_else(missing)
     };
     (1..=count).map(shard).collect::<Result<_>>().map(Some)
 }
@@ -201,22 +266,39 @@ fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
     let (head, rest) = name.rsplit_once("-of-").filter(|_| is_weights(name))?;
     let (stem, no) = head.rsplit_once('-')?;
     let (no, count) = (no.parse().ok()?, rest.split_once('.')?.0.parse().ok()?);
-    (1..=count).contains(&no).then_some(((stem, rest), no, count))
+    (1..=count)
+        .contains(&no)
+        .then_some(((stem, rest), no, count))
 }
 
 /// Says where weights might be instead.
 fn nothing(dir: &Path, names: &[String]) -> AnamnesisError {
-    let has_weights = |name: &&String| list(&dir.join(name)).is_ok_and(|inner| inner.iter().any(|n| is_weights(n)));
-    let below: Vec<&str> = names.iter().filter(has_weights).map(String::as_str).collect();
-    let hint = if below.is_empty() { String::new() } else { format!("; there are some in {}", some(&below)) };
-    AnamnesisError::parse(format!("{}: there are no weights in this directory{hint}", dir.display()))
+    let has_weights = |name: &&String| {
+        list(&dir.join(name)).is_ok_and(|inner| inner.iter().any(|n| is_weights(n)))
+    };
+    let below: Vec<&str> = names
+        .iter()
+        .filter(has_weights)
+        .map(String::as_str)
+        .collect();
+    let hint = if below.is_empty() {
+        String::new()
+    } else {
+        format!("; there are some in {}", some(&below))
+    };
+    AnamnesisError::parse(format!(
+        "{}: there are no weights in this directory{hint}",
+        dir.display()
+    ))
 }
 
 /// Whether `file` stays below the directory that it is relative to.
 fn is_inside(file: &str) -> bool {
     !file.is_empty()
         && !file.contains(['\\', '\0', ':'])
-        && Path::new(file).components().all(|part| matches!(part, Component::Normal(_)))
+        && Path::new(file)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Whether the container says of all tensors how they are quantized: what it says holds for no other file.
@@ -231,7 +313,17 @@ fn describes_itself(shard: &Contents) -> bool {
 /// Adds a shard's contents.
 fn append(all: &mut Contents, shard: Contents) {
     let base = all.sources.len();
-    let Contents { sources, tensors, metadata, facts, header_size, skipped, qnat, notes, .. } = shard;
+    let Contents {
+        sources,
+        tensors,
+        metadata,
+        facts,
+        header_size,
+        skipped,
+        qnat,
+        notes,
+        ..
+    } = shard;
     all.sources.extend(sources);
     all.tensors.extend(tensors.into_iter().map(|mut t| {
         t.source += base;
@@ -252,7 +344,11 @@ fn append(all: &mut Contents, shard: Contents) {
 }
 
 /// Every tensor once, and where the index says.
-fn check(contents: &Contents, directory: &Directory, map: Option<&[(String, String)]>) -> Result<()> {
+fn check(
+    contents: &Contents,
+    directory: &Directory,
+    map: Option<&[(String, String)]>,
+) -> Result<()> {
     let file = |t: &crate::model::TensorInfo| directory.files[directory.file_of[t.source]].as_str();
     let mut found: HashMap<&str, &str> = HashMap::with_capacity(contents.tensors.len());
     let mut wrong = Vec::new();
@@ -262,35 +358,55 @@ fn check(contents: &Contents, directory: &Directory, map: Option<&[(String, Stri
         }
     }
     if let Some(map) = map {
-        let listed: HashMap<&str, &str> = map.iter().map(|(name, file)| (name.as_str(), file.as_str())).collect();
+        let listed: HashMap<&str, &str> = map
+            .iter()
+            .map(|(name, file)| (name.as_str(), file.as_str()))
+            .collect();
         for (name, file) in map {
             match found.get(name.as_str()) {
-                None => wrong.push(format!("`{name}` is not in `{file}`, where the index says that it is")),
+                None => wrong.push(format!(
+                    "`{name}` is not in `{file}`, where the index says that it is"
+                )),
                 Some(other) if other != file => {
-                    wrong.push(format!("`{name}` is in `{other}`, and the index says in `{file}`"));
+                    wrong.push(format!(
+                        "`{name}` is in `{other}`, and the index says in `{file}`"
+                    ));
                 }
                 Some(_) => {}
             }
         }
-        let missing = contents.tensors.iter().filter(|t| !listed.contains_key(t.name.as_str()));
+        let missing = contents
+            .tensors
+            .iter()
+            .filter(|t| !listed.contains_key(t.name.as_str()));
         wrong.extend(missing.map(|t| format!("`{}` in `{}` is not in the index", t.name, file(t))));
     }
     let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(AnamnesisError::parse(format!("tensor {}", some(&wrong)))) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(AnamnesisError::parse(format!("tensor {}", some(&wrong))))
+    }
 }
 
 /// The first few of `things`, and how many more there are.
 fn some(things: &[&str]) -> String {
     let more = things.len().saturating_sub(NAMED);
     let named = things[..things.len() - more].join(", ");
-    if more == 0 { named } else { format!("{named} and {more} more") }
+    if more == 0 {
+        named
+    } else {
+        format!("{named} and {more} more")
+    }
 }
 
 /// Tensors and the files that they are in, as an index has them; a tensor that is listed twice is an error.
 fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
     struct Pairs(Vec<(String, String)>);
     impl<'de> serde::Deserialize<'de> for Pairs {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        fn deserialize<D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> std::result::Result<Self, D::Error> {
             struct Entries;
             impl<'de> Visitor<'de> for Entries {
                 type Value = Pairs;
@@ -299,11 +415,16 @@ fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
                     f.write_str("a map from tensors to files")
                 }
 
-                fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Pairs, A::Error> {
+                fn visit_map<A: MapAccess<'de>>(
+                    self,
+                    mut map: A,
+                ) -> std::result::Result<Pairs, A::Error> {
                     let mut pairs = BTreeMap::new();
                     while let Some((name, file)) = map.next_entry::<String, String>()? {
                         if pairs.contains_key(&name) {
-                            return Err(A::Error::custom(format!("tensor `{name}` is listed twice")));
+                            return Err(A::Error::custom(format!(
+                                "tensor `{name}` is listed twice"
+                            )));
                         }
                         pairs.insert(name, file);
                     }
@@ -318,7 +439,8 @@ fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
         weight_map: Pairs,
     }
     let json = read_small(path, budget)?.unwrap_or_default();
-    let index: Index = serde_json::from_slice(&json).map_err(|e| AnamnesisError::parse(e.to_string()))?;
+    let index: Index =
+        serde_json::from_slice(&json).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     if index.weight_map.0.is_empty() {
         return Err(AnamnesisError::parse("its weight_map is empty"));
     }

@@ -13,7 +13,8 @@ use std::io::Read;
 use std::path::Path;
 
 pub use self::front::{
-    GgufFrontMatter, GgufInspectInfo, GgufTensorInfo, inspect_gguf_from_reader, parse_gguf_front_matter_from_reader,
+    GgufFrontMatter, GgufInspectInfo, GgufTensorInfo, inspect_gguf_from_reader,
+    parse_gguf_front_matter_from_reader,
 };
 pub(crate) use self::header::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT};
 use self::header::{Entry, Header, past_the_end};
@@ -69,7 +70,10 @@ impl Gguf {
     /// `general.architecture`.
     #[must_use]
     pub fn architecture(&self) -> Option<String> {
-        self.metadata.get("general.architecture")?.as_string().map(str::to_owned)
+        self.metadata
+            .get("general.architecture")?
+            .as_string()
+            .map(str::to_owned)
     }
 }
 
@@ -82,7 +86,9 @@ impl Gguf {
     /// Source: ComfyUI-GGUF `loader.py`, `get_orig_shape`.
     pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
         let key = format!("{ORIGINAL_SHAPE}{name}");
-        let Some(value) = self.metadata.get(&key) else { return Ok(()) };
+        let Some(value) = self.metadata.get(&key) else {
+            return Ok(());
+        };
         let original: Option<Vec<usize>> = value.as_array().and_then(|array| match array {
             GgufMetadataArray::I32(dims) => dims.iter().map(|&d| usize::try_from(d).ok()).collect(),
             GgufMetadataArray::I64(dims) => dims.iter().map(|&d| usize::try_from(d).ok()).collect(),
@@ -111,8 +117,19 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
 fn read_file(source: Source, budget: &Budget) -> Result<Contents> {
     let (header, tensors) = read_one(&source, 0, budget)?;
     let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
-    let Header { version, big_endian, alignment, metadata, .. } = header;
-    let gguf = Gguf { version, big_endian, alignment, metadata };
+    let Header {
+        version,
+        big_endian,
+        alignment,
+        metadata,
+        ..
+    } = header;
+    let gguf = Gguf {
+        version,
+        big_endian,
+        alignment,
+        metadata,
+    };
     let mut contents = Contents::new(header_size);
     contents.metadata = json::texts(&gguf.metadata);
     contents.gguf = Some(gguf);
@@ -140,10 +157,12 @@ struct SourceReader<'a> {
 impl Read for SourceReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         // The cursor asks for nothing past the end.
-        self.source.read_at(self.at, out).map_err(|error| match error {
-            AnamnesisError::Io(error) => error,
-            other => std::io::Error::other(other.to_string()),
-        })?;
+        self.source
+            .read_at(self.at, out)
+            .map_err(|error| match error {
+                AnamnesisError::Io(error) => error,
+                other => std::io::Error::other(other.to_string()),
+            })?;
         self.at += out.len() as u64;
         Ok(out.len())
     }
@@ -151,34 +170,68 @@ impl Read for SourceReader<'_> {
 
 /// Proves each tensor's size by where the next one begins: a writer may have other types under these numbers.
 /// The size of an unknown type is what its neighbours leave it.
-fn prove(entries: Vec<Entry>, header: &Header, file_len: u64, source: usize) -> Result<Vec<TensorInfo>> {
+fn prove(
+    entries: Vec<Entry>,
+    header: &Header,
+    file_len: u64,
+    source: usize,
+) -> Result<Vec<TensorInfo>> {
     let alignment = u64::from(header.alignment);
     let mut proven: Vec<Dtype> = Vec::new();
     let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
-    let next: Vec<Option<u64>> = entries.iter().skip(1).map(|e| Some(e.offset)).chain([None]).collect();
+    let next: Vec<Option<u64>> = entries
+        .iter()
+        .skip(1)
+        .map(|e| Some(e.offset))
+        .chain([None])
+        .collect();
     let mut first = header.data_start;
     for (entry, next) in entries.into_iter().zip(next) {
-        let Entry { name, dtype, shape, offset, len } = entry;
-        let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"));
+        let Entry {
+            name,
+            dtype,
+            shape,
+            offset,
+            len,
+        } = entry;
+        let wrong = |what: String| {
+            AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
+        };
         if tensors.is_empty() && offset != first {
-            return Err(wrong(format!("it begins {} bytes into the data, where nothing is before it", offset - first)));
+            return Err(wrong(format!(
+                "it begins {} bytes into the data, where nothing is before it",
+                offset - first
+            )));
         }
         first = offset;
-        let room = next.unwrap_or(file_len).checked_sub(offset).ok_or_else(|| past_the_end(&name))?;
+        let room = next
+            .unwrap_or(file_len)
+            .checked_sub(offset)
+            .ok_or_else(|| past_the_end(&name))?;
         let len = len.unwrap_or(room);
-        let padded = len.checked_next_multiple_of(alignment).ok_or_else(|| past_the_end(&name))?;
+        let padded = len
+            .checked_next_multiple_of(alignment)
+            .ok_or_else(|| past_the_end(&name))?;
         if len > room {
             return Err(match next {
-                Some(_) => wrong(format!("it takes {len} bytes, and the next tensor begins after {room}")),
+                Some(_) => wrong(format!(
+                    "it takes {len} bytes, and the next tensor begins after {room}"
+                )),
                 None => past_the_end(&name),
             });
         }
         if room > padded {
             // Behind the last tensor there may be something else, if another tensor proves the type's size.
             match next {
-                Some(_) => return Err(wrong(format!("it takes {len} bytes, and the next tensor begins after {room}"))),
+                Some(_) => {
+                    return Err(wrong(format!(
+                        "it takes {len} bytes, and the next tensor begins after {room}"
+                    )));
+                }
                 None if dtype.is_ggml_block() && !proven.contains(&dtype) => {
-                    let what = format!("it takes {len} bytes, and the file has {room}: the type may be another");
+                    let what = format!(
+                        "it takes {len} bytes, and the file has {room}: the type may be another"
+                    );
                     return Err(wrong(what));
                 }
                 None => {}
@@ -187,7 +240,17 @@ fn prove(entries: Vec<Entry>, header: &Header, file_len: u64, source: usize) -> 
             proven.push(dtype);
         }
         let big_endian = header.big_endian;
-        tensors.push(TensorInfo { name, dtype, shape, source, offset, len, strides: None, big_endian, check: None });
+        tensors.push(TensorInfo {
+            name,
+            dtype,
+            shape,
+            source,
+            offset,
+            len,
+            strides: None,
+            big_endian,
+            check: None,
+        });
     }
     Ok(tensors)
 }

@@ -35,7 +35,13 @@ pub(super) struct Elements {
 impl Npy {
     /// Whether the type is the likeliest of several that are stored alike.
     pub(super) fn is_guess(&self) -> bool {
-        matches!(self.kind, Ok(Elements { dtype: Dtype::F8E4M3, .. }))
+        matches!(
+            self.kind,
+            Ok(Elements {
+                dtype: Dtype::F8E4M3,
+                ..
+            })
+        )
     }
 
     /// Bytes of the data; `None` if no tensor can hold them.
@@ -59,8 +65,12 @@ impl Npy {
 pub(super) fn header_len(first: &[u8]) -> Result<usize> {
     let wrong = |what: &str| Err(AnamnesisError::parse(format!("not an NPY array: {what}")));
     let (len, prefix) = match first {
-        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, a, b, ..] => (u32::from(u16::from_le_bytes([*a, *b])), 10),
-        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]), 12),
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, a, b, ..] => {
+            (u32::from(u16::from_le_bytes([*a, *b])), 10)
+        }
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, 0, a, b, c, d, ..] => {
+            (u32::from_le_bytes([*a, *b, *c, *d]), 12)
+        }
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1..=3, 0, ..] => return wrong("it is truncated"),
         [0x93, b'N', b'U', b'M', b'P', b'Y', major, minor, ..] => {
             return Err(AnamnesisError::unsupported(
@@ -72,7 +82,12 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
         _ => return wrong("its magic is missing"),
     };
     let len = len as usize;
-    cap("NPY_MAX_HEADER_BYTES", len as u64, MAX_HEADER_BYTES as u64, "bytes of an NPY header")?;
+    cap(
+        "NPY_MAX_HEADER_BYTES",
+        len as u64,
+        MAX_HEADER_BYTES as u64,
+        "bytes of an NPY header",
+    )?;
     Ok(len + prefix)
 }
 
@@ -80,13 +95,23 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
 pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     let prefix = if header.get(6) == Some(&1) { 10 } else { 12 };
     let wrong = |what: &str| AnamnesisError::parse(format!("NPY header: {what}"));
-    let body = header.get(prefix..).ok_or_else(|| wrong("it is truncated"))?;
+    let body = header
+        .get(prefix..)
+        .ok_or_else(|| wrong("it is truncated"))?;
     // Versions 1 and 2 are Latin-1, of which only the names in structured types could make use.
     let latin: String = body.iter().map(|&b| char::from(b)).collect();
     let old = header.get(6) != Some(&3);
-    let text = if old { Some(latin.as_str()) } else { std::str::from_utf8(body).ok() };
-    let literal = text.and_then(|text| python::parse(text, old)).ok_or_else(|| wrong("it is no Python literal"))?;
-    let Literal::Dict(entries) = literal else { return Err(wrong("it is no dict")) };
+    let text = if old {
+        Some(latin.as_str())
+    } else {
+        std::str::from_utf8(body).ok()
+    };
+    let literal = text
+        .and_then(|text| python::parse(text, old))
+        .ok_or_else(|| wrong("it is no Python literal"))?;
+    let Literal::Dict(entries) = literal else {
+        return Err(wrong("it is no dict"));
+    };
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     for (key, value) in entries {
         let place = match &key {
@@ -98,17 +123,41 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
         // Of a key that is given twice the last value counts, as in Python.
         *place = Some(value);
     }
-    let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) = (descr, fortran, shape) else {
-        return Err(wrong("it wants a descr, a fortran_order of True or False, and a tuple as shape"));
+    let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) =
+        (descr, fortran, shape)
+    else {
+        return Err(wrong(
+            "it wants a descr, a fortran_order of True or False, and a tuple as shape",
+        ));
     };
-    cap("NPY_MAX_DIMS", dims.len() as u64, MAX_DIMS as u64, "dimensions of an array")?;
-    let dim = |d: Literal| if let Literal::Int(d) = d { usize::try_from(d).ok() } else { None };
+    cap(
+        "NPY_MAX_DIMS",
+        dims.len() as u64,
+        MAX_DIMS as u64,
+        "dimensions of an array",
+    )?;
+    let dim = |d: Literal| {
+        if let Literal::Int(d) = d {
+            usize::try_from(d).ok()
+        } else {
+            None
+        }
+    };
     let shape: Option<Vec<usize>> = dims.into_iter().map(dim).collect();
     let shape = shape.ok_or_else(|| wrong("a dimension is no size"))?;
-    if shape.iter().try_fold(16usize, |n, &d| n.checked_mul(d)).is_none() {
+    if shape
+        .iter()
+        .try_fold(16usize, |n, &d| n.checked_mul(d))
+        .is_none()
+    {
         return Err(wrong(&format!("its shape {shape:?} overflows")));
     }
-    Ok(Npy { header_len: header.len(), shape, kind: elements(&descr)?, fortran })
+    Ok(Npy {
+        header_len: header.len(),
+        shape,
+        kind: elements(&descr)?,
+        fortran,
+    })
 }
 
 /// Types by what NumPy calls them: code, character, name.
@@ -145,7 +194,10 @@ fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
         _ => (false, text.as_str()),
     };
     if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
-        return Ok(Ok(Elements { dtype, big_endian: big_endian && dtype.bits() > 8 }));
+        return Ok(Ok(Elements {
+            dtype,
+            big_endian: big_endian && dtype.bits() > 8,
+        }));
     }
     let kind = match (code.chars().next(), code.get(1..).unwrap_or_default()) {
         (Some('O'), _) => "objects",
@@ -154,8 +206,14 @@ fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
         (Some('M' | 'm'), _) => "dates",
         (Some('c'), "16" | "24" | "32") | (Some('D' | 'G'), "") => "complex numbers of this width",
         (Some('f'), "10" | "12" | "16") | (Some('g'), "") => "long doubles",
-        (Some('V' | 'W'), n) if n.parse::<usize>().is_ok() => "elements whose type the file does not say",
-        _ => return Err(AnamnesisError::parse(format!("NPY header: there is no type `{text}`"))),
+        (Some('V' | 'W'), n) if n.parse::<usize>().is_ok() => {
+            "elements whose type the file does not say"
+        }
+        _ => {
+            return Err(AnamnesisError::parse(format!(
+                "NPY header: there is no type `{text}`"
+            )));
+        }
     };
     Ok(Err(format!("{kind} ({text})")))
 }

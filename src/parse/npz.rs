@@ -34,7 +34,15 @@ pub(super) fn read_npy(source: Source, _path: Option<&Path>, budget: &Budget) ->
     budget.items(1, "array")?;
     let npy = read_header(&mut file, 0, len, budget)?.0;
     let mut contents = Contents::new(npy.header_len);
-    add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)?;
+    add(
+        &mut contents,
+        "tensor".to_owned(),
+        &npy,
+        len,
+        0,
+        npy.header_len as u64,
+        None,
+    )?;
     contents.sources.push(source);
     Ok(contents)
 }
@@ -53,7 +61,9 @@ pub(super) fn read_archive(
     for member in archive.members.iter().filter(|m| !m.name.ends_with('/')) {
         let name = member.name.strip_suffix(".npy").unwrap_or(&member.name);
         if !names.insert(name) {
-            return Err(AnamnesisError::parse(format!("array `{name}` is in the archive with and without `.npy`")));
+            return Err(AnamnesisError::parse(format!(
+                "array `{name}` is in the archive with and without `.npy`"
+            )));
         }
         let is_array = read_member(source, file, (archive, budget), member, name, &mut contents);
         if !is_array.map_err(|e| e.about(format_args!("array `{name}`")))? {
@@ -62,7 +72,9 @@ pub(super) fn read_archive(
     }
     if let [first, ..] = others.as_slice() {
         let n = others.len();
-        contents.notes.push(format!("{n} members of the archive are no arrays, e.g. `{first}`"));
+        contents.notes.push(format!(
+            "{n} members of the archive are no arrays, e.g. `{first}`"
+        ));
     }
     Ok(contents)
 }
@@ -103,7 +115,15 @@ fn read_member(
         }
         contents.sources.push(deflated(source, member, start));
         let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
-        add(contents, name.to_owned(), &npy, member.len, index, offset, None)?;
+        add(
+            contents,
+            name.to_owned(),
+            &npy,
+            member.len,
+            index,
+            offset,
+            None,
+        )?;
     } else {
         let (npy, header) = read_header(file, start, member.len, budget)?;
         contents.header_size += npy.header_len;
@@ -116,7 +136,12 @@ fn read_member(
             member.len,
             0,
             start,
-            Some(Check { crc: member.crc, start, len, before }),
+            Some(Check {
+                crc: member.crc,
+                start,
+                len,
+                before,
+            }),
         )?;
     }
     Ok(true)
@@ -141,17 +166,36 @@ fn inflate_head(stored: &[u8]) -> Vec<u8> {
 }
 
 fn deflated(source: &Source, member: &Member, start: u64) -> Source {
-    let Member { stored_len, len, crc, .. } = *member;
-    Source::Deflated(Box::new(Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() }))
+    let Member {
+        stored_len,
+        len,
+        crc,
+        ..
+    } = *member;
+    Source::Deflated(Box::new(Deflated {
+        base: source.share(),
+        start,
+        stored_len,
+        len,
+        crc,
+        spool: OnceLock::new(),
+    }))
 }
 
 /// Reads the header of an array of `len` bytes at `start`; its bytes too.
-fn read_header(file: &mut impl ReadAt, start: u64, len: u64, budget: &Budget) -> Result<(Npy, Vec<u8>)> {
+fn read_header(
+    file: &mut impl ReadAt,
+    start: u64,
+    len: u64,
+    budget: &Budget,
+) -> Result<(Npy, Vec<u8>)> {
     let mut header = vec![0; len.min(npy::FIRST as u64) as usize];
     file.read_at(start, &mut header)?;
     let header_len = npy::header_len(&header)?;
     if header_len as u64 > len {
-        return Err(AnamnesisError::parse(format!("its header of {header_len} bytes is longer than it is")));
+        return Err(AnamnesisError::parse(format!(
+            "its header of {header_len} bytes is longer than it is"
+        )));
     }
     budget.alloc(header_len as u64, "an NPY header")?;
     let have = header.len().min(header_len);
@@ -173,7 +217,10 @@ fn add(
     let elements = match &npy.kind {
         Ok(elements) => *elements,
         Err(what) => {
-            contents.skipped.push(Skipped { name, what: what.clone() });
+            contents.skipped.push(Skipped {
+                name,
+                what: what.clone(),
+            });
             return Ok(());
         }
     };
@@ -185,7 +232,9 @@ fn add(
     let data = npy.data_len().unwrap_or(usize::MAX) as u64;
     if data != have {
         let (dtype, shape) = (elements.dtype, &npy.shape);
-        let what = format!("array `{name}` ({dtype} {shape:?}): {have} bytes of data where its header says {data}");
+        let what = format!(
+            "array `{name}` ({dtype} {shape:?}): {have} bytes of data where its header says {data}"
+        );
         return Err(AnamnesisError::parse(what));
     }
     contents.tensors.push(TensorInfo {

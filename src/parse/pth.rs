@@ -30,12 +30,13 @@ use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, ParseLimits, Result};
 
 pub use self::front::{
-    PthFrontMatter, PthInspectInfo, PthTensorInfo, inspect_pth_from_reader, parse_pth_front_matter_from_reader,
+    PthFrontMatter, PthInspectInfo, PthTensorInfo, inspect_pth_from_reader,
+    parse_pth_front_matter_from_reader,
 };
 pub(super) use self::tar::is_tar;
 pub use self::view::{
-    ParsedPth, PthDtype, PthTensor, parse_pth, parse_pth_bytes, parse_pth_with_limits, pth_to_safetensors,
-    pth_to_safetensors_bytes,
+    ParsedPth, PthDtype, PthTensor, parse_pth, parse_pth_bytes, parse_pth_with_limits,
+    pth_to_safetensors, pth_to_safetensors_bytes,
 };
 
 /// Largest `data.pkl`.
@@ -104,7 +105,11 @@ pub(super) fn read_archive(source: Source, archive: &Archive, budget: &Budget) -
 }
 
 /// Reads a stream of pickles, or the tar file that such a stream replaced.
-pub(super) fn read_pickles(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
+pub(super) fn read_pickles(
+    source: Source,
+    _path: Option<&Path>,
+    budget: &Budget,
+) -> Result<Contents> {
     legacy::read(source, false, &mut Vec::new(), budget)
 }
 
@@ -118,7 +123,10 @@ pub(super) fn is_checkpoint(archive: &Archive) -> bool {
 }
 
 fn pickle_member(archive: &Archive) -> Option<&Member> {
-    archive.members.iter().find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
+    archive
+        .members
+        .iter()
+        .find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
 }
 
 /// What the records of an archive say, before any storage is looked for.
@@ -138,7 +146,10 @@ fn run_archive<'b>(
     budget: &'b Budget,
 ) -> Result<Opened<'b>> {
     let Some(member) = pickle_member(archive) else {
-        return Err(AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint"));
+        return Err(AnamnesisError::unsupported(
+            "ZIP archive",
+            "neither NPZ nor a PyTorch checkpoint",
+        ));
     };
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.content(file, member, MAX_PICKLE_BYTES, budget)?;
@@ -151,7 +162,9 @@ fn run_archive<'b>(
         match archive.member(&format!("{prefix}{name}")) {
             Some(member) => {
                 let content = archive.content(file, member, 64, budget)?;
-                Ok(Some(String::from_utf8_lossy(content.trim_ascii_end()).into_owned()))
+                Ok(Some(
+                    String::from_utf8_lossy(content.trim_ascii_end()).into_owned(),
+                ))
             }
             None => Ok(None),
         }
@@ -159,20 +172,41 @@ fn run_archive<'b>(
     let big_endian = match text("byteorder")?.as_deref() {
         None | Some("little") => false,
         Some("big") => true,
-        _ => return Err(AnamnesisError::parse("the archive's byteorder is neither little nor big")),
+        _ => {
+            return Err(AnamnesisError::parse(
+                "the archive's byteorder is neither little nor big",
+            ));
+        }
     };
-    if let Some(version) = text("version")?.filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v))) {
-        return Err(AnamnesisError::unsupported(format!("PyTorch archive version {version}"), "1 to 10 are read"));
+    if let Some(version) =
+        text("version")?.filter(|v| !v.parse().is_ok_and(|v: u32| (1..=10).contains(&v)))
+    {
+        return Err(AnamnesisError::unsupported(
+            format!("PyTorch archive version {version}"),
+            "1 to 10 are read",
+        ));
     }
-    Ok(Opened { machine, root, big_endian, prefix })
+    Ok(Opened {
+        machine,
+        root,
+        big_endian,
+        prefix,
+    })
 }
 
 fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<Contents> {
-    let Opened { machine, root, big_endian, prefix } =
-        run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
+    let Opened {
+        machine,
+        root,
+        big_endian,
+        prefix,
+    } = run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
     let mut contents = Contents::new(machine.input.at);
-    let by_name: std::collections::HashMap<&str, &Member> =
-        archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
+    let by_name: std::collections::HashMap<&str, &Member> = archive
+        .members
+        .iter()
+        .map(|m| (m.name.as_str(), m))
+        .collect();
     contents.sources.push(source.share());
     let place = |storage: &Storage, contents: &mut Contents| {
         let name = format!("{prefix}data/{}", storage.key.text);
@@ -181,8 +215,17 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<C
         let (data, offset) = member_source(source, archive, member)?;
         // Writers may leave the checksum out.
         let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
-        let source = if member.deflated { contents.sources.len() } else { 0 };
-        let place = Place { source, offset, len: member.len, crc };
+        let source = if member.deflated {
+            contents.sources.len()
+        } else {
+            0
+        };
+        let place = Place {
+            source,
+            offset,
+            len: member.len,
+            crc,
+        };
         if member.deflated {
             contents.sources.push(data);
         }
@@ -190,13 +233,23 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<C
     };
     let found = tensors::walk_with(root, &machine, &mut contents.facts)?;
     count(&found, archive, budget)?;
-    tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
+    tensors::add(
+        found,
+        &machine,
+        &mut Keys::default(),
+        big_endian,
+        place,
+        &mut contents,
+    )?;
     not_empty(contents)
 }
 
 /// Counts the tensors beyond the members of the archive, which are counted already.
 fn count(found: &[tensors::Found], archive: &Archive, budget: &Budget) -> Result<()> {
-    budget.items((found.len() as u64).saturating_sub(archive.members.len() as u64), "tensors")
+    budget.items(
+        (found.len() as u64).saturating_sub(archive.members.len() as u64),
+        "tensors",
+    )
 }
 
 /// The source that has a member's bytes, and where they begin there.
@@ -205,8 +258,20 @@ fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<
     if !member.deflated {
         return Ok((source.share(), start));
     }
-    let Member { stored_len, len, crc, .. } = *member;
-    let deflated = Deflated { base: source.share(), start, stored_len, len, crc, spool: OnceLock::new() };
+    let Member {
+        stored_len,
+        len,
+        crc,
+        ..
+    } = *member;
+    let deflated = Deflated {
+        base: source.share(),
+        start,
+        stored_len,
+        len,
+        crc,
+        spool: OnceLock::new(),
+    };
     Ok((Source::Deflated(Box::new(deflated)), 0))
 }
 
@@ -221,7 +286,11 @@ fn not_empty(contents: Contents) -> Result<Contents> {
 fn record(machine: &Machine<'_>, named: &mut Vec<PickleGlobal>) {
     for global in &machine.named {
         let (module, name, allowed) = (global.module.clone(), global.name.clone(), global.allowed);
-        let new = PickleGlobal { module, name, allowed };
+        let new = PickleGlobal {
+            module,
+            name,
+            allowed,
+        };
         if !named.contains(&new) {
             named.push(new);
         }

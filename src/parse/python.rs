@@ -32,7 +32,9 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn skip(&mut self) {
         loop {
-            self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+            self.rest = self
+                .rest
+                .trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
             if !self.rest.starts_with('#') {
                 return;
             }
@@ -58,7 +60,8 @@ impl<'a> Parser<'a> {
             '(' => self.tuple(depth),
             '[' => {
                 self.eat("[");
-                self.items("]", depth).map(|(items, _)| Literal::List(items))
+                self.items("]", depth)
+                    .map(|(items, _)| Literal::List(items))
             }
             '\'' | '"' | 'u' | 'U' | 'r' | 'R' => self.strings().map(Literal::Str),
             '-' | '0'..='9' => self.integer(),
@@ -84,7 +87,11 @@ impl<'a> Parser<'a> {
     fn tuple(&mut self, depth: usize) -> Option<Literal> {
         self.eat("(");
         let (mut items, comma) = self.items(")", depth)?;
-        if items.len() == 1 && !comma { items.pop() } else { Some(Literal::Tuple(items)) }
+        if items.len() == 1 && !comma {
+            items.pop()
+        } else {
+            Some(Literal::Tuple(items))
+        }
     }
 
     /// Literals up to `end`, and whether there was a comma.
@@ -105,12 +112,22 @@ impl<'a> Parser<'a> {
         let mut all = String::new();
         loop {
             let raw = self.rest.starts_with(['r', 'R']);
-            self.rest = self.rest.strip_prefix(['u', 'U', 'r', 'R']).unwrap_or(self.rest);
-            let quote = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+            self.rest = self
+                .rest
+                .strip_prefix(['u', 'U', 'r', 'R'])
+                .unwrap_or(self.rest);
+            let quote = self
+                .rest
+                .chars()
+                .next()
+                .filter(|c| matches!(c, '\'' | '"'))?;
             self.rest = &self.rest[1..];
             self.piece(quote, raw, &mut all)?;
             self.skip();
-            let prefixed = self.rest.strip_prefix(['u', 'U', 'r', 'R']).unwrap_or(self.rest);
+            let prefixed = self
+                .rest
+                .strip_prefix(['u', 'U', 'r', 'R'])
+                .unwrap_or(self.rest);
             if !prefixed.starts_with(['\'', '"']) {
                 return Some(all);
             }
@@ -138,10 +155,16 @@ impl<'a> Parser<'a> {
                     'u' => out.push(self.code(4, 16)?),
                     'U' => out.push(self.code(8, 16)?),
                     c @ '0'..='7' => {
-                        let more = self.rest.len() - self.rest.trim_start_matches(|c| matches!(c, '0'..='7')).len();
+                        let more = self.rest.len()
+                            - self
+                                .rest
+                                .trim_start_matches(|c| matches!(c, '0'..='7'))
+                                .len();
                         let (digits, rest) = self.rest.split_at(more.min(2));
                         self.rest = rest;
-                        let number = digits.chars().fold(c.to_digit(8)?, |n, d| n * 8 + d.to_digit(8).unwrap_or(0));
+                        let number = digits
+                            .chars()
+                            .fold(c.to_digit(8)?, |n, d| n * 8 + d.to_digit(8).unwrap_or(0));
                         out.push(char::from_u32(number)?);
                     }
                     other => out.extend(['\\', other]),
@@ -161,15 +184,24 @@ impl<'a> Parser<'a> {
     fn code(&mut self, n: usize, radix: u32) -> Option<char> {
         let (digits, rest) = self.rest.split_at_checked(n)?;
         self.rest = rest;
-        u32::from_str_radix(digits, radix).ok().and_then(char::from_u32)
+        u32::from_str_radix(digits, radix)
+            .ok()
+            .and_then(char::from_u32)
     }
 
     fn integer(&mut self) -> Option<Literal> {
         let negative = self.eat("-");
-        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
         self.rest = rest;
-        let digits = if self.old { digits.strip_suffix(['L', 'l']).unwrap_or(digits) } else { digits };
+        let digits = if self.old {
+            digits.strip_suffix(['L', 'l']).unwrap_or(digits)
+        } else {
+            digits
+        };
         let plain: String = digits.chars().filter(|&c| c != '_').collect();
         let number = match plain.get(..2).map(str::to_ascii_lowercase).as_deref() {
             Some("0x") => i64::from_str_radix(&plain[2..], 16),
@@ -177,12 +209,21 @@ impl<'a> Parser<'a> {
             Some("0o") => i64::from_str_radix(&plain[2..], 8),
             _ => plain.parse(),
         };
-        number.ok().map(|n| Literal::Int(if negative { -n } else { n }))
+        number
+            .ok()
+            .map(|n| Literal::Int(if negative { -n } else { n }))
     }
 
     fn word(&mut self) -> Option<Literal> {
-        let words = [("True", Literal::Bool(true)), ("False", Literal::Bool(false)), ("None", Literal::None)];
-        words.into_iter().find(|(word, _)| self.eat(word)).map(|(_, literal)| literal)
+        let words = [
+            ("True", Literal::Bool(true)),
+            ("False", Literal::Bool(false)),
+            ("None", Literal::None),
+        ];
+        words
+            .into_iter()
+            .find(|(word, _)| self.eat(word))
+            .map(|(_, literal)| literal)
     }
 }
 
@@ -196,10 +237,15 @@ mod tests {
         assert_eq!(parse("(3,)\n", true), Some(Literal::Tuple(vec![int(3)])));
         assert_eq!(parse("()", true), Some(Literal::Tuple(vec![])));
         assert_eq!(parse("(3)", true), Some(int(3)));
-        assert_eq!(parse("(2L, -3)", true), Some(Literal::Tuple(vec![int(2), int(-3)])));
+        assert_eq!(
+            parse("(2L, -3)", true),
+            Some(Literal::Tuple(vec![int(2), int(-3)]))
+        );
         assert_eq!(
             parse(r#"{"a": 'b', 'c\'': [True, None,]}"#, true).map(|l| format!("{l:?}")),
-            Some("Dict([(Str(\"a\"), Str(\"b\")), (Str(\"c'\"), List([Bool(true), None]))])".into())
+            Some(
+                "Dict([(Str(\"a\"), Str(\"b\")), (Str(\"c'\"), List([Bool(true), None]))])".into()
+            )
         );
         for bad in [
             "",

@@ -29,7 +29,9 @@ impl ReadAt for &[u8] {
 fn check(offset: u64, n: usize, len: u64) -> Result<()> {
     match offset.checked_add(n as u64).filter(|&end| end <= len) {
         Some(_) => Ok(()),
-        None => Err(AnamnesisError::parse(format!("the file is truncated: {n} bytes at {offset} of {len}"))),
+        None => Err(AnamnesisError::parse(format!(
+            "the file is truncated: {n} bytes at {offset} of {len}"
+        ))),
     }
 }
 
@@ -54,7 +56,11 @@ pub(crate) struct Seeking<R> {
 impl<R: Read + Seek> Seeking<R> {
     pub(crate) fn new(mut reader: R) -> Result<Self> {
         let len = reader.seek(SeekFrom::End(0))?;
-        Ok(Self { reader, len, at: len })
+        Ok(Self {
+            reader,
+            len,
+            at: len,
+        })
     }
 }
 

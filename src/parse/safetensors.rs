@@ -15,7 +15,9 @@ use std::path::Path;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-pub use self::companions::{AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig};
+pub use self::companions::{
+    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
+};
 pub use self::header::{
     SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
     parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
@@ -42,7 +44,9 @@ fn read_at(file: &mut impl ReadAt, budget: &Budget) -> Result<Contents> {
     let len = file.len();
     let mut prefix = [0; 8];
     if len < 8 {
-        return Err(AnamnesisError::parse(format!("{len} bytes are too few for a safetensors file")));
+        return Err(AnamnesisError::parse(format!(
+            "{len} bytes are too few for a safetensors file"
+        )));
     }
     file.read_at(0, &mut prefix)?;
     let n = u64::from_le_bytes(prefix);
@@ -58,7 +62,11 @@ fn read_at(file: &mut impl ReadAt, budget: &Budget) -> Result<Contents> {
     if expected != len {
         return Err(AnamnesisError::parse(format!(
             "safetensors file of {len} bytes where its header describes {expected}: {}",
-            if len < expected { "it is truncated" } else { "there is data that no tensor owns" },
+            if len < expected {
+                "it is truncated"
+            } else {
+                "there is data that no tensor owns"
+            },
         )));
     }
     Ok(contents)
@@ -73,7 +81,10 @@ fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<Contents> {
     // Grows with what arrives: a lie about the length costs nothing.
     reader.take(n as u64).read_to_end(&mut json)?;
     if json.len() != n {
-        let what = format!("the safetensors header ends after {} of {n} bytes", json.len());
+        let what = format!(
+            "the safetensors header ends after {} of {n} bytes",
+            json.len()
+        );
         return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what).into());
     }
     let mut contents = parse_json(&json, budget)?.0;
@@ -82,16 +93,26 @@ fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<Contents> {
 }
 
 fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
-    cap("MAX_SAFETENSORS_HEADER_BYTES", n, MAX_HEADER_BYTES, "bytes of header, which the format does not allow")?;
-    budget.alloc(n, "the safetensors header").map(|()| n as usize)
+    cap(
+        "MAX_SAFETENSORS_HEADER_BYTES",
+        n,
+        MAX_HEADER_BYTES,
+        "bytes of header, which the format does not allow",
+    )?;
+    budget
+        .alloc(n, "the safetensors header")
+        .map(|()| n as usize)
 }
 
 /// The tensors in order of their data (ties, which only empty tensors make, as the header has them),
 /// and the length of the data section.
 fn parse_json(json: &[u8], budget: &Budget) -> Result<(Contents, u64)> {
-    let header: Header =
-        serde_json::from_slice(json).map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
-    let Header { mut entries, metadata } = header;
+    let header: Header = serde_json::from_slice(json)
+        .map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
+    let Header {
+        mut entries,
+        metadata,
+    } = header;
     budget.items(entries.len() as u64, "tensors")?;
     entries.sort_by_key(|(_, info)| info.data_offsets);
     let base = 8 + json.len() as u64;
@@ -111,14 +132,23 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(Contents, u64)> {
     };
     let tensors = entries.iter().map(tensor).collect::<Result<Vec<_>>>()?;
     let culprit = culprit(&tensors, base);
-    let validated = Metadata::new(None, entries).map_err(|e| match (AnamnesisError::from(e), culprit) {
-        (AnamnesisError::Parse { reason }, Some(t)) => {
-            AnamnesisError::parse(format!("{reason}: tensor `{}` ({} {:?})", t.name, t.dtype, t.shape))
-        }
-        (error, _) => error,
-    })?;
+    let validated =
+        Metadata::new(None, entries).map_err(|e| match (AnamnesisError::from(e), culprit) {
+            (AnamnesisError::Parse { reason }, Some(t)) => AnamnesisError::parse(format!(
+                "{reason}: tensor `{}` ({} {:?})",
+                t.name, t.dtype, t.shape
+            )),
+            (error, _) => error,
+        })?;
     let metadata = metadata.unwrap_or_default();
-    Ok((Contents { tensors, metadata, ..Contents::new(json.len()) }, validated.data_len() as u64))
+    Ok((
+        Contents {
+            tensors,
+            metadata,
+            ..Contents::new(json.len())
+        },
+        validated.data_len() as u64,
+    ))
 }
 
 /// The tensor that a failed validation was about, which the library does not always name.
@@ -147,7 +177,10 @@ impl<'de> serde::Deserialize<'de> for Header {
                 f.write_str("a map from names to tensors")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Header, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Header, A::Error> {
                 let (mut entries, mut metadata) = (Vec::new(), None::<Option<_>>);
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "__metadata__" {
@@ -156,12 +189,17 @@ impl<'de> serde::Deserialize<'de> for Header {
                         return Err(A::Error::custom("`__metadata__` is listed twice"));
                     }
                 }
-                let mut names: Vec<&str> =
-                    entries.iter().map(|(name, _): &(String, TensorInfo)| name.as_str()).collect();
+                let mut names: Vec<&str> = entries
+                    .iter()
+                    .map(|(name, _): &(String, TensorInfo)| name.as_str())
+                    .collect();
                 names.sort_unstable();
                 match names.windows(2).find(|pair| pair[0] == pair[1]) {
                     Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
-                    None => Ok(Header { entries, metadata: metadata.flatten() }),
+                    None => Ok(Header {
+                        entries,
+                        metadata: metadata.flatten(),
+                    }),
                 }
             }
         }

@@ -12,9 +12,19 @@ type Stored<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
 
 /// Decodes a weight and its companions, as `config` says; `Value::Null` says nothing.
 fn decode(stored: &[Stored<'_>], config: &Value) -> Result<Vec<u8>> {
-    let tensors = stored.iter().map(|&(name, dtype, shape, data)| WholeTensor { name, shape, dtype, data });
+    let tensors = stored
+        .iter()
+        .map(|&(name, dtype, shape, data)| WholeTensor {
+            name,
+            shape,
+            dtype,
+            data,
+        });
     let tensors: Vec<_> = tensors.collect();
-    let model = parse_bytes(to_bytes_with(&tensors, (crate::config::IN_METADATA, &config.to_string()))?)?;
+    let model = parse_bytes(to_bytes_with(
+        &tensors,
+        (crate::config::IN_METADATA, &config.to_string()),
+    )?)?;
     let mut out = Vec::new();
     model.for_each_tensor(TargetDtype::BF16, |_, _, _, bytes| {
         out.extend_from_slice(bytes);
@@ -47,7 +57,10 @@ pub fn dequantize_fp8_to_bf16(
     let blocks = [rows.div_ceil(128), cols.div_ceil(128)];
     let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
     let config = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    decode(&[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)], &config)
+    decode(
+        &[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)],
+        &config,
+    )
 }
 
 /// FP8 (E4M3) with one scale.
@@ -63,7 +76,13 @@ pub fn dequantize_fp8_to_bf16(
 /// If there is no room for the output.
 pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
     let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
-    decode(&[weight, ("weight_scale", Dtype::F32, &[], &scale.to_le_bytes())], &Value::Null)
+    decode(
+        &[
+            weight,
+            ("weight_scale", Dtype::F32, &[], &scale.to_le_bytes()),
+        ],
+        &Value::Null,
+    )
 }
 
 /// FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
@@ -87,7 +106,10 @@ pub fn dequantize_per_channel_fp8_to_bf16(
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
     let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    decode(&[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)], &Value::Null)
+    decode(
+        &[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)],
+        &Value::Null,
+    )
 }
 
 /// GPTQ, version 1 (zero points are stored one too low), as `[in_features, out_features]`: `qweight` and `qzeros` are
@@ -119,9 +141,16 @@ pub fn dequantize_gptq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let (words, groups) = (|n: usize| n.saturating_mul(bits.into()).div_ceil(32), groups(in_features, group_size)?);
+    let (words, groups) = (
+        |n: usize| n.saturating_mul(bits.into()).div_ceil(32),
+        groups(in_features, group_size)?,
+    );
     let codes = [words(in_features), out_features];
-    let (scale_shape, zero_shape, index_shape) = ([groups, out_features], [groups, words(out_features)], [in_features]);
+    let (scale_shape, zero_shape, index_shape) = (
+        [groups, out_features],
+        [groups, words(out_features)],
+        [in_features],
+    );
     let mut stored = vec![
         ("qweight", Dtype::I32, &codes[..], qweight),
         ("scales", scale_dtype, &scale_shape, scales),
@@ -160,7 +189,10 @@ pub fn dequantize_awq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let (words, groups) = (out_features.saturating_mul(bits.into()).div_ceil(32), groups(in_features, group_size)?);
+    let (words, groups) = (
+        out_features.saturating_mul(bits.into()).div_ceil(32),
+        groups(in_features, group_size)?,
+    );
     let stored: [Stored<'_>; 3] = [
         ("qweight", Dtype::I32, &[in_features, words], qweight),
         ("scales", scale_dtype, &[groups, out_features], scales),
@@ -211,8 +243,14 @@ pub fn dequantize_bnb4_to_bf16(
     block_size: usize,
 ) -> Result<Vec<u8>> {
     // The codebook of FP4 has a zero with the sign bit, which that of NF4 has not.
-    let is_fp4 = quant_map.get(32..36).is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);
-    let name = if is_fp4 { "weight.quant_state.bitsandbytes__fp4" } else { "weight.quant_state.bitsandbytes__nf4" };
+    let is_fp4 = quant_map
+        .get(32..36)
+        .is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);
+    let name = if is_fp4 {
+        "weight.quant_state.bitsandbytes__fp4"
+    } else {
+        "weight.quant_state.bitsandbytes__nf4"
+    };
     let state = json!({"blocksize": block_size, "shape": [total_elements]}).to_string();
     let stored: [Stored<'_>; 4] = [
         ("weight", Dtype::U8, &[weight.len()], weight),
@@ -242,8 +280,16 @@ pub fn dequantize_bnb_int8_to_bf16(
     out_features: usize,
     in_features: usize,
 ) -> Result<Vec<u8>> {
-    let weight = ("weight", Dtype::I8, &[out_features, in_features][..], weight);
-    decode(&[weight, ("SCB", Dtype::F32, &[out_features], scb)], &Value::Null)
+    let weight = (
+        "weight",
+        Dtype::I8,
+        &[out_features, in_features][..],
+        weight,
+    );
+    decode(
+        &[weight, ("SCB", Dtype::F32, &[out_features], scb)],
+        &Value::Null,
+    )
 }
 
 /// Blocks of one of ggml's types.
@@ -297,17 +343,29 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
     const VALUES: usize = 4096;
     let (decoder, block) = (super::ggml::decoder(dtype), dtype.block_size());
     let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
-        return Err(AnamnesisError::unsupported(format!("GGUF {dtype}"), "it is no block type that is decoded"));
+        return Err(AnamnesisError::unsupported(
+            format!("GGUF {dtype}"),
+            "it is no block type that is decoded",
+        ));
     };
     if dtype.byte_len(&[n_elements]) != Some(data.len()) {
-        let what = format!("{} bytes are not {n_elements} values of {dtype}", data.len());
+        let what = format!(
+            "{} bytes are not {n_elements} values of {dtype}",
+            data.len()
+        );
         return Err(AnamnesisError::parse(what));
     }
     let mut out = vec![bf16::ZERO; VALUES.min(n_elements)];
     for data in data.chunks(VALUES / block * block_bytes) {
         let out = &mut out[..data.len() / block_bytes * block];
-        decoder(data, None, crate::simd::Level::default(), crate::element::Out::Bf16(out));
-        out.chunks_exact(block).try_for_each(|values| sink(bytemuck::cast_slice(values)))?;
+        decoder(
+            data,
+            None,
+            crate::simd::Level::default(),
+            crate::element::Out::Bf16(out),
+        );
+        out.chunks_exact(block)
+            .try_for_each(|values| sink(bytemuck::cast_slice(values)))?;
     }
     Ok(())
 }

@@ -37,7 +37,12 @@ impl Kernel for Rows<'_> {
             let range = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[range.clone()], &self.zeros[range]);
             let shift = POSITION[place] * 4;
-            let groups = Groups { scales, zeros, size: self.group_size, start: self.start };
+            let groups = Groups {
+                scales,
+                zeros,
+                size: self.group_size,
+                start: self.start,
+            };
             groups.runs(self.cols, |cols, scale, zero| {
                 for (o, word) in out[cols.clone()].iter_mut().zip(&words[cols]) {
                     *o = E::from_f32(((word >> shift & 15) as f32 - zero) * scale);

@@ -21,7 +21,10 @@ pub(crate) fn nested_absmax(
 ) {
     let first = blocks.start / nested_block;
     out.extend(
-        codes.iter().zip(blocks).map(|(&q, b)| codebook[usize::from(q)] * scales[b / nested_block - first] + offset),
+        codes
+            .iter()
+            .zip(blocks)
+            .map(|(&q, b)| codebook[usize::from(q)] * scales[b / nested_block - first] + offset),
     );
 }
 
@@ -40,7 +43,12 @@ impl Kernel for Int8Rows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.max(1);
-        for ((codes, out), &scb) in self.codes.chunks_exact(width).zip(out.chunks_exact_mut(width)).zip(self.scb) {
+        for ((codes, out), &scb) in self
+            .codes
+            .chunks_exact(width)
+            .zip(out.chunks_exact_mut(width))
+            .zip(self.scb)
+        {
             for (o, &q) in out.iter_mut().zip(codes) {
                 *o = E::from_f32(f32::from(q as i8) * scb * INT8_SCALE);
             }

@@ -64,7 +64,9 @@ impl Kernel for Blocks<'_> {
                     unit.iter_mut().for_each(|value| *value *= scale);
                 }
             } else {
-                values[..out.len()].iter_mut().for_each(|value| *value *= advance(1));
+                values[..out.len()]
+                    .iter_mut()
+                    .for_each(|value| *value *= advance(1));
             }
             E::store(&values, out);
         }

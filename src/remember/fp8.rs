@@ -25,29 +25,46 @@ pub(crate) struct E5M2Fnuz;
 impl Code for E4M3 {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
-        if code & 0x7f == 0x7f { f32::NAN } else { finite::<3, 7>(code) }
+        if code & 0x7f == 0x7f {
+            f32::NAN
+        } else {
+            finite::<3, 7>(code)
+        }
     }
 }
 
 impl Code for E5M2 {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
-        let special = f32::from_bits(u32::from(code & 0x80) << 24 | 0x7f80_0000 | u32::from(code & 3) << 21);
-        if code & 0x7f >= 0x7c { special } else { finite::<2, 15>(code) }
+        let special =
+            f32::from_bits(u32::from(code & 0x80) << 24 | 0x7f80_0000 | u32::from(code & 3) << 21);
+        if code & 0x7f >= 0x7c {
+            special
+        } else {
+            finite::<2, 15>(code)
+        }
     }
 }
 
 impl Code for E4M3Fnuz {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
-        if code == 0x80 { f32::NAN } else { finite::<3, 8>(code) }
+        if code == 0x80 {
+            f32::NAN
+        } else {
+            finite::<3, 8>(code)
+        }
     }
 }
 
 impl Code for E5M2Fnuz {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
-        if code == 0x80 { f32::NAN } else { finite::<2, 16>(code) }
+        if code == 0x80 {
+            f32::NAN
+        } else {
+            finite::<2, 16>(code)
+        }
     }
 }
 
@@ -60,7 +77,11 @@ pub(crate) fn finite<const MANTISSA: u32, const BIAS: u32>(code: u8) -> f32 {
     let normal = aligned + ((127 - BIAS) << 23);
     let smallest = (128 - BIAS) << 23; // the smallest normal; one place up, a subnormal is its excess
     let subnormal = (f32::from_bits(aligned + smallest) - f32::from_bits(smallest)).to_bits();
-    let magnitude = if magnitude < 1 << MANTISSA { subnormal } else { normal };
+    let magnitude = if magnitude < 1 << MANTISSA {
+        subnormal
+    } else {
+        normal
+    };
     f32::from_bits(magnitude | u32::from(code & 0x80) << 24)
 }
 
@@ -79,14 +100,22 @@ pub(crate) fn f32_from_e8m0(code: u8) -> f32 {
 /// (transformers, modelopt: `exp2(b - 127)`).
 #[inline(always)]
 pub(crate) fn f32_from_exponent(code: u8) -> f32 {
-    if code == 255 { f32::INFINITY } else { f32_from_e8m0(code) }
+    if code == 255 {
+        f32::INFINITY
+    } else {
+        f32_from_e8m0(code)
+    }
 }
 
 /// Half of the power of two of an exponent byte: 2^(b - 128), which is finite for all.
 #[inline(always)]
 pub(crate) fn half_of_exponent(code: u8) -> f32 {
     let code = u32::from(code);
-    f32::from_bits(if code < 2 { 1 << (21 + code) } else { (code - 1) << 23 })
+    f32::from_bits(if code < 2 {
+        1 << (21 + code)
+    } else {
+        (code - 1) << 23
+    })
 }
 
 /// Which scale belongs to which value of a stack of matrices of `matrix_rows` rows each.
@@ -110,7 +139,11 @@ impl ScaleGrid {
 
     /// The rows of scales that `rows` use.
     pub(crate) fn rows(&self, rows: &Range<usize>) -> Range<usize> {
-        if rows.is_empty() { 0..0 } else { self.row(rows.start)..self.row(rows.end - 1) + 1 }
+        if rows.is_empty() {
+            0..0
+        } else {
+            self.row(rows.start)..self.row(rows.end - 1) + 1
+        }
     }
 }
 
@@ -132,7 +165,10 @@ impl<C: Code> Kernel for Scaled<'_, C> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.len().max(1);
-        let rows = self.codes.chunks_exact(width).zip(out.chunks_exact_mut(width));
+        let rows = self
+            .codes
+            .chunks_exact(width)
+            .zip(out.chunks_exact_mut(width));
         for (r, (codes, out)) in self.rows.clone().zip(rows) {
             let first = (self.grid.row(r) - self.scale_rows.start) * self.scale_cols.len();
             let scales = &self.scales[first..first + self.scale_cols.len()];
@@ -175,7 +211,10 @@ mod tests {
         for code in 0..=255u8 {
             let expected = f16::from_bits(u16::from(code) << 8).to_f32_const();
             let ours = E5M2::widen(code);
-            assert!(ours.to_bits() == expected.to_bits() || ours.is_nan() && expected.is_nan(), "{code:02x}");
+            assert!(
+                ours.to_bits() == expected.to_bits() || ours.is_nan() && expected.is_nan(),
+                "{code:02x}"
+            );
         }
     }
 
@@ -183,17 +222,36 @@ mod tests {
     #[test]
     fn formats_equal_their_definition() {
         let by_definition = |code: u8, mantissa: i32, bias: i32| {
-            let (e, m) = (i32::from(code & 0x7f) >> mantissa, f64::from(code & ((1 << mantissa) - 1)));
+            let (e, m) = (
+                i32::from(code & 0x7f) >> mantissa,
+                f64::from(code & ((1 << mantissa) - 1)),
+            );
             let m = m / f64::from(1 << mantissa);
-            let value = if e == 0 { m * 2f64.powi(1 - bias) } else { (1.0 + m) * 2f64.powi(e - bias) };
+            let value = if e == 0 {
+                m * 2f64.powi(1 - bias)
+            } else {
+                (1.0 + m) * 2f64.powi(e - bias)
+            };
             if code & 0x80 == 0 { value } else { -value }
         };
         for code in (0..=255u8).filter(|code| code & 0x7f != 0x7f) {
-            assert_eq!(f64::from(E4M3::widen(code)).to_bits(), by_definition(code, 3, 7).to_bits(), "{code:02x}");
+            assert_eq!(
+                f64::from(E4M3::widen(code)).to_bits(),
+                by_definition(code, 3, 7).to_bits(),
+                "{code:02x}"
+            );
         }
         for code in (0..=255u8).filter(|&code| code != 0x80) {
-            assert_eq!(f64::from(E4M3Fnuz::widen(code)).to_bits(), by_definition(code, 3, 8).to_bits(), "{code:02x}");
-            assert_eq!(f64::from(E5M2Fnuz::widen(code)).to_bits(), by_definition(code, 2, 16).to_bits(), "{code:02x}");
+            assert_eq!(
+                f64::from(E4M3Fnuz::widen(code)).to_bits(),
+                by_definition(code, 3, 8).to_bits(),
+                "{code:02x}"
+            );
+            assert_eq!(
+                f64::from(E5M2Fnuz::widen(code)).to_bits(),
+                by_definition(code, 2, 16).to_bits(),
+                "{code:02x}"
+            );
         }
         assert!(E4M3::widen(0x7f).is_nan() && E4M3::widen(0xff).is_nan());
         assert!(E4M3Fnuz::widen(0x80).is_nan() && E5M2Fnuz::widen(0x80).is_nan());

@@ -36,7 +36,9 @@ struct Blocks<'a, B, const BYTES: usize, const ELEMS: usize> {
     block: PhantomData<B>,
 }
 
-impl<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Kernel for Blocks<'_, B, BYTES, ELEMS> {
+impl<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Kernel
+    for Blocks<'_, B, BYTES, ELEMS>
+{
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let mut tile = [[0.0; ELEMS]; TILE];
@@ -64,7 +66,15 @@ fn decode<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
     level: Level,
     out: Out<'_>,
 ) {
-    dispatch(level, &Blocks { bytes, scale, block: PhantomData::<B> }, out);
+    dispatch(
+        level,
+        &Blocks {
+            bytes,
+            scale,
+            block: PhantomData::<B>,
+        },
+        out,
+    );
 }
 
 macro_rules! blocks {

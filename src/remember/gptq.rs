@@ -20,7 +20,11 @@ pub(crate) enum Columns<'a> {
 /// 32 codes, as a stream or in planes.
 #[inline(always)]
 fn codes<const BITS: usize, const PLANES: bool>(words: &[u32; BITS]) -> [u32; CHUNK] {
-    if PLANES { unpack_planes(words) } else { unpack(words) }
+    if PLANES {
+        unpack_planes(words)
+    } else {
+        unpack(words)
+    }
 }
 
 /// Rows of packed codes with their scales and zero points.
@@ -45,12 +49,29 @@ impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
             let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
             match self.columns {
                 Columns::Even { size, start } if size % CHUNK == 0 && start % CHUNK == 0 => {
-                    even::<BITS, PLANES, E>(words, Groups { scales, zeros, size, start }, out);
+                    even::<BITS, PLANES, E>(
+                        words,
+                        Groups {
+                            scales,
+                            zeros,
+                            size,
+                            start,
+                        },
+                        out,
+                    );
                 }
                 Columns::Even { size, start } => {
-                    each::<BITS, PLANES, E>(words, scales, zeros, |k| (start + k) / size - start / size, out);
+                    each::<BITS, PLANES, E>(
+                        words,
+                        scales,
+                        zeros,
+                        |k| (start + k) / size - start / size,
+                        out,
+                    );
                 }
-                Columns::Indexed(index) => each::<BITS, PLANES, E>(words, scales, zeros, |k| index[k] as usize, out),
+                Columns::Indexed(index) => {
+                    each::<BITS, PLANES, E>(words, scales, zeros, |k| index[k] as usize, out)
+                }
             }
         }
     }
@@ -58,8 +79,15 @@ impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
 
 /// A row whose groups are runs of whole chunks.
 #[inline(always)]
-fn even<const BITS: usize, const PLANES: bool, E: Element>(words: &[u32], groups: Groups<'_>, out: &mut [E]) {
-    let groups = Groups { start: groups.start % groups.size, ..groups };
+fn even<const BITS: usize, const PLANES: bool, E: Element>(
+    words: &[u32],
+    groups: Groups<'_>,
+    out: &mut [E],
+) {
+    let groups = Groups {
+        start: groups.start % groups.size,
+        ..groups
+    };
     groups.runs(out.len(), |cols, scale, zero| {
         let first = cols.start / CHUNK;
         for (i, out) in out[cols].chunks_mut(CHUNK).enumerate() {
@@ -105,7 +133,9 @@ pub(crate) fn restore_zeros(words: &mut [u32], bits: usize, word_bits: usize) {
         _ => return,
     };
     if word_bits == 32 {
-        words.iter_mut().for_each(|word| *word = word.wrapping_add(ones));
+        words
+            .iter_mut()
+            .for_each(|word| *word = word.wrapping_add(ones));
         return;
     }
     let mask = (1 << word_bits) - 1;

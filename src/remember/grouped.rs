@@ -23,16 +23,25 @@ pub(crate) struct Int {
 }
 
 impl Int {
-    pub(crate) const UNSIGNED: Self = Self { flip: 0, offset: 0.0 };
+    pub(crate) const UNSIGNED: Self = Self {
+        flip: 0,
+        offset: 0.0,
+    };
 
     /// Stored with half of its range added.
     pub(crate) fn offset_binary(bits: usize) -> Self {
-        Self { flip: 0, offset: (1u32 << (bits - 1)) as f32 }
+        Self {
+            flip: 0,
+            offset: (1u32 << (bits - 1)) as f32,
+        }
     }
 
     /// Two's complement.
     pub(crate) fn signed(bits: usize) -> Self {
-        Self { flip: 1 << (bits - 1), offset: (1u32 << (bits - 1)) as f32 }
+        Self {
+            flip: 1 << (bits - 1),
+            offset: (1u32 << (bits - 1)) as f32,
+        }
     }
 }
 
@@ -169,13 +178,20 @@ impl<const BITS: usize, N: Number> Kernel for Rows<'_, BITS, N> {
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
-        for ((r, out), bytes) in
-            self.rows.clone().zip(out.chunks_exact_mut(width)).zip(self.bytes.chunks(self.row_bytes.max(1)))
+        for ((r, out), bytes) in self
+            .rows
+            .clone()
+            .zip(out.chunks_exact_mut(width))
+            .zip(self.bytes.chunks(self.row_bytes.max(1)))
         {
             let first = (self.grid.row(r) - self.scale_rows.start) * per_row;
             let scales = &self.scales[first..first + per_row];
             let plain = matches!(self.formula, Formula::Scale | Formula::Divide);
-            let offsets = if plain { scales } else { &self.offsets[first..first + per_row] };
+            let offsets = if plain {
+                scales
+            } else {
+                &self.offsets[first..first + per_row]
+            };
             let mut values = [0.0; TILE];
             for (i, out) in out.chunks_mut(TILE).enumerate() {
                 let values = &mut values[..out.len().next_multiple_of(CHUNK)];
@@ -183,7 +199,10 @@ impl<const BITS: usize, N: Number> Kernel for Rows<'_, BITS, N> {
                 let values = &mut values[..out.len()];
                 self.scale::<E>(i * TILE, values, scales, offsets);
                 if !self.columns.is_empty() {
-                    values.iter_mut().zip(&self.columns[i * TILE..]).for_each(|(v, &c)| *v *= c);
+                    values
+                        .iter_mut()
+                        .zip(&self.columns[i * TILE..])
+                        .for_each(|(v, &c)| *v *= c);
                 }
                 E::store(values, out);
             }
@@ -239,7 +258,13 @@ impl<const BITS: usize, N: Number> Rows<'_, BITS, N> {
 
     #[inline(always)]
     fn one<E: Element>(&self, v: f32, s: f32, o: f32) -> f32 {
-        let between = |x: f32| if self.round { E::from_f32(x).to_f32() } else { x };
+        let between = |x: f32| {
+            if self.round {
+                E::from_f32(x).to_f32()
+            } else {
+                x
+            }
+        };
         match self.formula {
             Formula::Scale => v * s,
             Formula::Divide => v / s,

@@ -15,7 +15,9 @@ pub(crate) fn add_product(b: &[f32], a: &[f32], rank: usize, width: usize, sums:
     for (b, sums) in b.chunks_exact(rank).zip(sums.chunks_exact_mut(width)) {
         for (&b, a) in b.iter().zip(a.chunks_exact(width)) {
             let b = f64::from(b);
-            sums.iter_mut().zip(a).for_each(|(sum, &a)| *sum += b * f64::from(a));
+            sums.iter_mut()
+                .zip(a)
+                .for_each(|(sum, &a)| *sum += b * f64::from(a));
         }
     }
 }
@@ -36,15 +38,23 @@ impl Kernel for Corrected<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.width.max(1);
-        let rows = self.values.chunks(width).zip(self.sums.chunks(width)).zip(out.chunks_mut(width));
+        let rows = self
+            .values
+            .chunks(width)
+            .zip(self.sums.chunks(width))
+            .zip(out.chunks_mut(width));
         for ((values, sums), out) in rows {
             let mut tile = [0.0; TILE];
             for (i, out) in out.chunks_mut(TILE).enumerate() {
                 let tile = &mut tile[..out.len()];
                 let pairs = values[i * TILE..].iter().zip(&sums[i * TILE..]);
-                tile.iter_mut().zip(pairs).for_each(|(t, (&v, &sum))| *t = v + sum as f32);
+                tile.iter_mut()
+                    .zip(pairs)
+                    .for_each(|(t, (&v, &sum))| *t = v + sum as f32);
                 if !self.columns.is_empty() {
-                    tile.iter_mut().zip(&self.columns[i * TILE..]).for_each(|(t, &c)| *t *= c);
+                    tile.iter_mut()
+                        .zip(&self.columns[i * TILE..])
+                        .for_each(|(t, &c)| *t *= c);
                 }
                 E::store(tile, out);
             }
@@ -61,16 +71,30 @@ mod tests {
     fn products() {
         let (rows, rank, width) = (5, 7, 11);
         let number = |i: usize| (i * 37 % 101) as f32 / 8.0 - 6.0;
-        let (b, a): (Vec<f32>, Vec<f32>) =
-            ((0..rows * rank).map(number).collect(), (0..rank * width).map(number).collect());
+        let (b, a): (Vec<f32>, Vec<f32>) = (
+            (0..rows * rank).map(number).collect(),
+            (0..rank * width).map(number).collect(),
+        );
         let mut sums = vec![0.0; rows * width];
         for ranks in [0..3, 3..7, 7..7] {
-            let piece: Vec<f32> = b.chunks(rank).flat_map(|b| &b[ranks.clone()]).copied().collect();
-            add_product(&piece, &a[ranks.start * width..ranks.end * width], ranks.len(), width, &mut sums);
+            let piece: Vec<f32> = b
+                .chunks(rank)
+                .flat_map(|b| &b[ranks.clone()])
+                .copied()
+                .collect();
+            add_product(
+                &piece,
+                &a[ranks.start * width..ranks.end * width],
+                ranks.len(),
+                width,
+                &mut sums,
+            );
         }
         for (i, &sum) in sums.iter().enumerate() {
             let (r, c) = (i / width, i % width);
-            let want: f64 = (0..rank).map(|k| f64::from(b[r * rank + k]) * f64::from(a[k * width + c])).sum();
+            let want: f64 = (0..rank)
+                .map(|k| f64::from(b[r * rank + k]) * f64::from(a[k * width + c]))
+                .sum();
             assert_eq!(sum.to_bits(), want.to_bits());
         }
         add_product(&[], &[], 0, width, &mut sums);

@@ -12,7 +12,9 @@ pub(crate) const BLOCK: usize = 16;
 /// E2M1 by code. ModelOpt's table has a plain zero for code 8, compressed-tensors' a negative one.
 pub(crate) const fn e2m1(divides: bool) -> [f32; 16] {
     let zero = if divides { -0.0 } else { 0.0 };
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, zero, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+    [
+        0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, zero, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+    ]
 }
 
 /// What AutoRound multiplies codes by (`get_reciprocal`).
@@ -23,5 +25,9 @@ pub(crate) fn inverse(global: f32) -> f32 {
 /// The scale of a block, rounded to f32 before it meets a code.
 #[inline(always)]
 pub(crate) fn block_scale(code: u8, global: f32, divides: bool) -> f32 {
-    if divides { E4M3::widen(code) / global } else { E4M3::widen(code) * global }
+    if divides {
+        E4M3::widen(code) / global
+    } else {
+        E4M3::widen(code) * global
+    }
 }

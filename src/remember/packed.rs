@@ -93,11 +93,14 @@ mod tests {
     use super::*;
 
     fn twin(words: &[u32], bits: usize, i: usize) -> u32 {
-        (0..bits).map(|b| (words[(i * bits + b) / 32] >> ((i * bits + b) % 32) & 1) << b).sum()
+        (0..bits)
+            .map(|b| (words[(i * bits + b) / 32] >> ((i * bits + b) % 32) & 1) << b)
+            .sum()
     }
 
     fn check<const BITS: usize>() {
-        let words: [u32; BITS] = std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
+        let words: [u32; BITS] =
+            std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
         let codes = unpack(&words);
         for (i, &code) in codes.iter().enumerate() {
             assert_eq!(code, twin(&words, BITS, i), "{BITS} bits, code {i}");
@@ -105,7 +108,8 @@ mod tests {
     }
 
     fn check_planes<const BITS: usize>(planes: &[usize]) {
-        let words: [u32; BITS] = std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
+        let words: [u32; BITS] =
+            std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
         let codes = unpack_planes(&words);
         for (i, &code) in codes.iter().enumerate() {
             let mut expected = 0;

@@ -31,7 +31,10 @@ impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.div_ceil(2).max(1);
-        let rows = self.codes.chunks_exact(width).zip(self.scales.iter().zip(self.zeros));
+        let rows = self
+            .codes
+            .chunks_exact(width)
+            .zip(self.scales.iter().zip(self.zeros));
         for ((codes, (&scale, &zero)), out) in rows.zip(out.chunks_exact_mut(self.cols.max(1))) {
             let mut table = [E::from_f32(0.0); 16];
             for (code, value) in table.iter_mut().enumerate() {

@@ -9,7 +9,18 @@ use crate::element::Out;
 use crate::simd::{Kernel, Level, dispatch};
 
 /// Scales that go wrong first.
-const HOSTILE: [f32; 10] = [1e-3, -0.37, 0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, 3e38, 6e-8];
+const HOSTILE: [f32; 10] = [
+    1e-3,
+    -0.37,
+    0.0,
+    -0.0,
+    f32::NAN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    1e-40,
+    3e38,
+    6e-8,
+];
 
 fn scales(n: usize) -> Vec<f32> {
     (0..n).map(|i| HOSTILE[i % HOSTILE.len()]).collect()
@@ -18,20 +29,28 @@ fn scales(n: usize) -> Vec<f32> {
 fn bytes(n: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
         (state >> 56) as u8
     };
     (0..n).map(|_| next()).collect()
 }
 
 fn words(n: usize) -> Vec<u32> {
-    bytes(n * 4).as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect()
+    bytes(n * 4)
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&b| u32::from_le_bytes(b))
+        .collect()
 }
 
 /// Runs `kernel` over `n` values at every level and type, and shows the results to `see`.
 fn each_level(kernel: &impl Kernel, n: usize, see: impl Fn(Level, &[f32], &[f16], &[bf16])) {
     for level in Level::available() {
-        let (mut single, mut half, mut brain) = (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
+        let (mut single, mut half, mut brain) =
+            (vec![0f32; n], vec![f16::ZERO; n], vec![bf16::ZERO; n]);
         dispatch(level, kernel, Out::F32(&mut single));
         dispatch(level, kernel, Out::F16(&mut half));
         dispatch(level, kernel, Out::Bf16(&mut brain));
@@ -45,12 +64,27 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
         for i in 0..n {
             let want = twin(i);
             if want.is_nan() {
-                assert!(single[i].is_nan() && half[i].is_nan() && brain[i].is_nan(), "{name} {level:?} [{i}]");
+                assert!(
+                    single[i].is_nan() && half[i].is_nan() && brain[i].is_nan(),
+                    "{name} {level:?} [{i}]"
+                );
                 continue;
             }
-            assert_eq!(single[i].to_bits(), want.to_bits(), "{name} F32 {level:?} [{i}]");
-            assert_eq!(half[i].to_bits(), f16::from_f32_const(want).to_bits(), "{name} F16 {level:?} [{i}]: {want:e}");
-            assert_eq!(brain[i].to_bits(), bf16::from_f32(want).to_bits(), "{name} BF16 {level:?} [{i}]: {want:e}");
+            assert_eq!(
+                single[i].to_bits(),
+                want.to_bits(),
+                "{name} F32 {level:?} [{i}]"
+            );
+            assert_eq!(
+                half[i].to_bits(),
+                f16::from_f32_const(want).to_bits(),
+                "{name} F16 {level:?} [{i}]: {want:e}"
+            );
+            assert_eq!(
+                brain[i].to_bits(),
+                bf16::from_f32(want).to_bits(),
+                "{name} BF16 {level:?} [{i}]: {want:e}"
+            );
         }
     });
 }
@@ -60,29 +94,49 @@ fn fp8<C: Code>(name: &str) {
     for (block_rows, block_cols) in [(2usize, 16usize), (5, 77), (1, 77), (5, 1), (3, 100)] {
         let (matrix_rows, cols) = (5usize, 77usize);
         let (grid_rows, grid_cols) = (matrix_rows.div_ceil(block_rows), cols.div_ceil(block_cols));
-        let grid = ScaleGrid { matrix_rows, block_rows, block_cols, rows_per_matrix: grid_rows, cols: grid_cols };
+        let grid = ScaleGrid {
+            matrix_rows,
+            block_rows,
+            block_cols,
+            rows_per_matrix: grid_rows,
+            cols: grid_cols,
+        };
         let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
-        for (rows, part) in [(0..10, 0..cols), (3..8, 0..cols), (4..5, 32..77), (2..3, 5..6)] {
+        for (rows, part) in [
+            (0..10, 0..cols),
+            (3..8, 0..cols),
+            (4..5, 32..77),
+            (2..3, 5..6),
+        ] {
             let scale_rows = grid.rows(&rows);
             let scale_cols = part.start / block_cols..part.end.div_ceil(block_cols);
             let pick = |rows: &std::ops::Range<usize>, cols: &std::ops::Range<usize>| {
-                rows.clone().flat_map(|r| cols.clone().map(move |c| (r, c))).collect::<Vec<_>>()
+                rows.clone()
+                    .flat_map(|r| cols.clone().map(move |c| (r, c)))
+                    .collect::<Vec<_>>()
             };
             let (tile, loaded) = (pick(&rows, &part), pick(&scale_rows, &scale_cols));
             let kernel = Scaled::<C> {
-                codes: &tile.iter().map(|(r, c)| codes[r * cols + c]).collect::<Vec<_>>(),
+                codes: &tile
+                    .iter()
+                    .map(|(r, c)| codes[r * cols + c])
+                    .collect::<Vec<_>>(),
                 rows: rows.clone(),
                 cols: part.clone(),
                 grid,
-                scales: &loaded.iter().map(|(r, c)| scales[r * grid_cols + c]).collect::<Vec<_>>(),
+                scales: &loaded
+                    .iter()
+                    .map(|(r, c)| scales[r * grid_cols + c])
+                    .collect::<Vec<_>>(),
                 scale_rows,
                 scale_cols,
                 format: std::marker::PhantomData,
             };
             check(name, &kernel, tile.len(), |i| {
                 let (r, c) = tile[i];
-                let scale =
-                    scales[(r / matrix_rows * grid_rows + r % matrix_rows / block_rows) * grid_cols + c / block_cols];
+                let scale = scales[(r / matrix_rows * grid_rows + r % matrix_rows / block_rows)
+                    * grid_cols
+                    + c / block_cols];
                 C::widen(codes[r * cols + c]) * scale
             });
         }
@@ -100,20 +154,36 @@ fn fp8_kernels() {
 #[cfg(feature = "gptq")]
 fn gptq<const BITS: usize, const PLANES: bool>() {
     use super::gptq::{Columns, Rows};
-    for (cols, size, start) in [(96usize, 32usize, 0), (100, 64, 32), (77, 128, 0), (50, 7, 0), (70, 24, 8)] {
+    for (cols, size, start) in [
+        (96usize, 32usize, 0),
+        (100, 64, 32),
+        (77, 128, 0),
+        (50, 7, 0),
+        (70, 24, 8),
+    ] {
         let (rows, groups) = (3, (start + cols).div_ceil(size));
-        let whole = if PLANES { cols.next_multiple_of(32) } else { cols };
+        let whole = if PLANES {
+            cols.next_multiple_of(32)
+        } else {
+            cols
+        };
         let words_per_row = (whole * BITS).div_ceil(32);
         let (words, scales) = (words(rows * words_per_row), scales(rows * groups));
-        let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % (1 << BITS)) as f32).collect();
+        let zeros: Vec<f32> = (0..rows * groups)
+            .map(|i| (i % (1 << BITS)) as f32)
+            .collect();
         let index: Vec<u32> = (0..cols).map(|k| (k * 31 % groups) as u32).collect();
         let code = |r: usize, k: usize| {
             // Of planes: the first bit of the one that bit b is in, and its width.
             let planes = [(0, BITS & 4), (BITS & 4, BITS & 2), (BITS & 6, BITS & 1)];
             let bit = |b: usize| {
-                let plane = planes.iter().find(|(first, width)| (*first..first + width).contains(&b));
+                let plane = planes
+                    .iter()
+                    .find(|(first, width)| (*first..first + width).contains(&b));
                 let at = match plane.filter(|_| PLANES) {
-                    Some((first, width)) => k / 32 * BITS * 32 + first * 32 + k % 32 * width + b - first,
+                    Some((first, width)) => {
+                        k / 32 * BITS * 32 + first * 32 + k % 32 * width + b - first
+                    }
                     None => k * BITS + b,
                 };
                 words[r * words_per_row + at / 32] >> (at % 32) & 1
@@ -122,15 +192,28 @@ fn gptq<const BITS: usize, const PLANES: bool>() {
         };
         for columns in [Columns::Even { size, start }, Columns::Indexed(&index)] {
             let (words, scales, zeros) = (&words, &scales, &zeros);
-            let kernel = Rows::<BITS, PLANES> { words, words_per_row, cols, scales, zeros, groups, columns };
-            check(&format!("GPTQ {BITS} {PLANES}"), &kernel, rows * cols, |i| {
-                let (r, k) = (i / cols, i % cols);
-                let g = match columns {
-                    Columns::Even { .. } => (start + k) / size,
-                    Columns::Indexed(index) => index[k] as usize,
-                };
-                (code(r, k) - zeros[r * groups + g]) * scales[r * groups + g]
-            });
+            let kernel = Rows::<BITS, PLANES> {
+                words,
+                words_per_row,
+                cols,
+                scales,
+                zeros,
+                groups,
+                columns,
+            };
+            check(
+                &format!("GPTQ {BITS} {PLANES}"),
+                &kernel,
+                rows * cols,
+                |i| {
+                    let (r, k) = (i / cols, i % cols);
+                    let g = match columns {
+                        Columns::Even { .. } => (start + k) / size,
+                        Columns::Indexed(index) => index[k] as usize,
+                    };
+                    (code(r, k) - zeros[r * groups + g]) * scales[r * groups + g]
+                },
+            );
         }
     }
 }
@@ -155,13 +238,27 @@ fn gptq_kernels() {
 #[test]
 fn awq_kernel() {
     use super::awq::{POSITION, Rows};
-    for (cols, group_size, start, first, rows) in
-        [(64usize, 32usize, 0usize, 0usize, 16usize), (77, 20, 13, 3, 10), (5, 128, 100, 8, 1)]
-    {
+    for (cols, group_size, start, first, rows) in [
+        (64usize, 32usize, 0usize, 0usize, 16usize),
+        (77, 20, 13, 3, 10),
+        (5, 128, 100, 8, 1),
+    ] {
         let groups = (start + cols).div_ceil(group_size);
-        let (words, scales) = (words((first + rows).div_ceil(8) * cols), scales(rows * groups));
+        let (words, scales) = (
+            words((first + rows).div_ceil(8) * cols),
+            scales(rows * groups),
+        );
         let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % 16) as f32).collect();
-        let kernel = Rows { words: &words, first, cols, scales: &scales, zeros: &zeros, groups, group_size, start };
+        let kernel = Rows {
+            words: &words,
+            first,
+            cols,
+            scales: &scales,
+            zeros: &zeros,
+            groups,
+            group_size,
+            start,
+        };
         check("AWQ", &kernel, rows * cols, |i| {
             let (r, k) = (i / cols, i % cols);
             let code = words[(first + r) / 8 * cols + k] >> (POSITION[(first + r) % 8] * 4) & 15;
@@ -175,7 +272,8 @@ fn awq_kernel() {
 #[test]
 fn codebook_kernel() {
     use super::codebook::{Blocks, Pairs};
-    let codebook: [f32; 16] = std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
+    let codebook: [f32; 16] =
+        std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
     for high_first in [true, false] {
         let pairs = Pairs::new(&codebook, high_first);
         for (start, n, block) in [
@@ -187,11 +285,24 @@ fn codebook_kernel() {
             (0, 1600, 16),
             (2, 50, 6),
         ] {
-            let (bytes, scales) = (bytes(usize::div_ceil(n, 2)), scales((start + n).div_ceil(block)));
-            let kernel = Blocks { pairs: &pairs, bytes: &bytes, start, block, scales: &scales };
+            let (bytes, scales) = (
+                bytes(usize::div_ceil(n, 2)),
+                scales((start + n).div_ceil(block)),
+            );
+            let kernel = Blocks {
+                pairs: &pairs,
+                bytes: &bytes,
+                start,
+                block,
+                scales: &scales,
+            };
             check("codebook", &kernel, n, |i| {
                 let high = (i % 2 == 0) == high_first;
-                let code = if high { bytes[i / 2] >> 4 } else { bytes[i / 2] & 15 };
+                let code = if high {
+                    bytes[i / 2] >> 4
+                } else {
+                    bytes[i / 2] & 15
+                };
                 codebook[usize::from(code)] * scales[(start + i) / block]
             });
         }
@@ -203,9 +314,16 @@ fn codebook_kernel() {
 fn int8_kernel() {
     use super::bnb::Int8Rows;
     let (codes, scb) = (bytes(10 * 37), scales(10));
-    check("INT8", &Int8Rows { codes: &codes, cols: 37, scb: &scb }, 370, |i| {
-        f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3
-    });
+    check(
+        "INT8",
+        &Int8Rows {
+            codes: &codes,
+            cols: 37,
+            scb: &scb,
+        },
+        370,
+        |i| f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3,
+    );
 }
 
 #[cfg(feature = "nvfp4")]
@@ -214,12 +332,23 @@ fn low_rank() {
     use super::low_rank::Corrected;
     let width = 1030;
     let (values, columns) = (scales(3 * width), scales(width + 3)[3..].to_vec());
-    let sums: Vec<f64> = (0..3 * width).map(|i| f64::from(HOSTILE[i % 7]) / 3.0).collect();
+    let sums: Vec<f64> = (0..3 * width)
+        .map(|i| f64::from(HOSTILE[i % 7]) / 3.0)
+        .collect();
     for columns in [&[][..], &columns] {
-        let kernel = Corrected { values: &values, sums: &sums, width, columns };
+        let kernel = Corrected {
+            values: &values,
+            sums: &sums,
+            width,
+            columns,
+        };
         check("low rank", &kernel, 3 * width, |i| {
             let sum = values[i] + sums[i] as f32;
-            if columns.is_empty() { sum } else { sum * columns[i % width] }
+            if columns.is_empty() {
+                sum
+            } else {
+                sum * columns[i % width]
+            }
         });
     }
 }

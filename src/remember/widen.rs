@@ -13,13 +13,31 @@ pub(crate) struct Widen<'a> {
 impl Kernel for Widen<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let halves = self.bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
+        let halves = self
+            .bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&b| u16::from_le_bytes(b));
         match self.dtype {
-            Dtype::F16 => out.iter_mut().zip(halves).for_each(|(o, h)| *o = E::from_f32(f32_from_f16(h))),
-            Dtype::BF16 => out.iter_mut().zip(halves).for_each(|(o, h)| *o = E::from_f32(f32_from_bf16(h))),
+            Dtype::F16 => out
+                .iter_mut()
+                .zip(halves)
+                .for_each(|(o, h)| *o = E::from_f32(f32_from_f16(h))),
+            Dtype::BF16 => out
+                .iter_mut()
+                .zip(halves)
+                .for_each(|(o, h)| *o = E::from_f32(f32_from_bf16(h))),
             _ => {
-                let words = self.bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b));
-                out.iter_mut().zip(words).for_each(|(o, w)| *o = E::from_f32(w));
+                let words = self
+                    .bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f32::from_le_bytes(b));
+                out.iter_mut()
+                    .zip(words)
+                    .for_each(|(o, w)| *o = E::from_f32(w));
             }
         }
     }

@@ -6,7 +6,10 @@
 use std::ops::Range;
 
 use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
-use super::{Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{
+    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
+    TensorRole, Tile,
+};
 use super::{load, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -22,7 +25,9 @@ impl Scheme for Awq {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
+        let Some(packed) = Packed::find(t, all)? else {
+            return Ok(None);
+        };
         let layout = packed.layout(all)?;
         if layout != (Layout::Gemm { bits: 4 }) {
             return Ok(None);
@@ -34,14 +39,33 @@ impl Scheme for Awq {
         let group_size = group_size(t, packed.groups, k, false, &module)?;
         let qzeros = packed_zeros(&packed)?.map(|zeros| zeros.part());
         if qzeros.is_none() && module.flag("zero_point") != Some(false) {
-            let what = format!("its `{}qzeros` is missing, and no config says `zero_point: false`", packed.base);
+            let what = format!(
+                "its `{}qzeros` is missing, and no config says `zero_point: false`",
+                packed.base
+            );
             return Err(wrong(t, what));
         }
-        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, packed.scales),
+        ];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
         let scales = Floats::ieee(&packed.scales)?;
-        let decoder = Box::new(Weight { qweight: t.part(), scales, qzeros, k, n: packed.n, group_size });
-        Ok(Some(Group::new(packed.weight(), vec![packed.n, k], QuantScheme::Awq, parts, decoder)))
+        let decoder = Box::new(Weight {
+            qweight: t.part(),
+            scales,
+            qzeros,
+            k,
+            n: packed.n,
+            group_size,
+        });
+        Ok(Some(Group::new(
+            packed.weight(),
+            vec![packed.n, k],
+            QuantScheme::Awq,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -49,9 +73,13 @@ impl Scheme for Awq {
 pub(super) fn packed_zeros<'m>(packed: &Packed<'m>) -> Result<Option<Tensor<'m>>> {
     let (groups, words) = (packed.groups, packed.words[1]);
     match &packed.qzeros {
-        Some(zeros) if zeros.shape() != [groups, words] => {
-            Err(wrong(zeros, format!("scales {:?} want [{groups}, {words}]", packed.scales.shape())))
-        }
+        Some(zeros) if zeros.shape() != [groups, words] => Err(wrong(
+            zeros,
+            format!(
+                "scales {:?} want [{groups}, {words}]",
+                packed.scales.shape()
+            ),
+        )),
         zeros => Ok(*zeros),
     }
 }
@@ -79,30 +107,78 @@ impl Weight<'_> {
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 4.0 + 64.0 / self.group_size as f64;
-        Grid { rows: self.n, cols: self.k, row_align: PER_WORD, col_align: 1, load_bits, transposed: true }
+        Grid {
+            rows: self.n,
+            cols: self.k,
+            row_align: PER_WORD,
+            col_align: 1,
+            load_bits,
+            transposed: true,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (stride, cols) = (self.n / PER_WORD, Self::words(&tile.rows));
-        let Buffers { staging, words, row, scales, zeros, zero_words, .. } = buffers;
-        load::read_transposed::<4>(&self.qweight, stride, tile.cols.clone(), cols.clone(), staging, words)?;
-        let groups: Vec<usize> = (tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size)).collect();
-        load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
+        let Buffers {
+            staging,
+            words,
+            row,
+            scales,
+            zeros,
+            zero_words,
+            ..
+        } = buffers;
+        load::read_transposed::<4>(
+            &self.qweight,
+            stride,
+            tile.cols.clone(),
+            cols.clone(),
+            staging,
+            words,
+        )?;
+        let groups: Vec<usize> =
+            (tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size)).collect();
+        load_scales(
+            &self.scales,
+            self.n,
+            &groups,
+            tile.rows.clone(),
+            staging,
+            row,
+            scales,
+        )?;
         let count = groups.len();
         zeros.clear();
         zeros.resize(count * tile.rows.len(), MIDDLE);
-        let Some(qzeros) = &self.qzeros else { return Ok(()) };
+        let Some(qzeros) = &self.qzeros else {
+            return Ok(());
+        };
         let bytes = cols.start * 4..cols.end * 4;
-        for_each_zeros(qzeros, stride * 4, &groups, bytes, staging, zero_words, |g, words| {
-            for (rows, &word) in zeros.chunks_mut(PER_WORD * count).zip(words.iter()) {
-                for (row, position) in rows.chunks_exact_mut(count).zip(POSITION) {
-                    row[g] = (word >> (position * 4) & 15) as f32;
+        for_each_zeros(
+            qzeros,
+            stride * 4,
+            &groups,
+            bytes,
+            staging,
+            zero_words,
+            |g, words| {
+                for (rows, &word) in zeros.chunks_mut(PER_WORD * count).zip(words.iter()) {
+                    for (row, position) in rows.chunks_exact_mut(count).zip(POSITION) {
+                        row[g] = (word >> (position * 4) & 15) as f32;
+                    }
                 }
-            }
-        })
+            },
+        )
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let (cols, first) = (tile.cols.len(), rows.start - tile.rows.start);
         let groups = buffers.scales.len() / tile.rows.len();
         let kernel = Rows {
@@ -119,19 +195,27 @@ impl Decode for Weight<'_> {
     }
 
     fn family(&self) -> Option<Family> {
-        Family::int(4, self.group_size, self.k, self.scales.dtype(), self.qzeros.is_none())
+        Family::int(
+            4,
+            self.group_size,
+            self.k,
+            self.scales.dtype(),
+            self.qzeros.is_none(),
+        )
     }
 
     fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
         for words in buffers.words.chunks_exact(tile.cols.len().max(1)) {
             for position in POSITION {
-                out.codes.extend(words.iter().map(|word| (word >> (position * 4) & 15) as u8));
+                out.codes
+                    .extend(words.iter().map(|word| (word >> (position * 4) & 15) as u8));
             }
         }
         out.codes.truncate(tile.values());
         out.scales.clone_from(&buffers.scales);
         out.zeros.clear();
-        out.zeros.extend(buffers.zeros.iter().map(|&zero| zero as u8));
+        out.zeros
+            .extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

@@ -12,7 +12,9 @@ use super::compressed_tensors::int_name;
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::numbers::{Numbers, Transposed};
 use super::packed::{Layout, Packed, group_size};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+};
 use crate::model::{Part, Tensor};
 use crate::remember::awq::{PER_WORD, POSITION};
 use crate::remember::grouped::{Formula, Int};
@@ -26,7 +28,9 @@ impl Scheme for AwqWide {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
+        let Some(packed) = Packed::find(t, all)? else {
+            return Ok(None);
+        };
         let layout = packed.layout(all)?;
         let bits = match layout {
             Layout::Gemm { bits } if bits != 4 => bits,
@@ -37,23 +41,51 @@ impl Scheme for AwqWide {
         packed.check_words(&[Dtype::I32, Dtype::U32])?;
         let ([k, words], n, groups) = (packed.words, packed.n, packed.groups);
         if !n.is_multiple_of(PER_WORD) {
-            return Err(wrong(t, format!("{n} outputs are not interleaved by eight")));
+            return Err(wrong(
+                t,
+                format!("{n} outputs are not interleaved by eight"),
+            ));
         }
         let group = group_size(t, groups, k, false, &module)?;
         let Some(zeros) = packed_zeros(&packed)? else {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
         let row_bytes = words * 4;
-        let codes = Codes::Own(Box::new(Interleaved { part: t.part(), row_bytes, bits }));
-        let scales = Box::new(Transposed::of_floats(Floats::ieee(&packed.scales)?, n, groups));
+        let codes = Codes::Own(Box::new(Interleaved {
+            part: t.part(),
+            row_bytes,
+            bits,
+        }));
+        let scales = Box::new(Transposed::of_floats(
+            Floats::ieee(&packed.scales)?,
+            n,
+            groups,
+        ));
         let int = Meaning::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
-        decoder.offsets = Some(Box::new(Interleaved { part: zeros.part(), row_bytes, bits }));
+        decoder.offsets = Some(Box::new(Interleaved {
+            part: zeros.part(),
+            row_bytes,
+            bits,
+        }));
         decoder.formula = Formula::ShiftScale;
-        let parts =
-            vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales), (TensorRole::ZeroPoint, zeros)];
-        let scheme = QuantScheme::Grouped { family: "AWQ", codes: int_name(bits), scales: Granularity::Group(group) };
-        Ok(Some(Group::new(packed.weight(), vec![n, k], scheme, parts, Box::new(decoder))))
+        let parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, packed.scales),
+            (TensorRole::ZeroPoint, zeros),
+        ];
+        let scheme = QuantScheme::Grouped {
+            family: "AWQ",
+            codes: int_name(bits),
+            scales: Granularity::Group(group),
+        };
+        Ok(Some(Group::new(
+            packed.weight(),
+            vec![n, k],
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -80,14 +112,27 @@ impl Interleaved<'_> {
         let mask = (1u64 << self.bits) - 1;
         for first in cols.clone().step_by(STRIP) {
             let strip = first..(first + STRIP).min(cols.end);
-            read(&self.part, self.row_bytes, strip.clone(), bytes.clone(), staging)?;
+            read(
+                &self.part,
+                self.row_bytes,
+                strip.clone(),
+                bytes.clone(),
+                staging,
+            )?;
             for run in 0..bytes.len() / self.bits {
-                for (line, col) in staging.chunks_exact(bytes.len().max(1)).zip(strip.start - cols.start..) {
+                for (line, col) in staging
+                    .chunks_exact(bytes.len().max(1))
+                    .zip(strip.start - cols.start..)
+                {
                     let mut wide = [0; 8];
                     wide[..self.bits].copy_from_slice(&line[run * self.bits..][..self.bits]);
                     let word = u64::from_le_bytes(wide);
                     for (r, position) in POSITION.into_iter().enumerate() {
-                        each(run * PER_WORD + r, col, (word >> (position as usize * self.bits) & mask) as u8);
+                        each(
+                            run * PER_WORD + r,
+                            col,
+                            (word >> (position as usize * self.bits) & mask) as u8,
+                        );
                     }
                 }
             }
@@ -100,7 +145,12 @@ impl Unpack for Interleaved<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
-        self.each(tile.rows.clone(), tile.cols.clone(), staging, |r, c, code| out[r * width + c] = code)
+        self.each(
+            tile.rows.clone(),
+            tile.cols.clone(),
+            staging,
+            |r, c, code| out[r * width + c] = code,
+        )
     }
 
     fn align(&self) -> (usize, usize) {
@@ -113,9 +163,17 @@ impl Unpack for Interleaved<'_> {
 }
 
 impl Numbers for Interleaved<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let (at, width) = (out.len(), cols.len());
         out.resize(at + rows.len() * width, 0.0);
-        self.each(rows, cols, staging, |r, c, code| out[at + r * width + c] = f32::from(code))
+        self.each(rows, cols, staging, |r, c, code| {
+            out[at + r * width + c] = f32::from(code)
+        })
     }
 }

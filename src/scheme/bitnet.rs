@@ -8,7 +8,10 @@ use super::fit::{per_tensor, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::numbers::{Matrix, Nested, Numbers, Op};
 use super::runs::Runs;
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, refused, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, refused,
+    wrong,
+};
 use crate::model::Tensor;
 use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result};
@@ -27,21 +30,44 @@ impl Scheme for BitNet {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let base = base_of(t.name(), "weight").filter(|_| all.config.method().as_deref() == Some("bitnet"));
-        let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else { return Ok(None) };
+        let base = base_of(t.name(), "weight")
+            .filter(|_| all.config.method().as_deref() == Some("bitnet"));
+        let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else {
+            return Ok(None);
+        };
         let formula = formula(t, all)?;
         if scale.elements() != 1 {
-            return Err(wrong(t, format!("its scale `{}` {:?} is not one number", scale.name(), scale.shape())));
+            return Err(wrong(
+                t,
+                format!(
+                    "its scale `{}` {:?} is not one number",
+                    scale.name(),
+                    scale.shape()
+                ),
+            ));
         }
-        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: 1 });
+        let scales = Box::new(Matrix {
+            floats: Floats::ieee(&scale)?,
+            cols: 1,
+        });
         let (shape, decoder) = match t.dtype() {
             Dtype::U8 => packed(t, scales, formula)?,
             dtype if dtype.is_floating_point() && formula == Formula::Scale => plain(t, &scale)?,
             _ => return Err(wrong(t, "a weight with this scale is packed into bytes")),
         };
-        let scheme = QuantScheme::Grouped { family: FAMILY, codes: "ternary", scales: Granularity::Tensor };
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes: "ternary",
+            scales: Granularity::Tensor,
+        };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
-        Ok(Some(Group::new(t.name().to_owned(), shape, scheme, parts, Box::new(decoder))))
+        Ok(Some(Group::new(
+            t.name().to_owned(),
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -50,19 +76,35 @@ fn formula(t: &Tensor<'_>, all: &Index<'_>) -> Result<Formula> {
     match (text("linear_class"), text("quantization_mode")) {
         (None | Some("bitlinear"), _) => Ok(Formula::Divide),
         (Some("autobitlinear"), None | Some("offline")) => Ok(Formula::Scale),
-        (Some("autobitlinear"), Some("online")) => {
-            Err(wrong(t, "it has a scale, and the config says that its layer is quantized while it runs"))
-        }
-        (class, mode) => Err(refused(t, FAMILY, format!("linear_class {class:?}, quantization_mode {mode:?}"))),
+        (Some("autobitlinear"), Some("online")) => Err(wrong(
+            t,
+            "it has a scale, and the config says that its layer is quantized while it runs",
+        )),
+        (class, mode) => Err(refused(
+            t,
+            FAMILY,
+            format!("linear_class {class:?}, quantization_mode {mode:?}"),
+        )),
     }
 }
 
-fn packed<'m>(t: &Tensor<'m>, scales: Box<dyn Numbers + 'm>, formula: Formula) -> Result<(Vec<usize>, Grouped<'m>)> {
-    let &[bytes, cols] = t.shape() else { return Err(wrong(t, "packed weights have two dimensions")) };
-    let rows = bytes.checked_mul(CODES).ok_or_else(|| wrong(t, "its size overflows"))?;
+fn packed<'m>(
+    t: &Tensor<'m>,
+    scales: Box<dyn Numbers + 'm>,
+    formula: Formula,
+) -> Result<(Vec<usize>, Grouped<'m>)> {
+    let &[bytes, cols] = t.shape() else {
+        return Err(wrong(t, "packed weights have two dimensions"));
+    };
+    let rows = bytes
+        .checked_mul(CODES)
+        .ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape = vec![rows, cols];
     let codes = Codes::Own(Box::new(Runs::low_first(t.part(), bytes, cols, 2)));
-    let meaning = Meaning::Int(Int { flip: 0, offset: 1.0 });
+    let meaning = Meaning::Int(Int {
+        flip: 0,
+        offset: 1.0,
+    });
     let mut decoder = Grouped::scaled(codes, 2, meaning, [rows, cols], per_tensor(&shape), scales);
     decoder.formula = formula;
     Ok((shape, decoder))
@@ -71,12 +113,28 @@ fn packed<'m>(t: &Tensor<'m>, scales: Box<dyn Numbers + 'm>, formula: Formula) -
 /// A weight of floats, times its scale: as scales of codes that all are one.
 fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
     let (rows, cols) = rows_and_cols(t.shape());
-    let inner = Box::new(Matrix { floats: Floats::ieee(t)?, cols });
+    let inner = Box::new(Matrix {
+        floats: Floats::ieee(t)?,
+        cols,
+    });
     let outer = Floats::ieee(scale)?;
-    let scaled = Nested { inner, outer, count: 1, rows_each: rows, op: Op::Multiply, unit: 1.0 };
+    let scaled = Nested {
+        inner,
+        outer,
+        count: 1,
+        rows_each: rows,
+        op: Op::Multiply,
+        unit: 1.0,
+    };
     let meaning = Meaning::Int(Int::UNSIGNED);
-    let decoder =
-        Grouped::scaled(Codes::Own(Box::new(Ones)), 8, meaning, [rows, cols], row_groups(cols, 1), Box::new(scaled));
+    let decoder = Grouped::scaled(
+        Codes::Own(Box::new(Ones)),
+        8,
+        meaning,
+        [rows, cols],
+        row_groups(cols, 1),
+        Box::new(scaled),
+    );
     Ok((t.shape().to_vec(), decoder))
 }
 

@@ -35,27 +35,46 @@ impl Scheme for Bnb4 {
         let state = fp4.or_else(|| state_of("nf4"));
         let (absmax, map) = match (all.at(name, ".absmax"), all.at(name, ".quant_map")) {
             (None, None) if state.is_none() => return Ok(None),
-            _ => (all.need(t, name, ".absmax")?, all.need(t, name, ".quant_map")?),
+            _ => (
+                all.need(t, name, ".absmax")?,
+                all.need(t, name, ".quant_map")?,
+            ),
         };
         let Some(state_tensor) = state else {
             return Err(wrong(
                 t,
-                format!("its `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is missing, which has its shape"),
+                format!(
+                    "its `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is missing, which has its shape"
+                ),
             ));
         };
         if map.dtype() != Dtype::F32 || map.elements() != 16 {
             return Err(wrong(&map, "a 4-bit codebook is F32 [16]"));
         }
         let bytes = t.info().len as usize;
-        let state = if state_tensor.part().is_readable() { State::read(&state_tensor)? } else { State::unread(bytes) };
-        let total = state.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        let state = if state_tensor.part().is_readable() {
+            State::read(&state_tensor)?
+        } else {
+            State::unread(bytes)
+        };
+        let total = state
+            .shape
+            .iter()
+            .try_fold(1usize, |n, &d| n.checked_mul(d));
         let Some(total) = total.filter(|n| n.div_ceil(2) == bytes) else {
             return Err(wrong(
                 t,
-                format!("its quant_state says shape {:?}, which does not take {bytes} bytes", state.shape),
+                format!(
+                    "its quant_state says shape {:?}, which does not take {bytes} bytes",
+                    state.shape
+                ),
             ));
         };
-        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, absmax), (TensorRole::QuantMap, map)];
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, absmax),
+            (TensorRole::QuantMap, map),
+        ];
         let absmax = absmax_of(t, &absmax, &state, total, all, &mut parts)?;
         parts.push((TensorRole::QuantState, state_tensor));
         let decoder = Box::new(FourBit {
@@ -66,7 +85,13 @@ impl Scheme for Bnb4 {
             block: state.block,
             fp4: fp4.is_some(),
         });
-        Ok(Some(Group::new(name.to_owned(), state.shape, QuantScheme::Bnb4, parts, decoder)))
+        Ok(Some(Group::new(
+            name.to_owned(),
+            state.shape,
+            QuantScheme::Bnb4,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -89,7 +114,11 @@ impl State {
         if state.block == 0 || state.block % 2 == 1 || state.nested_blocksize == Some(0) {
             return Err(wrong(t, format!("blocks of {} values", state.block)));
         }
-        if let Some(kind) = state.quant_type.as_ref().filter(|kind| !t.name().ends_with(&format!("__{kind}"))) {
+        if let Some(kind) = state
+            .quant_type
+            .as_ref()
+            .filter(|kind| !t.name().ends_with(&format!("__{kind}")))
+        {
             return Err(wrong(t, format!("its quant_type is {kind}")));
         }
         Ok(state)
@@ -110,7 +139,13 @@ impl State {
 /// The scales of the blocks.
 enum Absmax<'m> {
     Plain(Floats<'m>),
-    Nested { codes: Part<'m>, map: Part<'m>, scales: Floats<'m>, block: usize, offset: f32 },
+    Nested {
+        codes: Part<'m>,
+        map: Part<'m>,
+        scales: Floats<'m>,
+        block: usize,
+        offset: f32,
+    },
 }
 
 fn absmax_of<'m>(
@@ -124,13 +159,25 @@ fn absmax_of<'m>(
     let blocks = total.div_ceil(state.block);
     let readable = absmax.part().is_readable();
     if absmax.elements() != blocks && readable {
-        return Err(wrong(absmax, format!("{total} values in blocks of {} want {blocks} scales", state.block)));
+        return Err(wrong(
+            absmax,
+            format!(
+                "{total} values in blocks of {} want {blocks} scales",
+                state.block
+            ),
+        ));
     }
     if absmax.dtype() != Dtype::U8 {
         return Ok(Absmax::Plain(Floats::ieee(absmax)?));
     }
-    let (map, scales) = (all.need(t, t.name(), ".nested_quant_map")?, all.need(t, t.name(), ".nested_absmax")?);
-    parts.extend([(TensorRole::NestedScale, scales), (TensorRole::QuantMap, map)]);
+    let (map, scales) = (
+        all.need(t, t.name(), ".nested_quant_map")?,
+        all.need(t, t.name(), ".nested_absmax")?,
+    );
+    parts.extend([
+        (TensorRole::NestedScale, scales),
+        (TensorRole::QuantMap, map),
+    ]);
     let (Some(block), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
         return Err(wrong(
             t,
@@ -143,7 +190,10 @@ fn absmax_of<'m>(
     if scales.elements() != blocks.div_ceil(block) && readable {
         return Err(wrong(
             &scales,
-            format!("{blocks} scales in blocks of {block} want {} scales", blocks.div_ceil(block)),
+            format!(
+                "{blocks} scales in blocks of {block} want {} scales",
+                blocks.div_ceil(block)
+            ),
         ));
     }
     Ok(Absmax::Nested {
@@ -168,7 +218,13 @@ struct FourBit<'m> {
 impl FourBit<'_> {
     /// The codebook as the library uses it: its FP4 kernel has -0 for code 8, where the stored map has 0.
     fn codebook(&self, map: &[f32]) -> [f32; 16] {
-        std::array::from_fn(|i| if self.fp4 && i == 8 && map[i] == 0.0 { -0.0 } else { map[i] })
+        std::array::from_fn(|i| {
+            if self.fp4 && i == 8 && map[i] == 0.0 {
+                -0.0
+            } else {
+                map[i]
+            }
+        })
     }
 
     fn blocks(&self, tile: &Tile) -> Range<usize> {
@@ -178,28 +234,66 @@ impl FourBit<'_> {
 
 fn read_floats(part: &Part<'_>) -> Result<Vec<f32>> {
     let bytes = part.read_small(1024)?;
-    Ok(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+    Ok(bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&b| f32::from_le_bytes(b))
+        .collect())
 }
 
 impl Decode for FourBit<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 4.0 + 72.0 / self.block as f64;
-        Grid { rows: 1, cols: self.total, row_align: 1, col_align: 2, load_bits, transposed: false }
+        Grid {
+            rows: 1,
+            cols: self.total,
+            row_align: 1,
+            col_align: 2,
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers { bytes, scales, staging, row, .. } = buffers;
-        read(&self.codes, self.total.div_ceil(2), 0..1, tile.cols.start / 2..tile.cols.end.div_ceil(2), bytes)?;
+        let Buffers {
+            bytes,
+            scales,
+            staging,
+            row,
+            ..
+        } = buffers;
+        read(
+            &self.codes,
+            self.total.div_ceil(2),
+            0..1,
+            tile.cols.start / 2..tile.cols.end.div_ceil(2),
+            bytes,
+        )?;
         let (blocks, count) = (self.blocks(tile), self.total.div_ceil(self.block));
         scales.clear();
         match &self.absmax {
             Absmax::Plain(absmax) => absmax.extend(count, 0..1, blocks, staging, scales)?,
-            Absmax::Nested { codes, map, scales: outer, block, offset } => {
+            Absmax::Nested {
+                codes,
+                map,
+                scales: outer,
+                block,
+                offset,
+            } => {
                 row.clear();
                 let range = blocks.start / block..blocks.end.div_ceil(*block);
                 outer.extend(count.div_ceil(*block), 0..1, range, staging, row)?;
                 read(codes, count, 0..1, blocks.clone(), staging)?;
-                nested_absmax(staging, blocks, &read_floats(map)?, row, *block, *offset, scales);
+                nested_absmax(
+                    staging,
+                    blocks,
+                    &read_floats(map)?,
+                    row,
+                    *block,
+                    *offset,
+                    scales,
+                );
             }
         }
         row.clear();
@@ -207,7 +301,14 @@ impl Decode for FourBit<'_> {
         Ok(())
     }
 
-    fn decode(&self, tile: &Tile, _rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        _rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let codebook = self.codebook(&buffers.row);
         let kernel = Blocks {
             pairs: &Pairs::new(&codebook, true),
@@ -228,11 +329,24 @@ impl Scheme for BnbInt8 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(base) = t.name().strip_suffix("weight").filter(|_| t.dtype() == Dtype::I8) else { return Ok(None) };
-        let Some(scb) = all.at(base, "SCB") else { return Ok(None) };
-        let &[n, k] = t.shape() else { return Err(wrong(t, "an LLM.int8() weight has two dimensions")) };
+        let Some(base) = t
+            .name()
+            .strip_suffix("weight")
+            .filter(|_| t.dtype() == Dtype::I8)
+        else {
+            return Ok(None);
+        };
+        let Some(scb) = all.at(base, "SCB") else {
+            return Ok(None);
+        };
+        let &[n, k] = t.shape() else {
+            return Err(wrong(t, "an LLM.int8() weight has two dimensions"));
+        };
         if scb.dtype() != Dtype::F32 || scb.elements() != n {
-            return Err(wrong(&scb, format!("the scales of `{}` are F32 [{n}]", t.name())));
+            return Err(wrong(
+                &scb,
+                format!("the scales of `{}` are F32 [{n}]", t.name()),
+            ));
         }
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scb)];
         if let Some(format) = all.at(base, "weight_format") {
@@ -245,9 +359,20 @@ impl Scheme for BnbInt8 {
             }
             parts.push((TensorRole::QuantState, format));
         }
-        let decoder = Box::new(Int8 { codes: t.part(), scb: Floats::ieee(&scb)?, n, k });
+        let decoder = Box::new(Int8 {
+            codes: t.part(),
+            scb: Floats::ieee(&scb)?,
+            n,
+            k,
+        });
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok(Some(Group::new(name, shape, QuantScheme::BnbInt8, parts, decoder)))
+        Ok(Some(Group::new(
+            name,
+            shape,
+            QuantScheme::BnbInt8,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -262,18 +387,52 @@ struct Int8<'m> {
 impl Decode for Int8<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 8.0 + 64.0 / self.k.max(1) as f64;
-        Grid { rows: self.n, cols: self.k, row_align: 1, col_align: 1, load_bits, transposed: false }
+        Grid {
+            rows: self.n,
+            cols: self.k,
+            row_align: 1,
+            col_align: 1,
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        read(&self.codes, self.k, tile.rows.clone(), tile.cols.clone(), &mut buffers.bytes)?;
+        read(
+            &self.codes,
+            self.k,
+            tile.rows.clone(),
+            tile.cols.clone(),
+            &mut buffers.bytes,
+        )?;
         buffers.scales.clear();
-        self.scb.extend(self.n, 0..1, tile.rows.clone(), &mut buffers.staging, &mut buffers.scales)
+        self.scb.extend(
+            self.n,
+            0..1,
+            tile.rows.clone(),
+            &mut buffers.staging,
+            &mut buffers.scales,
+        )
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let (cols, first, count) = (tile.cols.len(), rows.start - tile.rows.start, rows.len());
         let codes = &buffers.bytes[first * cols..(first + count) * cols];
-        dispatch(level, &Int8Rows { codes, cols, scb: &buffers.scales[first..first + count] }, out);
+        dispatch(
+            level,
+            &Int8Rows {
+                codes,
+                cols,
+                scb: &buffers.scales[first..first + count],
+            },
+            out,
+        );
     }
 }

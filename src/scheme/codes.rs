@@ -22,9 +22,20 @@ pub(crate) enum Family {
 
 impl Family {
     /// Integers whose scales are of type `scales`, if `cols` columns are whole groups.
-    pub(super) fn int(bits: usize, group: usize, cols: usize, scales: Dtype, symmetric: bool) -> Option<Self> {
+    pub(super) fn int(
+        bits: usize,
+        group: usize,
+        cols: usize,
+        scales: Dtype,
+        symmetric: bool,
+    ) -> Option<Self> {
         let scales = TargetDtype::of(scales).filter(|_| group > 0 && cols.is_multiple_of(group))?;
-        Some(Self::Int { bits, group, scales, symmetric })
+        Some(Self::Int {
+            bits,
+            group,
+            scales,
+            symmetric,
+        })
     }
 
     /// Whether all that is in this family can be stored in `to` as it is, or why not. None: they have little in common.
@@ -32,15 +43,29 @@ impl Family {
         match (self, to) {
             (Self::Mxfp4 { .. }, Self::Mxfp4 { .. }) => Some(Ok(())),
             (
-                Self::Int { bits, group, scales, symmetric },
-                Self::Int { bits: to_bits, group: to_group, scales: to_scales, symmetric: to_symmetric },
+                Self::Int {
+                    bits,
+                    group,
+                    scales,
+                    symmetric,
+                },
+                Self::Int {
+                    bits: to_bits,
+                    group: to_group,
+                    scales: to_scales,
+                    symmetric: to_symmetric,
+                },
             ) if bits == to_bits => Some(match () {
-                () if group != to_group => Err(format!("groups of {group} are no groups of {to_group}")),
+                () if group != to_group => {
+                    Err(format!("groups of {group} are no groups of {to_group}"))
+                }
                 () if scales != to_scales && to_scales != TargetDtype::F32 => {
                     let (from, to) = (scales.dtype(), to_scales.dtype());
                     Err(format!("scales in {from} cannot all be had in {to}"))
                 }
-                () if to_symmetric && !symmetric => Err("there are zero points, and it has none".to_owned()),
+                () if to_symmetric && !symmetric => {
+                    Err("there are zero points, and it has none".to_owned())
+                }
                 () => Ok(()),
             }),
             _ => None,
@@ -49,8 +74,15 @@ impl Family {
 
     /// The number of a group that is something else in `to`, and why.
     pub(crate) fn differs(self, to: Self, codes: &GroupCodes) -> Option<(usize, &'static str)> {
-        let at = codes.exponents.iter().position(|&exponent| exponent == u8::MAX).filter(|_| self != to)?;
-        Some((at, "its exponent is 255, which is 2^128 in one of the schemes and no number in the other"))
+        let at = codes
+            .exponents
+            .iter()
+            .position(|&exponent| exponent == u8::MAX)
+            .filter(|_| self != to)?;
+        Some((
+            at,
+            "its exponent is 255, which is 2^128 in one of the schemes and no number in the other",
+        ))
     }
 }
 
@@ -75,11 +107,16 @@ impl GroupCodes {
         for row in bytes.chunks_exact(row_bytes.max(1)) {
             match bits {
                 8 => self.codes.extend_from_slice(&row[..width]),
-                4 => self.codes.extend(row.iter().flat_map(|byte| [byte & 15, byte >> 4]).take(width)),
+                4 => self.codes.extend(
+                    row.iter()
+                        .flat_map(|byte| [byte & 15, byte >> 4])
+                        .take(width),
+                ),
                 _ => self.codes.extend((0..width).map(|i| {
                     let (at, shift) = (i * bits / 8, i * bits % 8);
                     let next = row.get(at + 1).copied().unwrap_or(0);
-                    (u16::from_le_bytes([row[at], next]) >> shift) as u8 & ((1u16 << bits) - 1) as u8
+                    (u16::from_le_bytes([row[at], next]) >> shift) as u8
+                        & ((1u16 << bits) - 1) as u8
                 })),
             }
         }
@@ -108,9 +145,11 @@ mod tests {
     fn every_exponent_is_found_again() {
         let all: Vec<u8> = (0..=255).collect();
         let mut found = GroupCodes::default();
-        for (widen, halved) in
-            [(f32_from_e8m0 as fn(u8) -> f32, false), (f32_from_exponent, false), (half_of_exponent, true)]
-        {
+        for (widen, halved) in [
+            (f32_from_e8m0 as fn(u8) -> f32, false),
+            (f32_from_exponent, false),
+            (half_of_exponent, true),
+        ] {
             let powers: Vec<f32> = all.iter().map(|&e| widen(e)).collect();
             found.take_exponents(&powers, halved);
             assert_eq!(found.exponents, all);
@@ -120,7 +159,9 @@ mod tests {
     #[test]
     fn codes_of_every_width() {
         for bits in 1..=8usize {
-            let codes: Vec<u8> = (0..3 * 40).map(|i| (i * 37 % (1usize << bits)) as u8).collect();
+            let codes: Vec<u8> = (0..3 * 40)
+                .map(|i| (i * 37 % (1usize << bits)) as u8)
+                .collect();
             let row_bytes = (40 * bits).div_ceil(8);
             let mut bytes = vec![0u8; 3 * row_bytes];
             for (row, codes) in bytes.chunks_exact_mut(row_bytes).zip(codes.chunks(40)) {
@@ -136,7 +177,12 @@ mod tests {
 
     #[test]
     fn what_fits() {
-        let int = |group, scales, symmetric| Family::Int { bits: 4, group, scales, symmetric };
+        let int = |group, scales, symmetric| Family::Int {
+            bits: 4,
+            group,
+            scales,
+            symmetric,
+        };
         let (half, brain, single) = (TargetDtype::F16, TargetDtype::BF16, TargetDtype::F32);
         let fits = |from: Family, to| from.fits(to).map(|fit| fit.is_ok());
         assert_eq!(fits(int(32, half, true), int(32, half, false)), Some(true));
@@ -146,11 +192,20 @@ mod tests {
         for (from, to) in [(half, brain), (brain, half), (single, half)] {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }
-        assert_eq!(fits(int(32, half, true), Family::Mxfp4 { wide: true }), None);
+        assert_eq!(
+            fits(int(32, half, true), Family::Mxfp4 { wide: true }),
+            None
+        );
         let mxfp4 = |wide| Family::Mxfp4 { wide };
         assert_eq!(fits(mxfp4(false), mxfp4(true)), Some(true));
-        let codes = GroupCodes { exponents: vec![254, 0, 255, 3], ..GroupCodes::default() };
-        assert_eq!(mxfp4(true).differs(mxfp4(false), &codes).map(|(at, _)| at), Some(2));
+        let codes = GroupCodes {
+            exponents: vec![254, 0, 255, 3],
+            ..GroupCodes::default()
+        };
+        assert_eq!(
+            mxfp4(true).differs(mxfp4(false), &codes).map(|(at, _)| at),
+            Some(2)
+        );
         assert_eq!(mxfp4(false).differs(mxfp4(false), &codes), None);
     }
 }

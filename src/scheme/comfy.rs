@@ -23,7 +23,9 @@ use super::fp8::Fp8;
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::int8::Int8;
 use super::tiled::{HEIGHT, Tiled, WIDTH};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
+};
 use crate::model::Tensor;
 use crate::{Dtype, ParsedModel, Result};
 
@@ -47,12 +49,24 @@ impl Layers {
     /// `None` if nothing in the file says that ComfyUI's formats are in it.
     pub(super) fn of(model: &ParsedModel) -> Option<Self> {
         let Some(text) = model.metadata.get(METADATA) else {
-            let described = model.tensors().any(|t| base_of(t.name(), "comfy_quant").is_some());
-            return described.then(|| Self { by_name: Some(HashMap::new()) });
+            let described = model
+                .tensors()
+                .any(|t| base_of(t.name(), "comfy_quant").is_some());
+            return described.then(|| Self {
+                by_name: Some(HashMap::new()),
+            });
         };
         let json: Option<Value> = serde_json::from_str(text).ok();
-        let layers = json.as_ref().and_then(|json| json.get("layers")?.as_object());
-        Some(Self { by_name: layers.map(|l| l.iter().map(|(name, v)| (name.clone(), v.clone())).collect()) })
+        let layers = json
+            .as_ref()
+            .and_then(|json| json.get("layers")?.as_object());
+        Some(Self {
+            by_name: layers.map(|l| {
+                l.iter()
+                    .map(|(name, v)| (name.clone(), v.clone()))
+                    .collect()
+            }),
+        })
     }
 }
 
@@ -68,34 +82,58 @@ struct Description<'m> {
 impl<'m> Description<'m> {
     /// Of weight `t`, if there is one.
     fn find(t: &Tensor<'m>, layers: &Layers, all: &Index<'m>) -> Result<Option<Self>> {
-        let Some(base) = base_of(t.name(), "weight") else { return Ok(None) };
+        let Some(base) = base_of(t.name(), "weight") else {
+            return Ok(None);
+        };
         if let Some(marker) = all.at(base, "comfy_quant") {
             if !marker.part().is_readable() {
                 let (format, is_rotated) = (likely(t, all).to_owned(), false);
-                return Ok(Some(Self { format, is_rotated, marker: Some(marker) }));
+                return Ok(Some(Self {
+                    format,
+                    is_rotated,
+                    marker: Some(marker),
+                }));
             }
             let json = serde_json::from_slice(&marker.part().read_small(MAX_JSON)?).ok();
-            let found = json.as_ref().and_then(Value::as_object).and_then(|says| Self::read(says, Some(marker)));
+            let found = json
+                .as_ref()
+                .and_then(Value::as_object)
+                .and_then(|says| Self::read(says, Some(marker)));
             let what = "it is to say in JSON which format its layer has, and does not";
             return found.map(Some).ok_or_else(|| wrong(&marker, what));
         }
         let Some(by_name) = &layers.by_name else {
-            return Err(wrong(t, format!("`{METADATA}` of the file is not the JSON that it should be")));
+            return Err(wrong(
+                t,
+                format!("`{METADATA}` of the file is not the JSON that it should be"),
+            ));
         };
-        let Some(says) = by_name.get(base.trim_end_matches('.')) else { return Ok(None) };
+        let Some(says) = by_name.get(base.trim_end_matches('.')) else {
+            return Ok(None);
+        };
         let found = says.as_object().and_then(|says| Self::read(says, None));
-        found.map(Some).ok_or_else(|| wrong(t, format!("`{METADATA}` has no format for it")))
+        found
+            .map(Some)
+            .ok_or_else(|| wrong(t, format!("`{METADATA}` has no format for it")))
     }
 
     fn read(says: &Map<String, Value>, marker: Option<Tensor<'m>>) -> Option<Self> {
-        let is_rotated = says.get("convrot").is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false)));
-        Some(Self { format: says.get("format")?.as_str()?.to_owned(), is_rotated, marker })
+        let is_rotated = says
+            .get("convrot")
+            .is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false)));
+        Some(Self {
+            format: says.get("format")?.as_str()?.to_owned(),
+            is_rotated,
+            marker,
+        })
     }
 }
 
 /// The format of `t` by its dtypes, for listings of files of which only the header is at hand.
 fn likely<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
-    let exponents = all.at(t.name(), "_scale").is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
+    let exponents = all
+        .at(t.name(), "_scale")
+        .is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
     match t.dtype() {
         Dtype::F8E4M3 if exponents => "mxfp8",
         Dtype::F8E4M3 => "float8_e4m3fn",
@@ -111,15 +149,24 @@ impl Scheme for ComfyUi {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(layers) = &all.comfyui else { return Ok(None) };
+        let Some(layers) = &all.comfyui else {
+            return Ok(None);
+        };
         let Some(says) = Description::find(t, layers, all)? else {
             let scaled = !t.dtype().is_floating_point() && all.at(t.name(), "_scale").is_some();
-            let what = "the file describes how its layers are quantized, and this one is not among them";
-            return if scaled { Err(refused(t, "ComfyUI quantization", what)) } else { Ok(None) };
+            let what =
+                "the file describes how its layers are quantized, and this one is not among them";
+            return if scaled {
+                Err(refused(t, "ComfyUI quantization", what))
+            } else {
+                Ok(None)
+            };
         };
         let format = says.format.as_str();
         if says.is_rotated {
-            let what = format!("its columns are rotated (`{format}` with `convrot`), which is not decoded");
+            let what = format!(
+                "its columns are rotated (`{format}` with `convrot`), which is not decoded"
+            );
             return Err(refused(t, "ComfyUI quantization", what));
         }
         let dtype = match format {
@@ -136,7 +183,10 @@ impl Scheme for ComfyUi {
             }
         };
         if t.dtype() != dtype {
-            return Err(wrong(t, format!("its format is said to be `{format}`, and that has {dtype}")));
+            return Err(wrong(
+                t,
+                format!("its format is said to be `{format}`, and that has {dtype}"),
+            ));
         }
         let scale = all.need(t, t.name(), "_scale")?;
         let group = match format {
@@ -146,12 +196,20 @@ impl Scheme for ComfyUi {
             _ => Fp8.claim(t, all)?,
         };
         let Some(mut group) = group else {
-            return Err(wrong(t, format!("its `{}` is no scale of a weight of format `{format}`", scale.name())));
+            return Err(wrong(
+                t,
+                format!(
+                    "its `{}` is no scale of a weight of format `{format}`",
+                    scale.name()
+                ),
+            ));
         };
         if let QuantScheme::Grouped { family, .. } = &mut group.scheme {
             *family = FAMILY;
         }
-        group.parts.extend(says.marker.map(|marker| (TensorRole::QuantState, marker)));
+        group
+            .parts
+            .extend(says.marker.map(|marker| (TensorRole::QuantState, marker)));
         Ok(Some(group))
     }
 }
@@ -159,32 +217,74 @@ impl Scheme for ComfyUi {
 fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     const BLOCK: usize = 32;
     let (rows, cols) = matrix(t)?;
-    let scales = Box::new(tiled(t, scale, Floats::flushed_exponents(scale)?, [rows, cols.div_ceil(BLOCK)])?);
-    let codes = Codes::Rows { part: t.part(), row_bytes: cols };
-    let decoder = Grouped::scaled(codes, 8, Meaning::E4M3, [rows, cols], row_groups(cols, BLOCK), scales);
-    let scheme = QuantScheme::Grouped { family: FAMILY, codes: "MXFP8", scales: Granularity::Group(BLOCK) };
+    let scales = Box::new(tiled(
+        t,
+        scale,
+        Floats::flushed_exponents(scale)?,
+        [rows, cols.div_ceil(BLOCK)],
+    )?);
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: cols,
+    };
+    let decoder = Grouped::scaled(
+        codes,
+        8,
+        Meaning::E4M3,
+        [rows, cols],
+        row_groups(cols, BLOCK),
+        scales,
+    );
+    let scheme = QuantScheme::Grouped {
+        family: FAMILY,
+        codes: "MXFP8",
+        scales: Granularity::Group(BLOCK),
+    };
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group::new(t.name().to_owned(), t.shape().to_vec(), scheme, parts, Box::new(decoder)))
+    Ok(Group::new(
+        t.name().to_owned(),
+        t.shape().to_vec(),
+        scheme,
+        parts,
+        Box::new(decoder),
+    ))
 }
 
 /// `floats` as the scales of `t`: `rows` × `cols`, and padding up to whole tiles.
-fn tiled<'m>(t: &Tensor<'_>, scale: &Tensor<'_>, floats: Floats<'m>, [rows, cols]: [usize; 2]) -> Result<Tiled<'m>> {
-    let padded = rows.checked_next_multiple_of(HEIGHT).zip(cols.checked_next_multiple_of(WIDTH));
+fn tiled<'m>(
+    t: &Tensor<'_>,
+    scale: &Tensor<'_>,
+    floats: Floats<'m>,
+    [rows, cols]: [usize; 2],
+) -> Result<Tiled<'m>> {
+    let padded = rows
+        .checked_next_multiple_of(HEIGHT)
+        .zip(cols.checked_next_multiple_of(WIDTH));
     if padded.is_none_or(|(rows, cols)| scale.shape() != [rows, cols]) {
         let (name, shape) = (scale.name(), scale.shape());
-        let what = format!("its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {HEIGHT} x {WIDTH}");
+        let what = format!(
+            "its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {HEIGHT} x {WIDTH}"
+        );
         return Err(wrong(t, what));
     }
     Ok(Tiled { floats, rows, cols })
 }
 
 fn matrix(t: &Tensor<'_>) -> Result<(usize, usize)> {
-    if t.shape().len() == 2 { Ok(rows_and_cols(t.shape())) } else { Err(wrong(t, "its format has two dimensions")) }
+    if t.shape().len() == 2 {
+        Ok(rows_and_cols(t.shape()))
+    } else {
+        Err(wrong(t, "its format has two dimensions"))
+    }
 }
 
 #[cfg(not(feature = "nvfp4"))]
 fn nvfp4<'m>(t: &Tensor<'m>, _scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Group<'m>> {
-    Err(refused(t, "NVFP4", "needs the feature `nvfp4`, which this build leaves out"))
+    Err(refused(
+        t,
+        "NVFP4",
+        "needs the feature `nvfp4`, which this build leaves out",
+    ))
 }
 
 #[cfg(feature = "nvfp4")]
@@ -195,23 +295,64 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
     let (rows, bytes) = matrix(t)?;
     let global = all.need(t, t.name(), "_scale_2")?;
     if scale.dtype() != Dtype::F8E4M3 || global.elements() != 1 {
-        return Err(wrong(t, format!("NVFP4 wants F8_E4M3 as `{}`, and one `{}`", scale.name(), global.name())));
+        return Err(wrong(
+            t,
+            format!(
+                "NVFP4 wants F8_E4M3 as `{}`, and one `{}`",
+                scale.name(),
+                global.name()
+            ),
+        ));
     }
-    let cols = bytes.checked_mul(2).ok_or_else(|| wrong(t, "it is too wide"))?;
+    let cols = bytes
+        .checked_mul(2)
+        .ok_or_else(|| wrong(t, "it is too wide"))?;
     let scales = Box::new(Nested {
-        inner: Box::new(tiled(t, scale, Floats::fp8(scale)?, [rows, cols.div_ceil(BLOCK)])?),
+        inner: Box::new(tiled(
+            t,
+            scale,
+            Floats::fp8(scale)?,
+            [rows, cols.div_ceil(BLOCK)],
+        )?),
         outer: Floats::ieee(&global)?,
         count: 1,
         rows_each: rows.max(1),
         op: Op::Multiply,
         unit: 1.0,
     });
-    let codes = Codes::Own(Box::new(high_first::HighFirst { part: t.part(), row_bytes: bytes }));
-    let meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
-    let decoder = Grouped::scaled(codes, 4, meaning, [rows, cols], row_groups(cols, BLOCK), scales);
-    let scheme = QuantScheme::Grouped { family: FAMILY, codes: "NVFP4", scales: Granularity::Group(BLOCK) };
-    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale), (TensorRole::Scale, global)];
-    Ok(Group::new(t.name().to_owned(), vec![rows, cols], scheme, parts, Box::new(decoder)))
+    let codes = Codes::Own(Box::new(high_first::HighFirst {
+        part: t.part(),
+        row_bytes: bytes,
+    }));
+    let meaning = Meaning::E2M1(E2M1 {
+        factor: 1.0,
+        plain_zero: false,
+    });
+    let decoder = Grouped::scaled(
+        codes,
+        4,
+        meaning,
+        [rows, cols],
+        row_groups(cols, BLOCK),
+        scales,
+    );
+    let scheme = QuantScheme::Grouped {
+        family: FAMILY,
+        codes: "NVFP4",
+        scales: Granularity::Group(BLOCK),
+    };
+    let parts = vec![
+        (TensorRole::Quantized, *t),
+        (TensorRole::Scale, *scale),
+        (TensorRole::Scale, global),
+    ];
+    Ok(Group::new(
+        t.name().to_owned(),
+        vec![rows, cols],
+        scheme,
+        parts,
+        Box::new(decoder),
+    ))
 }
 
 #[cfg(feature = "nvfp4")]
@@ -229,7 +370,13 @@ mod high_first {
 
     impl Unpack for HighFirst<'_> {
         fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-            read(&self.part, self.row_bytes, tile.rows.clone(), tile.cols.start / 2..tile.cols.end / 2, staging)?;
+            read(
+                &self.part,
+                self.row_bytes,
+                tile.rows.clone(),
+                tile.cols.start / 2..tile.cols.end / 2,
+                staging,
+            )?;
             out.clear();
             out.extend(staging.iter().flat_map(|byte| [byte >> 4, byte & 15]));
             Ok(())

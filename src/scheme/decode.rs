@@ -47,7 +47,11 @@ impl Tile {
     #[cfg(feature = "lethe")]
     pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
-        let (count, len) = if width == cols { (1, self.values()) } else { (self.rows.len(), width) };
+        let (count, len) = if width == cols {
+            (1, self.values())
+        } else {
+            (self.rows.len(), width)
+        };
         (0..count).map(move |i| (first + i * cols, i * len..(i + 1) * len))
     }
 }
@@ -98,7 +102,14 @@ pub(crate) trait Decode: Send + Sync {
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()>;
 
     /// Decodes rows `rows` of the loaded `tile`, row-major, into `out`, which holds exactly their values.
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>);
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    );
 
     /// What the codes are, if other schemes can have the same.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
@@ -127,21 +138,35 @@ impl Window<'_> {
     }
 
     fn tile(&self, tile: &Tile) -> Tile {
-        Tile { rows: self.outside(&tile.rows), cols: tile.cols.clone() }
+        Tile {
+            rows: self.outside(&tile.rows),
+            cols: tile.cols.clone(),
+        }
     }
 }
 
 impl Decode for Window<'_> {
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, ..self.inner.grid() }
+        Grid {
+            rows: self.rows,
+            ..self.inner.grid()
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load(&self.tile(tile), buffers)
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
-        self.inner.decode(&self.tile(tile), self.outside(&rows), buffers, level, out);
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        self.inner
+            .decode(&self.tile(tile), self.outside(&rows), buffers, level, out);
     }
 
     fn family(&self) -> Option<Family> {

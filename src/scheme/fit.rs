@@ -27,9 +27,22 @@ pub(super) fn per_tensor(shape: &[usize]) -> ScaleGrid {
 }
 
 /// The grid that the scales of `t`, whose logical shape is `shape`, make over it.
-pub(super) fn fit(t: &Tensor<'_>, shape: &[usize], scale: &Tensor<'_>, all: &Index<'_>) -> Result<ScaleGrid> {
-    let misfit =
-        |what: String| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
+pub(super) fn fit(
+    t: &Tensor<'_>,
+    shape: &[usize],
+    scale: &Tensor<'_>,
+    all: &Index<'_>,
+) -> Result<ScaleGrid> {
+    let misfit = |what: String| {
+        wrong(
+            t,
+            format!(
+                "its scale `{}` {:?} does not fit: {what}",
+                scale.name(),
+                scale.shape()
+            ),
+        )
+    };
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
     let grid = by_column(shape, scale, &module)
@@ -45,7 +58,8 @@ pub(super) fn fit(t: &Tensor<'_>, shape: &[usize], scale: &Tensor<'_>, all: &Ind
     let (_, cols) = rows_and_cols(shape);
     if let Some((size, place)) = block {
         // Sizes that both cover the dimension mean the same.
-        let same = |dim: usize, ours: usize, theirs: usize| ours == theirs || ours.min(theirs) >= dim;
+        let same =
+            |dim: usize, ours: usize, theirs: usize| ours == theirs || ours.min(theirs) >= dim;
         let rows = shape.iter().nth_back(1).copied().unwrap_or(1);
         if !(same(rows, grid.block_rows, size[0]) && same(cols, grid.block_cols, size[1])) {
             return Err(misfit(format!("{place} says blocks of {size:?}")));
@@ -73,12 +87,22 @@ pub(super) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
         return None;
     }
     // The dimensions before the first that is cut have a scale for each index, and those behind it one for all.
-    let cut = rows.iter().zip(scale_rows).position(|(dim, n)| dim != n).unwrap_or(rows.len());
-    let (dim, n) = (rows.get(cut).copied().unwrap_or(1), scale_rows.get(cut).copied().unwrap_or(1));
+    let cut = rows
+        .iter()
+        .zip(scale_rows)
+        .position(|(dim, n)| dim != n)
+        .unwrap_or(rows.len());
+    let (dim, n) = (
+        rows.get(cut).copied().unwrap_or(1),
+        scale_rows.get(cut).copied().unwrap_or(1),
+    );
     if scale_rows.iter().skip(cut + 1).any(|&n| n != 1) {
         return None;
     }
-    let below = rows.iter().skip(cut + 1).try_fold(1usize, |n, &dim| n.checked_mul(dim))?;
+    let below = rows
+        .iter()
+        .skip(cut + 1)
+        .try_fold(1usize, |n, &dim| n.checked_mul(dim))?;
     let block_rows = (dim / n.max(1)).checked_mul(below)?;
     let matrix_rows = dim.checked_mul(below)?;
     let block_cols = (cols / scale_cols.max(1)).max(1);
@@ -94,10 +118,20 @@ pub(super) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
 /// A scale for each column of each expert of a stack, which is stored the other way round than a layer's weight:
 /// `[experts, out, 1]` over `[experts, in, out]` (FBGEMM's).
 fn by_column(w: &[usize], scale: &Tensor<'_>, module: &Module<'_>) -> Option<ScaleGrid> {
-    let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else { return None };
-    let fbgemm = module.text(&["quant_method"]).is_some_and(|(method, _)| method == "fbgemm_fp8");
+    let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else {
+        return None;
+    };
+    let fbgemm = module
+        .text(&["quant_method"])
+        .is_some_and(|(method, _)| method == "fbgemm_fp8");
     let fits = e == experts && n == cols && (rows != cols || fbgemm);
-    let grid = ScaleGrid { matrix_rows: rows.max(1), block_rows: rows.max(1), block_cols: 1, rows_per_matrix: 1, cols };
+    let grid = ScaleGrid {
+        matrix_rows: rows.max(1),
+        block_rows: rows.max(1),
+        block_cols: 1,
+        rows_per_matrix: 1,
+        cols,
+    };
     fits.then_some(grid)
 }
 
@@ -109,19 +143,27 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     if scale.elements() == 1 {
         return Some(whole);
     }
-    let leading = s.first() == w.first() && s.iter().skip(1).all(|&d| d == 1) && (s.len() == 1 || s.len() == w.len());
+    let leading = s.first() == w.first()
+        && s.iter().skip(1).all(|&d| d == 1)
+        && (s.len() == 1 || s.len() == w.len());
     let each_row = w.len() == 3 && s == w.get(..2)?;
     if scale.elements() == 0 || !(w.len() >= 2 && (leading || each_row)) {
         return None;
     }
     let block_rows = (whole.matrix_rows / scale.elements()).max(1);
-    Some(ScaleGrid { matrix_rows: block_rows, block_rows, ..whole })
+    Some(ScaleGrid {
+        matrix_rows: block_rows,
+        block_rows,
+        ..whole
+    })
 }
 
 /// A grid of blocks over each matrix of a stack: of the configured size where that fits, else of the size
 /// that the shapes imply.
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
-    let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else { return None };
+    let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else {
+        return None;
+    };
     if w_stack != s_stack {
         return None;
     }
@@ -130,12 +172,20 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
         Some(size) => size,
         None => infer([*n, *k], [*rows, *cols])?,
     };
-    Some(ScaleGrid { matrix_rows: *n, block_rows, block_cols, rows_per_matrix: *rows, cols: *cols })
+    Some(ScaleGrid {
+        matrix_rows: *n,
+        block_rows,
+        block_cols,
+        rows_per_matrix: *rows,
+        cols: *cols,
+    })
 }
 
 /// A grid of blocks as the maxima over them are left, `[rows, 1, columns, 1]`: ModelOpt's, whose blocks are 128 × 128.
 fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
-    let (&[_, _], &[rows, 1, cols, 1]) = (w, s) else { return None };
+    let (&[_, _], &[rows, 1, cols, 1]) = (w, s) else {
+        return None;
+    };
     blocks(w, &[rows, cols], Some([128, 128]))
 }
 
@@ -160,9 +210,14 @@ fn sizes(dim: usize, n: usize) -> Vec<usize> {
         _ if n == dim => vec![1],
         _ if n > dim => vec![],
         _ => {
-            let mut powers = (0..usize::BITS - 1).map(|e| 1usize << e).take_while(|&p| p < dim);
+            let mut powers = (0..usize::BITS - 1)
+                .map(|e| 1usize << e)
+                .take_while(|&p| p < dim);
             let power = powers.find(|p| dim.div_ceil(*p) == n);
-            let exact = dim.is_multiple_of(n).then(|| dim / n).filter(|&exact| exact % 16 == 0 && Some(exact) != power);
+            let exact = dim
+                .is_multiple_of(n)
+                .then(|| dim / n)
+                .filter(|&exact| exact % 16 == 0 && Some(exact) != power);
             power.into_iter().chain(exact).collect()
         }
     }

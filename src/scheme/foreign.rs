@@ -25,7 +25,13 @@ const fn sign(
     dtypes: &'static [Dtype],
     beside: &'static [&'static str],
 ) -> Sign {
-    Sign { scheme, suffix, dtypes, beside, remedy: NOT_YET }
+    Sign {
+        scheme,
+        suffix,
+        dtypes,
+        beside,
+        remedy: NOT_YET,
+    }
 }
 
 const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
@@ -51,10 +57,20 @@ const SIGNS: &[Sign] = &[
     },
     sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
     sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
-    sign("compressed-tensors marlin-24", ".weight_packed", WORDS, &[".scale_packed"]),
+    sign(
+        "compressed-tensors marlin-24",
+        ".weight_packed",
+        WORDS,
+        &[".scale_packed"],
+    ),
     sign("packed weights", ".weight_packed", &[], &[]),
     sign("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
-    sign("packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)", ".weight", BYTES, &[".weight_scale"]),
+    sign(
+        "packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)",
+        ".weight",
+        BYTES,
+        &[".weight_scale"],
+    ),
     sign("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
     sign("EETQ", ".weight", INT8, &[".weight_scales"]),
     sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
@@ -80,9 +96,15 @@ const DISABLED: &[Sign] = &[
         ..sign("GPTQ Marlin", ".B", WORDS, &[".s"])
     },
     #[cfg(all(feature = "gptq", not(feature = "awq")))]
-    Sign { remedy: "needs the feature `awq`, which this build leaves out", ..sign("AWQ", ".qweight", &[], &[]) },
+    Sign {
+        remedy: "needs the feature `awq`, which this build leaves out",
+        ..sign("AWQ", ".qweight", &[], &[])
+    },
     #[cfg(all(feature = "awq", not(feature = "gptq")))]
-    Sign { remedy: "needs the feature `gptq`, which this build leaves out", ..sign("GPTQ", ".qweight", &[], &[]) },
+    Sign {
+        remedy: "needs the feature `gptq`, which this build leaves out",
+        ..sign("GPTQ", ".qweight", &[], &[])
+    },
     #[cfg(not(any(feature = "gptq", feature = "awq")))]
     Sign {
         remedy: "needs the features `gptq` or `awq`, which this build leaves out",
@@ -105,7 +127,10 @@ impl Sign {
         let base = t.name().strip_suffix(self.suffix);
         base.is_some_and(|base| {
             (self.dtypes.is_empty() || self.dtypes.contains(&t.dtype()))
-                && self.beside.iter().all(|suffix| all.at(base, suffix).is_some())
+                && self
+                    .beside
+                    .iter()
+                    .all(|suffix| all.at(base, suffix).is_some())
         })
     }
 }
@@ -117,13 +142,20 @@ pub(super) struct Foreign;
 pub(super) struct Disabled;
 
 fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-    signs.iter().find(|s| s.fits(t, all)).map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
+    signs
+        .iter()
+        .find(|s| s.fits(t, all))
+        .map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
 }
 
 fn refuse<'m>(signs: &[Sign], t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-    let Some(sign) = signs.iter().find(|s| s.fits(t, all)) else { return Ok(None) };
+    let Some(sign) = signs.iter().find(|s| s.fits(t, all)) else {
+        return Ok(None);
+    };
     let said = all.config.text(&["quant_method", "method"]);
-    let said = said.map(|(method, place)| format!("; {place} says quant_method `{method}`")).unwrap_or_default();
+    let said = said
+        .map(|(method, place)| format!("; {place} says quant_method `{method}`"))
+        .unwrap_or_default();
     Err(refused(t, sign.scheme, format!("{}{said}", sign.remedy)))
 }
 

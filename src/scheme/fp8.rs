@@ -9,7 +9,9 @@ use super::fit::{granularity, per_tensor, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning};
 use super::modelopt::pre_quant_scale;
 use super::numbers::Matrix;
-use super::{Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{
+    Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+};
 use super::{Granularity, base_of, module_of, read, wrong};
 use crate::Result;
 use crate::element::Out;
@@ -27,29 +29,45 @@ const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_we
 
 /// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
 pub(super) fn is_scale_name(name: &str) -> bool {
-    ["weight_scale", "_scale_inv", "scale_weight", "scaled_fp8"].iter().any(|end| name.ends_with(end))
+    ["weight_scale", "_scale_inv", "scale_weight", "scaled_fp8"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// Every name that the scale of a weight can have.
 fn scale_names(weight: &str) -> Vec<String> {
     let own = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
     let base = base_of(weight, "weight");
-    let module = base.into_iter().flat_map(|base| SCALE_OF_MODULE.iter().map(move |end| format!("{base}{end}")));
+    let module = base.into_iter().flat_map(|base| {
+        SCALE_OF_MODULE
+            .iter()
+            .map(move |end| format!("{base}{end}"))
+    });
     own.chain(module).collect()
 }
 
 /// The scales of weight `t`; more than one is left to the caller to refuse.
-pub(super) fn scales_of<'m>(t: &Tensor<'m>, get: impl Fn(&str) -> Option<Tensor<'m>>) -> Vec<Tensor<'m>> {
-    scale_names(t.name()).iter().filter_map(|name| get(name)).collect()
+pub(super) fn scales_of<'m>(
+    t: &Tensor<'m>,
+    get: impl Fn(&str) -> Option<Tensor<'m>>,
+) -> Vec<Tensor<'m>> {
+    scale_names(t.name())
+        .iter()
+        .filter_map(|name| get(name))
+        .collect()
 }
 
 impl Scheme for Fp8 {
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::CastFp8 { format: Fp8Format::of(t.dtype()).unwrap_or(Fp8Format::E4M3) }
+        QuantScheme::CastFp8 {
+            format: Fp8Format::of(t.dtype()).unwrap_or(Fp8Format::E4M3),
+        }
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(format) = Fp8Format::of(t.dtype()) else { return Ok(None) };
+        let Some(format) = Fp8Format::of(t.dtype()) else {
+            return Ok(None);
+        };
         let scales_another = t
             .name()
             .strip_suffix("_scale")
@@ -62,8 +80,9 @@ impl Scheme for Fp8 {
             [] => {
                 if let Some(says) = wants_scale(t, all)? {
                     let name = t.name();
-                    let what =
-                        format!("{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing");
+                    let what = format!(
+                        "{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing"
+                    );
                     return Err(wrong(t, what));
                 }
                 (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
@@ -72,12 +91,24 @@ impl Scheme for Fp8 {
                 let (scheme, grid) = fit(t, scale, format, all)?;
                 (scheme, grid, Some(Floats::new(scale)?))
             }
-            [a, b, ..] => return Err(wrong(t, format!("it has two scales, `{}` and `{}`", a.name(), b.name()))),
+            [a, b, ..] => {
+                return Err(wrong(
+                    t,
+                    format!("it has two scales, `{}` and `{}`", a.name(), b.name()),
+                ));
+            }
         };
         let mut parts = vec![(TensorRole::Quantized, *t)];
         parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
-        let weight = Weight { codes: t.part(), scale, format, rows, cols, grid };
+        let weight = Weight {
+            codes: t.part(),
+            scale,
+            format,
+            rows,
+            cols,
+            grid,
+        };
         let decoder: Box<dyn Decode + 'm> = match pre_quant_scale(t, cols, all)? {
             Some(columns) => {
                 parts.push((TensorRole::Scale, columns));
@@ -85,7 +116,13 @@ impl Scheme for Fp8 {
             }
             None => Box::new(weight),
         };
-        Ok(Some(Group::new(t.name().to_owned(), t.shape().to_vec(), scheme, parts, decoder)))
+        Ok(Some(Group::new(
+            t.name().to_owned(),
+            t.shape().to_vec(),
+            scheme,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -102,13 +139,22 @@ fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> 
 }
 
 /// How the scales lie, and what that is called.
-fn fit(t: &Tensor<'_>, scale: &Tensor<'_>, format: Fp8Format, all: &Index<'_>) -> Result<(QuantScheme, ScaleGrid)> {
+fn fit(
+    t: &Tensor<'_>,
+    scale: &Tensor<'_>,
+    format: Fp8Format,
+    all: &Index<'_>,
+) -> Result<(QuantScheme, ScaleGrid)> {
     let grid = super::fit::fit(t, t.shape(), scale, all)?;
     let scheme = match granularity(&grid, rows_and_cols(t.shape()).1) {
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
         Granularity::Tensor => QuantScheme::PerTensorFp8 { format },
         Granularity::Channel => QuantScheme::PerChannelFp8 { format },
-        Granularity::Group(cols) => QuantScheme::FineGrainedFp8 { format, rows: 1, cols },
+        Granularity::Group(cols) => QuantScheme::FineGrainedFp8 {
+            format,
+            rows: 1,
+            cols,
+        },
         Granularity::Block { rows, cols } => QuantScheme::FineGrainedFp8 { format, rows, cols },
     };
     Ok((scheme, grid))
@@ -116,12 +162,28 @@ fn fit(t: &Tensor<'_>, scale: &Tensor<'_>, format: Fp8Format, all: &Index<'_>) -
 
 /// `weight` with a factor for each column, by the shared decoder.
 fn smoothed<'m>(t: &Tensor<'m>, weight: &Weight<'m>, columns: &Tensor<'m>) -> Result<Grouped<'m>> {
-    let &Weight { codes: part, scale, format, rows, cols, grid } = weight;
+    let &Weight {
+        codes: part,
+        scale,
+        format,
+        rows,
+        cols,
+        grid,
+    } = weight;
     let (Some(floats), Some(meaning)) = (scale, Meaning::of_fp8(format)) else {
-        return Err(wrong(t, format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name())));
+        return Err(wrong(
+            t,
+            format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
+        ));
     };
-    let codes = Codes::Rows { part, row_bytes: cols };
-    let scales = Box::new(Matrix { floats, cols: grid.cols });
+    let codes = Codes::Rows {
+        part,
+        row_bytes: cols,
+    };
+    let scales = Box::new(Matrix {
+        floats,
+        cols: grid.cols,
+    });
     let mut decoder = Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales);
     decoder.columns = Some(Floats::ieee(columns)?);
     Ok(decoder)
@@ -140,11 +202,19 @@ struct Weight<'m> {
 impl Weight<'_> {
     /// The scales that `tile` uses, as rows and columns of the grid.
     fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
-        let cols = tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
+        let cols =
+            tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
         (self.grid.rows(&tile.rows), cols)
     }
 
-    fn run<C: Code>(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn run<C: Code>(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let width = tile.cols.len();
         let (scale_rows, scale_cols) = self.scale_range(tile);
         let first = (rows.start - tile.rows.start) * width;
@@ -165,15 +235,34 @@ impl Weight<'_> {
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 8.0 + 64.0 / self.grid.block_cols as f64;
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: 1, load_bits, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: 1,
+            col_align: 1,
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        read(&self.codes, self.cols, tile.rows.clone(), tile.cols.clone(), &mut buffers.bytes)?;
+        read(
+            &self.codes,
+            self.cols,
+            tile.rows.clone(),
+            tile.cols.clone(),
+            &mut buffers.bytes,
+        )?;
         buffers.scales.clear();
         let (rows, cols) = self.scale_range(tile);
         match &self.scale {
-            Some(scale) => scale.extend(self.grid.cols, rows, cols, &mut buffers.staging, &mut buffers.scales),
+            Some(scale) => scale.extend(
+                self.grid.cols,
+                rows,
+                cols,
+                &mut buffers.staging,
+                &mut buffers.scales,
+            ),
             None => {
                 buffers.scales.push(1.0);
                 Ok(())
@@ -181,7 +270,14 @@ impl Decode for Weight<'_> {
         }
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         match self.format {
             Fp8Format::E4M3 => self.run::<E4M3>(tile, rows, buffers, level, out),
             Fp8Format::E5M2 => self.run::<E5M2>(tile, rows, buffers, level, out),

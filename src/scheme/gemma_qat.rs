@@ -7,7 +7,9 @@
 use super::fit::granularity;
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::numbers::Matrix;
-use super::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong};
+use super::{
+    Floats, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong,
+};
 use crate::model::Tensor;
 use crate::remember::grouped::Int;
 use crate::{Dtype, Result};
@@ -26,12 +28,14 @@ impl Scheme for GemmaQat {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let ours = all.config.method().as_deref() == Some("gemma") && matches!(t.dtype(), Dtype::U8 | Dtype::I8);
+        let ours = all.config.method().as_deref() == Some("gemma")
+            && matches!(t.dtype(), Dtype::U8 | Dtype::I8);
         let embedding = base_of(t.name(), "embedding_quantized");
         let (base, scale) = match (embedding, base_of(t.name(), "weight").filter(|_| ours)) {
             (Some(base), _) if ours => (base, all.need(t, base, "embedding_scale")?),
             (Some(base), _) if all.at(base, "embedding_scale").is_some() => {
-                let what = "the config does not say that its method is gemma, nor how many bits it has";
+                let what =
+                    "the config does not say that its method is gemma, nor how many bits it has";
                 return Err(refused(t, FAMILY, what));
             }
             (None, Some(base)) => match all.at(base, "weight_scale") {
@@ -42,10 +46,20 @@ impl Scheme for GemmaQat {
         };
         let (shape, bits, decoder) = decoder(t, &scale, embedding.is_some(), all)?;
         let codes = super::compressed_tensors::int_name(bits);
-        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: granularity(&decoder.grid, decoder.cols) };
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes,
+            scales: granularity(&decoder.grid, decoder.cols),
+        };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         let name = format!("{base}weight");
-        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
+        Ok(Some(Group::new(
+            name,
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -55,37 +69,82 @@ fn decoder<'m>(
     is_embedding: bool,
     all: &Index<'m>,
 ) -> Result<(Vec<usize>, usize, Grouped<'m>)> {
-    let &[rows, bytes] = t.shape() else { return Err(wrong(t, "packed weights have two dimensions")) };
+    let &[rows, bytes] = t.shape() else {
+        return Err(wrong(t, "packed weights have two dimensions"));
+    };
     let module = module_of(t.name());
-    let bits = all.config.int_by_pattern(module, "num_bits")?.unwrap_or(BITS as i64);
-    let bits = usize::try_from(bits).ok().filter(|bits| matches!(bits, 2 | 4 | 8));
-    let bits = bits.ok_or_else(|| wrong(t, "the config says a number of bits other than 2, 4 and 8"))?;
+    let bits = all
+        .config
+        .int_by_pattern(module, "num_bits")?
+        .unwrap_or(BITS as i64);
+    let bits = usize::try_from(bits)
+        .ok()
+        .filter(|bits| matches!(bits, 2 | 4 | 8));
+    let bits =
+        bits.ok_or_else(|| wrong(t, "the config says a number of bits other than 2, 4 and 8"))?;
     if (bits == 8) != (t.dtype() == Dtype::I8) {
         return Err(wrong(t, format!("the config says that it has {bits} bits")));
     }
-    let full = bytes.checked_mul(8 / bits).ok_or_else(|| wrong(t, "its size overflows"))?;
+    let full = bytes
+        .checked_mul(8 / bits)
+        .ok_or_else(|| wrong(t, "its size overflows"))?;
     // The last byte may be filled in part.
     let [_, inputs] = all.config.layer_sizes(module);
     let bytes_at = |inputs: usize, bits: usize| inputs.checked_mul(bits).map(|n| n.div_ceil(8));
     let contrary = |inputs: &usize| {
-        let other = [2, 4].into_iter().any(|other| other != bits && bytes_at(*inputs, other) == Some(bytes));
+        let other = [2, 4]
+            .into_iter()
+            .any(|other| other != bits && bytes_at(*inputs, other) == Some(bytes));
         bits != 8 && bytes_at(*inputs, bits) != Some(bytes) && other
     };
     if let Some(inputs) = inputs.filter(contrary) {
-        return Err(wrong(t, format!("the config says {bits} bits, and rows of {inputs} values have others")));
+        return Err(wrong(
+            t,
+            format!("the config says {bits} bits, and rows of {inputs} values have others"),
+        ));
     }
-    let cols = inputs.filter(|&inputs| inputs <= full && (inputs * bits).div_ceil(8) == bytes).unwrap_or(full);
+    let cols = inputs
+        .filter(|&inputs| inputs <= full && (inputs * bits).div_ceil(8) == bytes)
+        .unwrap_or(full);
     let blocks = match scale.shape() {
         // Only rows of embeddings are cut.
-        &[n, blocks] if n == rows && blocks > 0 && cols.is_multiple_of(blocks) && (blocks == 1 || is_embedding) => {
+        &[n, blocks]
+            if n == rows
+                && blocks > 0
+                && cols.is_multiple_of(blocks)
+                && (blocks == 1 || is_embedding) =>
+        {
             blocks
         }
-        _ => return Err(wrong(t, format!("its scale `{}` {:?} does not fit", scale.name(), scale.shape()))),
+        _ => {
+            return Err(wrong(
+                t,
+                format!(
+                    "its scale `{}` {:?} does not fit",
+                    scale.name(),
+                    scale.shape()
+                ),
+            ));
+        }
     };
-    let meaning = Meaning::Int(if bits == 8 { Int::signed(8) } else { Int::offset_binary(bits) });
-    let codes = Codes::Rows { part: t.part(), row_bytes: bytes };
-    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: blocks });
+    let meaning = Meaning::Int(if bits == 8 {
+        Int::signed(8)
+    } else {
+        Int::offset_binary(bits)
+    });
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: bytes,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(scale)?,
+        cols: blocks,
+    });
     let mut grid = row_groups(cols, cols / blocks);
     grid.cols = blocks;
-    Ok((vec![rows, cols], bits, Grouped::scaled(codes, bits, meaning, [rows, cols], grid, scales)))
+    Ok((
+        vec![rows, cols],
+        bits,
+        Grouped::scaled(codes, bits, meaning, [rows, cols], grid, scales),
+    ))
 }

@@ -12,7 +12,9 @@ use std::ops::Range;
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::numbers::{Matrix, Numbers, Transposed};
 use super::packed::{Layout, Packed, configured_group};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, refused, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, refused, wrong,
+};
 use crate::config::Module;
 use crate::model::{Part, Tensor};
 use crate::remember::grouped::{Formula, Int};
@@ -26,23 +28,47 @@ impl Scheme for Gemv {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
+        let Some(packed) = Packed::find(t, all)? else {
+            return Ok(None);
+        };
         let layout = packed.layout(all)?;
         if !matches!(layout, Layout::Gemv | Layout::GemvFast) {
             return Ok(None);
         }
-        let Some(zeros) = packed.qzeros else { return Ok(None) };
+        let Some(zeros) = packed.qzeros else {
+            return Ok(None);
+        };
         let module = all.config.at(packed.module());
         packed.check_awq(layout, &module, all)?;
-        let decoder =
-            if layout == Layout::Gemv { gemv(&packed, &zeros, &module) } else { fast(&packed, &zeros, &module) }?;
+        let decoder = if layout == Layout::Gemv {
+            gemv(&packed, &zeros, &module)
+        } else {
+            fast(&packed, &zeros, &module)
+        }?;
         let scales = Granularity::Group(decoder.grid.block_cols);
-        let family = if layout == Layout::Gemv { "AWQ GEMV" } else { "AWQ GEMV-fast" };
-        let scheme = QuantScheme::Grouped { family, codes: "INT4", scales };
+        let family = if layout == Layout::Gemv {
+            "AWQ GEMV"
+        } else {
+            "AWQ GEMV-fast"
+        };
+        let scheme = QuantScheme::Grouped {
+            family,
+            codes: "INT4",
+            scales,
+        };
         let shape = vec![decoder.rows, decoder.cols];
-        let parts =
-            vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales), (TensorRole::ZeroPoint, zeros)];
-        Ok(Some(Group::new(packed.weight(), shape, scheme, parts, Box::new(decoder))))
+        let parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, packed.scales),
+            (TensorRole::ZeroPoint, zeros),
+        ];
+        Ok(Some(Group::new(
+            packed.weight(),
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -50,14 +76,25 @@ fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
     let t = &packed.qweight;
     packed.check_words(&[Dtype::I32, Dtype::U32])?;
     let [n, words] = packed.words;
-    let k = words.checked_mul(8).ok_or_else(|| wrong(t, "its rows are too long"))?;
+    let k = words
+        .checked_mul(8)
+        .ok_or_else(|| wrong(t, "its rows are too long"))?;
     let zw = packed.n / 8;
     let group = group_size(t, k, zw, module)?;
-    let codes = Codes::Rows { part: t.part(), row_bytes: words * 4 };
-    let scales = Box::new(Matrix { floats: Floats::ieee(&packed.scales)?, cols: packed.n });
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: words * 4,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(&packed.scales)?,
+        cols: packed.n,
+    });
     let int = Meaning::Int(Int::UNSIGNED);
     let mut decoder = Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), scales);
-    decoder.offsets = Some(Box::new(Nibbles { part: zeros.part(), row_bytes: zw * 4 }));
+    decoder.offsets = Some(Box::new(Nibbles {
+        part: zeros.part(),
+        row_bytes: zw * 4,
+    }));
     decoder.formula = Formula::ShiftScale;
     Ok(decoder)
 }
@@ -67,17 +104,31 @@ fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
     let ([quads, k], n, padded) = (packed.words, packed.n, packed.groups);
     if quads.checked_mul(ROWS) != Some(n) || !k.is_multiple_of(RUN) {
         let scales = packed.scales.shape();
-        return Err(wrong(t, format!("with scales {scales:?} it is not [out / 4, in], of inputs in runs of {RUN}")));
+        return Err(wrong(
+            t,
+            format!("with scales {scales:?} it is not [out / 4, in], of inputs in runs of {RUN}"),
+        ));
     }
     if zeros.shape() != packed.scales.shape() || !padded.is_multiple_of(8) {
-        let what = format!("zeros and scales, {:?}, are [8 * n, {n}]", packed.scales.shape());
+        let what = format!(
+            "zeros and scales, {:?}, are [8 * n, {n}]",
+            packed.scales.shape()
+        );
         return Err(wrong(zeros, what));
     }
     let group = group_size(t, k, padded / 8, module)?;
-    let across = |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
+    let across =
+        |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
     let codes = Codes::Own(Box::new(Quads { part: t.part(), k }));
     let int = Meaning::Int(Int::UNSIGNED);
-    let mut decoder = Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), across(&packed.scales)?);
+    let mut decoder = Grouped::scaled(
+        codes,
+        4,
+        int,
+        [n, k],
+        row_groups(k, group),
+        across(&packed.scales)?,
+    );
     decoder.offsets = Some(across(zeros)?);
     decoder.formula = Formula::ScaleShift;
     Ok(decoder)
@@ -86,21 +137,34 @@ fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
 /// The group size: configured, or the only one with which zero points fill `zw` words a row.
 fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Result<usize> {
     let fits = |size: usize| size > 0 && k.is_multiple_of(size) && zeros_width(k, size) == Some(zw);
-    if let Some((size, place)) = configured_group(k, module).filter(|(size, _)| !module.uncertain || fits(*size)) {
+    if let Some((size, place)) =
+        configured_group(k, module).filter(|(size, _)| !module.uncertain || fits(*size))
+    {
         return match size {
             _ if fits(size) => Ok(size),
-            ..32 => Err(refused(t, "AWQ GEMV", format!("{place} says groups of {size} inputs"))),
+            ..32 => Err(refused(
+                t,
+                "AWQ GEMV",
+                format!("{place} says groups of {size} inputs"),
+            )),
             _ => Err(wrong(
                 t,
-                format!("{place} says groups of {size} inputs; {zw} words of zero points do not go with them"),
+                format!(
+                    "{place} says groups of {size} inputs; {zw} words of zero points do not go with them"
+                ),
             )),
         };
     }
-    let powers = (5..usize::BITS).map(|e| 1usize << e).take_while(|&size| size < k);
+    let powers = (5..usize::BITS)
+        .map(|e| 1usize << e)
+        .take_while(|&size| size < k);
     let mut sizes = powers.chain([k]).filter(|&size| fits(size));
     match (sizes.next(), sizes.next()) {
         (Some(size), None) => Ok(size),
-        _ => Err(wrong(t, format!("how {zw} words of zero points divide {k} inputs, no config tells"))),
+        _ => Err(wrong(
+            t,
+            format!("how {zw} words of zero points divide {k} inputs, no config tells"),
+        )),
     }
 }
 
@@ -122,11 +186,20 @@ struct Nibbles<'m> {
 }
 
 impl Numbers for Nibbles<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let bytes = cols.start / 2..cols.end.div_ceil(2);
         read(&self.part, self.row_bytes, rows, bytes.clone(), staging)?;
         for row in staging.chunks_exact(bytes.len().max(1)) {
-            out.extend(cols.clone().map(|c| f32::from(row[c / 2 - bytes.start] >> (c % 2 * 4) & 15)));
+            out.extend(
+                cols.clone()
+                    .map(|c| f32::from(row[c / 2 - bytes.start] >> (c % 2 * 4) & 15)),
+            );
         }
         Ok(())
     }
@@ -166,11 +239,20 @@ impl Unpack for Quads<'_> {
         out.resize(tile.rows.len() * width, 0);
         let quads = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
         for (quad, rows) in quads.zip(out.chunks_mut(ROWS * width.max(1))) {
-            read(&self.part, self.k * 2, quad..quad + 1, tile.cols.start * 2..tile.cols.end * 2, staging)?;
+            read(
+                &self.part,
+                self.k * 2,
+                quad..quad + 1,
+                tile.cols.start * 2..tile.cols.end * 2,
+                staging,
+            )?;
             for (r, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
                 let runs = staging.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
                 for (run, row) in runs.zip(row.chunks_exact_mut(RUN)) {
-                    for (bytes, codes) in run.chunks_exact(REORDERED / 2).zip(row.chunks_exact_mut(REORDERED)) {
+                    for (bytes, codes) in run
+                        .chunks_exact(REORDERED / 2)
+                        .zip(row.chunks_exact_mut(REORDERED))
+                    {
                         for (code, place) in codes.iter_mut().zip(PLACE) {
                             *code = bytes[place / 2] >> (place % 2 * 4) & 15;
                         }

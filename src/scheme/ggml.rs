@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
-use super::{Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{
+    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
+    TensorRole, Tile,
+};
 use super::{read, refused, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -25,15 +28,30 @@ impl Scheme for Ggml {
         if let Dtype::UnknownGgml(id) = t.dtype() {
             return Err(refused(t, &format!("GGUF type {id}"), squatter(id)));
         }
-        let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else { return Ok(None) };
+        let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else {
+            return Ok(None);
+        };
         if t.info().big_endian && !t.dtype().can_swap() {
-            return Err(refused(t, "big-endian GGUF", "no byte order is defined for the blocks of this type"));
+            return Err(refused(
+                t,
+                "big-endian GGUF",
+                "no byte order is defined for the blocks of this type",
+            ));
         }
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
         let rows: usize = outer.iter().product();
-        let stack = outer.split_last().map_or(1, |(_, stack)| stack.iter().product());
-        let scale = if t.dtype() == Dtype::NVFP4 { scale_of(t, all, stack)? } else { None };
-        let scales = scale.as_ref().map(|s| Floats::ieee(s).map(|floats| (floats, s.elements()))).transpose()?;
+        let stack = outer
+            .split_last()
+            .map_or(1, |(_, stack)| stack.iter().product());
+        let scale = if t.dtype() == Dtype::NVFP4 {
+            scale_of(t, all, stack)?
+        } else {
+            None
+        };
+        let scales = scale
+            .as_ref()
+            .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
+            .transpose()?;
         let decoder = Box::new(Weight {
             codes: t.part(),
             dtype: t.dtype(),
@@ -45,24 +63,48 @@ impl Scheme for Ggml {
             rows_per_scale: scales.as_ref().map_or(rows, |(_, n)| rows / n).max(1),
             scales,
         });
-        let parts = [(TensorRole::Quantized, *t)].into_iter().chain(scale.map(|s| (TensorRole::Scale, s))).collect();
+        let parts = [(TensorRole::Quantized, *t)]
+            .into_iter()
+            .chain(scale.map(|s| (TensorRole::Scale, s)))
+            .collect();
         let scheme = self.kind(t, all);
-        Ok(Some(Group::new(t.name().to_owned(), t.shape().to_vec(), scheme, parts, decoder)))
+        Ok(Some(Group::new(
+            t.name().to_owned(),
+            t.shape().to_vec(),
+            scheme,
+            parts,
+            decoder,
+        )))
     }
 }
 
 /// The scale beside an NVFP4 tensor, if it has one, of 1 or `stack` values.
 fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<Tensor<'m>>> {
-    let beside = t.name().strip_suffix(".weight").and_then(|base| all.at(base, ".scale"));
+    let beside = t
+        .name()
+        .strip_suffix(".weight")
+        .and_then(|base| all.at(base, ".scale"));
     let scale = match (beside, all.at(t.name(), ".scale")) {
         (Some(one), Some(two)) => {
-            return Err(wrong(t, format!("both `{}` and `{}` could be its scale", one.name(), two.name())));
+            return Err(wrong(
+                t,
+                format!(
+                    "both `{}` and `{}` could be its scale",
+                    one.name(),
+                    two.name()
+                ),
+            ));
         }
         (one, two) => one.or(two),
     };
     match scale {
-        Some(scale) if scale.elements() != 1 && scale.elements() != stack || scale.elements() == 0 => {
-            Err(wrong(&scale, format!("`{}` has {stack} matrices", t.name())))
+        Some(scale)
+            if scale.elements() != 1 && scale.elements() != stack || scale.elements() == 0 =>
+        {
+            Err(wrong(
+                &scale,
+                format!("`{}` has {stack} matrices", t.name()),
+            ))
         }
         scale => Ok(scale),
     }
@@ -78,8 +120,12 @@ pub(super) fn is_activation(t: &Tensor<'_>, all: &Index<'_>) -> bool {
 /// What is known to be written under a number that is not ggml's.
 fn squatter(id: u32) -> &'static str {
     match id {
-        4 => "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number",
-        5 | 31..=33 | 37 | 38 => "the type was removed from ggml; models in it have to be quantized anew",
+        4 => {
+            "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number"
+        }
+        5 | 31..=33 | 37 | 38 => {
+            "the type was removed from ggml; models in it have to be quantized anew"
+        }
         36 => "the type was removed from ggml; BitNet's I2_S is written under this number",
         97..=99 | 133..=158 | 202..=399 => "a type of ik_llama.cpp",
         _ => "no type of ggml has this number",
@@ -103,22 +149,43 @@ struct Weight<'m> {
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = self.block_bytes as f64 * 8.0 / self.block as f64;
-        Grid { rows: self.rows, cols: self.cols, row_align: 1, col_align: self.block, load_bits, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: 1,
+            col_align: self.block,
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let bytes = |values: usize| values / self.block * self.block_bytes;
         let cols = bytes(tile.cols.start)..bytes(tile.cols.end);
-        read(&self.codes, bytes(self.cols), tile.rows.clone(), cols, &mut buffers.bytes)?;
+        read(
+            &self.codes,
+            bytes(self.cols),
+            tile.rows.clone(),
+            cols,
+            &mut buffers.bytes,
+        )?;
         buffers.scales.clear();
         if let Some((floats, n)) = &self.scales {
-            let scales = tile.rows.start / self.rows_per_scale..tile.rows.end.div_ceil(self.rows_per_scale);
+            let scales =
+                tile.rows.start / self.rows_per_scale..tile.rows.end.div_ceil(self.rows_per_scale);
             floats.extend(*n, 0..1, scales, &mut buffers.staging, &mut buffers.scales)?;
         }
         Ok(())
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, mut out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        mut out: Out<'_>,
+    ) {
         let (width, first_scale) = (tile.cols.len(), tile.rows.start / self.rows_per_scale);
         let row_bytes = width / self.block * self.block_bytes;
         let mut row = rows.start;
@@ -126,7 +193,10 @@ impl Decode for Weight<'_> {
             // Rows that share a scale, or all of them.
             let end = ((row / self.rows_per_scale + 1) * self.rows_per_scale).min(rows.end);
             let bytes = (row - tile.rows.start) * row_bytes..(end - tile.rows.start) * row_bytes;
-            let scale = buffers.scales.get(row / self.rows_per_scale - first_scale).copied();
+            let scale = buffers
+                .scales
+                .get(row / self.rows_per_scale - first_scale)
+                .copied();
             let (now, rest) = out.split_at((end - row) * width);
             (self.decode)(&buffers.bytes[bytes], scale, level, now);
             (row, out) = (end, rest);

@@ -10,7 +10,10 @@ use std::ops::Range;
 
 use super::gptq_words::{FORMAT, Packing, bits_and_inputs, packing, word_bits};
 use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
-use super::{Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{
+    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
+    TensorRole, Tile,
+};
 use super::{load, read, refused, wrong};
 use crate::config::Module;
 use crate::element::Out;
@@ -28,7 +31,9 @@ impl Scheme for Gptq {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else { return Ok(None) };
+        let Some(packed) = Packed::find(t, all)? else {
+            return Ok(None);
+        };
         if packed.layout(all)? != Layout::Gptq {
             return Ok(None);
         }
@@ -41,13 +46,25 @@ impl Scheme for Gptq {
         let (bits, k) = bits_and_inputs(&packed, word_bits, g_idx.as_ref(), &module)?;
         let group_size = group_size(t, packed.groups, k, g_idx.is_some(), &module)?;
         if g_idx.is_none() && packed.groups > 1 && module.flag("desc_act") == Some(true) {
-            return Err(wrong(t, format!("the config says desc_act, and its `{}g_idx` is missing", packed.base)));
+            return Err(wrong(
+                t,
+                format!(
+                    "the config says desc_act, and its `{}g_idx` is missing",
+                    packed.base
+                ),
+            ));
         }
         let packing = packing(&packed, word_bits, bits, k, &module, all)?;
         let zeros = zeros(&packed, packing, &module)?;
-        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, packed.scales)];
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, packed.scales),
+        ];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
-        parts.extend(all.at(packed.base, "g_idx").map(|g| (TensorRole::GroupIndex, g)));
+        parts.extend(
+            all.at(packed.base, "g_idx")
+                .map(|g| (TensorRole::GroupIndex, g)),
+        );
         let decoder = Box::new(Weight {
             qweight: t.part(),
             scales: Floats::ieee(&packed.scales)?,
@@ -60,7 +77,13 @@ impl Scheme for Gptq {
             groups: packed.groups,
             group_size,
         });
-        Ok(Some(Group::new(packed.weight(), vec![packed.n, k], QuantScheme::Gptq, parts, decoder)))
+        Ok(Some(Group::new(
+            packed.weight(),
+            vec![packed.n, k],
+            QuantScheme::Gptq,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -80,15 +103,29 @@ fn zeros<'m>(packed: &Packed<'m>, packing: Packing, module: &Module<'_>) -> Resu
     let Some(qzeros) = packed.qzeros else {
         return match symmetric {
             Some(true) => Ok(Zeros::Symmetric),
-            _ => Err(wrong(t, format!("its `{}qzeros` is missing, and no config says `sym: true`", packed.base))),
+            _ => Err(wrong(
+                t,
+                format!(
+                    "its `{}qzeros` is missing, and no config says `sym: true`",
+                    packed.base
+                ),
+            )),
         };
     };
     let part = qzeros.part();
     let version_1 = match format {
         Some(("gptq_v2" | "gptq_p" | "auto_round:gptqmodel" | "auto_round", _)) => false,
         // What is in planes is version 2 whatever it is called. Of Marlin these are the words before repacking.
-        Some(("gptq" | "marlin" | "auto_round:auto_gptq" | "auto_round:gptq", _)) | None => !packing.planes,
-        Some((other, place)) => return Err(refused(t, "GPTQ", format!("{place} says its format is `{other}`"))),
+        Some(("gptq" | "marlin" | "auto_round:auto_gptq" | "auto_round:gptq", _)) | None => {
+            !packing.planes
+        }
+        Some((other, place)) => {
+            return Err(refused(
+                t,
+                "GPTQ",
+                format!("{place} says its format is `{other}`"),
+            ));
+        }
     };
     // The middle of the range, stored as it is: nonsense in version 1, where it would read as one more.
     let suspect = version_1 && (symmetric == Some(true) || format.is_none() && symmetric.is_none());
@@ -98,7 +135,10 @@ fn zeros<'m>(packed: &Packed<'m>, packing: Packing, module: &Module<'_>) -> Resu
             Some(true) => Ok(Zeros::Symmetric),
             _ => {
                 let what = "every zero point is stored as the middle of the range: symmetric in version 2, nonsense in version 1";
-                Err(wrong(&qzeros, format!("{what}; `checkpoint_format` in a quantize_config.json would tell")))
+                Err(wrong(
+                    &qzeros,
+                    format!("{what}; `checkpoint_format` in a quantize_config.json would tell"),
+                ))
             }
         };
     }
@@ -111,10 +151,20 @@ fn is_middle(qzeros: &Part<'_>, packed: &Packed<'_>, packing: Packing) -> Result
     let (stride, n) = (packing.bytes(&(0..packed.n)).end, packed.n.min(1024));
     let (mut staging, mut words, mut middle) = (Vec::new(), Vec::new(), true);
     let groups: Vec<usize> = (0..packed.groups.min(4)).collect();
-    for_each_zeros(qzeros, stride, &groups, packing.bytes(&(0..n)), &mut staging, &mut words, |_, words| {
-        let mut stored = (0..n.div_ceil(CHUNK)).flat_map(|i| packing.unpack(words, i)).take(n);
-        middle &= stored.all(|code| code == 1 << (packing.bits - 1));
-    })?;
+    for_each_zeros(
+        qzeros,
+        stride,
+        &groups,
+        packing.bytes(&(0..n)),
+        &mut staging,
+        &mut words,
+        |_, words| {
+            let mut stored = (0..n.div_ceil(CHUNK))
+                .flat_map(|i| packing.unpack(words, i))
+                .take(n);
+            middle &= stored.all(|code| code == 1 << (packing.bits - 1));
+        },
+    )?;
     Ok(middle)
 }
 
@@ -142,17 +192,37 @@ struct Weight<'m> {
 impl Weight<'_> {
     /// The groups that columns `cols` use. Where they are not the even ones, `index` has for each column the
     /// place of its group among them.
-    fn load_groups(&self, cols: &Range<usize>, index: &mut Vec<u32>, staging: &mut Vec<u8>) -> Result<Vec<usize>> {
+    fn load_groups(
+        &self,
+        cols: &Range<usize>,
+        index: &mut Vec<u32>,
+        staging: &mut Vec<u8>,
+    ) -> Result<Vec<usize>> {
         index.clear();
         let even = cols.start / self.group_size..cols.end.div_ceil(self.group_size);
-        let Some(g_idx) = &self.g_idx else { return Ok(even.collect()) };
-        read(g_idx, self.k * 4, 0..1, cols.start * 4..cols.end * 4, staging)?;
+        let Some(g_idx) = &self.g_idx else {
+            return Ok(even.collect());
+        };
+        read(
+            g_idx,
+            self.k * 4,
+            0..1,
+            cols.start * 4..cols.end * 4,
+            staging,
+        )?;
         index.extend(staging.as_chunks().0.iter().map(|&g| u32::from_le_bytes(g)));
         if let Some(&group) = index.iter().find(|&&g| g as usize >= self.groups) {
             let (name, groups) = (g_idx.name, self.groups);
-            return Err(AnamnesisError::parse(format!("tensor `{name}`: group {} of {groups}", group as i32)));
+            return Err(AnamnesisError::parse(format!(
+                "tensor `{name}`: group {} of {groups}",
+                group as i32
+            )));
         }
-        if cols.clone().zip(index.iter()).all(|(k, &g)| k / self.group_size == g as usize) {
+        if cols
+            .clone()
+            .zip(index.iter())
+            .all(|(k, &g)| k / self.group_size == g as usize)
+        {
             index.clear();
             return Ok(even.collect());
         }
@@ -166,27 +236,44 @@ impl Weight<'_> {
     }
 
     fn load_zeros(&self, groups: &[usize], tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers { zeros, staging, zero_words, .. } = buffers;
-        let Packing { bits, word_bits, .. } = self.packing;
+        let Buffers {
+            zeros,
+            staging,
+            zero_words,
+            ..
+        } = buffers;
+        let Packing {
+            bits, word_bits, ..
+        } = self.packing;
         let (count, middle) = (groups.len(), (1u32 << (bits - 1)) as f32);
         zeros.clear();
         zeros.resize(count * tile.rows.len(), middle);
-        let Zeros::Packed { part, version_1 } = self.zeros else { return Ok(()) };
+        let Zeros::Packed { part, version_1 } = self.zeros else {
+            return Ok(());
+        };
         let stride = self.packing.bytes(&(0..self.n)).end;
         // What is added to each by itself.
         let one = u32::from(version_1 && self.packing.straddles());
         let mask = (1 << bits) - 1;
-        for_each_zeros(&part, stride, groups, self.packing.bytes(&tile.rows), staging, zero_words, |g, words| {
-            if version_1 {
-                restore_zeros(words, bits, word_bits);
-            }
-            for (i, rows) in zeros.chunks_mut(CHUNK * count).enumerate() {
-                let codes = self.packing.unpack(words, i);
-                for (row, code) in rows.chunks_exact_mut(count).zip(codes) {
-                    row[g] = ((code + one) & mask) as f32;
+        for_each_zeros(
+            &part,
+            stride,
+            groups,
+            self.packing.bytes(&tile.rows),
+            staging,
+            zero_words,
+            |g, words| {
+                if version_1 {
+                    restore_zeros(words, bits, word_bits);
                 }
-            }
-        })
+                for (i, rows) in zeros.chunks_mut(CHUNK * count).enumerate() {
+                    let codes = self.packing.unpack(words, i);
+                    for (row, code) in rows.chunks_exact_mut(count).zip(codes) {
+                        row[g] = ((code + one) & mask) as f32;
+                    }
+                }
+            },
+        )
     }
 
     /// Whether columns lie in groups in their order.
@@ -201,11 +288,16 @@ impl Weight<'_> {
         if !self.symmetric || matches!(self.zeros, Zeros::Symmetric) {
             return Ok(self.symmetric);
         }
-        let (groups, middle): (Vec<usize>, f32) =
-            ((0..self.groups).collect(), (1u32 << (self.packing.bits - 1)) as f32);
+        let (groups, middle): (Vec<usize>, f32) = (
+            (0..self.groups).collect(),
+            (1u32 << (self.packing.bits - 1)) as f32,
+        );
         let mut buffers = Buffers::default();
         for first in (0..self.n).step_by(STRIP) {
-            let tile = Tile { rows: first..(first + STRIP).min(self.n), cols: 0..self.k };
+            let tile = Tile {
+                rows: first..(first + STRIP).min(self.n),
+                cols: 0..self.k,
+            };
             self.load_zeros(&groups, &tile, &mut buffers)?;
             if buffers.zeros.iter().any(|&zero| zero != middle) {
                 return Ok(false);
@@ -226,7 +318,10 @@ impl Weight<'_> {
         let words_per_row = buffers.words.len() / tile.rows.len();
         let groups = buffers.scales.len() / tile.rows.len();
         let columns = if buffers.index.is_empty() {
-            Columns::Even { size: self.group_size, start: tile.cols.start % self.group_size }
+            Columns::Even {
+                size: self.group_size,
+                start: tile.cols.start % self.group_size,
+            }
         } else {
             Columns::Indexed(&buffers.index)
         };
@@ -247,27 +342,81 @@ impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         // A tile of some of the columns can still name any group, so each of its columns may bring one.
         let scattered = self.g_idx.is_some() && self.k > INDEXED_COLS;
-        let groups = if scattered { 1.0 } else { self.groups as f64 / self.k as f64 };
+        let groups = if scattered {
+            1.0
+        } else {
+            self.groups as f64 / self.k as f64
+        };
         let load_bits = self.packing.bits as f64 + 64.0 * groups;
-        Grid { rows: self.n, cols: self.k, row_align: CHUNK, col_align: CHUNK, load_bits, transposed: true }
+        Grid {
+            rows: self.n,
+            cols: self.k,
+            row_align: CHUNK,
+            col_align: CHUNK,
+            load_bits,
+            transposed: true,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Packing { bits, word_bits, .. } = self.packing;
+        let Packing {
+            bits, word_bits, ..
+        } = self.packing;
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
         let (part, n, rows) = (&self.qweight, self.n, tile.rows.clone());
         match word_bits {
-            8 => load::read_transposed::<1>(part, n, words, rows, &mut buffers.staging, &mut buffers.words)?,
-            16 => load::read_transposed::<2>(part, n, words, rows, &mut buffers.staging, &mut buffers.words)?,
-            _ => load::read_transposed::<4>(part, n, words, rows, &mut buffers.staging, &mut buffers.words)?,
+            8 => load::read_transposed::<1>(
+                part,
+                n,
+                words,
+                rows,
+                &mut buffers.staging,
+                &mut buffers.words,
+            )?,
+            16 => load::read_transposed::<2>(
+                part,
+                n,
+                words,
+                rows,
+                &mut buffers.staging,
+                &mut buffers.words,
+            )?,
+            _ => load::read_transposed::<4>(
+                part,
+                n,
+                words,
+                rows,
+                &mut buffers.staging,
+                &mut buffers.words,
+            )?,
         }
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;
-        let Buffers { staging, row, scales, .. } = buffers;
-        load_scales(&self.scales, self.n, &groups, tile.rows.clone(), staging, row, scales)?;
+        let Buffers {
+            staging,
+            row,
+            scales,
+            ..
+        } = buffers;
+        load_scales(
+            &self.scales,
+            self.n,
+            &groups,
+            tile.rows.clone(),
+            staging,
+            row,
+            scales,
+        )?;
         self.load_zeros(&groups, tile, buffers)
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         macro_rules! run {
             ($bits:literal, $planes:literal) => {
                 self.run::<$bits, $planes>(tile, rows, buffers, level, out)
@@ -289,19 +438,32 @@ impl Decode for Weight<'_> {
     }
 
     fn family(&self) -> Option<Family> {
-        let symmetric = self.is_in_order().ok().filter(|in_order| *in_order).and_then(|_| self.is_symmetric().ok())?;
-        Family::int(self.packing.bits, self.group_size, self.k, self.scales.dtype(), symmetric)
+        let symmetric = self
+            .is_in_order()
+            .ok()
+            .filter(|in_order| *in_order)
+            .and_then(|_| self.is_symmetric().ok())?;
+        Family::int(
+            self.packing.bits,
+            self.group_size,
+            self.k,
+            self.scales.dtype(),
+            symmetric,
+        )
     }
 
     fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
         let words_per_row = buffers.words.len() / tile.rows.len().max(1);
         out.codes.clear();
         for words in buffers.words.chunks_exact(words_per_row.max(1)) {
-            let codes = (0..tile.cols.len().div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
-            out.codes.extend(codes.take(tile.cols.len()).map(|code| code as u8));
+            let codes =
+                (0..tile.cols.len().div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
+            out.codes
+                .extend(codes.take(tile.cols.len()).map(|code| code as u8));
         }
         out.scales.clone_from(&buffers.scales);
         out.zeros.clear();
-        out.zeros.extend(buffers.zeros.iter().map(|&zero| zero as u8));
+        out.zeros
+            .extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

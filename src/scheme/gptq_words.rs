@@ -21,7 +21,8 @@ pub(super) struct Packing {
 impl Packing {
     /// Bytes that hold codes `codes`, which begin with a whole chunk.
     pub(super) fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
-        codes.start * self.bits / 8..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
+        codes.start * self.bits / 8
+            ..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
     }
 
     /// Whether a field can lie in two words.
@@ -70,7 +71,10 @@ pub(super) fn bits_and_inputs(
     let rows = packed.words[0];
     let inputs = |bits: usize| match g_idx {
         Some(g) => (words_of(g.elements(), bits, word_bits) == Some(rows)).then(|| g.elements()),
-        None => rows.checked_mul(word_bits).filter(|all| all.is_multiple_of(bits)).map(|all| all / bits),
+        None => rows
+            .checked_mul(word_bits)
+            .filter(|all| all.is_multiple_of(bits))
+            .map(|all| all / bits),
     };
     let zeros_fit = |bits: usize| {
         let shape = packed.qzeros.as_ref().map(Tensor::shape);
@@ -82,18 +86,32 @@ pub(super) fn bits_and_inputs(
     }
     // Narrow words hold whole codes only.
     let widths = (2..=8usize).filter(|&bits| word_bits == 32 || word_bits.is_multiple_of(bits));
-    let fitting: Vec<(usize, usize)> =
-        widths.filter(|&bits| zeros_fit(bits)).filter_map(|bits| Some((bits, inputs(bits)?))).collect();
+    let fitting: Vec<(usize, usize)> = widths
+        .filter(|&bits| zeros_fit(bits))
+        .filter_map(|bits| Some((bits, inputs(bits)?)))
+        .collect();
     // Rules that are not understood may outrank the general figure; then only the shapes speak, if they can.
     let configured = module.int(&["bits"]).filter(|_| !module.uncertain);
     let proved = packed.qzeros.is_some() || g_idx.is_some();
     match (configured, fitting.as_slice()) {
         (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
             Some(found) => Ok(*found),
-            None => Err(wrong(t, format!("{place} says {bits} bits; {}", packed.shapes(g_idx, fitting)))),
+            None => Err(wrong(
+                t,
+                format!(
+                    "{place} says {bits} bits; {}",
+                    packed.shapes(g_idx, fitting)
+                ),
+            )),
         },
         (None, [only]) if proved => Ok(*only),
-        (None, fitting) => Err(wrong(t, format!("{}, and no config tells the bits", packed.shapes(g_idx, fitting)))),
+        (None, fitting) => Err(wrong(
+            t,
+            format!(
+                "{}, and no config tells the bits",
+                packed.shapes(g_idx, fitting)
+            ),
+        )),
     }
 }
 
@@ -125,15 +143,23 @@ pub(super) fn packing(
         _ if auto_round => false,
         _ if all.config.method().as_deref() == Some("gptq") || format.is_some() => true,
         _ => {
-            let what = format!("{bits} bits can be planes (gptqmodel) or a stream (AutoRound), and no config tells");
+            let what = format!(
+                "{bits} bits can be planes (gptqmodel) or a stream (AutoRound), and no config tells"
+            );
             return Err(wrong(t, what));
         }
     };
     if planes && !(word_bits == 32 && k.is_multiple_of(CHUNK) && packed.n.is_multiple_of(CHUNK)) {
         return Err(wrong(
             t,
-            format!("planes of {bits} bits hold 32 codes of inputs and of outputs, in words of 32 bits"),
+            format!(
+                "planes of {bits} bits hold 32 codes of inputs and of outputs, in words of 32 bits"
+            ),
         ));
     }
-    Ok(Packing { bits, word_bits, planes })
+    Ok(Packing {
+        bits,
+        word_bits,
+        planes,
+    })
 }

@@ -8,7 +8,9 @@ use super::{Buffers, Decode, Family, Floats, Fp8Format, Grid, GroupCodes, Tile, 
 use crate::element::Out;
 use crate::model::Part;
 use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Quarters, Rows};
+use crate::remember::grouped::{
+    E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Quarters, Rows,
+};
 use crate::remember::packed::CHUNK;
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
@@ -109,11 +111,26 @@ impl<'m> Grouped<'m> {
     ) -> Self {
         let formula = Formula::Scale;
         let (offsets, own, in_own, columns, family) = (None, None, None, None, None);
-        Self { codes, bits, meaning, rows, cols, grid, scales, offsets, formula, own, in_own, columns, family }
+        Self {
+            codes,
+            bits,
+            meaning,
+            rows,
+            cols,
+            grid,
+            scales,
+            offsets,
+            formula,
+            own,
+            in_own,
+            columns,
+            family,
+        }
     }
 
     fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
-        let cols = tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
+        let cols =
+            tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
         (self.grid.rows(&tile.rows), cols)
     }
 
@@ -128,8 +145,10 @@ impl<'m> Grouped<'m> {
     ) {
         let row_bytes = buffers.bytes.len() / tile.rows.len().max(1);
         let (scale_rows, scale_cols) = self.scale_range(tile);
-        let round =
-            matches!((self.own, &out), (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_)));
+        let round = matches!(
+            (self.own, &out),
+            (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_))
+        );
         // Those of the own type lie behind those of F32.
         let half = |numbers: &'a [f32]| match (&self.in_own, numbers.split_at(numbers.len() / 2)) {
             (None, _) => numbers,
@@ -158,21 +177,44 @@ impl<'m> Grouped<'m> {
 impl Decode for Grouped<'_> {
     fn grid(&self) -> Grid {
         let numbers = if self.offsets.is_some() { 64.0 } else { 32.0 };
-        let numbers = if self.in_own.is_some() { 2.0 * numbers } else { numbers };
-        let per_group = self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
+        let numbers = if self.in_own.is_some() {
+            2.0 * numbers
+        } else {
+            numbers
+        };
+        let per_group =
+            self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
         // Codes that are brought into rows take a byte each.
-        let code_bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
+        let code_bits = if matches!(self.codes, Codes::Own(_)) {
+            8
+        } else {
+            self.bits
+        };
         let load_bits = code_bits as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
             Codes::Rows { .. } if self.bits == 8 => ((1, 1), false),
             Codes::Rows { .. } => ((1, CHUNK), false),
             Codes::Own(own) => (own.align(), own.transposed()),
         };
-        Grid { rows: self.rows, cols: self.cols, row_align, col_align, load_bits, transposed }
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align,
+            col_align,
+            load_bits,
+            transposed,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers { bytes, scales, zeros, staging, row, .. } = buffers;
+        let Buffers {
+            bytes,
+            scales,
+            zeros,
+            staging,
+            row,
+            ..
+        } = buffers;
         match &self.codes {
             Codes::Rows { part, row_bytes } => {
                 let cols = tile.cols.start * self.bits / 8..(tile.cols.end * self.bits).div_ceil(8);
@@ -182,7 +224,8 @@ impl Decode for Grouped<'_> {
         }
         let (rows, cols) = self.scale_range(tile);
         scales.clear();
-        self.scales.extend(rows.clone(), cols.clone(), staging, scales)?;
+        self.scales
+            .extend(rows.clone(), cols.clone(), staging, scales)?;
         zeros.clear();
         if let Some(offsets) = &self.offsets {
             offsets.extend(rows.clone(), cols.clone(), staging, zeros)?;
@@ -198,13 +241,24 @@ impl Decode for Grouped<'_> {
         Ok(())
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         macro_rules! run {
             ($bits:literal, $number:expr) => {
                 self.run::<$bits, _>($number, tile, rows, buffers, level, out)
             };
         }
-        let bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
+        let bits = if matches!(self.codes, Codes::Own(_)) {
+            8
+        } else {
+            self.bits
+        };
         match (self.meaning, bits) {
             (Meaning::Int(int), 1) => run!(1, int),
             (Meaning::Int(int), 2) => run!(2, int),
@@ -232,16 +286,29 @@ impl Decode for Grouped<'_> {
     }
 
     fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        let bits = if matches!(self.codes, Codes::Own(_)) { 8 } else { self.bits };
-        out.unpack(&buffers.bytes, buffers.bytes.len() / tile.rows.len().max(1), tile.cols.len(), bits);
+        let bits = if matches!(self.codes, Codes::Own(_)) {
+            8
+        } else {
+            self.bits
+        };
+        out.unpack(
+            &buffers.bytes,
+            buffers.bytes.len() / tile.rows.len().max(1),
+            tile.cols.len(),
+            bits,
+        );
         match self.meaning {
-            Meaning::E2M1(E2M1 { factor, .. }) => out.take_exponents(&buffers.scales, factor == 2.0),
+            Meaning::E2M1(E2M1 { factor, .. }) => {
+                out.take_exponents(&buffers.scales, factor == 2.0)
+            }
             _ => {
                 let middle = (1u32 << (self.bits - 1)) as f32;
                 out.scales.clone_from(&buffers.scales);
                 out.zeros.clear();
                 match self.offsets {
-                    Some(_) => out.zeros.extend(buffers.zeros.iter().map(|zero| (zero + middle) as u8)),
+                    Some(_) => out
+                        .zeros
+                        .extend(buffers.zeros.iter().map(|zero| (zero + middle) as u8)),
                     None => out.zeros.resize(buffers.scales.len(), middle as u8),
                 }
             }

@@ -28,9 +28,15 @@ impl Scheme for Hqq {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(base) = base_of(t.name(), "W_q") else { return Ok(None) };
+        let Some(base) = base_of(t.name(), "W_q") else {
+            return Ok(None);
+        };
         if all.at(base, "scale2").is_some() {
-            return Err(refused(t, "SINQ", "recognised, not decoded by this version"));
+            return Err(refused(
+                t,
+                "SINQ",
+                "recognised, not decoded by this version",
+            ));
         }
         let mut meta = Meta::of_weight(t, base, all);
         let weight = Weight::new(t, &mut meta)?;
@@ -38,24 +44,49 @@ impl Scheme for Hqq {
         let codes = super::compressed_tensors::int_name(weight.runs.bits);
         let own = meta.compute_dtype()?;
         let quantized = meta.flag("quant_scale")? || meta.flag("quant_zero")?;
-        let numbers = [weight.numbers(&mut meta, "scale", None)?, weight.numbers(&mut meta, "zero", None)?];
+        let numbers = [
+            weight.numbers(&mut meta, "scale", None)?,
+            weight.numbers(&mut meta, "zero", None)?,
+        ];
         let in_own = match own.filter(|_| quantized) {
-            Some(_) => Some([weight.numbers(&mut meta, "scale", own)?, weight.numbers(&mut meta, "zero", own)?]),
+            Some(_) => Some([
+                weight.numbers(&mut meta, "scale", own)?,
+                weight.numbers(&mut meta, "zero", own)?,
+            ]),
             None => None,
         };
         let [scales, zeros] = numbers;
-        let Weight { shape, runs, rows, .. } = weight;
+        let Weight {
+            shape, runs, rows, ..
+        } = weight;
         let (cols, bits) = (runs.cols, runs.bits);
         let stored = Codes::Own(Box::new(runs));
-        let mut decoder = Grouped::scaled(stored, bits, Meaning::Int(Int::UNSIGNED), [rows, cols], grid, scales);
+        let mut decoder = Grouped::scaled(
+            stored,
+            bits,
+            Meaning::Int(Int::UNSIGNED),
+            [rows, cols],
+            grid,
+            scales,
+        );
         decoder.offsets = Some(zeros);
         decoder.formula = Formula::ShiftScale;
         decoder.own = own;
         decoder.in_own = in_own;
-        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales: granularity(&grid, cols) };
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes,
+            scales: granularity(&grid, cols),
+        };
         let parts = meta.into_parts(*t);
         let name = format!("{base}weight");
-        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
+        Ok(Some(Group::new(
+            name,
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -87,30 +118,68 @@ impl<'m> Weight<'m> {
     fn new(t: &Tensor<'m>, meta: &mut Meta<'_, 'm>) -> Result<Self> {
         let named = meta.text("packing")?.unwrap_or_default();
         if named.is_empty() {
-            return Err(refused(t, FAMILY, "nothing beside it says how it is packed"));
+            return Err(refused(
+                t,
+                FAMILY,
+                "nothing beside it says how it is packed",
+            ));
         }
         let Some((word, bits, first)) = packing(&named) else {
-            return Err(refused(t, FAMILY, format!("the packing {named} is not known")));
+            return Err(refused(
+                t,
+                FAMILY,
+                format!("the packing {named} is not known"),
+            ));
         };
         let shape = meta.shape()?;
         let (&[packed, _], Some(&inputs)) = (t.shape(), shape.last()) else {
             return Err(wrong(t, "packed codes have two dimensions"));
         };
-        let all = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)).unwrap_or(0);
+        let all = shape
+            .iter()
+            .try_fold(1usize, |n, &dim| n.checked_mul(dim))
+            .unwrap_or(0);
         let by_column = meta.is_axis_0()?;
         // Without groups a row is one, or a column.
-        let whole = if by_column { all / inputs.max(1) } else { inputs };
+        let whole = if by_column {
+            all / inputs.max(1)
+        } else {
+            inputs
+        };
         let group = meta.size("group_size")?.unwrap_or(whole);
         if group == 0 || all == 0 || !all.is_multiple_of(group) {
             return Err(wrong(t, format!("groups of {group} do not make {shape:?}")));
         }
-        let (rows, cols) = if by_column { (group, all / group) } else { (all / group, group) };
-        let runs = Runs { part: t.part(), rows: packed, cols, word, bits, first, upward: false };
+        let (rows, cols) = if by_column {
+            (group, all / group)
+        } else {
+            (all / group, group)
+        };
+        let runs = Runs {
+            part: t.part(),
+            rows: packed,
+            cols,
+            word,
+            bits,
+            first,
+            upward: false,
+        };
         let per_word = runs.in_word();
-        if rows.div_ceil(per_word) != packed || row_bytes(t, word, meta)? != cols.checked_mul(word) {
-            return Err(wrong(t, format!("it does not hold {rows} rows of {cols} codes, packed as {named}")));
+        if rows.div_ceil(per_word) != packed || row_bytes(t, word, meta)? != cols.checked_mul(word)
+        {
+            return Err(wrong(
+                t,
+                format!("it does not hold {rows} rows of {cols} codes, packed as {named}"),
+            ));
         }
-        let mut weight = Self { t: *t, shape, runs, rows, group, by_column };
+        let mut weight = Self {
+            t: *t,
+            shape,
+            runs,
+            rows,
+            group,
+            by_column,
+        };
         if !by_column && inputs.is_multiple_of(group) && weight.runs.widen(inputs) {
             weight.rows = all / inputs;
         }
@@ -120,24 +189,48 @@ impl<'m> Weight<'m> {
     fn grid(&self) -> ScaleGrid {
         let (rows, cols) = (self.rows, self.runs.cols);
         if self.by_column {
-            return ScaleGrid { matrix_rows: rows, block_rows: rows, block_cols: 1, rows_per_matrix: 1, cols };
+            return ScaleGrid {
+                matrix_rows: rows,
+                block_rows: rows,
+                block_cols: 1,
+                rows_per_matrix: 1,
+                cols,
+            };
         }
         row_groups(cols, self.group)
     }
 
     /// Scales or zeros; those that are quantized themselves as the library has them in type `own`.
-    fn numbers(&self, meta: &mut Meta<'_, 'm>, what: &str, own: Option<TargetDtype>) -> Result<Box<dyn Numbers + 'm>> {
+    fn numbers(
+        &self,
+        meta: &mut Meta<'_, 'm>,
+        what: &str,
+        own: Option<TargetDtype>,
+    ) -> Result<Box<dyn Numbers + 'm>> {
         let grid = self.grid();
-        let groups = if self.by_column { grid.cols } else { self.rows * grid.cols };
+        let groups = if self.by_column {
+            grid.cols
+        } else {
+            self.rows * grid.cols
+        };
         if meta.flag(&format!("quant_{what}"))? {
-            return Ok(Box::new(Requantized::new(meta, what, groups, grid.cols, own)?));
+            return Ok(Box::new(Requantized::new(
+                meta, what, groups, grid.cols, own,
+            )?));
         }
         let t = meta.tensor(what)?;
         if t.elements() != groups {
-            let what = format!("its `{}` {:?} is not one for each of {groups} groups", t.name(), t.shape());
+            let what = format!(
+                "its `{}` {:?} is not one for each of {groups} groups",
+                t.name(),
+                t.shape()
+            );
             return Err(wrong(&self.t, what));
         }
-        Ok(Box::new(Matrix { floats: Floats::ieee(&t)?, cols: grid.cols }))
+        Ok(Box::new(Matrix {
+            floats: Floats::ieee(&t)?,
+            cols: grid.cols,
+        }))
     }
 }
 
@@ -146,7 +239,13 @@ fn row_bytes(t: &Tensor<'_>, word: usize, meta: &mut Meta<'_, '_>) -> Result<Opt
     let size = match t.dtype() {
         Dtype::U8 if word == 1 => 1,
         Dtype::I32 if word == 4 => 4,
-        dtype if meta.flag("view_as_float")? && dtype.is_floating_point() && t.part().is_verbatim() => dtype.bits() / 8,
+        dtype
+            if meta.flag("view_as_float")?
+                && dtype.is_floating_point()
+                && t.part().is_verbatim() =>
+        {
+            dtype.bits() / 8
+        }
         _ => return Err(wrong(t, "its dtype is not that of packed codes")),
     };
     Ok(t.shape().last().and_then(|&n| n.checked_mul(size)))

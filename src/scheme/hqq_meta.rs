@@ -45,7 +45,12 @@ pub(super) struct Meta<'a, 'm> {
 impl<'a, 'm> Meta<'a, 'm> {
     /// Of the codes `t`, `X.W_q`, where `base` is `X.`.
     pub(super) fn of_weight(t: &Tensor<'m>, base: &str, all: &'a Index<'m>) -> Self {
-        let mut meta = Self { t: *t, base: base.to_owned(), all, used: Vec::new() };
+        let mut meta = Self {
+            t: *t,
+            base: base.to_owned(),
+            all,
+            used: Vec::new(),
+        };
         let idle = IDLE.iter().filter_map(|name| all.at(base, name));
         meta.used.extend(idle.map(|t| (TensorRole::QuantState, t)));
         let old = format!("{base}meta.");
@@ -68,7 +73,9 @@ impl<'a, 'm> Meta<'a, 'm> {
         if let Some(text) = self.all.facts.get(&format!("{}{key}", self.base)) {
             return Ok(Some(text.clone()));
         }
-        let Some(t) = self.all.at(&self.base, key) else { return Ok(None) };
+        let Some(t) = self.all.at(&self.base, key) else {
+            return Ok(None);
+        };
         self.used.push((TensorRole::QuantState, t));
         if t.elements() > MAX_TEXT || t.elements() == 0 {
             return Err(wrong(&t, "it describes a weight, and is no small value"));
@@ -79,8 +86,15 @@ impl<'a, 'm> Meta<'a, 'm> {
             (Dtype::U8 | Dtype::Bool, &[byte]) if t.shape().is_empty() => byte.to_string(),
             (Dtype::U8, text) => String::from_utf8_lossy(text).into_owned(),
             (Dtype::I32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
-            (Dtype::I64, _) if t.elements() == 1 => i64::from_le_bytes(bytes.as_chunks().0[0]).to_string(),
-            _ => return Err(wrong(&t, "it describes a weight, and is no value that is understood")),
+            (Dtype::I64, _) if t.elements() == 1 => {
+                i64::from_le_bytes(bytes.as_chunks().0[0]).to_string()
+            }
+            _ => {
+                return Err(wrong(
+                    &t,
+                    "it describes a weight, and is no value that is understood",
+                ));
+            }
         };
         Ok(Some(text))
     }
@@ -97,7 +111,9 @@ impl<'a, 'm> Meta<'a, 'm> {
 
     /// A positive number, if there is one.
     pub(super) fn size(&mut self, key: &str) -> Result<Option<usize>> {
-        let Some(text) = self.text(key)? else { return Ok(None) };
+        let Some(text) = self.text(key)? else {
+            return Ok(None);
+        };
         let size = text.parse().ok().filter(|&size: &usize| size > 0);
         size.map(Some).ok_or_else(|| self.senseless(key, &text))
     }
@@ -137,14 +153,24 @@ impl<'a, 'm> Meta<'a, 'm> {
             Some("torch.float16") => Ok(Some(TargetDtype::F16)),
             Some("torch.float32") => Ok(None),
             Some(text) => Err(self.senseless("compute_dtype", text)),
-            None => Ok(self.all.at(&self.base, "scale").and_then(|t| TargetDtype::of(t.dtype()))),
+            None => Ok(self
+                .all
+                .at(&self.base, "scale")
+                .and_then(|t| TargetDtype::of(t.dtype()))),
         }
     }
 
     /// A tensor of the weight.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor<'m>> {
         let t = self.all.need(&self.t, &self.base, name)?;
-        self.used.push((if name == "zero" { TensorRole::ZeroPoint } else { TensorRole::Scale }, t));
+        self.used.push((
+            if name == "zero" {
+                TensorRole::ZeroPoint
+            } else {
+                TensorRole::Scale
+            },
+            t,
+        ));
         Ok(t)
     }
 
@@ -192,7 +218,11 @@ impl<'m> Requantized<'m> {
         meta.within(&format!("meta_{what}"), |meta| {
             let packing = meta.need("packing")?;
             if packing != "8bit_u8" || codes.dtype() != Dtype::U8 {
-                return Err(refused(&codes, FAMILY, format!("numbers that are packed as {packing} are not decoded")));
+                return Err(refused(
+                    &codes,
+                    FAMILY,
+                    format!("numbers that are packed as {packing} are not decoded"),
+                ));
             }
             let (scale, zero) = (meta.tensor("scale")?, meta.tensor("zero")?);
             let group = meta.size("group_size")?;
@@ -205,13 +235,28 @@ impl<'m> Requantized<'m> {
                         Groups::Runs(group)
                     }
                 }
-                _ => return Err(wrong(&scale, format!("it does not fit the groups of `{}`", codes.name()))),
+                _ => {
+                    return Err(wrong(
+                        &scale,
+                        format!("it does not fit the groups of `{}`", codes.name()),
+                    ));
+                }
             };
             if codes.elements() != count || zero.elements() != scale.elements() {
-                return Err(wrong(&codes, format!("it does not hold {count} numbers, or has other scales than zeros")));
+                return Err(wrong(
+                    &codes,
+                    format!("it does not hold {count} numbers, or has other scales than zeros"),
+                ));
             }
             let (scale, zero) = (Floats::ieee(&scale)?, Floats::ieee(&zero)?);
-            Ok(Self { codes: codes.part(), scale, zero, groups, cols, round })
+            Ok(Self {
+                codes: codes.part(),
+                scale,
+                zero,
+                groups,
+                cols,
+                round,
+            })
         })
     }
 
@@ -224,8 +269,10 @@ impl<'m> Requantized<'m> {
         };
         let used = group(range.start)..group(range.end - 1) + 1;
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());
-        self.scale.extend(used.end, 0..1, used.clone(), staging, &mut scales)?;
-        self.zero.extend(used.end, 0..1, used.clone(), staging, &mut zeros)?;
+        self.scale
+            .extend(used.end, 0..1, used.clone(), staging, &mut scales)?;
+        self.zero
+            .extend(used.end, 0..1, used.clone(), staging, &mut zeros)?;
         read(&self.codes, range.end, 0..1, range.clone(), staging)?;
         let round = |x: f32| match self.round {
             Some(TargetDtype::BF16) => Element::to_f32(<half::bf16 as Element>::from_f32(x)),
@@ -241,12 +288,26 @@ impl<'m> Requantized<'m> {
 }
 
 impl Numbers for Requantized<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         // Whole rows follow each other.
         let whole = cols.len() == self.cols;
-        let lines = if whole { rows.start..rows.start + usize::from(!rows.is_empty()) } else { rows.clone() };
+        let lines = if whole {
+            rows.start..rows.start + usize::from(!rows.is_empty())
+        } else {
+            rows.clone()
+        };
         for row in lines {
-            let n = if whole { rows.len() * self.cols } else { cols.len() };
+            let n = if whole {
+                rows.len() * self.cols
+            } else {
+                cols.len()
+            };
             let mut at = row * self.cols + cols.start;
             let end = at + n;
             while at < end {

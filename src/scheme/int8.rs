@@ -23,34 +23,53 @@ impl Scheme for Int8 {
         if t.dtype() != Dtype::I8 {
             return Ok(None);
         }
-        let scale = all.at(t.name(), "_scale").filter(|scale| scale.dtype().is_floating_point());
+        let scale = all
+            .at(t.name(), "_scale")
+            .filter(|scale| scale.dtype().is_floating_point());
         let Some(scale) = scale else { return Ok(None) };
         let grid = fit(t, t.shape(), &scale, all)?;
         let (rows, cols) = rows_and_cols(t.shape());
         let module = all.config.at(module_of(t.name()));
         let is_grouped = grid.block_rows == 1 && grid.block_cols < cols;
-        if let Some((size, place)) = module.int(&["group_size"]).filter(|(n, _)| is_grouped && *n > 0)
+        if let Some((size, place)) = module
+            .int(&["group_size"])
+            .filter(|(n, _)| is_grouped && *n > 0)
             && usize::try_from(size) != Ok(grid.block_cols)
         {
             return Err(wrong(
                 t,
-                format!("{place} says groups of {size}, and the shapes groups of {}", grid.block_cols),
+                format!(
+                    "{place} says groups of {size}, and the shapes groups of {}",
+                    grid.block_cols
+                ),
             ));
         }
-        let codes = Codes::Rows { part: t.part(), row_bytes: cols };
-        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
+        let codes = Codes::Rows {
+            part: t.part(),
+            row_bytes: cols,
+        };
+        let scales = Box::new(Matrix {
+            floats: Floats::ieee(&scale)?,
+            cols: grid.cols,
+        });
         let meaning = Meaning::Int(Int::signed(8));
         let mut decoder = Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales);
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         if let Some(zero) = all.at(t.name(), "_zero_point") {
             if zero.elements() != scale.elements() || zero.dtype() != Dtype::I8 {
-                return Err(wrong(&zero, format!("it is no I8 for each scale of `{}`", t.name())));
+                return Err(wrong(
+                    &zero,
+                    format!("it is no I8 for each scale of `{}`", t.name()),
+                ));
             }
             decoder.offsets = Some(Box::new(Integers::new(&zero, grid.cols, 0.0)?));
             decoder.formula = Formula::ShiftScale;
             parts.push((TensorRole::ZeroPoint, zero));
         } else if module.flag("symmetric") == Some(false) {
-            let what = format!("the config says that it is asymmetric, and `{}_zero_point` is missing", t.name());
+            let what = format!(
+                "the config says that it is asymmetric, and `{}_zero_point` is missing",
+                t.name()
+            );
             return Err(wrong(t, what));
         }
         if let Some(scale) = pre_quant_scale(t, cols, all)? {
@@ -62,8 +81,18 @@ impl Scheme for Int8 {
             Some("quark") => "Quark",
             _ => "compressed-tensors",
         };
-        let scheme = QuantScheme::Grouped { family, codes: "INT8", scales: granularity(&grid, cols) };
+        let scheme = QuantScheme::Grouped {
+            family,
+            codes: "INT8",
+            scales: granularity(&grid, cols),
+        };
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
+        Ok(Some(Group::new(
+            name,
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }

@@ -167,7 +167,9 @@ impl QuantScheme {
     #[must_use]
     pub fn column(&self) -> String {
         match self {
-            Self::FineGrainedFp8 { format, rows, cols } => format!("FP8 {format}, scale per {rows}x{cols} block"),
+            Self::FineGrainedFp8 { format, rows, cols } => {
+                format!("FP8 {format}, scale per {rows}x{cols} block")
+            }
             Self::PerChannelFp8 { format } => format!("FP8 {format}, per-channel scale"),
             Self::PerTensorFp8 { format } => format!("FP8 {format}, per-tensor scale"),
             Self::CastFp8 { format } => format!("FP8 {format}, no scale"),
@@ -196,19 +198,31 @@ impl fmt::Display for QuantScheme {
             Self::FineGrainedFp8 { format, rows, cols } => {
                 write!(f, "Fine-grained FP8 ({format}), {rows}x{cols} blocks")
             }
-            Self::PerChannelFp8 { format } => write!(f, "Per-channel FP8 ({format}), one scale per row"),
+            Self::PerChannelFp8 { format } => {
+                write!(f, "Per-channel FP8 ({format}), one scale per row")
+            }
             Self::PerTensorFp8 { format } => write!(f, "Per-tensor FP8 ({format})"),
             Self::CastFp8 { format } => write!(f, "FP8 ({format}), plain cast without scales"),
             Self::Gptq => f.write_str("GPTQ"),
             Self::Awq => f.write_str("AWQ"),
             Self::Bnb4 => f.write_str("BitsAndBytes NF4/FP4 (4-bit, per-block absmax)"),
             Self::BnbInt8 => f.write_str("BitsAndBytes INT8 (LLM.int8(), per-row absmax)"),
-            Self::Nvfp4 { divides: false } => f.write_str("NVIDIA NVFP4 (ModelOpt), 16-value blocks"),
-            Self::Nvfp4 { divides: true } => f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks"),
+            Self::Nvfp4 { divides: false } => {
+                f.write_str("NVIDIA NVFP4 (ModelOpt), 16-value blocks")
+            }
+            Self::Nvfp4 { divides: true } => {
+                f.write_str("NVIDIA NVFP4 (compressed-tensors), 16-value blocks")
+            }
             Self::Qnat => f.write_str("QNAT NF4 (qlora-rs)"),
-            Self::Grouped { family, codes, scales } => write!(f, "{family} {codes}, {scales}"),
+            Self::Grouped {
+                family,
+                codes,
+                scales,
+            } => write!(f, "{family} {codes}, {scales}"),
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
-            Self::Ggml { dtype: dtype @ Dtype::UnknownGgml(_) } => write!(f, "GGUF {dtype}"),
+            Self::Ggml {
+                dtype: dtype @ Dtype::UnknownGgml(_),
+            } => write!(f, "GGUF {dtype}"),
             Self::Ggml { dtype } => write!(f, "GGUF {dtype}, {}-value blocks", dtype.block_size()),
             Self::Other(name) => f.write_str(name),
         }

@@ -55,22 +55,35 @@ impl<'m> Floats<'m> {
     /// Accepts F32, F16, BF16, F8_E8M0 and U8; the last two are exponents of two.
     pub(crate) fn new(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => {
-                Ok(Self { part: t.part(), dtype: t.dtype(), exponents: Exponents::Plain })
-            }
-            _ => Err(wrong(t, "scales are F32, F16, BF16, F8_E8M0 or U8 exponents")),
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
+                part: t.part(),
+                dtype: t.dtype(),
+                exponents: Exponents::Plain,
+            }),
+            _ => Err(wrong(
+                t,
+                "scales are F32, F16, BF16, F8_E8M0 or U8 exponents",
+            )),
         }
     }
 
     /// U8 exponents as half of the power of two.
     pub(crate) fn half_exponents(t: &Tensor<'m>) -> Self {
-        Self { part: t.part(), dtype: Dtype::U8, exponents: Exponents::Half }
+        Self {
+            part: t.part(),
+            dtype: Dtype::U8,
+            exponents: Exponents::Half,
+        }
     }
 
     /// Exponents, of which the smallest is zero and the largest infinity (comfy-kitchen `e8m0_to_f32`).
     pub(crate) fn flushed_exponents(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F8E8M0 | Dtype::U8 => Ok(Self { part: t.part(), dtype: Dtype::U8, exponents: Exponents::Flushed }),
+            Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
+                part: t.part(),
+                dtype: Dtype::U8,
+                exponents: Exponents::Flushed,
+            }),
             _ => Err(wrong(t, "scales of these blocks are F8_E8M0")),
         }
     }
@@ -78,7 +91,11 @@ impl<'m> Floats<'m> {
     /// E4M3, as the scales of small blocks are.
     pub(crate) fn fp8(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F8E4M3 | Dtype::U8 => Ok(Self { part: t.part(), dtype: Dtype::F8E4M3, exponents: Exponents::Plain }),
+            Dtype::F8E4M3 | Dtype::U8 => Ok(Self {
+                part: t.part(),
+                dtype: Dtype::F8E4M3,
+                exponents: Exponents::Plain,
+            }),
             _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
         }
     }
@@ -86,9 +103,11 @@ impl<'m> Floats<'m> {
     /// [`new`](Self::new) for scales that are ordinary floats.
     pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
-            Dtype::F32 | Dtype::F16 | Dtype::BF16 => {
-                Ok(Self { part: t.part(), dtype: t.dtype(), exponents: Exponents::Plain })
-            }
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self {
+                part: t.part(),
+                dtype: t.dtype(),
+                exponents: Exponents::Plain,
+            }),
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
         }
     }
@@ -108,15 +127,39 @@ impl<'m> Floats<'m> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let size = self.dtype.bits() / 8;
-        read(&self.part, stride * size, rows, cols.start * size..cols.end * size, staging)?;
+        read(
+            &self.part,
+            stride * size,
+            rows,
+            cols.start * size..cols.end * size,
+            staging,
+        )?;
         match self.dtype {
             Dtype::F32 => out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
-            Dtype::F16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_f16(u16::from_le_bytes(b)))),
-            Dtype::BF16 => out.extend(staging.as_chunks().0.iter().map(|&b| f32_from_bf16(u16::from_le_bytes(b)))),
+            Dtype::F16 => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f32_from_f16(u16::from_le_bytes(b))),
+            ),
+            Dtype::BF16 => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f32_from_bf16(u16::from_le_bytes(b))),
+            ),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
-            _ if self.exponents == Exponents::Half => out.extend(staging.iter().map(|&b| half_of_exponent(b))),
+            _ if self.exponents == Exponents::Half => {
+                out.extend(staging.iter().map(|&b| half_of_exponent(b)))
+            }
             _ if self.exponents == Exponents::Flushed => {
-                out.extend(staging.iter().map(|&b| if b == 0 { 0.0 } else { f32_from_exponent(b) }));
+                out.extend(
+                    staging
+                        .iter()
+                        .map(|&b| if b == 0 { 0.0 } else { f32_from_exponent(b) }),
+                );
             }
             Dtype::F8E8M0 => out.extend(staging.iter().map(|&b| f32_from_e8m0(b))),
             _ => out.extend(staging.iter().map(|&b| f32_from_exponent(b))),
@@ -159,12 +202,19 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     out.resize(words * cols.len(), 0);
     for first in (0..height).step_by(STRIP) {
         let strip = STRIP.min(height - first);
-        let at = |r: usize| ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * SIZE as u64;
-        let targets = lines.chunks_exact_mut(pitch).take(strip).map(|line| &mut line[..width]);
+        let at = |r: usize| {
+            ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * SIZE as u64
+        };
+        let targets = lines
+            .chunks_exact_mut(pitch)
+            .take(strip)
+            .map(|line| &mut line[..width]);
         if joined {
             let joint = &mut joint[..(strip - 1) * stride * SIZE + width];
             part.read_at(at(0), joint)?;
-            targets.zip(joint.chunks(stride * SIZE)).for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
+            targets
+                .zip(joint.chunks(stride * SIZE))
+                .for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
         } else {
             for (r, line) in targets.enumerate() {
                 part.read_at(at(r), line)?;
@@ -182,7 +232,13 @@ const SQUARE: usize = 8;
 /// Moves `STRIP` lines of words, `pitch` bytes apart, into rows `rows` of each column of `out`, which has `height` words
 /// of 32 bits.
 #[cfg(any(feature = "gptq", feature = "awq"))]
-fn transpose<const SIZE: usize>(lines: &[u8], pitch: usize, out: &mut [u32], height: usize, rows: Range<usize>) {
+fn transpose<const SIZE: usize>(
+    lines: &[u8],
+    pitch: usize,
+    out: &mut [u32],
+    height: usize,
+    rows: Range<usize>,
+) {
     let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
         let mut block = [[0u32; STRIP]; SQUARE];

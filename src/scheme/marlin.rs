@@ -15,7 +15,9 @@ use super::numbers::Numbers;
 use super::packed::group_size;
 #[cfg(feature = "awq")]
 use super::packed::{Layout, Packed};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+};
 use crate::config::Module;
 use crate::model::{Part, Tensor};
 use crate::remember::grouped::Int;
@@ -25,7 +27,11 @@ pub(super) struct Marlin;
 
 impl Scheme for Marlin {
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(if t.name().ends_with('B') { "GPTQ Marlin" } else { "AWQ Marlin" })
+        QuantScheme::Other(if t.name().ends_with('B') {
+            "GPTQ Marlin"
+        } else {
+            "AWQ Marlin"
+        })
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -46,19 +52,37 @@ impl Scheme for Marlin {
 }
 
 #[cfg(feature = "gptq")]
-fn gptq<'m>(t: &Tensor<'m>, base: &'m str, scales: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
+fn gptq<'m>(
+    t: &Tensor<'m>,
+    base: &'m str,
+    scales: &Tensor<'m>,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
     let module = all.config.at(base.trim_end_matches('.'));
-    if let Some((bits, place)) = module.int(&["bits"]).filter(|(bits, _)| *bits != 4 && !module.uncertain) {
-        return Err(wrong(t, format!("{place} says {bits} bits, and Marlin has 4")));
+    if let Some((bits, place)) = module
+        .int(&["bits"])
+        .filter(|(bits, _)| *bits != 4 && !module.uncertain)
+    {
+        return Err(wrong(
+            t,
+            format!("{place} says {bits} bits, and Marlin has 4"),
+        ));
     }
     let several = scales.shape().first().is_some_and(|&groups| groups > 1);
     if module.flag("sym") == Some(false) || module.flag("desc_act") == Some(true) && several {
-        return Err(wrong(t, "the config says what Marlin has not: `sym: false`, or desc_act with several groups"));
+        return Err(wrong(
+            t,
+            "the config says what Marlin has not: `sym: false`, or desc_act with several groups",
+        ));
     }
     let mut group = weight(t, scales, format!("{base}weight"), "GPTQ Marlin", &module)?;
     // Zeros for the locks of the kernel.
-    let workspace = all.at(base, "workspace").filter(|w| w.dtype() == Dtype::I32);
-    group.parts.extend(workspace.map(|w| (TensorRole::QuantState, w)));
+    let workspace = all
+        .at(base, "workspace")
+        .filter(|w| w.dtype() == Dtype::I32);
+    group
+        .parts
+        .extend(workspace.map(|w| (TensorRole::QuantState, w)));
     Ok(group)
 }
 
@@ -67,9 +91,18 @@ fn awq<'m>(packed: &Packed<'m>, all: &Index<'m>) -> Result<Group<'m>> {
     let module = all.config.at(packed.module());
     packed.check_awq(Layout::Marlin, &module, all)?;
     if module.flag("zero_point") == Some(true) {
-        return Err(wrong(&packed.qweight, "the config says `zero_point: true`, and Marlin has none"));
+        return Err(wrong(
+            &packed.qweight,
+            "the config says `zero_point: true`, and Marlin has none",
+        ));
     }
-    weight(&packed.qweight, &packed.scales, packed.weight(), "AWQ Marlin", &module)
+    weight(
+        &packed.qweight,
+        &packed.scales,
+        packed.weight(),
+        "AWQ Marlin",
+        &module,
+    )
 }
 
 fn weight<'m>(
@@ -79,21 +112,52 @@ fn weight<'m>(
     family: &'static str,
     module: &Module<'_>,
 ) -> Result<Group<'m>> {
-    let misfit =
-        || wrong(t, format!("Marlin is I32 [in / 16, 2 * out] with scales [groups, out], here {:?}", scales.shape()));
-    let (&[depth, words], &[groups, n]) = (t.shape(), scales.shape()) else { return Err(misfit()) };
-    let k = depth.checked_mul(DEPTH).filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(RUN));
+    let misfit = || {
+        wrong(
+            t,
+            format!(
+                "Marlin is I32 [in / 16, 2 * out] with scales [groups, out], here {:?}",
+                scales.shape()
+            ),
+        )
+    };
+    let (&[depth, words], &[groups, n]) = (t.shape(), scales.shape()) else {
+        return Err(misfit());
+    };
+    let k = depth
+        .checked_mul(DEPTH)
+        .filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(RUN));
     let is_words = matches!(t.dtype(), Dtype::I32 | Dtype::U32);
-    let Some(k) = k.filter(|&k| is_words && k > 0 && n > 0 && groups > 0) else { return Err(misfit()) };
+    let Some(k) = k.filter(|&k| is_words && k > 0 && n > 0 && groups > 0) else {
+        return Err(misfit());
+    };
     let group = group_size(t, groups, k, false, module)?;
     let codes = Codes::Own(Box::new(Runs { part: t.part(), n }));
-    let scale = Box::new(Permuted { floats: Floats::ieee(scales)?, n, single: groups == 1 });
+    let scale = Box::new(Permuted {
+        floats: Floats::ieee(scales)?,
+        n,
+        single: groups == 1,
+    });
     let meaning = Meaning::Int(Int::offset_binary(4));
     let decoder = Grouped::scaled(codes, 4, meaning, [n, k], row_groups(k, group), scale);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scales)];
-    let granularity = if groups == 1 { Granularity::Channel } else { Granularity::Group(group) };
-    let scheme = QuantScheme::Grouped { family, codes: "INT4", scales: granularity };
-    Ok(Group::new(name, vec![n, k], scheme, parts, Box::new(decoder)))
+    let granularity = if groups == 1 {
+        Granularity::Channel
+    } else {
+        Granularity::Group(group)
+    };
+    let scheme = QuantScheme::Grouped {
+        family,
+        codes: "INT4",
+        scales: granularity,
+    };
+    Ok(Group::new(
+        name,
+        vec![n, k],
+        scheme,
+        parts,
+        Box::new(decoder),
+    ))
 }
 
 /// Inputs and outputs of a run, and its bytes.
@@ -166,13 +230,20 @@ impl Permuted<'_> {
 }
 
 impl Numbers for Permuted<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let stored = rows.start / RUN * RUN..rows.end.next_multiple_of(RUN).min(self.n);
         let (at, mut row) = (out.len(), Vec::new());
         out.resize(at + rows.len() * cols.len(), 0.0);
         for (i, group) in cols.clone().enumerate() {
             row.clear();
-            self.floats.extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
+            self.floats
+                .extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
             for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
                 out[i] = row[self.place(n) - stored.start];
             }

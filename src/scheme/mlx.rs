@@ -9,7 +9,8 @@ use super::fit::rows_and_cols;
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::numbers::{Matrix, Nested, Numbers, Op};
 use super::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong,
+    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of,
+    refused, wrong,
 };
 use crate::model::Tensor;
 use crate::remember::grouped::{E2M1, Formula, Int};
@@ -30,10 +31,16 @@ impl Scheme for Mlx {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::U32);
-        let Some((base, scales)) = base.and_then(|base| Some((base, all.at(base, "scales")?))) else {
+        let Some((base, scales)) = base.and_then(|base| Some((base, all.at(base, "scales")?)))
+        else {
             return check_plain(t, all).map(|()| None);
         };
-        let layer = Layer { t: *t, base, scales, per_group: per_group(t, &scales)? };
+        let layer = Layer {
+            t: *t,
+            base,
+            scales,
+            per_group: per_group(t, &scales)?,
+        };
         let (bits, codes, mut decoder, companions) = match scales.dtype() {
             Dtype::U8 => layer.floating(all)?,
             _ => layer.affine(all)?,
@@ -42,23 +49,48 @@ impl Scheme for Mlx {
         parts.extend(companions);
         let group = layer.per_group / bits;
         decoder.grid = row_groups(decoder.cols, group);
-        let shape: Vec<usize> = t.shape()[..t.shape().len() - 1].iter().copied().chain([decoder.cols]).collect();
-        let scheme = QuantScheme::Grouped { family: "MLX", codes, scales: Granularity::Group(group) };
+        let shape: Vec<usize> = t.shape()[..t.shape().len() - 1]
+            .iter()
+            .copied()
+            .chain([decoder.cols])
+            .collect();
+        let scheme = QuantScheme::Grouped {
+            family: "MLX",
+            codes,
+            scales: Granularity::Group(group),
+        };
         let split = expert_names(base, &shape);
         let name = t.name().to_owned();
-        Ok(Some(Group { split, ..Group::new(name, shape, scheme, parts, Box::new(decoder)) }))
+        Ok(Some(Group {
+            split,
+            ..Group::new(name, shape, scheme, parts, Box::new(decoder))
+        }))
     }
 }
 
 /// Bits of all the codes that share a scale.
 fn per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
-    let misfit = || wrong(t, format!("its scales `{}` {:?} do not fit", scales.name(), scales.shape()));
-    let (Some((&words, rows)), Some((&groups, scale_rows))) = (t.shape().split_last(), scales.shape().split_last())
+    let misfit = || {
+        wrong(
+            t,
+            format!(
+                "its scales `{}` {:?} do not fit",
+                scales.name(),
+                scales.shape()
+            ),
+        )
+    };
+    let (Some((&words, rows)), Some((&groups, scale_rows))) =
+        (t.shape().split_last(), scales.shape().split_last())
     else {
         return Err(misfit());
     };
-    let bits = words.checked_mul(32).filter(|bits| groups > 0 && bits.is_multiple_of(groups));
-    bits.filter(|_| rows == scale_rows && !rows.is_empty()).map(|bits| bits / groups).ok_or_else(misfit)
+    let bits = words
+        .checked_mul(32)
+        .filter(|bits| groups > 0 && bits.is_multiple_of(groups));
+    bits.filter(|_| rows == scale_rows && !rows.is_empty())
+        .map(|bits| bits / groups)
+        .ok_or_else(misfit)
 }
 
 /// One quantized layer.
@@ -71,7 +103,12 @@ struct Layer<'a, 'm> {
 }
 
 /// Bits of a code, their name, the decoder, and what goes with the layer beside its scales.
-type Decoded<'m> = (usize, &'static str, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
+type Decoded<'m> = (
+    usize,
+    &'static str,
+    Grouped<'m>,
+    Vec<(TensorRole, Tensor<'m>)>,
+);
 
 impl<'m> Layer<'_, 'm> {
     fn row_words(&self) -> usize {
@@ -86,12 +123,25 @@ impl<'m> Layer<'_, 'm> {
     fn decoder(&self, bits: usize, meaning: Meaning, scales: Box<dyn Numbers + 'm>) -> Grouped<'m> {
         let cols = self.cols(bits);
         let (rows, _) = rows_and_cols(self.t.shape());
-        let codes = Codes::Rows { part: self.t.part(), row_bytes: self.row_words() * 4 };
-        Grouped::scaled(codes, bits, meaning, [rows, cols], row_groups(cols, self.per_group / bits), scales)
+        let codes = Codes::Rows {
+            part: self.t.part(),
+            row_bytes: self.row_words() * 4,
+        };
+        Grouped::scaled(
+            codes,
+            bits,
+            meaning,
+            [rows, cols],
+            row_groups(cols, self.per_group / bits),
+            scales,
+        )
     }
 
     fn matrix(&self, floats: Floats<'m>) -> Box<dyn Numbers + 'm> {
-        Box::new(Matrix { floats, cols: rows_and_cols(self.scales.shape()).1 })
+        Box::new(Matrix {
+            floats,
+            cols: rows_and_cols(self.scales.shape()).1,
+        })
     }
 
     /// Bits and group sizes that the shapes allow.
@@ -117,9 +167,11 @@ impl<'m> Layer<'_, 'm> {
         match self.allowed().as_slice() {
             [(bits, _)] => Ok(*bits),
             several => {
-                let says =
-                    said.map_or("nothing".to_owned(), |(bits, group)| format!("{bits} bits in groups of {group}"));
-                let what = format!("the config says {says}, and the shapes (bits, group) {several:?}");
+                let says = said.map_or("nothing".to_owned(), |(bits, group)| {
+                    format!("{bits} bits in groups of {group}")
+                });
+                let what =
+                    format!("the config says {says}, and the shapes (bits, group) {several:?}");
                 Err(wrong(&self.t, what))
             }
         }
@@ -129,12 +181,20 @@ impl<'m> Layer<'_, 'm> {
     /// and group says little; but projections of the same input have as many columns.
     fn bits(&self, all: &Index<'m>) -> Result<usize> {
         let bits = self.said(all)?;
-        let Some((other, theirs)) = self.unlike_sibling(self.cols(bits), all)? else { return Ok(bits) };
+        let Some((other, theirs)) = self.unlike_sibling(self.cols(bits), all)? else {
+            return Ok(bits);
+        };
         let hidden: Vec<usize> = self.allowed().into_iter().map(|(bits, _)| bits).collect();
-        match hidden.iter().find(|&&bits| Some(self.cols(bits)) == all.config.hidden_size()) {
+        match hidden
+            .iter()
+            .find(|&&bits| Some(self.cols(bits)) == all.config.hidden_size())
+        {
             Some(&bits) => Ok(bits),
             None => {
-                let what = format!("by the config it has {} columns, and `{other}` {theirs}", self.cols(bits));
+                let what = format!(
+                    "by the config it has {} columns, and `{other}` {theirs}",
+                    self.cols(bits)
+                );
                 Err(wrong(&self.t, what))
             }
         }
@@ -144,7 +204,10 @@ impl<'m> Layer<'_, 'm> {
         let metal = all.config.method().as_deref() == Some("metal");
         let biases = all.need(&self.t, self.base, if metal { "qbiases" } else { "biases" })?;
         if biases.shape() != self.scales.shape() {
-            return Err(wrong(&biases, format!("its scales are {:?}", self.scales.shape())));
+            return Err(wrong(
+                &biases,
+                format!("its scales are {:?}", self.scales.shape()),
+            ));
         }
         let bits = self.bits(all)?;
         let scales = self.matrix(Floats::ieee(&self.scales)?);
@@ -152,13 +215,21 @@ impl<'m> Layer<'_, 'm> {
         decoder.offsets = Some(self.matrix(Floats::ieee(&biases)?));
         decoder.formula = Formula::ScaleShift;
         decoder.own = TargetDtype::of(self.scales.dtype()).filter(|_| !metal);
-        Ok((bits, super::compressed_tensors::int_name(bits), decoder, vec![(TensorRole::ZeroPoint, biases)]))
+        Ok((
+            bits,
+            super::compressed_tensors::int_name(bits),
+            decoder,
+            vec![(TensorRole::ZeroPoint, biases)],
+        ))
     }
 
     /// The three floating-point modes have different products of bits and group.
     fn floating(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
         let global = all.at(self.base, "global_scale");
-        let fp4 = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
+        let fp4 = Meaning::E2M1(E2M1 {
+            factor: 1.0,
+            plain_zero: false,
+        });
         let exponents = || Floats::new(&self.scales).map(|floats| self.matrix(floats));
         let (bits, codes, mut decoder) = match self.per_group {
             128 => (4, "MXFP4", self.decoder(4, fp4, exponents()?)),
@@ -172,41 +243,88 @@ impl<'m> Layer<'_, 'm> {
                 (4, "NVFP4", self.decoder(4, fp4, scales))
             }
             other => {
-                let what = format!("U8 scales, each for {other} bits of codes, belong to no mode that is known");
+                let what = format!(
+                    "U8 scales, each for {other} bits of codes, belong to no mode that is known"
+                );
                 return Err(refused(&self.t, "MLX", what));
             }
         };
         decoder.family = (codes == "MXFP4").then_some(Family::Mxfp4 { wide: false });
         match global {
-            Some(global) if codes != "NVFP4" => Err(wrong(&global, format!("a layer of {codes} has none"))),
-            global => Ok((bits, codes, decoder, global.into_iter().map(|g| (TensorRole::Scale, g)).collect())),
+            Some(global) if codes != "NVFP4" => {
+                Err(wrong(&global, format!("a layer of {codes} has none")))
+            }
+            global => Ok((
+                bits,
+                codes,
+                decoder,
+                global.into_iter().map(|g| (TensorRole::Scale, g)).collect(),
+            )),
         }
     }
 
-    fn nested(&self, inner: Box<dyn Numbers + 'm>, global: &Tensor<'m>) -> Result<Box<dyn Numbers + 'm>> {
+    fn nested(
+        &self,
+        inner: Box<dyn Numbers + 'm>,
+        global: &Tensor<'m>,
+    ) -> Result<Box<dyn Numbers + 'm>> {
         let (rows, _) = rows_and_cols(self.t.shape());
-        let stack = rows / self.t.shape().iter().nth_back(1).copied().unwrap_or(1).max(1);
+        let stack = rows
+            / self
+                .t
+                .shape()
+                .iter()
+                .nth_back(1)
+                .copied()
+                .unwrap_or(1)
+                .max(1);
         let count = global.elements();
         if count != 1 && count != stack || count == 0 {
-            return Err(wrong(global, format!("`{}` has {stack} matrices", self.t.name())));
+            return Err(wrong(
+                global,
+                format!("`{}` has {stack} matrices", self.t.name()),
+            ));
         }
         let outer = Floats::ieee(global)?;
         let rows_each = rows.div_ceil(count).max(1);
-        Ok(Box::new(Nested { inner, outer, count, rows_each, op: Op::Multiply, unit: LARGEST }))
+        Ok(Box::new(Nested {
+            inner,
+            outer,
+            count,
+            rows_each,
+            op: Op::Multiply,
+            unit: LARGEST,
+        }))
     }
 
     /// A projection of the same input that by the config has another number of columns, and that number.
     fn unlike_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
         let module = module_of(self.t.name());
-        for siblings in [&["q_proj", "k_proj", "v_proj"][..], &["gate_proj", "up_proj"]] {
-            let Some((ours, parent)) = siblings.iter().find_map(|s| Some((*s, base_of(module, s)?))) else { continue };
+        for siblings in [
+            &["q_proj", "k_proj", "v_proj"][..],
+            &["gate_proj", "up_proj"],
+        ] {
+            let Some((ours, parent)) = siblings
+                .iter()
+                .find_map(|s| Some((*s, base_of(module, s)?)))
+            else {
+                continue;
+            };
             for other in siblings.iter().filter(|other| **other != ours) {
                 let base = format!("{parent}{other}.");
-                let (Some(t), Some(scales)) = (all.at(&base, "weight"), all.at(&base, "scales")) else { continue };
+                let (Some(t), Some(scales)) = (all.at(&base, "weight"), all.at(&base, "scales"))
+                else {
+                    continue;
+                };
                 if t.dtype() != Dtype::U32 || scales.dtype() == Dtype::U8 {
                     continue;
                 }
-                let other = Layer { per_group: per_group(&t, &scales)?, t, base: &base, scales };
+                let other = Layer {
+                    per_group: per_group(&t, &scales)?,
+                    t,
+                    base: &base,
+                    scales,
+                };
                 let theirs = other.cols(other.said(all)?);
                 if theirs != cols {
                     return Ok(Some((t.name(), theirs)));
@@ -219,8 +337,9 @@ impl<'m> Layer<'_, 'm> {
 
 /// Names of the experts of a stack, as Hugging Face has them; none if it is no stack of experts.
 fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
-    let Some((parent, projection)) =
-        base.split_once(".switch_mlp.").filter(|_| shape.len() == 3 && !shape.contains(&0))
+    let Some((parent, projection)) = base
+        .split_once(".switch_mlp.")
+        .filter(|_| shape.len() == 3 && !shape.contains(&0))
     else {
         return Vec::new();
     };
@@ -232,14 +351,21 @@ fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
         "up_proj" if parent.ends_with("block_sparse_moe") => "w3",
         other => other,
     };
-    (0..shape[0]).map(|e| format!("{parent}.experts.{e}.{projection}.weight")).collect()
+    (0..shape[0])
+        .map(|e| format!("{parent}.experts.{e}.{projection}.weight"))
+        .collect()
 }
 
 /// A stack of experts that is not quantized would keep a name that only MLX knows.
 fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
-    let stacked = t.name().contains(".switch_mlp.") && t.shape().len() == 3 && all.config.is_quantized();
+    let stacked =
+        t.name().contains(".switch_mlp.") && t.shape().len() == 3 && all.config.is_quantized();
     if stacked && t.dtype().is_floating_point() && t.name().ends_with(".weight") {
-        return Err(refused(t, "MLX", "a stack of experts that is not quantized is not taken apart by this version"));
+        return Err(refused(
+            t,
+            "MLX",
+            "a stack of experts that is not quantized is not taken apart by this version",
+        ));
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::mxfp4::in_rows;
 use super::numbers::Matrix;
 use super::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, module_of, read, refused, wrong,
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, module_of,
+    read, refused, wrong,
 };
 use crate::config::Module;
 use crate::model::{Part, Tensor};
@@ -35,10 +36,17 @@ impl Scheme for ModelOpt {
         if t.dtype() != Dtype::U8 {
             return Ok(None);
         }
-        let Some(scale) = all.at(t.name(), "_scale") else { return Ok(None) };
+        let Some(scale) = all.at(t.name(), "_scale") else {
+            return Ok(None);
+        };
         let module = all.config.at(module_of(t.name()));
         let says = module.text(&["quant_algo"]).is_some();
-        if !says && !all.config.method().is_some_and(|method| method.starts_with("modelopt")) {
+        if !says
+            && !all
+                .config
+                .method()
+                .is_some_and(|method| method.starts_with("modelopt"))
+        {
             return Ok(None);
         }
         match scale.dtype() {
@@ -52,52 +60,113 @@ impl Scheme for ModelOpt {
 fn mxfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let last = |t: &Tensor<'m>| t.shape().last().copied().unwrap_or(0);
     if last(scale).checked_mul(16) != Some(last(t)) {
-        let what = format!("its scales `{}` {:?} are not one for 32 values of a row", scale.name(), scale.shape());
+        let what = format!(
+            "its scales `{}` {:?} are not one for 32 values of a row",
+            scale.name(),
+            scale.shape()
+        );
         return Err(wrong(t, what));
     }
     in_rows(t, t.name(), scale, FAMILY)
 }
 
-fn awq<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, module: &Module<'_>, all: &Index<'m>) -> Result<Group<'m>> {
-    let misfit =
-        |what: &str| wrong(t, format!("its scale `{}` {:?} does not fit: {what}", scale.name(), scale.shape()));
+fn awq<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    module: &Module<'_>,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
+    let misfit = |what: &str| {
+        wrong(
+            t,
+            format!(
+                "its scale `{}` {:?} does not fit: {what}",
+                scale.name(),
+                scale.shape()
+            ),
+        )
+    };
     let (&[bytes, cols], &[rows, groups]) = (t.shape(), scale.shape()) else {
         return Err(misfit("both have two dimensions"));
     };
     if bytes.checked_mul(2) != Some(rows) || groups == 0 {
-        return Err(misfit("it has a row for each row of the weight, of which two lie in a byte"));
+        return Err(misfit(
+            "it has a row for each row of the weight, of which two lie in a byte",
+        ));
     }
     if module.flag("has_zero_point") == Some(true) {
-        return Err(refused(t, "ModelOpt AWQ", "the config says that it has zero points, which no file of its has"));
+        return Err(refused(
+            t,
+            "ModelOpt AWQ",
+            "the config says that it has zero points, which no file of its has",
+        ));
     }
-    let width = match module.int(&["group_size"]).and_then(|(size, _)| usize::try_from(size).ok()).filter(|&n| n > 0) {
+    let width = match module
+        .int(&["group_size"])
+        .and_then(|(size, _)| usize::try_from(size).ok())
+        .filter(|&n| n > 0)
+    {
         Some(size) if cols.div_ceil(size) == groups => size,
         Some(size) => return Err(misfit(&format!("the config says groups of {size}"))),
         None if cols.is_multiple_of(groups) => (cols / groups).max(1),
         None => return Err(misfit("its groups are not whole ones")),
     };
-    let codes = Codes::Own(Box::new(RowPairs { part: t.part(), cols }));
-    let scales = Box::new(Matrix { floats: Floats::ieee(scale)?, cols: groups });
+    let codes = Codes::Own(Box::new(RowPairs {
+        part: t.part(),
+        cols,
+    }));
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(scale)?,
+        cols: groups,
+    });
     let meaning = Meaning::Int(Int::signed(4));
-    let mut decoder = Grouped::scaled(codes, 4, meaning, [rows, cols], row_groups(cols, width), scales);
+    let mut decoder = Grouped::scaled(
+        codes,
+        4,
+        meaning,
+        [rows, cols],
+        row_groups(cols, width),
+        scales,
+    );
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     if let Some(columns) = pre_quant_scale(t, cols, all)? {
         decoder.columns = Some(Floats::ieee(&columns)?);
         parts.push((TensorRole::Scale, columns));
     }
-    parts.extend(all.at(t.name(), "_scale_2").map(|unused| (TensorRole::Scale, unused)));
-    let scheme = QuantScheme::Grouped { family: FAMILY, codes: "INT4", scales: Granularity::Group(width) };
-    Ok(Group::new(t.name().to_owned(), vec![rows, cols], scheme, parts, Box::new(decoder)))
+    parts.extend(
+        all.at(t.name(), "_scale_2")
+            .map(|unused| (TensorRole::Scale, unused)),
+    );
+    let scheme = QuantScheme::Grouped {
+        family: FAMILY,
+        codes: "INT4",
+        scales: Granularity::Group(width),
+    };
+    Ok(Group::new(
+        t.name().to_owned(),
+        vec![rows, cols],
+        scheme,
+        parts,
+        Box::new(decoder),
+    ))
 }
 
 /// What multiplies the columns of weight `t` after all else, if there is such a tensor: the config does not tell, for
 /// most of them are merged into the layer before.
-pub(super) fn pre_quant_scale<'m>(t: &Tensor<'m>, cols: usize, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
+pub(super) fn pre_quant_scale<'m>(
+    t: &Tensor<'m>,
+    cols: usize,
+    all: &Index<'m>,
+) -> Result<Option<Tensor<'m>>> {
     let scale = base_of(t.name(), "weight").and_then(|base| all.at(base, "pre_quant_scale"));
     match scale {
-        Some(scale) if scale.elements() != cols => {
-            Err(wrong(&scale, format!("it has not one factor for each of the {cols} columns of `{}`", t.name())))
-        }
+        Some(scale) if scale.elements() != cols => Err(wrong(
+            &scale,
+            format!(
+                "it has not one factor for each of the {cols} columns of `{}`",
+                t.name()
+            ),
+        )),
         scale => Ok(scale),
     }
 }

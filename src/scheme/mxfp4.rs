@@ -9,7 +9,10 @@
 use super::fit::rows_and_cols;
 use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::numbers::{Matrix, Transposed};
-use super::{Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, read, wrong};
+use super::{
+    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of,
+    read, wrong,
+};
 use crate::model::{Part, Tensor};
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::E2M1;
@@ -22,33 +25,66 @@ const BLOCK: usize = 32;
 
 impl Scheme for Mxfp4 {
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        scheme(if t.dtype() == Dtype::I8 { "DeepSeek" } else { "MXFP4" }, "FP4")
+        scheme(
+            if t.dtype() == Dtype::I8 {
+                "DeepSeek"
+            } else {
+                "MXFP4"
+            },
+            "FP4",
+        )
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if let Some(name) = t.name().strip_suffix("_blocks").filter(|_| t.dtype() == Dtype::U8) {
-            return all.at(name, "_scales").map(|scales| gpt_oss(t, name, &scales)).transpose();
+        if let Some(name) = t
+            .name()
+            .strip_suffix("_blocks")
+            .filter(|_| t.dtype() == Dtype::U8)
+        {
+            return all
+                .at(name, "_scales")
+                .map(|scales| gpt_oss(t, name, &scales))
+                .transpose();
         }
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::I8);
-        let scale = base.and_then(|base| all.at(base, "scale")).filter(|scale| scale.dtype() == Dtype::F8E8M0);
-        scale.map(|scale| in_rows(t, t.name(), &scale, "DeepSeek")).transpose()
+        let scale = base
+            .and_then(|base| all.at(base, "scale"))
+            .filter(|scale| scale.dtype() == Dtype::F8E8M0);
+        scale
+            .map(|scale| in_rows(t, t.name(), &scale, "DeepSeek"))
+            .transpose()
     }
 }
 
 fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
-    QuantScheme::Grouped { family, codes, scales: Granularity::Group(BLOCK) }
+    QuantScheme::Grouped {
+        family,
+        codes,
+        scales: Granularity::Group(BLOCK),
+    }
 }
 
 /// What codes of four bits are, with its name.
 type Nibble = (Meaning, &'static str);
 
-const FP4: Nibble = (Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false }), "FP4");
+const FP4: Nibble = (
+    Meaning::E2M1(E2M1 {
+        factor: 1.0,
+        plain_zero: false,
+    }),
+    "FP4",
+);
 
 /// MXINT4.
 pub(super) const INT4: Nibble = (Meaning::Quarters, "INT4");
 
 /// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
-pub(super) fn in_rows<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>, family: &'static str) -> Result<Group<'m>> {
+pub(super) fn in_rows<'m>(
+    t: &Tensor<'m>,
+    name: &str,
+    scale: &Tensor<'m>,
+    family: &'static str,
+) -> Result<Group<'m>> {
     nibbles_in_rows(t, name, scale, family, FP4)
 }
 
@@ -62,40 +98,96 @@ pub(super) fn nibbles_in_rows<'m>(
 ) -> Result<Group<'m>> {
     let (bytes, blocks) = (t.shape().last().copied(), scale.shape().last().copied());
     let leading = |t: &Tensor<'m>| t.shape().split_last().map(|(_, leading)| leading);
-    let cols = blocks.and_then(|blocks| blocks.checked_mul(BLOCK)).filter(|_| leading(t) == leading(scale));
+    let cols = blocks
+        .and_then(|blocks| blocks.checked_mul(BLOCK))
+        .filter(|_| leading(t) == leading(scale));
     let (cols, bits, meaning, codes) = match (bytes, cols) {
-        (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => (cols, 4, nibble.0, nibble.1),
-        (Some(bytes), Some(cols)) if cols % 4 == 0 && bytes == cols / 4 * 3 && nibble.1 == FP4.1 => {
+        (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => {
+            (cols, 4, nibble.0, nibble.1)
+        }
+        (Some(bytes), Some(cols))
+            if cols % 4 == 0 && bytes == cols / 4 * 3 && nibble.1 == FP4.1 =>
+        {
             (cols, 6, Meaning::E2M3, "FP6")
         }
         _ => {
-            let what = format!("its scales `{}` {:?} are not one for 32 values of a row", scale.name(), scale.shape());
+            let what = format!(
+                "its scales `{}` {:?} are not one for 32 values of a row",
+                scale.name(),
+                scale.shape()
+            );
             return Err(wrong(t, what));
         }
     };
-    let shape: Vec<usize> = leading(t).unwrap_or_default().iter().copied().chain([cols]).collect();
+    let shape: Vec<usize> = leading(t)
+        .unwrap_or_default()
+        .iter()
+        .copied()
+        .chain([cols])
+        .collect();
     let size = rows_and_cols(&shape);
-    let stored = Codes::Rows { part: t.part(), row_bytes: cols * bits / 8 };
-    let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: cols / BLOCK });
-    let mut decoder = Grouped::scaled(stored, bits, meaning, size.into(), row_groups(cols, BLOCK), scales);
-    let is_mxfp4 = matches!(meaning, Meaning::E2M1(_)) && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
+    let stored = Codes::Rows {
+        part: t.part(),
+        row_bytes: cols * bits / 8,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::new(scale)?,
+        cols: cols / BLOCK,
+    });
+    let mut decoder = Grouped::scaled(
+        stored,
+        bits,
+        meaning,
+        size.into(),
+        row_groups(cols, BLOCK),
+        scales,
+    );
+    let is_mxfp4 =
+        matches!(meaning, Meaning::E2M1(_)) && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
     decoder.family = is_mxfp4.then_some(Family::Mxfp4 { wide: false });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group::new(name.to_owned(), shape, scheme(family, codes), parts, Box::new(decoder)))
+    Ok(Group::new(
+        name.to_owned(),
+        shape,
+        scheme(family, codes),
+        parts,
+        Box::new(decoder),
+    ))
 }
 
 fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let (&[experts, outputs, blocks, 16], true) = (t.shape(), scale.dtype() == Dtype::U8) else {
-        return Err(wrong(t, "blocks are [experts, out, in / 32, 16], and their scales U8"));
+        return Err(wrong(
+            t,
+            "blocks are [experts, out, in / 32, 16], and their scales U8",
+        ));
     };
     if scale.shape() != [experts, outputs, blocks] {
-        return Err(wrong(t, format!("its scales `{}` {:?} are not one for each block", scale.name(), scale.shape())));
+        return Err(wrong(
+            t,
+            format!(
+                "its scales `{}` {:?} are not one for each block",
+                scale.name(),
+                scale.shape()
+            ),
+        ));
     }
     let inputs = blocks * BLOCK;
-    let codes = Codes::Own(Box::new(Columns { part: t.part(), inputs, outputs }));
+    let codes = Codes::Own(Box::new(Columns {
+        part: t.part(),
+        inputs,
+        outputs,
+    }));
     // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
-    let meaning = Meaning::E2M1(E2M1 { factor: 2.0, plain_zero: false });
-    let scales = Box::new(Transposed::of_floats(Floats::half_exponents(scale), blocks, outputs));
+    let meaning = Meaning::E2M1(E2M1 {
+        factor: 2.0,
+        plain_zero: false,
+    });
+    let scales = Box::new(Transposed::of_floats(
+        Floats::half_exponents(scale),
+        blocks,
+        outputs,
+    ));
     let grid = ScaleGrid {
         matrix_rows: inputs.max(1),
         block_rows: BLOCK,
@@ -107,16 +199,32 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     let turned = Grouped::scaled(codes, 4, meaning, size, grid, scales);
     let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-        Group::new(name, shape.to_vec(), scheme("MXFP4", "FP4"), parts, Box::new(decoder))
+        Group::new(
+            name,
+            shape.to_vec(),
+            scheme("MXFP4", "FP4"),
+            parts,
+            Box::new(decoder),
+        )
     };
     // As it lies there.
-    let codes = Codes::Rows { part: t.part(), row_bytes: inputs / 2 };
-    let scales = Box::new(Matrix { floats: Floats::half_exponents(scale), cols: blocks });
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: inputs / 2,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::half_exponents(scale),
+        cols: blocks,
+    });
     let size = [experts.saturating_mul(outputs), inputs];
     let mut plain = Grouped::scaled(codes, 4, meaning, size, row_groups(inputs, BLOCK), scales);
     plain.family = Some(Family::Mxfp4 { wide: true });
     let mut stack = group(name.to_owned(), [experts, inputs, outputs], turned);
-    stack.module = Some(Box::new(group(format!("{name}.weight"), [experts, outputs, inputs], plain)));
+    stack.module = Some(Box::new(group(
+        format!("{name}.weight"),
+        [experts, outputs, inputs],
+        plain,
+    )));
     Ok(stack)
 }
 
@@ -140,8 +248,15 @@ impl Unpack for Columns<'_> {
             while row < tile.rows.end {
                 let (expert, first) = (row / self.inputs, row % self.inputs);
                 let n = (self.inputs - first).min(tile.rows.end - row);
-                let lines = expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
-                read(&self.part, self.inputs / 2, lines, first / 2..(first + n) / 2, staging)?;
+                let lines =
+                    expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
+                read(
+                    &self.part,
+                    self.inputs / 2,
+                    lines,
+                    first / 2..(first + n) / 2,
+                    staging,
+                )?;
                 let (matrix, next) = rest.split_at_mut(n * width);
                 turn(staging, n / 2, matrix, width);
                 (rest, row) = (next, row + n);
@@ -167,8 +282,12 @@ fn turn(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
             let columns = left..(left + SQUARE).min(width);
             for i in rows.clone() {
                 let (low, high) = out[2 * i * width..][..2 * width].split_at_mut(width);
-                let pairs = low[columns.clone()].iter_mut().zip(&mut high[columns.clone()]);
-                for ((low, high), line) in pairs.zip(lines[left * bytes + i..].iter().step_by(bytes)) {
+                let pairs = low[columns.clone()]
+                    .iter_mut()
+                    .zip(&mut high[columns.clone()]);
+                for ((low, high), line) in
+                    pairs.zip(lines[left * bytes + i..].iter().step_by(bytes))
+                {
                     (*low, *high) = (line & 15, line >> 4);
                 }
             }

@@ -9,7 +9,13 @@ use crate::{Dtype, Result};
 /// A matrix of numbers.
 pub(super) trait Numbers: Send + Sync {
     /// Appends a rectangle, row by row. `staging` is scratch.
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()>;
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()>;
 }
 
 /// Floats, row-major.
@@ -19,7 +25,13 @@ pub(super) struct Matrix<'m> {
 }
 
 impl Numbers for Matrix<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         self.floats.extend(self.cols, rows, cols, staging, out)
     }
 }
@@ -35,12 +47,22 @@ pub(super) struct Transposed<'m> {
 impl<'m> Transposed<'m> {
     /// Of plain floats.
     pub(super) fn of_floats(floats: Floats<'m>, rows: usize, cols: usize) -> Self {
-        Self { inner: Box::new(Matrix { floats, cols: rows }), rows, cols }
+        Self {
+            inner: Box::new(Matrix { floats, cols: rows }),
+            rows,
+            cols,
+        }
     }
 }
 
 impl Numbers for Transposed<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let mut stored = Vec::new();
         let mut row = rows.start;
         while row < rows.end {
@@ -48,7 +70,8 @@ impl Numbers for Transposed<'_> {
             let n = (self.rows - first).min(rows.end - row);
             stored.clear();
             let lines = matrix * self.cols + cols.start..matrix * self.cols + cols.end;
-            self.inner.extend(lines, first..first + n, staging, &mut stored)?;
+            self.inner
+                .extend(lines, first..first + n, staging, &mut stored)?;
             for r in 0..n {
                 out.extend(stored.iter().skip(r).step_by(n));
             }
@@ -67,9 +90,21 @@ pub(super) struct OfPairs<'m> {
 }
 
 impl Numbers for OfPairs<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let mut both = Vec::new();
-        self.pairs.extend(self.cols * 2, rows, cols.start * 2..cols.end * 2, staging, &mut both)?;
+        self.pairs.extend(
+            self.cols * 2,
+            rows,
+            cols.start * 2..cols.end * 2,
+            staging,
+            &mut both,
+        )?;
         out.extend(both.iter().skip(usize::from(self.second)).step_by(2));
         Ok(())
     }
@@ -79,7 +114,13 @@ impl Numbers for OfPairs<'_> {
 pub(super) struct Negated<'m>(pub Box<dyn Numbers + 'm>);
 
 impl Numbers for Negated<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let at = out.len();
         self.0.extend(rows, cols, staging, out)?;
         out[at..].iter_mut().for_each(|x| *x = -*x);
@@ -107,13 +148,21 @@ pub(super) struct Nested<'m> {
 }
 
 impl Numbers for Nested<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let mut outer = Vec::new();
         let each = self.rows_each.max(1);
         let used = (rows.start / each).min(self.count)..rows.end.div_ceil(each).min(self.count);
-        self.outer.extend(self.count, 0..1, used.clone(), staging, &mut outer)?;
+        self.outer
+            .extend(self.count, 0..1, used.clone(), staging, &mut outer)?;
         let at = out.len();
-        self.inner.extend(rows.clone(), cols.clone(), staging, out)?;
+        self.inner
+            .extend(rows.clone(), cols.clone(), staging, out)?;
         for (r, row) in rows.zip(out[at..].chunks_exact_mut(cols.len().max(1))) {
             let outer = outer[r / each - used.start] / self.unit;
             match self.op {
@@ -137,20 +186,43 @@ pub(super) struct Integers<'m> {
 impl<'m> Integers<'m> {
     pub(super) fn new(t: &Tensor<'m>, cols: usize, offset: f32) -> Result<Self> {
         match t.dtype() {
-            Dtype::I8 | Dtype::U8 | Dtype::I32 => Ok(Self { part: t.part(), dtype: t.dtype(), cols, offset }),
+            Dtype::I8 | Dtype::U8 | Dtype::I32 => Ok(Self {
+                part: t.part(),
+                dtype: t.dtype(),
+                cols,
+                offset,
+            }),
             _ => Err(wrong(t, "zero points are I8, U8 or I32")),
         }
     }
 }
 
 impl Numbers for Integers<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let size = self.dtype.bits() / 8;
-        read(&self.part, self.cols * size, rows, cols.start * size..cols.end * size, staging)?;
+        read(
+            &self.part,
+            self.cols * size,
+            rows,
+            cols.start * size..cols.end * size,
+            staging,
+        )?;
         match self.dtype {
             Dtype::I8 => out.extend(staging.iter().map(|&b| f32::from(b as i8) - self.offset)),
             Dtype::U8 => out.extend(staging.iter().map(|&b| f32::from(b) - self.offset)),
-            _ => out.extend(staging.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b) as f32 - self.offset)),
+            _ => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| i32::from_le_bytes(b) as f32 - self.offset),
+            ),
         }
         Ok(())
     }
@@ -171,7 +243,13 @@ pub(super) struct PackedDown<'m> {
 }
 
 impl Numbers for PackedDown<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let mask = (1u64 << self.bits) - 1;
         for row in rows {
             let (matrix, r) = (row / self.rows.max(1), row % self.rows.max(1));
@@ -182,11 +260,21 @@ impl Numbers for PackedDown<'_> {
             let across = shift + self.bits > 32;
             let first = matrix * self.word_rows + word;
             let lines = first..first + 1 + usize::from(across);
-            read(&self.part, self.cols * 4, lines, cols.start * 4..cols.end * 4, staging)?;
+            read(
+                &self.part,
+                self.cols * 4,
+                lines,
+                cols.start * 4..cols.end * 4,
+                staging,
+            )?;
             let words = staging.as_chunks().0;
             for c in 0..cols.len() {
                 let low = u64::from(u32::from_le_bytes(words[c]));
-                let high = if across { u64::from(u32::from_le_bytes(words[cols.len() + c])) } else { 0 };
+                let high = if across {
+                    u64::from(u32::from_le_bytes(words[cols.len() + c]))
+                } else {
+                    0
+                };
                 out.push(((low | high << 32) >> shift & mask) as f32 - self.offset);
             }
         }
@@ -203,18 +291,39 @@ pub(super) struct Indexed<'m> {
 }
 
 impl Numbers for Indexed<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
-        read(&self.index, cols.end * 4, 0..1, cols.start * 4..cols.end * 4, staging)?;
-        let index: Vec<usize> =
-            staging.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b)).map(|g| g as u32 as usize).collect();
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        read(
+            &self.index,
+            cols.end * 4,
+            0..1,
+            cols.start * 4..cols.end * 4,
+            staging,
+        )?;
+        let index: Vec<usize> = staging
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&b| i32::from_le_bytes(b))
+            .map(|g| g as u32 as usize)
+            .collect();
         if let Some(&group) = index.iter().find(|&&g| g >= self.groups) {
-            let what = format!("tensor `{}`: group {} of {}", self.index.name, group as u32 as i32, self.groups);
+            let what = format!(
+                "tensor `{}`: group {} of {}",
+                self.index.name, group as u32 as i32, self.groups
+            );
             return Err(crate::AnamnesisError::parse(what));
         }
         let mut row = Vec::new();
         for r in rows {
             row.clear();
-            self.inner.extend(r..r + 1, 0..self.groups, staging, &mut row)?;
+            self.inner
+                .extend(r..r + 1, 0..self.groups, staging, &mut row)?;
             out.extend(index.iter().map(|&g| row[g]));
         }
         Ok(())

@@ -15,7 +15,9 @@ use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::low_rank::{Factors, Sum};
 use super::modelopt::{RowPairs, pre_quant_scale};
 use super::numbers::{Matrix, Nested, Op};
-use super::{Buffers, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
+use super::{
+    Buffers, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+};
 use super::{read, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
@@ -30,7 +32,9 @@ pub(super) struct Nvfp4;
 
 impl Scheme for Nvfp4 {
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Nvfp4 { divides: t.name().ends_with("_packed") }
+        QuantScheme::Nvfp4 {
+            divides: t.name().ends_with("_packed"),
+        }
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -46,25 +50,44 @@ impl Scheme for Nvfp4 {
             }
             None => (t.name(), ["_scale", "_scale_2"], false),
         };
-        let block_scales = all.at(name, suffixes[0]).filter(|s| s.dtype() == Dtype::F8E4M3);
+        let block_scales = all
+            .at(name, suffixes[0])
+            .filter(|s| s.dtype() == Dtype::F8E4M3);
         let (scales, global) = match (block_scales, all.at(name, suffixes[1])) {
             (None, None) => return Ok(None),
             (Some(scales), Some(global)) => (scales, global),
             _ => {
                 return Err(wrong(
                     t,
-                    format!("NVFP4 wants both `{name}{}` (F8_E4M3) and `{name}{}`", suffixes[0], suffixes[1]),
+                    format!(
+                        "NVFP4 wants both `{name}{}` (F8_E4M3) and `{name}{}`",
+                        suffixes[0], suffixes[1]
+                    ),
                 ));
             }
         };
         let layout = Layout::of(t, &scales, divides)?;
-        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales), (TensorRole::Scale, global)];
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, scales),
+            (TensorRole::Scale, global),
+        ];
         let scheme = match layout.block {
             BLOCK => QuantScheme::Nvfp4 { divides },
-            block => QuantScheme::Grouped { family: "ModelOpt", codes: "NVFP4", scales: Granularity::Group(block) },
+            block => QuantScheme::Grouped {
+                family: "ModelOpt",
+                codes: "NVFP4",
+                scales: Granularity::Group(block),
+            },
         };
         let decoder = layout.decoder(t, [&scales, &global], divides, all, &mut parts)?;
-        Ok(Some(Group::new(name.to_owned(), layout.shape, scheme, parts, decoder)))
+        Ok(Some(Group::new(
+            name.to_owned(),
+            layout.shape,
+            scheme,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -82,20 +105,37 @@ impl Layout {
     /// What the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
         let (w, s) = (t.shape(), scales.shape());
-        let blocks: &[usize] = if divides { &[BLOCK] } else { &[BLOCK, 2 * BLOCK] };
+        let blocks: &[usize] = if divides {
+            &[BLOCK]
+        } else {
+            &[BLOCK, 2 * BLOCK]
+        };
         // The dimension that is packed, counted from the last; in both tensors all others are the same.
         for (down, back) in [(false, 0), (true, 1)] {
-            let place =
-                w.len().checked_sub(back + 1).filter(|_| w.len() == s.len() && w.len() >= if down { 3 } else { 2 });
-            let Some(place) = place.filter(|&p| w[..p] == s[..p] && w[p + 1..] == s[p + 1..]) else { continue };
-            let Some(values) = w[place].checked_mul(2) else { continue };
-            if let Some(&block) = blocks.iter().find(|&&block| s[place].checked_mul(block) == Some(values)) {
+            let place = w
+                .len()
+                .checked_sub(back + 1)
+                .filter(|_| w.len() == s.len() && w.len() >= if down { 3 } else { 2 });
+            let Some(place) = place.filter(|&p| w[..p] == s[..p] && w[p + 1..] == s[p + 1..])
+            else {
+                continue;
+            };
+            let Some(values) = w[place].checked_mul(2) else {
+                continue;
+            };
+            if let Some(&block) = blocks
+                .iter()
+                .find(|&&block| s[place].checked_mul(block) == Some(values))
+            {
                 let mut shape = w.to_vec();
                 shape[place] = values;
                 return Ok(Self { shape, block, down });
             }
         }
-        let what = format!("its scales `{}` {s:?} are not one for 16 values of a row", scales.name());
+        let what = format!(
+            "its scales `{}` {s:?} are not one for 16 values of a row",
+            scales.name()
+        );
         Err(wrong(t, what))
     }
 
@@ -111,7 +151,10 @@ impl Layout {
         let stack: usize = self.shape.iter().rev().skip(2).product();
         let globals = global.elements();
         if globals == 0 || globals != 1 && globals != stack {
-            return Err(wrong(global, format!("`{}` has {stack} matrices", t.name())));
+            return Err(wrong(
+                global,
+                format!("`{}` has {stack} matrices", t.name()),
+            ));
         }
         let codes_first = divides && all.config.is_auto_round();
         if codes_first && globals != 1 {
@@ -137,7 +180,11 @@ impl Layout {
         }
         let mut grouped = self.grouped(t, [scales, global], divides)?;
         Ok(match factors {
-            Some(factors) => Box::new(Sum { quantized: Box::new(grouped), factors, columns }),
+            Some(factors) => Box::new(Sum {
+                quantized: Box::new(grouped),
+                factors,
+                columns,
+            }),
             None => {
                 grouped.columns = columns;
                 Box::new(grouped)
@@ -146,7 +193,12 @@ impl Layout {
     }
 
     /// By the shared decoder.
-    fn grouped<'m>(&self, t: &Tensor<'m>, [scales, global]: [&Tensor<'m>; 2], divides: bool) -> Result<Grouped<'m>> {
+    fn grouped<'m>(
+        &self,
+        t: &Tensor<'m>,
+        [scales, global]: [&Tensor<'m>; 2],
+        divides: bool,
+    ) -> Result<Grouped<'m>> {
         let (rows, cols) = rows_and_cols(&self.shape);
         let height = self.shape.iter().nth_back(1).copied().unwrap_or(1);
         let (codes, grid, scale_rows) = if self.down {
@@ -157,21 +209,48 @@ impl Layout {
                 rows_per_matrix: height / self.block,
                 cols,
             };
-            (Codes::Own(Box::new(RowPairs { part: t.part(), cols })), grid, rows / self.block)
+            (
+                Codes::Own(Box::new(RowPairs {
+                    part: t.part(),
+                    cols,
+                })),
+                grid,
+                rows / self.block,
+            )
         } else {
-            (Codes::Rows { part: t.part(), row_bytes: cols / 2 }, row_groups(cols, self.block), rows)
+            (
+                Codes::Rows {
+                    part: t.part(),
+                    row_bytes: cols / 2,
+                },
+                row_groups(cols, self.block),
+                rows,
+            )
         };
         let count = global.elements();
         let scales = Box::new(Nested {
-            inner: Box::new(Matrix { floats: Floats::fp8(scales)?, cols: grid.cols }),
+            inner: Box::new(Matrix {
+                floats: Floats::fp8(scales)?,
+                cols: grid.cols,
+            }),
             outer: Floats::ieee(global)?,
             count,
             rows_each: (scale_rows / count).max(1),
             op: if divides { Op::Divide } else { Op::Multiply },
             unit: 1.0,
         });
-        let meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: !divides });
-        Ok(Grouped::scaled(codes, 4, meaning, [rows, cols], grid, scales))
+        let meaning = Meaning::E2M1(E2M1 {
+            factor: 1.0,
+            plain_zero: !divides,
+        });
+        Ok(Grouped::scaled(
+            codes,
+            4,
+            meaning,
+            [rows, cols],
+            grid,
+            scales,
+        ))
     }
 }
 
@@ -191,26 +270,72 @@ struct Weight<'m> {
 
 impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
-        Grid { rows: self.rows, cols: self.k, row_align: 1, col_align: BLOCK, load_bits: 6.5, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols: self.k,
+            row_align: 1,
+            col_align: BLOCK,
+            load_bits: 6.5,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers { bytes, scales, staging, row, .. } = buffers;
-        read(&self.codes, self.k / 2, tile.rows.clone(), tile.cols.start / 2..tile.cols.end / 2, bytes)?;
-        let globals = tile.rows.start / self.rows_per_global..tile.rows.end.div_ceil(self.rows_per_global);
+        let Buffers {
+            bytes,
+            scales,
+            staging,
+            row,
+            ..
+        } = buffers;
+        read(
+            &self.codes,
+            self.k / 2,
+            tile.rows.clone(),
+            tile.cols.start / 2..tile.cols.end / 2,
+            bytes,
+        )?;
+        let globals =
+            tile.rows.start / self.rows_per_global..tile.rows.end.div_ceil(self.rows_per_global);
         row.clear();
-        self.global.extend(self.globals, 0..1, globals.clone(), staging, row)?;
+        self.global
+            .extend(self.globals, 0..1, globals.clone(), staging, row)?;
         let blocks = tile.cols.start / BLOCK..tile.cols.end / BLOCK;
-        read(&self.scales, self.k / BLOCK, tile.rows.clone(), blocks.clone(), staging)?;
+        read(
+            &self.scales,
+            self.k / BLOCK,
+            tile.rows.clone(),
+            blocks.clone(),
+            staging,
+        )?;
         scales.clear();
-        for (r, codes) in tile.rows.clone().zip(staging.chunks_exact(blocks.len().max(1))) {
-            let global = if self.codes_first { 1.0 } else { row[r / self.rows_per_global - globals.start] };
-            scales.extend(codes.iter().map(|&code| block_scale(code, global, self.divides)));
+        for (r, codes) in tile
+            .rows
+            .clone()
+            .zip(staging.chunks_exact(blocks.len().max(1)))
+        {
+            let global = if self.codes_first {
+                1.0
+            } else {
+                row[r / self.rows_per_global - globals.start]
+            };
+            scales.extend(
+                codes
+                    .iter()
+                    .map(|&code| block_scale(code, global, self.divides)),
+            );
         }
         Ok(())
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let (width, first) = (tile.cols.len(), rows.start - tile.rows.start);
         let values = first * width..(first + rows.len()) * width;
         let mut codebook = e2m1(self.divides);

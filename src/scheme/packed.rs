@@ -54,22 +54,48 @@ impl<'m> Packed<'m> {
     #[cfg(feature = "gptq")]
     pub(super) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
         let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
-        let widths = if widths.is_empty() { "none".to_owned() } else { widths.join(" or ") };
-        let (zeros, index) = (self.qzeros.as_ref().map(Tensor::shape), g_idx.map(Tensor::shape));
-        format!("scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}", self.scales.shape())
+        let widths = if widths.is_empty() {
+            "none".to_owned()
+        } else {
+            widths.join(" or ")
+        };
+        let (zeros, index) = (
+            self.qzeros.as_ref().map(Tensor::shape),
+            g_idx.map(Tensor::shape),
+        );
+        format!(
+            "scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}",
+            self.scales.shape()
+        )
     }
 
     /// Collects the tensors around `t` if it is a `qweight`.
     pub(super) fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
-        let Some(base) = base_of(t.name(), "qweight") else { return Ok(None) };
+        let Some(base) = base_of(t.name(), "qweight") else {
+            return Ok(None);
+        };
         let scales = all.need(t, base, "scales")?;
-        let &[rows, cols] = t.shape() else { return Err(wrong(t, "a qweight has two dimensions")) };
-        let &[groups, n] = scales.shape() else { return Err(wrong(&scales, "scales have two dimensions")) };
+        let &[rows, cols] = t.shape() else {
+            return Err(wrong(t, "a qweight has two dimensions"));
+        };
+        let &[groups, n] = scales.shape() else {
+            return Err(wrong(&scales, "scales have two dimensions"));
+        };
         if t.elements() == 0 || scales.elements() == 0 {
             return Err(wrong(t, "there is nothing in it"));
         }
-        let qzeros = all.at(base, "scaled_zeros").or_else(|| all.at(base, "qzeros"));
-        Ok(Some(Self { base, qweight: *t, scales, qzeros, words: [rows, cols], groups, n }))
+        let qzeros = all
+            .at(base, "scaled_zeros")
+            .or_else(|| all.at(base, "qzeros"));
+        Ok(Some(Self {
+            base,
+            qweight: *t,
+            scales,
+            qzeros,
+            words: [rows, cols],
+            groups,
+            n,
+        }))
     }
 
     /// The module that it is.
@@ -93,7 +119,9 @@ impl<'m> Packed<'m> {
         let found = match bits {
             _ if cols == self.n => Some(Layout::Gptq),
             Some(bits) => Some(Layout::Gemm { bits }),
-            None if self.n.checked_mul(2) == Some(cols) && self.qzeros.is_none() => Some(Layout::Marlin),
+            None if self.n.checked_mul(2) == Some(cols) && self.qzeros.is_none() => {
+                Some(Layout::Marlin)
+            }
             None => None,
         };
         match (found, self.is_gemv()) {
@@ -103,11 +131,21 @@ impl<'m> Packed<'m> {
             (Some(layout), true) => match (version(all), all.config.method().as_deref()) {
                 (Some(("gemv", _)), _) => Ok(Layout::Gemv),
                 (Some(_), _) | (_, Some("gptq")) => Ok(layout),
-                _ => Err(wrong(t, format!("it can be {} or {}, and no config tells", layout.name(), "AWQ GEMV"))),
+                _ => Err(wrong(
+                    t,
+                    format!(
+                        "it can be {} or {}, and no config tells",
+                        layout.name(),
+                        "AWQ GEMV"
+                    ),
+                )),
             },
             (None, false) => {
                 let scales = self.scales.shape();
-                Err(wrong(t, format!("with scales {scales:?} it is neither GPTQ nor AWQ")))
+                Err(wrong(
+                    t,
+                    format!("with scales {scales:?} it is neither GPTQ nor AWQ"),
+                ))
             }
         }
     }
@@ -122,40 +160,75 @@ impl<'m> Packed<'m> {
     pub(super) fn check_words(&self, dtypes: &[Dtype]) -> Result<()> {
         for words in [Some(self.qweight), self.qzeros].into_iter().flatten() {
             if !dtypes.contains(&words.dtype()) {
-                return Err(refused(&words, "packed integers", format!("words are {}", dtypes[0])));
+                return Err(refused(
+                    &words,
+                    "packed integers",
+                    format!("words are {}", dtypes[0]),
+                ));
             }
         }
         Ok(())
     }
 
     /// That the config, whose method is AWQ or nothing else, has nothing against `layout`.
-    pub(super) fn check_awq(&self, layout: Layout, module: &Module<'_>, all: &Index<'_>) -> Result<()> {
+    pub(super) fn check_awq(
+        &self,
+        layout: Layout,
+        module: &Module<'_>,
+        all: &Index<'_>,
+    ) -> Result<()> {
         let t = &self.qweight;
         if all.config.method().as_deref() == Some("gptq") {
             return Err(wrong(t, "the config says GPTQ, and the shapes say AWQ"));
         }
-        if let Some((format, place)) = module.text(&["packing_format"]).filter(|(f, _)| f.ends_with("gptq")) {
-            return Err(wrong(t, format!("{place} says `{format}`, and the shapes say AWQ")));
+        if let Some((format, place)) = module
+            .text(&["packing_format"])
+            .filter(|(f, _)| f.ends_with("gptq"))
+        {
+            return Err(wrong(
+                t,
+                format!("{place} says `{format}`, and the shapes say AWQ"),
+            ));
         }
-        let bits = if let Layout::Gemm { bits } = layout { bits } else { 4 };
-        let configured = module.int(&["bits", "w_bit"]).filter(|(b, _)| *b != bits as i64 && !module.uncertain);
+        let bits = if let Layout::Gemm { bits } = layout {
+            bits
+        } else {
+            4
+        };
+        let configured = module
+            .int(&["bits", "w_bit"])
+            .filter(|(b, _)| *b != bits as i64 && !module.uncertain);
         if let Some((configured, place)) = configured {
-            return Err(wrong(t, format!("{place} says {configured} bits, and the shapes say {bits}")));
+            return Err(wrong(
+                t,
+                format!("{place} says {configured} bits, and the shapes say {bits}"),
+            ));
         }
-        let Some((version, place)) = version(all) else { return Ok(()) };
+        let Some((version, place)) = version(all) else {
+            return Ok(());
+        };
         let says = match version {
             "gemm" => matches!(layout, Layout::Gemm { .. }),
             "gemv" => layout == Layout::Gemv,
             "gemv_fast" | "llm-awq" => layout == Layout::GemvFast,
             // gptqmodel calls words of GEMM so, and repacks them when it loads them.
             "marlin" => matches!(layout, Layout::Gemm { .. } | Layout::Marlin),
-            other => return Err(refused(t, "AWQ", format!("{place} says version `{other}`, which is not decoded"))),
+            other => {
+                return Err(refused(
+                    t,
+                    "AWQ",
+                    format!("{place} says version `{other}`, which is not decoded"),
+                ));
+            }
         };
         let name = layout.name();
         if says {
             Ok(())
         } else {
-            Err(wrong(t, format!("{place} says version `{version}`, and the shapes say {name}")))
+            Err(wrong(
+                t,
+                format!("{place} says version `{version}`, and the shapes say {name}"),
+            ))
         }
     }
 }
@@ -164,37 +237,66 @@ impl<'m> Packed<'m> {
 fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     let format = || {
         let is_awq = all.config.method().as_deref() == Some("awq");
-        all.config.text(&["checkpoint_format", "format"]).filter(|_| is_awq)
+        all.config
+            .text(&["checkpoint_format", "format"])
+            .filter(|_| is_awq)
     };
     let (version, place) = all.config.text(&["version"]).or_else(format)?;
     let known = ["gemm", "gemv", "gemv_fast", "llm-awq", "marlin"];
-    Some((known.into_iter().find(|known| version.eq_ignore_ascii_case(known)).unwrap_or(version), place))
+    Some((
+        known
+            .into_iter()
+            .find(|known| version.eq_ignore_ascii_case(known))
+            .unwrap_or(version),
+        place,
+    ))
 }
 
 /// The group size: configured, or implied by the number of groups of `k` input features. Where an index
 /// has the group of each input, several sizes may fit.
-pub(super) fn group_size(t: &Tensor<'_>, groups: usize, k: usize, indexed: bool, module: &Module<'_>) -> Result<usize> {
+pub(super) fn group_size(
+    t: &Tensor<'_>,
+    groups: usize,
+    k: usize,
+    indexed: bool,
+    module: &Module<'_>,
+) -> Result<usize> {
     if let Some((size, place)) = configured_group(k, module) {
         if size > 0 && k.div_ceil(size) == groups {
             return Ok(size);
         }
         if !module.uncertain {
-            return Err(wrong(t, format!("{place} says groups of {size} inputs, and {groups} groups cover {k}")));
+            return Err(wrong(
+                t,
+                format!("{place} says groups of {size} inputs, and {groups} groups cover {k}"),
+            ));
         }
     }
     let exact = k.is_multiple_of(groups).then(|| k / groups);
-    let ragged = [16, 32, 64, 128, 256, 512, 1024].into_iter().find(|&p| k.div_ceil(p) == groups);
+    let ragged = [16, 32, 64, 128, 256, 512, 1024]
+        .into_iter()
+        .find(|&p| k.div_ceil(p) == groups);
     match (exact, ragged) {
         (Some(size), None) | (None, Some(size)) => Ok(size),
         (Some(exact), Some(ragged)) if exact == ragged || groups == 1 || indexed => Ok(exact),
-        _ => Err(wrong(t, format!("how {groups} groups divide {k} inputs, no config tells"))),
+        _ => Err(wrong(
+            t,
+            format!("how {groups} groups divide {k} inputs, no config tells"),
+        )),
     }
 }
 
 /// The group size that the config says; 0 if it is none.
 pub(super) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usize, &'c str)> {
     let (size, place) = module.int(&["group_size", "q_group_size"])?;
-    Some((if size == -1 { k } else { usize::try_from(size).unwrap_or(0) }, place))
+    Some((
+        if size == -1 {
+            k
+        } else {
+            usize::try_from(size).unwrap_or(0)
+        },
+        place,
+    ))
 }
 
 /// Makes `out` the scales of groups `groups`, columns `cols`, a row for each column:
@@ -236,7 +338,13 @@ pub(super) fn for_each_zeros(
         // Words of 8 or 16 bits can end within one of 32.
         staging.resize(cols.len().next_multiple_of(4), 0);
         words.clear();
-        words.extend(staging.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)));
+        words.extend(
+            staging
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&word| u32::from_le_bytes(word)),
+        );
         each(g, words);
     }
     Ok(())

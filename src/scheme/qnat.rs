@@ -18,11 +18,22 @@ impl Scheme for Qnat {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, _all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(layout) = t.model.qnat.get(t.index) else { return Ok(None) };
-        let decoder = Box::new(Weight { part: t.part(), layout });
+        let Some(layout) = t.model.qnat.get(t.index) else {
+            return Ok(None);
+        };
+        let decoder = Box::new(Weight {
+            part: t.part(),
+            layout,
+        });
         let parts = vec![(TensorRole::Quantized, *t)];
         let (name, shape) = (t.name().to_owned(), layout.shape.clone());
-        Ok(Some(Group::new(name, shape, QuantScheme::Qnat, parts, decoder)))
+        Ok(Some(Group::new(
+            name,
+            shape,
+            QuantScheme::Qnat,
+            parts,
+            decoder,
+        )))
     }
 }
 
@@ -34,7 +45,13 @@ struct Weight<'m> {
 
 impl Weight<'_> {
     /// Appends `rows.len()` floats from byte `at` of the tensor on.
-    fn floats(&self, at: u64, rows: &Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn floats(
+        &self,
+        at: u64,
+        rows: &Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         staging.resize(rows.len() * 4, 0);
         self.part.read_at(at + 4 * rows.start as u64, staging)?;
         out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)));
@@ -46,22 +63,43 @@ impl Decode for Weight<'_> {
     fn grid(&self) -> Grid {
         let &QnatTensor { block, blocks, .. } = self.layout;
         let load_bits = 4.0 + 64.0 / block.max(1) as f64;
-        Grid { rows: blocks, cols: block, row_align: 1, col_align: 2, load_bits, transposed: false }
+        Grid {
+            rows: blocks,
+            cols: block,
+            row_align: 1,
+            col_align: 2,
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let (layout, rows) = (self.layout, &tile.rows);
-        let Buffers { bytes, scales, zeros, staging, .. } = buffers;
+        let Buffers {
+            bytes,
+            scales,
+            zeros,
+            staging,
+            ..
+        } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
-        read(&self.part, layout.block.div_ceil(2), rows.clone(), cols, bytes)?;
+        read(
+            &self.part,
+            layout.block.div_ceil(2),
+            rows.clone(),
+            cols,
+            bytes,
+        )?;
         scales.clear();
         zeros.clear();
         if layout.double {
             let mut step = [0; 4];
-            self.part.read_at(layout.scales + layout.blocks as u64, &mut step)?;
+            self.part
+                .read_at(layout.scales + layout.blocks as u64, &mut step)?;
             let step = f32::from_le_bytes(step);
             staging.resize(rows.len(), 0);
-            self.part.read_at(layout.scales + rows.start as u64, staging)?;
+            self.part
+                .read_at(layout.scales + rows.start as u64, staging)?;
             scales.extend(staging.iter().map(|&code| (f32::from(code) - 128.0) * step));
         } else {
             self.floats(layout.scales, rows, staging, scales)?;
@@ -75,7 +113,14 @@ impl Decode for Weight<'_> {
         }
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let (cols, first) = (tile.cols.len(), rows.start - tile.rows.start);
         let (rows, width) = (first..first + rows.len(), cols.div_ceil(2));
         let kernel = Rows {

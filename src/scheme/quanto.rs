@@ -10,7 +10,9 @@ use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::numbers::{Integers, Matrix, Negated};
 use super::runs::Runs;
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
+};
 use crate::model::Tensor;
 use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result, TargetDtype};
@@ -26,19 +28,42 @@ impl Scheme for Quanto {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(data) = t.name().strip_suffix("._data") else { return Ok(None) };
-        let (name, packed) = data.strip_suffix("._data").map_or((data, false), |name| (name, true));
+        let Some(data) = t.name().strip_suffix("._data") else {
+            return Ok(None);
+        };
+        let (name, packed) = data
+            .strip_suffix("._data")
+            .map_or((data, false), |name| (name, true));
         let scale = match all.at(name, "._scale") {
             Some(scale) => scale,
             None if name.ends_with("weight") => all.need(t, name, "._scale")?,
             None => return Ok(None),
         };
-        let layer = Layer { t: *t, name, scale, all };
-        let (codes, scales, shape, decoder, shift) = if packed { layer.packed()? } else { layer.bytes()? };
+        let layer = Layer {
+            t: *t,
+            name,
+            scale,
+            all,
+        };
+        let (codes, scales, shape, decoder, shift) = if packed {
+            layer.packed()?
+        } else {
+            layer.bytes()?
+        };
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         parts.extend(shift.map(|shift| (TensorRole::ZeroPoint, shift)));
-        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
-        Ok(Some(Group::new(name.to_owned(), shape, scheme, parts, Box::new(decoder))))
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes,
+            scales,
+        };
+        Ok(Some(Group::new(
+            name.to_owned(),
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -50,7 +75,13 @@ struct Layer<'a, 'm> {
 }
 
 /// The codes, what shares a scale, the shape, the decoder and the shift.
-type Decoded<'m> = (&'static str, Granularity, Vec<usize>, Grouped<'m>, Option<Tensor<'m>>);
+type Decoded<'m> = (
+    &'static str,
+    Granularity,
+    Vec<usize>,
+    Grouped<'m>,
+    Option<Tensor<'m>>,
+);
 
 impl<'m> Layer<'_, 'm> {
     /// What the map of the model's modules says of this one's weight.
@@ -60,7 +91,10 @@ impl<'m> Layer<'_, 'm> {
     }
 
     fn misfit(&self, part: &Tensor<'_>) -> crate::AnamnesisError {
-        wrong(&self.t, format!("its `{}` {:?} does not fit", part.name(), part.shape()))
+        wrong(
+            &self.t,
+            format!("its `{}` {:?} does not fit", part.name(), part.shape()),
+        )
     }
 
     fn bytes(&self) -> Result<Decoded<'m>> {
@@ -72,10 +106,16 @@ impl<'m> Layer<'_, 'm> {
             _ => ("", &[]),
         };
         let Some(meaning) = Meaning::of_bytes(self.t.dtype()) else {
-            return Err(wrong(&self.t, "its codes are neither I8 nor eight-bit floats"));
+            return Err(wrong(
+                &self.t,
+                "its codes are neither I8 nor eight-bit floats",
+            ));
         };
         if let Some(said) = self.said().filter(|said| !names.contains(said)) {
-            return Err(wrong(&self.t, format!("the model's map of its modules says {said}")));
+            return Err(wrong(
+                &self.t,
+                format!("the model's map of its modules says {said}"),
+            ));
         }
         let shape = self.t.shape();
         let grid = match self.scale.elements() {
@@ -84,31 +124,62 @@ impl<'m> Layer<'_, 'm> {
         };
         let grid = grid.ok_or_else(|| self.misfit(&self.scale))?;
         let (rows, cols) = rows_and_cols(shape);
-        let stored = Codes::Rows { part: self.t.part(), row_bytes: cols };
-        let scales = Box::new(Matrix { floats: Floats::ieee(&self.scale)?, cols: grid.cols });
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes: cols,
+        };
+        let scales = Box::new(Matrix {
+            floats: Floats::ieee(&self.scale)?,
+            cols: grid.cols,
+        });
         let decoder = Grouped::scaled(stored, 8, meaning, [rows, cols], grid, scales);
-        Ok((codes, granularity(&grid, cols), shape.to_vec(), decoder, None))
+        Ok((
+            codes,
+            granularity(&grid, cols),
+            shape.to_vec(),
+            decoder,
+            None,
+        ))
     }
 
     fn packed(&self) -> Result<Decoded<'m>> {
         let shift = self.all.need(&self.t, self.name, "._shift")?;
         let rows = self.scale.shape().first().copied().unwrap_or(0);
-        let (Some((&packed, dims @ [_, ..])), Dtype::U8) = (self.t.shape().split_first(), self.t.dtype()) else {
-            return Err(wrong(&self.t, "packed codes are U8 and have two dimensions or more"));
+        let (Some((&packed, dims @ [_, ..])), Dtype::U8) =
+            (self.t.shape().split_first(), self.t.dtype())
+        else {
+            return Err(wrong(
+                &self.t,
+                "packed codes are U8 and have two dimensions or more",
+            ));
         };
         if self.scale.elements() != rows || shift.elements() != rows {
-            return Err(self.misfit(if self.scale.elements() == rows { &shift } else { &self.scale }));
+            return Err(self.misfit(if self.scale.elements() == rows {
+                &shift
+            } else {
+                &self.scale
+            }));
         }
         let bits = self.bits(packed, rows)?;
         let cols = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
         let cols = cols.ok_or_else(|| wrong(&self.t, "its size overflows"))?;
         let whole: Vec<usize> = std::iter::once(rows).chain(dims.iter().copied()).collect();
-        let shape = if dims.len() == 1 { self.shape(rows, cols)? } else { whole };
+        let shape = if dims.len() == 1 {
+            self.shape(rows, cols)?
+        } else {
+            whole
+        };
         let codes = Codes::Own(Box::new(Runs::low_first(self.t.part(), packed, cols, bits)));
         let column = |t| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: 1 }));
         let meaning = Meaning::Int(Int::UNSIGNED);
-        let mut decoder =
-            Grouped::scaled(codes, bits, meaning, [rows, cols], row_groups(cols, cols), column(&self.scale)?);
+        let mut decoder = Grouped::scaled(
+            codes,
+            bits,
+            meaning,
+            [rows, cols],
+            row_groups(cols, cols),
+            column(&self.scale)?,
+        );
         if shift.dtype().is_floating_point() {
             decoder.formula = Formula::ScaleShift;
             decoder.offsets = Some(Box::new(Negated(column(&shift)?)));
@@ -118,8 +189,18 @@ impl<'m> Layer<'_, 'm> {
             decoder.offsets = Some(Box::new(Integers::new(&shift, 1, 0.0)?));
         }
         let width = cols.min(shape[1..].iter().product());
-        let scales = if rows == shape[0] { Granularity::Channel } else { Granularity::Group(width) };
-        Ok((super::compressed_tensors::int_name(bits), scales, shape, decoder, Some(shift)))
+        let scales = if rows == shape[0] {
+            Granularity::Channel
+        } else {
+            Granularity::Group(width)
+        };
+        Ok((
+            super::compressed_tensors::int_name(bits),
+            scales,
+            shape,
+            decoder,
+            Some(shift),
+        ))
     }
 
     /// Four or two: what so many rows fit, which the map has to agree with.
@@ -134,7 +215,9 @@ impl<'m> Layer<'_, 'm> {
         match said.into_iter().filter(fits).collect::<Vec<_>>().as_slice() {
             &[bits] => Ok(bits),
             several => {
-                let what = format!("{rows} scales and the model's map of its modules leave these bits: {several:?}");
+                let what = format!(
+                    "{rows} scales and the model's map of its modules leave these bits: {several:?}"
+                );
                 Err(wrong(&self.t, what))
             }
         }
@@ -143,7 +226,11 @@ impl<'m> Layer<'_, 'm> {
     /// The shape of a matrix that is stored as `rows` groups of `width`, or rows.
     fn shape(&self, rows: usize, width: usize) -> Result<Vec<usize>> {
         let module = module_of(self.name);
-        let bias = self.all.at(module, ".bias").filter(|bias| bias.shape().len() == 1).map(|bias| bias.elements());
+        let bias = self
+            .all
+            .at(module, ".bias")
+            .filter(|bias| bias.shape().len() == 1)
+            .map(|bias| bias.elements());
         let found = match (bias, first_two(rows, width)) {
             (Some(n), _) => matrix(rows, width, Some(n), None),
             (None, [only, None]) => only,
@@ -166,7 +253,9 @@ impl<'m> Layer<'_, 'm> {
 
 /// The group size that quanto chooses for rows of `cols` values; none if it leaves them whole.
 fn group_size(cols: usize) -> Option<usize> {
-    [128, 96, 64, 32].into_iter().find(|&size| cols > 128 && cols.is_multiple_of(size))
+    [128, 96, 64, 32]
+        .into_iter()
+        .find(|&size| cols > 128 && cols.is_multiple_of(size))
 }
 
 /// The matrix whose rows are stored whole, if quanto would have left them so.
@@ -176,27 +265,43 @@ fn rows_of(rows: usize, width: usize) -> Option<[usize; 2]> {
 
 /// The matrix of which each row is stored as `n` groups.
 fn in_groups(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
-    let cols = width.checked_mul(n).filter(|_| n > 1 && rows.is_multiple_of(n))?;
+    let cols = width
+        .checked_mul(n)
+        .filter(|_| n > 1 && rows.is_multiple_of(n))?;
     (group_size(cols) == Some(width)).then_some([rows / n, cols])
 }
 
 /// The one matrix of so many outputs and inputs, as far as they are known, that is stored like this.
-fn matrix(rows: usize, width: usize, outputs: Option<usize>, inputs: Option<usize>) -> Option<[usize; 2]> {
+fn matrix(
+    rows: usize,
+    width: usize,
+    outputs: Option<usize>,
+    inputs: Option<usize>,
+) -> Option<[usize; 2]> {
     let n = match (outputs, inputs) {
         (_, Some(inputs)) if width > 0 && inputs.is_multiple_of(width) => inputs / width,
         (Some(outputs), None) if outputs > 0 && rows.is_multiple_of(outputs) => rows / outputs,
         _ => return None,
     };
-    let found = if n == 1 { rows_of(rows, width) } else { in_groups(rows, width, n) };
+    let found = if n == 1 {
+        rows_of(rows, width)
+    } else {
+        in_groups(rows, width, n)
+    };
     found.filter(|[rows, _]| outputs.is_none_or(|outputs| outputs == *rows))
 }
 
 /// The first two of all matrices that could be stored like this.
 fn first_two(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
-    let pairs = (1..).take_while(|n| n <= &(rows / n)).filter(|&n| rows.is_multiple_of(n));
+    let pairs = (1..)
+        .take_while(|n| n <= &(rows / n))
+        .filter(|&n| rows.is_multiple_of(n));
     // Those of the square root apart, a divisor has another.
-    let divisors = pairs.flat_map(|n| std::iter::once(n).chain((n * n != rows).then_some(rows / n)));
-    let mut all = rows_of(rows, width).into_iter().chain(divisors.filter_map(|n| in_groups(rows, width, n)));
+    let divisors =
+        pairs.flat_map(|n| std::iter::once(n).chain((n * n != rows).then_some(rows / n)));
+    let mut all = rows_of(rows, width)
+        .into_iter()
+        .chain(divisors.filter_map(|n| in_groups(rows, width, n)));
     [all.next(), all.next()]
 }
 
@@ -207,7 +312,10 @@ mod tests {
     #[test]
     fn shapes() {
         assert_eq!(group_size(128), None);
-        assert_eq!([192, 160, 320, 4096, 200].map(group_size), [Some(96), Some(32), Some(64), Some(128), None]);
+        assert_eq!(
+            [192, 160, 320, 4096, 200].map(group_size),
+            [Some(96), Some(32), Some(64), Some(128), None]
+        );
         // Rows of 64 that no cut of 12 into several explains, and groups that two matrices have.
         assert_eq!(first_two(12, 64), [Some([12, 64]), None]);
         assert!(first_two(75, 32)[1].is_some());

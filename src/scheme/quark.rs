@@ -20,7 +20,9 @@ use super::fit::{fit, granularity, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::numbers::{Integers, Matrix, Numbers, Transposed};
 use super::turned::{Codes8, Straight, Turned, ZeroPoints};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
+};
 use crate::config::Module;
 use crate::model::Tensor;
 use crate::remember::grouped::{E2M1, Formula, Int};
@@ -37,12 +39,20 @@ impl Scheme for Quark {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32) || all.config.method().as_deref() != Some("quark") {
+        if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32)
+            || all.config.method().as_deref() != Some("quark")
+        {
             return Ok(None);
         }
-        let Some(scale) = all.at(t.name(), "_scale") else { return Ok(None) };
+        let Some(scale) = all.at(t.name(), "_scale") else {
+            return Ok(None);
+        };
         if let Some(second) = all.at(t.name(), "_scale_2") {
-            return Err(refused(t, FAMILY, format!("it has scales of scales, `{}`", second.name())));
+            return Err(refused(
+                t,
+                FAMILY,
+                format!("it has scales of scales, `{}`", second.name()),
+            ));
         }
         if all.config.has("layer_type_quant_config") {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
@@ -84,8 +94,14 @@ enum Number {
 
 impl Spec {
     fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
-        let plain = E2M1 { factor: 1.0, plain_zero: false };
-        let dtype = module.text(&["dtype"]).map(|(dtype, _)| dtype).unwrap_or_default();
+        let plain = E2M1 {
+            factor: 1.0,
+            plain_zero: false,
+        };
+        let dtype = module
+            .text(&["dtype"])
+            .map(|(dtype, _)| dtype)
+            .unwrap_or_default();
         let (number, codes, bits, stored) = match dtype {
             "fp4" => (Number::Float(Meaning::E2M1(plain)), "FP4", 4, Dtype::U8),
             "fp6_e2m3" => (Number::Float(Meaning::E2M3), "FP6 (E2M3)", 6, Dtype::U8),
@@ -95,77 +111,176 @@ impl Spec {
             "int8" => (Number::Int(Int::signed(8)), "INT8", 8, Dtype::I8),
             "uint8" => (Number::Int(Int::UNSIGNED), "UINT8", 8, Dtype::U8),
             "" => return Err(wrong(t, "the config of Quark names no dtype for its layer")),
-            _ => return Err(refused(t, FAMILY, format!("the config says `{dtype}`, which is not decoded"))),
+            _ => {
+                return Err(refused(
+                    t,
+                    FAMILY,
+                    format!("the config says `{dtype}`, which is not decoded"),
+                ));
+            }
         };
         if t.dtype() != stored {
-            return Err(wrong(t, format!("the config says `{dtype}`, and that is stored as {stored}")));
+            return Err(wrong(
+                t,
+                format!("the config says `{dtype}`, and that is stored as {stored}"),
+            ));
         }
         let scales = Scales::of(t, module)?;
-        let method = module.text(&["pack_method"]).map_or("reorder", |(method, _)| method);
+        let method = module
+            .text(&["pack_method"])
+            .map_or("reorder", |(method, _)| method);
         if !matches!(method, "reorder" | "order") {
-            return Err(refused(t, FAMILY, format!("the config says `pack_method: {method}`, which is not decoded")));
+            return Err(refused(
+                t,
+                FAMILY,
+                format!("the config says `pack_method: {method}`, which is not decoded"),
+            ));
         }
         let is_symmetric = module.flag("symmetric") != Some(false);
-        Ok(Self { number, codes, bits, scales, is_symmetric, reordered: method == "reorder" })
+        Ok(Self {
+            number,
+            codes,
+            bits,
+            scales,
+            is_symmetric,
+            reordered: method == "reorder",
+        })
     }
 
     fn scheme(&self, scales: Granularity) -> QuantScheme {
-        QuantScheme::Grouped { family: FAMILY, codes: self.codes, scales }
+        QuantScheme::Grouped {
+            family: FAMILY,
+            codes: self.codes,
+            scales,
+        }
     }
 }
 
 impl Scales {
     fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
-        let scheme = module.text(&["qscheme"]).map(|(scheme, _)| scheme).unwrap_or_default();
+        let scheme = module
+            .text(&["qscheme"])
+            .map(|(scheme, _)| scheme)
+            .unwrap_or_default();
         let axis = module.int(&["ch_axis"]).map(|(axis, _)| axis);
         match scheme {
             "per_tensor" => Ok(Self::Tensor),
             "per_channel" if matches!(axis, None | Some(0)) => Ok(Self::Channel),
             "per_group" if matches!(axis, None | Some(-1 | 1)) => {
-                let size = module.int(&["group_size"]).and_then(|(size, _)| usize::try_from(size).ok());
+                let size = module
+                    .int(&["group_size"])
+                    .and_then(|(size, _)| usize::try_from(size).ok());
                 let size = size.filter(|&n| n > 0).map(Self::Group);
                 size.ok_or_else(|| wrong(t, "the config of Quark has no size of its groups"))
             }
-            _ => Err(refused(t, FAMILY, format!("scales `{scheme}` along its axis are not decoded"))),
+            _ => Err(refused(
+                t,
+                FAMILY,
+                format!("scales `{scheme}` along its axis are not decoded"),
+            )),
         }
     }
 }
 
 fn misfit(t: &Tensor<'_>, companion: &Tensor<'_>, what: &str) -> crate::AnamnesisError {
-    wrong(t, format!("its `{}` {:?} does not fit: {what}", companion.name(), companion.shape()))
+    wrong(
+        t,
+        format!(
+            "its `{}` {:?} does not fit: {what}",
+            companion.name(),
+            companion.shape()
+        ),
+    )
 }
 
 /// Narrow floats in rows.
-fn float<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, meaning: Meaning, all: &Index<'m>) -> Result<Group<'m>> {
-    let Some((&row_bytes, leading)) = t.shape().split_last().filter(|(_, leading)| !leading.is_empty()) else {
+fn float<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    spec: &Spec,
+    meaning: Meaning,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
+    let Some((&row_bytes, leading)) = t
+        .shape()
+        .split_last()
+        .filter(|(_, leading)| !leading.is_empty())
+    else {
         return Err(wrong(t, "packed weights have two dimensions or three"));
     };
-    let cols = row_bytes.checked_mul(8).filter(|n| n.is_multiple_of(spec.bits)).map(|n| n / spec.bits);
-    let cols = cols.ok_or_else(|| wrong(t, format!("its rows are not whole codes of {} bits", spec.bits)))?;
+    let cols = row_bytes
+        .checked_mul(8)
+        .filter(|n| n.is_multiple_of(spec.bits))
+        .map(|n| n / spec.bits);
+    let cols = cols.ok_or_else(|| {
+        wrong(
+            t,
+            format!("its rows are not whole codes of {} bits", spec.bits),
+        )
+    })?;
     let shape: Vec<usize> = leading.iter().copied().chain([cols]).collect();
     let (rows, _) = rows_and_cols(&shape);
     let grid = match spec.scales {
         Scales::Group(size) => {
-            let wanted: Vec<usize> = leading.iter().copied().chain([cols.div_ceil(size)]).collect();
+            let wanted: Vec<usize> = leading
+                .iter()
+                .copied()
+                .chain([cols.div_ceil(size)])
+                .collect();
             if scale.shape() != wanted {
-                return Err(misfit(t, scale, &format!("groups of {size} want {wanted:?}")));
+                return Err(misfit(
+                    t,
+                    scale,
+                    &format!("groups of {size} want {wanted:?}"),
+                ));
             }
             row_groups(cols, size)
         }
         _ => fit(t, &shape, scale, all)?,
     };
-    let codes = Codes::Rows { part: t.part(), row_bytes };
-    let scales = Box::new(Matrix { floats: Floats::new(scale)?, cols: grid.cols });
-    let decoder = Box::new(Grouped::scaled(codes, spec.bits, meaning, [rows, cols], grid, scales));
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::new(scale)?,
+        cols: grid.cols,
+    });
+    let decoder = Box::new(Grouped::scaled(
+        codes,
+        spec.bits,
+        meaning,
+        [rows, cols],
+        grid,
+        scales,
+    ));
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     let scheme = spec.scheme(granularity(&grid, cols));
-    Ok(Group::new(t.name().to_owned(), shape, scheme, parts, decoder))
+    Ok(Group::new(
+        t.name().to_owned(),
+        shape,
+        scheme,
+        parts,
+        decoder,
+    ))
 }
 
 /// Integers: the other way round if they are in groups.
-fn integer<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, int: Int, all: &Index<'m>) -> Result<Group<'m>> {
-    let &[lines, words] = t.shape() else { return Err(wrong(t, "its weights have two dimensions")) };
-    let width = if spec.bits == 4 { words.checked_mul(8) } else { Some(words) };
+fn integer<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    spec: &Spec,
+    int: Int,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
+    let &[lines, words] = t.shape() else {
+        return Err(wrong(t, "its weights have two dimensions"));
+    };
+    let width = if spec.bits == 4 {
+        words.checked_mul(8)
+    } else {
+        Some(words)
+    };
     let width = width.ok_or_else(|| wrong(t, "it is too wide"))?;
     let stored = Codes8::new(t, spec.bits, spec.reordered, width);
     let floats = Floats::ieee(scale)?;
@@ -175,32 +290,62 @@ fn integer<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, int: Int, all: &
     if zero.is_none() && !spec.is_symmetric {
         return Err(wrong(
             t,
-            format!("the config says that it is asymmetric, and `{}_zero_point` is missing", t.name()),
+            format!(
+                "the config says that it is asymmetric, and `{}_zero_point` is missing",
+                t.name()
+            ),
         ));
     }
     let (shape, grid, codes, scales): (_, _, _, Box<dyn Numbers + 'm>) = match spec.scales {
         Scales::Group(size) => {
             let groups = lines.div_ceil(size);
             if scale.shape() != [groups, width] {
-                return Err(misfit(t, scale, &format!("groups of {size} want [{groups}, {width}]")));
+                return Err(misfit(
+                    t,
+                    scale,
+                    &format!("groups of {size} want [{groups}, {width}]"),
+                ));
             }
             let scales = Transposed::of_floats(floats, width, groups);
-            (vec![width, lines], row_groups(lines, size), Codes::Own(Box::new(Turned(stored))), Box::new(scales))
+            (
+                vec![width, lines],
+                row_groups(lines, size),
+                Codes::Own(Box::new(Turned(stored))),
+                Box::new(scales),
+            )
         }
         _ => {
             let shape = vec![lines, width];
             let grid = fit(t, &shape, scale, all)?;
             let in_order = spec.bits == 8 || !spec.reordered;
             let codes = match in_order {
-                true => Codes::Rows { part: t.part(), row_bytes: stored.line_bytes() },
+                true => Codes::Rows {
+                    part: t.part(),
+                    row_bytes: stored.line_bytes(),
+                },
                 false => Codes::Own(Box::new(Straight(stored))),
             };
-            (shape, grid, codes, Box::new(Matrix { floats, cols: grid.cols }))
+            (
+                shape,
+                grid,
+                codes,
+                Box::new(Matrix {
+                    floats,
+                    cols: grid.cols,
+                }),
+            )
         }
     };
     let (rows, cols) = rows_and_cols(&shape);
     let scheme = spec.scheme(granularity(&grid, cols));
-    let mut decoder = Grouped::scaled(codes, spec.bits, Meaning::Int(int), [rows, cols], grid, scales);
+    let mut decoder = Grouped::scaled(
+        codes,
+        spec.bits,
+        Meaning::Int(int),
+        [rows, cols],
+        grid,
+        scales,
+    );
     if let Some(zero) = zero {
         let wanted = match spec.scales {
             Scales::Tensor => None,
@@ -210,7 +355,13 @@ fn integer<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, spec: &Spec, int: Int, all: &
         decoder.offsets = Some(zero_points(t, [scale, &zero], spec, int, wanted)?);
         decoder.formula = Formula::ShiftScale;
     }
-    Ok(Group::new(t.name().to_owned(), shape, scheme, parts, Box::new(decoder)))
+    Ok(Group::new(
+        t.name().to_owned(),
+        shape,
+        scheme,
+        parts,
+        Box::new(decoder),
+    ))
 }
 
 /// One for each scale, packed as the codes are: `wanted` lines of so many. A single one is not packed.
@@ -229,10 +380,21 @@ fn zero_points<'m>(
     };
     let per_word = if spec.bits == 4 { 8 } else { 1 };
     let shape = [lines, width / per_word];
-    let shape = if spec.scales == Scales::Channel { &shape[1..] } else { &shape };
+    let shape = if spec.scales == Scales::Channel {
+        &shape[1..]
+    } else {
+        &shape
+    };
     let fits = width.is_multiple_of(per_word) && zero.shape() == shape;
     if !fits || scale.elements() != lines.saturating_mul(width) || zero.dtype() != t.dtype() {
-        return Err(misfit(t, zero, &format!("its scales want {} {shape:?}", t.dtype())));
+        return Err(misfit(
+            t,
+            zero,
+            &format!("its scales want {} {shape:?}", t.dtype()),
+        ));
     }
-    Ok(Box::new(ZeroPoints { stored: Codes8::new(zero, spec.bits, spec.reordered, width), int }))
+    Ok(Box::new(ZeroPoints {
+        stored: Codes8::new(zero, spec.bits, spec.reordered, width),
+        int,
+    }))
 }

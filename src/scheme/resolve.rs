@@ -87,7 +87,12 @@ impl<'m> Resolution<'m> {
                 Ok(None) => {}
                 Err((scheme, error)) => {
                     owner[t.index] = Some(t);
-                    out.problems.push(Problem { tensor: t, role: TensorRole::Quantized, scheme, error });
+                    out.problems.push(Problem {
+                        tensor: t,
+                        role: TensorRole::Quantized,
+                        scheme,
+                        error,
+                    });
                 }
             }
         }
@@ -96,7 +101,8 @@ impl<'m> Resolution<'m> {
         let quantized = all.config.is_quantized() || !blame || groups.iter().any(Option::is_some);
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
-                out.items.extend(group.taken_apart().into_iter().map(Item::Group));
+                out.items
+                    .extend(group.taken_apart().into_iter().map(Item::Group));
             } else if owner[t.index].is_none() {
                 out.leftover(t, &all, quantized, blame);
             }
@@ -112,14 +118,23 @@ impl<'m> Resolution<'m> {
         }
         let module = group.name.strip_suffix("weight").unwrap_or(&group.name);
         let own = OPTIONAL.iter().map(|part| format!("{module}{part}"));
-        let names = own.chain(["_zero_point", "_g_idx"].map(|part| format!("{}{part}", group.name)));
+        let names =
+            own.chain(["_zero_point", "_g_idx"].map(|part| format!("{}{part}", group.name)));
         let missing: Vec<String> = names.filter(|name| all.get(name).is_none()).collect();
         let error = match all.config.is_indexed(&missing) {
             Ok(false) => return,
-            Ok(true) => wrong(t, "the index has a part of it in another shard; give the directory instead"),
+            Ok(true) => wrong(
+                t,
+                "the index has a part of it in another shard; give the directory instead",
+            ),
             Err(error) => error,
         };
-        self.problems.push(Problem { tensor: *t, role: TensorRole::Quantized, scheme: group.scheme, error });
+        self.problems.push(Problem {
+            tensor: *t,
+            role: TensorRole::Quantized,
+            scheme: group.scheme,
+            error,
+        });
     }
 
     /// A config that speaks of a scheme which nothing here decodes: whatever its tensors look like, they are
@@ -131,18 +146,37 @@ impl<'m> Resolution<'m> {
         let claimed = !self.problems.is_empty() || self.groups().next().is_some();
         // What is called a weight and its scale is so called by many: a method that is not known may mean something else.
         let generic = self.groups().any(|group| match group.scheme {
-            QuantScheme::Grouped { family: "HQQ", .. } | QuantScheme::Grouped { codes: "INT8", .. } => true,
+            QuantScheme::Grouped { family: "HQQ", .. }
+            | QuantScheme::Grouped { codes: "INT8", .. } => true,
             scheme => scheme.family() == "FP8",
         });
         let known = |method: &str| METHODS.contains(&method) || method.starts_with("modelopt");
-        let method = all.config.method().filter(|method| (!claimed || generic) && !known(method));
-        let rotated = all.config.has("transform_config").then(|| "compressed-tensors with transform_config".to_owned());
-        let (Some(scheme), Some(tensor)) = (method.or(rotated), model.tensors().next()) else { return };
-        let place = all.config.text(&["quant_method", "method"]).map_or("the config", |(_, place)| place);
-        let what = format!("{place} says that the model is quantized like this (quant_method), which is not decoded");
+        let method = all
+            .config
+            .method()
+            .filter(|method| (!claimed || generic) && !known(method));
+        let rotated = all
+            .config
+            .has("transform_config")
+            .then(|| "compressed-tensors with transform_config".to_owned());
+        let (Some(scheme), Some(tensor)) = (method.or(rotated), model.tensors().next()) else {
+            return;
+        };
+        let place = all
+            .config
+            .text(&["quant_method", "method"])
+            .map_or("the config", |(_, place)| place);
+        let what = format!(
+            "{place} says that the model is quantized like this (quant_method), which is not decoded"
+        );
         let error = refused(&tensor, &scheme, what);
         let scheme = QuantScheme::Other("unknown scheme");
-        self.problems.push(Problem { tensor, role: TensorRole::Passthrough, scheme, error });
+        self.problems.push(Problem {
+            tensor,
+            role: TensorRole::Passthrough,
+            scheme,
+            error,
+        });
     }
 
     /// A tensor that no scheme claimed.
@@ -150,11 +184,18 @@ impl<'m> Resolution<'m> {
         #[cfg(feature = "gguf")]
         if all.is_gguf {
             let is_activation = super::ggml::is_activation(&t, all);
-            return if is_activation { self.dropped.push(t) } else { self.items.push(Item::Plain(t)) };
+            return if is_activation {
+                self.dropped.push(t)
+            } else {
+                self.items.push(Item::Plain(t))
+            };
         }
         // Models have scales of their attention heads, of the same names; those of a cache are one, or configured.
-        let cached = t.elements() <= 1 || all.config.has("kv_cache_scheme") || all.config.has("kv_cache_quant_algo");
-        let is_activation = roles::is_activation(t.name()) && (cached || !roles::may_be_of_heads(t.name()));
+        let cached = t.elements() <= 1
+            || all.config.has("kv_cache_scheme")
+            || all.config.has("kv_cache_quant_algo");
+        let is_activation =
+            roles::is_activation(t.name()) && (cached || !roles::may_be_of_heads(t.name()));
         if quantized && is_activation || roles::is_marker(t.name()) {
             self.dropped.push(t);
             return;
@@ -162,7 +203,12 @@ impl<'m> Resolution<'m> {
         match check_plain(&t, all) {
             Ok(()) => self.items.push(Item::Plain(t)),
             Err((role, error)) if blame || role == TensorRole::Quantized => {
-                self.problems.push(Problem { tensor: t, role, scheme: QuantScheme::Unquantized, error });
+                self.problems.push(Problem {
+                    tensor: t,
+                    role,
+                    scheme: QuantScheme::Unquantized,
+                    error,
+                });
             }
             Err(_) => self.dropped.push(t),
         }
@@ -178,7 +224,11 @@ impl<'m> Resolution<'m> {
 
     /// The first problem, as an error.
     pub(crate) fn into_result(mut self) -> Result<Self> {
-        if self.problems.is_empty() { Ok(self) } else { Err(self.problems.swap_remove(0).error) }
+        if self.problems.is_empty() {
+            Ok(self)
+        } else {
+            Err(self.problems.swap_remove(0).error)
+        }
     }
 }
 
@@ -218,11 +268,16 @@ const METHODS: &[&str] = &[
     "w8a8_fp8",
 ];
 
-fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {
+fn claim<'m>(
+    t: &Tensor<'m>,
+    all: &Index<'m>,
+) -> std::result::Result<Option<Group<'m>>, (QuantScheme, AnamnesisError)> {
     #[cfg(feature = "gguf")]
     if all.is_gguf {
         let scheme = super::ggml::Ggml;
-        return scheme.claim(t, all).map_err(|error| (scheme.kind(t, all), error));
+        return scheme
+            .claim(t, all)
+            .map_err(|error| (scheme.kind(t, all), error));
     }
     for scheme in SCHEMES {
         match scheme.claim(t, all) {
@@ -239,7 +294,14 @@ fn own<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result<()> {
     let weight = group.parts[0].1;
     for (_, part) in &group.parts {
         if let Some(other) = owner[part.index].filter(|other| other.index != weight.index) {
-            return Err(wrong(&weight, format!("its `{}` belongs to `{}` as well", part.name(), other.name())));
+            return Err(wrong(
+                &weight,
+                format!(
+                    "its `{}` belongs to `{}` as well",
+                    part.name(),
+                    other.name()
+                ),
+            ));
         }
         owner[part.index] = Some(weight);
     }
@@ -248,30 +310,59 @@ fn own<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result<()> {
 
 /// Whether an unclaimed tensor can be a plain one: neither a scale without its weight, nor an integer
 /// weight that the config says is quantized.
-fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
+fn check_plain(
+    t: &Tensor<'_>,
+    all: &Index<'_>,
+) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
     if let Some(role) = roles::companion(t.name()) {
         let what = "it belongs to a quantized weight, and none goes with it";
         return Err((role, wrong(t, what)));
     }
     if t.dtype() == Dtype::F8E8M0 && t.name().ends_with(".scale") {
-        return Err((TensorRole::Scale, wrong(t, "it scales a quantized weight, and none goes with it")));
+        return Err((
+            TensorRole::Scale,
+            wrong(t, "it scales a quantized weight, and none goes with it"),
+        ));
     }
-    let ends = [".weight", "_blocks", "_packed", "_qdata", "._data", "_proj", ".w13_weight", ".w2_weight"];
+    let ends = [
+        ".weight",
+        "_blocks",
+        "_packed",
+        "_qdata",
+        "._data",
+        "_proj",
+        ".w13_weight",
+        ".w2_weight",
+    ];
     let is_weight = t.name() == "weight" || ends.iter().any(|end| t.name().ends_with(end));
     let is_weight = is_weight || t.name().contains(".experts.") && t.shape().len() >= 2;
     // BitsAndBytes can store its bytes under the dtype of the model: one column of them.
-    let bytes = matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
+    let bytes =
+        matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true);
     let is_codes = is_weight && (t.dtype().is_integer() || t.dtype().is_quantized() || bytes);
     let is_scales = t.name().ends_with(".scales");
-    if !(is_codes || is_scales) || !all.config.is_quantized() || all.config.at(module_of(t.name())).skipped {
+    if !(is_codes || is_scales)
+        || !all.config.is_quantized()
+        || all.config.at(module_of(t.name())).skipped
+    {
         return Ok(());
     }
     if is_scales {
-        Err((TensorRole::Scale, wrong(t, "the config says that the model is quantized, and no weight goes with it")))
+        Err((
+            TensorRole::Scale,
+            wrong(
+                t,
+                "the config says that the model is quantized, and no weight goes with it",
+            ),
+        ))
     } else {
-        let method = all.config.method().unwrap_or_else(|| "quantized".to_owned());
-        let what =
-            format!("the config says that it is quantized ({method}), and the tensors that would say how are missing");
+        let method = all
+            .config
+            .method()
+            .unwrap_or_else(|| "quantized".to_owned());
+        let what = format!(
+            "the config says that it is quantized ({method}), and the tensors that would say how are missing"
+        );
         Err((TensorRole::Quantized, wrong(t, what)))
     }
 }

@@ -69,7 +69,9 @@ pub(super) fn is_activation(name: &str) -> bool {
 
 /// Whether models have parameters of this name that scale the heads of their attention.
 pub(super) fn may_be_of_heads(name: &str) -> bool {
-    ["q_scale", "k_scale", "v_scale", "output_scale"].iter().any(|end| name.ends_with(end))
+    ["q_scale", "k_scale", "v_scale", "output_scale"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// Whether `name` marks a file as scaled FP8 and holds no weight itself (ComfyUI).
@@ -82,12 +84,19 @@ pub(super) fn companion(name: &str) -> Option<TensorRole> {
     if name.contains(".quant_state.bitsandbytes__") {
         return Some(TensorRole::QuantState);
     }
-    COMPANION.iter().find(|(end, _)| name.ends_with(end)).map(|&(_, role)| role)
+    COMPANION
+        .iter()
+        .find(|(end, _)| name.ends_with(end))
+        .map(|&(_, role)| role)
 }
 
 /// The role of a tensor that is in no output.
 pub(crate) fn role_of_dropped(name: &str) -> TensorRole {
-    if is_marker(name) { TensorRole::QuantState } else { companion(name).unwrap_or(TensorRole::Activation) }
+    if is_marker(name) {
+        TensorRole::QuantState
+    } else {
+        companion(name).unwrap_or(TensorRole::Activation)
+    }
 }
 
 #[cfg(test)]

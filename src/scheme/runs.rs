@@ -24,17 +24,32 @@ pub(super) struct Runs<'m> {
 impl<'m> Runs<'m> {
     /// Bytes with the first run in their lowest bits.
     pub(super) fn low_first(part: Part<'m>, rows: usize, cols: usize, bits: usize) -> Self {
-        Self { part, rows, cols, word: 1, bits, first: 0, upward: true }
+        Self {
+            part,
+            rows,
+            cols,
+            word: 1,
+            bits,
+            first: 0,
+            upward: true,
+        }
     }
 
     /// Codes of a word.
     pub(super) fn in_word(&self) -> usize {
-        if self.upward { self.word * 8 / self.bits } else { self.first / self.bits + 1 }
+        if self.upward {
+            self.word * 8 / self.bits
+        } else {
+            self.first / self.bits + 1
+        }
     }
 
     /// Takes several rows for one of `cols`, if each run has whole ones.
     pub(super) fn widen(&mut self, cols: usize) -> bool {
-        let run = self.rows.checked_mul(self.cols).filter(|n| cols > 0 && n.is_multiple_of(cols));
+        let run = self
+            .rows
+            .checked_mul(self.cols)
+            .filter(|n| cols > 0 && n.is_multiple_of(cols));
         if let Some(codes) = run {
             (self.rows, self.cols) = (codes / cols, cols);
         }
@@ -51,12 +66,26 @@ impl Unpack for Runs<'_> {
             let (run, first) = (row / self.rows.max(1), row % self.rows.max(1));
             let n = (self.rows - first).min(tile.rows.end - row);
             let cols = tile.cols.start * self.word..tile.cols.end * self.word;
-            read(&self.part, self.cols * self.word, first..first + n, cols, staging)?;
-            let shift = if self.upward { self.first + run * self.bits } else { self.first - run * self.bits };
+            read(
+                &self.part,
+                self.cols * self.word,
+                first..first + n,
+                cols,
+                staging,
+            )?;
+            let shift = if self.upward {
+                self.first + run * self.bits
+            } else {
+                self.first - run * self.bits
+            };
             if self.word == 1 {
                 out.extend(staging.iter().map(|&byte| byte >> shift & mask as u8));
             } else {
-                let words = staging.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
+                let words = staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&word| u32::from_le_bytes(word));
                 out.extend(words.map(|word| (word >> shift & mask) as u8));
             }
             row += n;

@@ -10,7 +10,10 @@ use super::compressed_tensors::read_shape;
 use super::fit::fit;
 use super::grouped::{Codes, Grouped, Meaning, Unpack};
 use super::numbers::Matrix;
-use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, refused, wrong};
+use super::{
+    Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read,
+    refused, wrong,
+};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
 use crate::remember::grouped::Int;
@@ -29,31 +32,67 @@ impl Scheme for Sparse {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(base) = t.name().strip_suffix(".compressed") else { return Ok(None) };
-        let Some(bitmask) = all.at(base, ".bitmask") else { return Ok(None) };
+        let Some(base) = t.name().strip_suffix(".compressed") else {
+            return Ok(None);
+        };
+        let Some(bitmask) = all.at(base, ".bitmask") else {
+            return Ok(None);
+        };
         let shape = all.need(t, base, ".shape")?;
         let dims = read_shape(&shape)?;
-        let &[rows, cols] = dims.as_slice() else { return Err(wrong(&shape, "a sparse weight is a matrix")) };
+        let &[rows, cols] = dims.as_slice() else {
+            return Err(wrong(&shape, "a sparse weight is a matrix"));
+        };
         if bitmask.dtype() != Dtype::U8 || bitmask.shape() != [rows, cols.div_ceil(8)] {
-            return Err(wrong(&bitmask, format!("`{}` is [{rows}, {cols}]", t.name())));
+            return Err(wrong(
+                &bitmask,
+                format!("`{}` is [{rows}, {cols}]", t.name()),
+            ));
         }
         if cols > MAX_COLS {
-            return Err(refused(t, "sparse", format!("rows of {cols} values; at most {MAX_COLS} are decoded")));
+            return Err(refused(
+                t,
+                "sparse",
+                format!("rows of {cols} values; at most {MAX_COLS} are decoded"),
+            ));
         }
-        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::QuantState, bitmask)];
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::QuantState, bitmask),
+        ];
         parts.push((TensorRole::QuantState, shape));
         let offsets = all.at(base, ".row_offsets");
         parts.extend(offsets.map(|offsets| (TensorRole::QuantState, offsets)));
         let offsets = match offsets {
-            Some(offsets) if offsets.dtype() == Dtype::I64 && offsets.elements() == rows && t.shape().len() == 1 => {
+            Some(offsets)
+                if offsets.dtype() == Dtype::I64
+                    && offsets.elements() == rows
+                    && t.shape().len() == 1 =>
+            {
                 Some(offsets.part())
             }
             None if t.shape() == [rows, cols / 2] && cols.is_multiple_of(2) => None,
-            _ => return Err(wrong(t, format!("its values do not fit a shape of [{rows}, {cols}]"))),
+            _ => {
+                return Err(wrong(
+                    t,
+                    format!("its values do not fit a shape of [{rows}, {cols}]"),
+                ));
+            }
         };
         let size = t.dtype().bits() / 8;
-        let rest = Scattered { values: t.part(), count: t.elements(), bitmask: bitmask.part(), offsets, cols, size };
-        let name = if base.ends_with(".weight") { base.to_owned() } else { format!("{base}.weight") };
+        let rest = Scattered {
+            values: t.part(),
+            count: t.elements(),
+            bitmask: bitmask.part(),
+            offsets,
+            cols,
+            size,
+        };
+        let name = if base.ends_with(".weight") {
+            base.to_owned()
+        } else {
+            format!("{base}.weight")
+        };
         let scale = all.at(&name, "_scale");
         parts.extend(scale.map(|scale| (TensorRole::Scale, scale)));
         let meaning = match t.dtype() {
@@ -62,17 +101,47 @@ impl Scheme for Sparse {
             Dtype::I8 => Some(Meaning::Int(Int::signed(8))),
             _ => None,
         };
-        let (keeps, decoder): (_, Box<dyn Decode + 'm>) = match (TargetDtype::of(t.dtype()), meaning, scale) {
-            (Some(own), None, None) => (Some(own), Box::new(Plain { dtype: t.dtype(), rows, rest })),
-            (None, Some(meaning), Some(scale)) => {
-                let grid = fit(t, &dims, &scale, all)?;
-                let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
-                let codes = Codes::Own(Box::new(rest));
-                (None, Box::new(Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales)))
-            }
-            _ => return Err(refused(t, "sparse", "values are floats, or FP8 or INT8 with a scale")),
-        };
-        Ok(Some(Group { keeps, ..Group::new(name, dims, QuantScheme::Sparse, parts, decoder) }))
+        let (keeps, decoder): (_, Box<dyn Decode + 'm>) =
+            match (TargetDtype::of(t.dtype()), meaning, scale) {
+                (Some(own), None, None) => (
+                    Some(own),
+                    Box::new(Plain {
+                        dtype: t.dtype(),
+                        rows,
+                        rest,
+                    }),
+                ),
+                (None, Some(meaning), Some(scale)) => {
+                    let grid = fit(t, &dims, &scale, all)?;
+                    let scales = Box::new(Matrix {
+                        floats: Floats::ieee(&scale)?,
+                        cols: grid.cols,
+                    });
+                    let codes = Codes::Own(Box::new(rest));
+                    (
+                        None,
+                        Box::new(Grouped::scaled(
+                            codes,
+                            8,
+                            meaning,
+                            [rows, cols],
+                            grid,
+                            scales,
+                        )),
+                    )
+                }
+                _ => {
+                    return Err(refused(
+                        t,
+                        "sparse",
+                        "values are floats, or FP8 or INT8 with a scale",
+                    ));
+                }
+            };
+        Ok(Some(Group {
+            keeps,
+            ..Group::new(name, dims, QuantScheme::Sparse, parts, decoder)
+        }))
     }
 }
 
@@ -92,24 +161,36 @@ struct Scattered<'m> {
 impl Scattered<'_> {
     /// Where the values of `rows` begin and end, checked against the bits of each row by the caller.
     fn range(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
-        let Some(offsets) = &self.offsets else { return Ok(rows.start * (self.cols / 2)..rows.end * (self.cols / 2)) };
+        let Some(offsets) = &self.offsets else {
+            return Ok(rows.start * (self.cols / 2)..rows.end * (self.cols / 2));
+        };
         let mut at = |row: usize| -> Result<usize> {
             // One more than there are rows: the end of the values.
             if row as u64 * 8 == offsets.len {
                 return Ok(self.count);
             }
             read(offsets, 8, row..row + 1, 0..8, staging)?;
-            let offset = staging.first_chunk().map_or(0, |&bytes| i64::from_le_bytes(bytes));
-            let offset = usize::try_from(offset).ok().filter(|&offset| offset <= self.count);
+            let offset = staging
+                .first_chunk()
+                .map_or(0, |&bytes| i64::from_le_bytes(bytes));
+            let offset = usize::try_from(offset)
+                .ok()
+                .filter(|&offset| offset <= self.count);
             offset.ok_or_else(|| self.wrong(row))
         };
         let range = at(rows.start)?..at(rows.end)?;
-        if range.start > range.end { Err(self.wrong(rows.start)) } else { Ok(range) }
+        if range.start > range.end {
+            Err(self.wrong(rows.start))
+        } else {
+            Ok(range)
+        }
     }
 
     fn wrong(&self, row: usize) -> AnamnesisError {
         let name = self.values.name;
-        AnamnesisError::parse(format!("tensor `{name}`: its bitmask and its values contradict each other at row {row}"))
+        AnamnesisError::parse(format!(
+            "tensor `{name}`: its bitmask and its values contradict each other at row {row}"
+        ))
     }
 }
 
@@ -120,18 +201,36 @@ impl Unpack for Scattered<'_> {
         out.resize(tile.rows.len() * self.cols * size, 0);
         let range = self.range(&tile.rows, staging)?;
         let mut bits = Vec::new();
-        read(&self.bitmask, mask_width, tile.rows.clone(), 0..mask_width, &mut bits)?;
+        read(
+            &self.bitmask,
+            mask_width,
+            tile.rows.clone(),
+            0..mask_width,
+            &mut bits,
+        )?;
         // More values than places would be a large read for nothing.
         if range.len() > tile.rows.len() * self.cols {
             return Err(self.wrong(tile.rows.start));
         }
-        read(&self.values, self.count * size, 0..1, range.start * size..range.end * size, staging)?;
+        read(
+            &self.values,
+            self.count * size,
+            0..1,
+            range.start * size..range.end * size,
+            staging,
+        )?;
         let mut values = staging.chunks_exact(size);
         let rows = tile.rows.clone().zip(bits.chunks_exact(mask_width.max(1)));
         for ((row, bits), out) in rows.zip(out.chunks_exact_mut((self.cols * size).max(1))) {
             let before = values.len();
-            for (c, place) in out.chunks_exact_mut(size).enumerate().filter(|(c, _)| bits[c / 8] >> (c % 8) & 1 == 1) {
-                let Some(value) = values.next() else { return Err(self.wrong(row)) };
+            for (c, place) in out
+                .chunks_exact_mut(size)
+                .enumerate()
+                .filter(|(c, _)| bits[c / 8] >> (c % 8) & 1 == 1)
+            {
+                let Some(value) = values.next() else {
+                    return Err(self.wrong(row));
+                };
                 debug_assert!(c < self.cols);
                 place.copy_from_slice(value);
             }
@@ -139,7 +238,11 @@ impl Unpack for Scattered<'_> {
                 return Err(self.wrong(row));
             }
         }
-        if values.len() > 0 { Err(self.wrong(tile.rows.end - 1)) } else { Ok(()) }
+        if values.len() > 0 {
+            Err(self.wrong(tile.rows.end - 1))
+        } else {
+            Ok(())
+        }
     }
 
     fn align(&self) -> (usize, usize) {
@@ -157,16 +260,39 @@ struct Plain<'m> {
 impl Decode for Plain<'_> {
     fn grid(&self) -> Grid {
         let (cols, load_bits) = (self.rest.cols, self.rest.size as f64 * 16.0);
-        Grid { rows: self.rows, cols, row_align: 1, col_align: cols.max(1), load_bits, transposed: false }
+        Grid {
+            rows: self.rows,
+            cols,
+            row_align: 1,
+            col_align: cols.max(1),
+            load_bits,
+            transposed: false,
+        }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        self.rest.unpack(tile, &mut buffers.staging, &mut buffers.bytes)
+        self.rest
+            .unpack(tile, &mut buffers.staging, &mut buffers.bytes)
     }
 
-    fn decode(&self, tile: &Tile, rows: Range<usize>, buffers: &Buffers, level: Level, out: Out<'_>) {
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
         let width = self.rest.cols * self.rest.size;
-        let bytes = &buffers.bytes[(rows.start - tile.rows.start) * width..(rows.end - tile.rows.start) * width];
-        dispatch(level, &Widen { dtype: self.dtype, bytes }, out);
+        let bytes = &buffers.bytes
+            [(rows.start - tile.rows.start) * width..(rows.end - tile.rows.start) * width];
+        dispatch(
+            level,
+            &Widen {
+                dtype: self.dtype,
+                bytes,
+            },
+            out,
+        );
     }
 }

@@ -28,7 +28,9 @@ pub(super) struct Tiled<'m> {
 
 /// Numbers that are stored for `rows` × `cols`, if they can be counted.
 pub(super) fn stored(rows: usize, cols: usize) -> Option<usize> {
-    rows.div_ceil(HEIGHT).checked_mul(cols.div_ceil(WIDTH))?.checked_mul(TILE)
+    rows.div_ceil(HEIGHT)
+        .checked_mul(cols.div_ceil(WIDTH))?
+        .checked_mul(TILE)
 }
 
 /// Where a number is in its tile.
@@ -37,7 +39,13 @@ fn place(row: usize, col: usize) -> usize {
 }
 
 impl Numbers for Tiled<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let (at, width, across) = (out.len(), cols.len(), self.cols.div_ceil(WIDTH));
         out.resize(at + rows.len() * width, 0.0);
         let all = across * TILE * self.rows.div_ceil(HEIGHT);
@@ -48,11 +56,18 @@ impl Numbers for Tiled<'_> {
                 let last = (first + RUN).min(cols.end.div_ceil(WIDTH));
                 numbers.clear();
                 let tiles = down * across + first..down * across + last;
-                self.floats.extend(all, 0..1, tiles.start * TILE..tiles.end * TILE, staging, &mut numbers)?;
+                self.floats.extend(
+                    all,
+                    0..1,
+                    tiles.start * TILE..tiles.end * TILE,
+                    staging,
+                    &mut numbers,
+                )?;
                 for row in band.clone() {
                     let line = &mut out[at + (row - rows.start) * width..][..width];
                     for col in cols.start.max(first * WIDTH)..cols.end.min(last * WIDTH) {
-                        line[col - cols.start] = numbers[(col / WIDTH - first) * TILE + place(row, col)];
+                        line[col - cols.start] =
+                            numbers[(col / WIDTH - first) * TILE + place(row, col)];
                     }
                 }
             }
@@ -67,7 +82,9 @@ mod tests {
 
     #[test]
     fn places() {
-        let mut places: Vec<usize> = (0..128).flat_map(|row| (0..4).map(move |col| place(row, col))).collect();
+        let mut places: Vec<usize> = (0..128)
+            .flat_map(|row| (0..4).map(move |col| place(row, col)))
+            .collect();
         assert_eq!((place(1, 0), place(32, 0), place(127, 3)), (16, 4, 511));
         places.sort_unstable();
         assert!(places.into_iter().eq(0..512));

@@ -18,7 +18,10 @@ use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::numbers::{Integers, Matrix, Nested, Numbers, Op, Transposed};
 use super::tiled::{self, Tiled};
-use super::{Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, torchao_tiles, wrong};
+use super::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, torchao_tiles,
+    wrong,
+};
 use crate::model::Tensor;
 use crate::remember::fp8::ScaleGrid;
 use crate::remember::grouped::{E2M1, Formula, Int};
@@ -42,7 +45,10 @@ struct Description {
 
 fn describe(text: &str) -> Option<Description> {
     // Most metadata are no JSON.
-    text.trim_start().starts_with('{').then(|| serde_json::from_str(text).ok()).flatten()
+    text.trim_start()
+        .starts_with('{')
+        .then(|| serde_json::from_str(text).ok())
+        .flatten()
 }
 
 /// Whether a value of a file's metadata describes a parameter that lies there in parts.
@@ -56,11 +62,19 @@ pub(crate) struct Parts<'m>(HashMap<String, (&'m str, Arc<Description>)>);
 
 impl<'m> Parts<'m> {
     pub(super) fn new(metadata: &'m HashMap<String, String>) -> Self {
-        let described = metadata.iter().filter_map(|(name, text)| Some((name.as_str(), describe(text)?)));
+        let described = metadata
+            .iter()
+            .filter_map(|(name, text)| Some((name.as_str(), describe(text)?)));
         let parts = described.flat_map(|(name, description)| {
             let (base, description) = (base(name), Arc::new(description));
-            let parts: Vec<String> = description.parts.iter().map(|part| format!("{base}{part}")).collect();
-            parts.into_iter().map(move |part| (part, (name, description.clone())))
+            let parts: Vec<String> = description
+                .parts
+                .iter()
+                .map(|part| format!("{base}{part}"))
+                .collect();
+            parts
+                .into_iter()
+                .map(move |part| (part, (name, description.clone())))
         });
         Self(parts.collect())
     }
@@ -75,7 +89,11 @@ fn base(name: &str) -> String {
 }
 
 /// Parts for activations, which are quantized as they come.
-const OF_ACTIVATIONS: &[&str] = &["act_quant_scale", "act_quant_zero_point", "act_per_tensor_scale"];
+const OF_ACTIVATIONS: &[&str] = &[
+    "act_quant_scale",
+    "act_quant_zero_point",
+    "act_per_tensor_scale",
+];
 
 impl Scheme for Torchao {
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
@@ -85,25 +103,55 @@ impl Scheme for Torchao {
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some((name, description)) = all.torchao.0.get(t.name()).cloned() else {
             if t.name().ends_with("_qdata") && t.name().contains("._") {
-                return Err(refused(t, FAMILY, "the metadata of its file do not say what it is"));
+                return Err(refused(
+                    t,
+                    FAMILY,
+                    "the metadata of its file do not say what it is",
+                ));
             }
             return Ok(None);
         };
         if description.parts.iter().all(|part| part != "qdata") {
-            return Err(refused(t, FAMILY, format!("a {} is not decoded by this version", description.class)));
+            return Err(refused(
+                t,
+                FAMILY,
+                format!("a {} is not decoded by this version", description.class),
+            ));
         }
         let base = base(name);
         let codes = all.need(t, &base, "qdata")?;
         if codes.name() != t.name() {
             return Ok(None);
         }
-        let mut layer = Layer { t: *t, name, base, description, all, parts: vec![(TensorRole::Quantized, *t)] };
-        let Decoded { codes, scales, shape, mut decoder } = layer.decoded()?;
+        let mut layer = Layer {
+            t: *t,
+            name,
+            base,
+            description,
+            all,
+            parts: vec![(TensorRole::Quantized, *t)],
+        };
+        let Decoded {
+            codes,
+            scales,
+            shape,
+            mut decoder,
+        } = layer.decoded()?;
         decoder.columns = layer.columns(decoder.cols)?;
         layer.check_rest()?;
-        let scheme = QuantScheme::Grouped { family: FAMILY, codes, scales };
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes,
+            scales,
+        };
         let (name, parts) = (name.to_owned(), layer.parts);
-        Ok(Some(Group::new(name, shape, scheme, parts, Box::new(decoder))))
+        Ok(Some(Group::new(
+            name,
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
     }
 }
 
@@ -129,7 +177,9 @@ impl<'m> Layer<'_, 'm> {
     fn decoded(&mut self) -> Result<Decoded<'m>> {
         match self.description.class.as_str() {
             "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.bytes("FP8"),
-            "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => self.bytes("INT8"),
+            "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => {
+                self.bytes("INT8")
+            }
             "Int4Tensor" if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => self.nibbles(true),
             "Int4PlainInt32Tensor" if self.t.dtype() == Dtype::I32 => self.nibbles(false),
             "Int4TilePackedTo4dTensor" => {
@@ -138,7 +188,11 @@ impl<'m> Layer<'_, 'm> {
             }
             "NVFP4Tensor" => self.nvfp4(),
             "MXTensor" => self.mx(),
-            class => Err(refused(&self.t, FAMILY, format!("a {class} of such codes is not decoded by this version"))),
+            class => Err(refused(
+                &self.t,
+                FAMILY,
+                format!("a {class} of such codes is not decoded by this version"),
+            )),
         }
     }
 
@@ -159,18 +213,36 @@ impl<'m> Layer<'_, 'm> {
 
     /// Parts that are named and mean nothing here might change the weight.
     fn check_rest(&self) -> Result<()> {
-        let used = |part: &str| self.parts.iter().any(|(_, t)| t.name().strip_prefix(&self.base) == Some(part));
-        match self.description.parts.iter().find(|part| !used(part) && !OF_ACTIVATIONS.contains(&part.as_str())) {
-            Some(part) => Err(refused(&self.t, FAMILY, format!("its part `{part}` is not understood"))),
+        let used = |part: &str| {
+            self.parts
+                .iter()
+                .any(|(_, t)| t.name().strip_prefix(&self.base) == Some(part))
+        };
+        match self
+            .description
+            .parts
+            .iter()
+            .find(|part| !used(part) && !OF_ACTIVATIONS.contains(&part.as_str()))
+        {
+            Some(part) => Err(refused(
+                &self.t,
+                FAMILY,
+                format!("its part `{part}` is not understood"),
+            )),
             None => Ok(()),
         }
     }
 
     /// The inputs are multiplied by these before the weight is; so the weight is, column by column.
     fn columns(&mut self, cols: usize) -> Result<Option<Floats<'m>>> {
-        let Some(scale) = self.part(TensorRole::Scale, "act_pre_scale")? else { return Ok(None) };
+        let Some(scale) = self.part(TensorRole::Scale, "act_pre_scale")? else {
+            return Ok(None);
+        };
         if scale.elements() != cols {
-            return Err(wrong(&scale, format!("`{}` has {cols} columns", self.t.name())));
+            return Err(wrong(
+                &scale,
+                format!("`{}` has {cols} columns", self.t.name()),
+            ));
         }
         Floats::ieee(&scale).map(Some)
     }
@@ -179,15 +251,23 @@ impl<'m> Layer<'_, 'm> {
     fn dims(&self, key: &str) -> Vec<usize> {
         let dim = |value: &Value| usize::try_from(value.as_u64()?).ok();
         let list = self.description.data.get(key).and_then(Value::as_array);
-        list.and_then(|list| list.iter().map(dim).collect()).unwrap_or_default()
+        list.and_then(|list| list.iter().map(dim).collect())
+            .unwrap_or_default()
     }
 
     /// Columns of a group.
     fn group(&self) -> Result<usize> {
-        let (size, list) = (self.description.data.get("block_size"), self.dims("block_size"));
-        let size = size.and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
+        let (size, list) = (
+            self.description.data.get("block_size"),
+            self.dims("block_size"),
+        );
+        let size = size
+            .and_then(Value::as_u64)
+            .and_then(|size| usize::try_from(size).ok());
         let leading_ones = list.iter().rev().skip(1).all(|&size| size == 1);
-        let size = size.or_else(|| list.last().copied().filter(|_| leading_ones)).filter(|&size| size > 0);
+        let size = size
+            .or_else(|| list.last().copied().filter(|_| leading_ones))
+            .filter(|&size| size > 0);
         size.ok_or_else(|| wrong(&self.t, "its metadata do not say how large its groups are"))
     }
 
@@ -197,17 +277,25 @@ impl<'m> Layer<'_, 'm> {
     }
 
     fn flag(&self, key: &str) -> bool {
-        self.description.data.get(key).and_then(Value::as_bool).unwrap_or(false)
+        self.description
+            .data
+            .get(key)
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
     }
 
     fn misfit(&self, part: &Tensor<'_>) -> crate::AnamnesisError {
-        wrong(&self.t, format!("its `{}` {:?} does not fit", part.name(), part.shape()))
+        wrong(
+            &self.t,
+            format!("its `{}` {:?} does not fit", part.name(), part.shape()),
+        )
     }
 
     /// A byte a code.
     fn bytes(&mut self, codes: &'static str) -> Result<Decoded<'m>> {
         let meaning = Meaning::of_bytes(self.t.dtype());
-        let meaning = meaning.ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
+        let meaning = meaning
+            .ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
         let (scale, shape) = (self.need(TensorRole::Scale, "scale")?, self.t.shape());
         let (rows, cols) = rows_and_cols(shape);
         let grid = match scale.elements() {
@@ -216,10 +304,20 @@ impl<'m> Layer<'_, 'm> {
         };
         let grid = grid.filter(|_| codes == "FP8" || self.says_blocks(scale.shape()));
         let grid = grid.ok_or_else(|| self.misfit(&scale))?;
-        let stored = Codes::Rows { part: self.t.part(), row_bytes: cols };
-        let scales = Box::new(Matrix { floats: Floats::ieee(&scale)?, cols: grid.cols });
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes: cols,
+        };
+        let scales = Box::new(Matrix {
+            floats: Floats::ieee(&scale)?,
+            cols: grid.cols,
+        });
         let mut decoder = Grouped::scaled(stored, 8, meaning, [rows, cols], grid, scales);
-        let zero = if codes == "FP8" { None } else { self.part(TensorRole::ZeroPoint, "zero_point")? };
+        let zero = if codes == "FP8" {
+            None
+        } else {
+            self.part(TensorRole::ZeroPoint, "zero_point")?
+        };
         if let Some(zero) = zero {
             if zero.elements() != scale.elements() {
                 return Err(self.misfit(&zero));
@@ -228,12 +326,20 @@ impl<'m> Layer<'_, 'm> {
             decoder.offsets = Some(if zero.dtype().is_floating_point() {
                 // The difference is no integer, and is rounded.
                 decoder.own = self.own(&scale);
-                Box::new(Matrix { floats: Floats::ieee(&zero)?, cols: grid.cols })
+                Box::new(Matrix {
+                    floats: Floats::ieee(&zero)?,
+                    cols: grid.cols,
+                })
             } else {
                 Box::new(Integers::new(&zero, grid.cols, 0.0)?)
             });
         }
-        Ok(Decoded { codes, scales: granularity(&grid, cols), shape: shape.to_vec(), decoder })
+        Ok(Decoded {
+            codes,
+            scales: granularity(&grid, cols),
+            shape: shape.to_vec(),
+            decoder,
+        })
     }
 
     /// The type in which the library computes.
@@ -249,8 +355,12 @@ impl<'m> Layer<'_, 'm> {
     /// Whether the metadata agree that the weight has so many blocks in each dimension.
     fn says_blocks(&self, counts: &[usize]) -> bool {
         let (size, shape) = (self.dims("block_size"), self.t.shape());
-        let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| size.min(dim).checked_mul(n) == Some(dim);
-        size.len() != shape.len() || counts.len() != shape.len() || size.iter().zip(shape).zip(counts).all(fits)
+        let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| {
+            size.min(dim).checked_mul(n) == Some(dim)
+        };
+        size.len() != shape.len()
+            || counts.len() != shape.len()
+            || size.iter().zip(shape).zip(counts).all(fits)
     }
 
     /// Two codes a byte, with the scales of a column in a row. `signed`: two's complement, and a zero point that is
@@ -262,10 +372,19 @@ impl<'m> Layer<'_, 'm> {
         let (rows, cols) = rows_and_cols(&shape);
         let said = self.dims("shape");
         if !said.is_empty() && said != shape {
-            return Err(wrong(&self.t, format!("its metadata say that its shape is {said:?}")));
+            return Err(wrong(
+                &self.t,
+                format!("its metadata say that its shape is {said:?}"),
+            ));
         }
-        let (group, outputs) = (self.group()?, shape.iter().nth_back(1).copied().unwrap_or(1));
-        let (scale, zero) = (self.need(TensorRole::Scale, "scale")?, self.need(TensorRole::ZeroPoint, "zero_point")?);
+        let (group, outputs) = (
+            self.group()?,
+            shape.iter().nth_back(1).copied().unwrap_or(1),
+        );
+        let (scale, zero) = (
+            self.need(TensorRole::Scale, "scale")?,
+            self.need(TensorRole::ZeroPoint, "zero_point")?,
+        );
         let groups = cols.div_ceil(group);
         let leading = shape.iter().rev().skip(2).rev().copied();
         let expected: Vec<usize> = leading.chain([groups, outputs]).collect();
@@ -274,28 +393,67 @@ impl<'m> Layer<'_, 'm> {
                 return Err(self.misfit(part));
             }
         }
-        let turned = |inner| Box::new(Transposed { inner, rows: outputs, cols: groups }) as Box<dyn Numbers + 'm>;
-        let floats = |t: &Tensor<'m>| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: outputs }));
-        let meaning = Meaning::Int(if signed { Int::signed(4) } else { Int::UNSIGNED });
-        let stored = Codes::Rows { part: self.t.part(), row_bytes };
+        let turned = |inner| {
+            Box::new(Transposed {
+                inner,
+                rows: outputs,
+                cols: groups,
+            }) as Box<dyn Numbers + 'm>
+        };
+        let floats = |t: &Tensor<'m>| {
+            Floats::ieee(t).map(|floats| {
+                Box::new(Matrix {
+                    floats,
+                    cols: outputs,
+                })
+            })
+        };
+        let meaning = Meaning::Int(if signed {
+            Int::signed(4)
+        } else {
+            Int::UNSIGNED
+        });
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes,
+        };
         let grid = row_groups(cols, group);
-        let mut decoder = Grouped::scaled(stored, 4, meaning, [rows, cols], grid, turned(floats(&scale)?));
+        let mut decoder = Grouped::scaled(
+            stored,
+            4,
+            meaning,
+            [rows, cols],
+            grid,
+            turned(floats(&scale)?),
+        );
         (decoder.formula, decoder.offsets) = if signed {
             (Formula::ScaleShift, Some(turned(floats(&zero)?)))
         } else if zero.dtype().is_floating_point() {
-            let what =
-                format!("the zero points of `{}` are floats: Ascend's packing, which is not published", self.name);
+            let what = format!(
+                "the zero points of `{}` are floats: Ascend's packing, which is not published",
+                self.name
+            );
             return Err(refused(&self.t, FAMILY, what));
         } else {
-            (Formula::ShiftScale, Some(turned(Box::new(Integers::new(&zero, outputs, 0.0)?))))
+            (
+                Formula::ShiftScale,
+                Some(turned(Box::new(Integers::new(&zero, outputs, 0.0)?))),
+            )
         };
-        Ok(Decoded { codes: "INT4", scales: Granularity::Group(group), shape, decoder })
+        Ok(Decoded {
+            codes: "INT4",
+            scales: Granularity::Group(group),
+            shape,
+            decoder,
+        })
     }
 
     /// The shape of what lies two to a byte in rows of so many bytes, and these.
     fn halved(&self, row_bytes: Option<usize>) -> Result<(Vec<usize>, usize)> {
         let row = row_bytes.and_then(|n| Some((n, n.checked_mul(2)?)));
-        let Some(((row_bytes, cols), rows)) = row.zip(self.t.shape().split_last().map(|(_, rows)| rows)) else {
+        let Some(((row_bytes, cols), rows)) =
+            row.zip(self.t.shape().split_last().map(|(_, rows)| rows))
+        else {
             return Err(wrong(&self.t, "its rows cannot be counted"));
         };
         if rows.is_empty() {
@@ -320,11 +478,26 @@ impl<'m> Layer<'_, 'm> {
                 return Err(self.misfit(&outer));
             }
             let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
-            scales = Box::new(Nested { inner: scales, outer, count, rows_each, op: Op::Multiply, unit: 1.0 });
+            scales = Box::new(Nested {
+                inner: scales,
+                outer,
+                count,
+                rows_each,
+                op: Op::Multiply,
+                unit: 1.0,
+            });
         }
-        let stored = Codes::Rows { part: self.t.part(), row_bytes };
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes,
+        };
         let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
-        Ok(Decoded { codes: "NVFP4", scales: Granularity::Group(group), shape, decoder })
+        Ok(Decoded {
+            codes: "NVFP4",
+            scales: Granularity::Group(group),
+            shape,
+            decoder,
+        })
     }
 
     fn mx(&mut self) -> Result<Decoded<'m>> {
@@ -337,19 +510,34 @@ impl<'m> Layer<'_, 'm> {
             (Some("float8_e5m2"), Dtype::F8E5M2) => ("MXFP8", 8, Meaning::E5M2),
             (Some("float4_e2m1fn_x2"), Dtype::U8) => ("MXFP4", 4, FP4),
             (says, _) => {
-                let what = format!("codes that its metadata call {} are not decoded", says.unwrap_or("nothing"));
+                let what = format!(
+                    "codes that its metadata call {} are not decoded",
+                    says.unwrap_or("nothing")
+                );
                 return Err(refused(&self.t, FAMILY, what));
             }
         };
         let bytes = self.t.shape().last().copied();
         let (halved, row_bytes) = self.halved(bytes)?;
-        let shape = if bits == 4 { halved } else { self.t.shape().to_vec() };
+        let shape = if bits == 4 {
+            halved
+        } else {
+            self.t.shape().to_vec()
+        };
         let (rows, cols) = rows_and_cols(&shape);
         let group = self.group()?;
         let (scales, grid) = self.blocks(&scale, Floats::new(&scale)?, &shape, group)?;
-        let stored = Codes::Rows { part: self.t.part(), row_bytes };
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes,
+        };
         let decoder = Grouped::scaled(stored, bits, meaning, [rows, cols], grid, scales);
-        Ok(Decoded { codes, scales: Granularity::Group(group), shape, decoder })
+        Ok(Decoded {
+            codes,
+            scales: Granularity::Group(group),
+            shape,
+            decoder,
+        })
     }
 
     /// Scales of blocks of a row, plain or in tiles over all rows.
@@ -362,19 +550,34 @@ impl<'m> Layer<'_, 'm> {
     ) -> Result<(Box<dyn Numbers + 'm>, ScaleGrid)> {
         let (rows, cols) = rows_and_cols(shape);
         let blocks = cols / group;
-        let plain = scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
+        let plain =
+            scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
         let swizzled = self.flag("is_swizzled_scales");
-        let fits = if swizzled { tiled::stored(rows, blocks) == Some(scale.elements()) } else { plain };
+        let fits = if swizzled {
+            tiled::stored(rows, blocks) == Some(scale.elements())
+        } else {
+            plain
+        };
         if !(fits && cols.is_multiple_of(group)) {
             return Err(self.misfit(scale));
         }
         let scales: Box<dyn Numbers + 'm> = if swizzled {
-            Box::new(Tiled { floats, rows, cols: blocks })
+            Box::new(Tiled {
+                floats,
+                rows,
+                cols: blocks,
+            })
         } else {
-            Box::new(Matrix { floats, cols: blocks })
+            Box::new(Matrix {
+                floats,
+                cols: blocks,
+            })
         };
         Ok((scales, row_groups(cols, group)))
     }
 }
 
-const FP4: Meaning = Meaning::E2M1(E2M1 { factor: 1.0, plain_zero: false });
+const FP4: Meaning = Meaning::E2M1(E2M1 {
+    factor: 1.0,
+    plain_zero: false,
+});

@@ -21,7 +21,12 @@ const COLS: usize = 128;
 const BYTES: usize = ROWS * COLS / 2;
 
 /// Decodes `t` into `shape`, in groups of so many columns.
-pub(super) fn decoded<'m>(t: &Tensor<'m>, scales: &Tensor<'m>, shape: &[usize], group: usize) -> Result<Decoded<'m>> {
+pub(super) fn decoded<'m>(
+    t: &Tensor<'m>,
+    scales: &Tensor<'m>,
+    shape: &[usize],
+    group: usize,
+) -> Result<Decoded<'m>> {
     let (&[down, across, 32, 4], &[rows, cols], Dtype::I32) = (t.shape(), shape, t.dtype()) else {
         return Err(wrong(
             t,
@@ -33,25 +38,56 @@ pub(super) fn decoded<'m>(t: &Tensor<'m>, scales: &Tensor<'m>, shape: &[usize], 
         return Err(wrong(t, format!("it does not hold {shape:?}")));
     };
     let stored = match scales.shape() {
-        &[groups, n, 2] if n == out && groups.checked_mul(group) == padded.map(|(_, inputs)| inputs) => Some(groups),
+        &[groups, n, 2]
+            if n == out && groups.checked_mul(group) == padded.map(|(_, inputs)| inputs) =>
+        {
+            Some(groups)
+        }
         _ => None,
     };
     let Some(groups) = stored else {
-        let what = format!("its scales `{}` {:?} do not fit groups of {group}", scales.name(), scales.shape());
+        let what = format!(
+            "its scales `{}` {:?} do not fit groups of {group}",
+            scales.name(),
+            scales.shape()
+        );
         return Err(wrong(t, what));
     };
     let pairs = Floats::ieee(scales)?;
     let number = |second| {
-        let inner = Box::new(OfPairs { pairs, cols: out, second });
-        Box::new(Transposed { inner, rows: out, cols: groups }) as Box<dyn Numbers + 'm>
+        let inner = Box::new(OfPairs {
+            pairs,
+            cols: out,
+            second,
+        });
+        Box::new(Transposed {
+            inner,
+            rows: out,
+            cols: groups,
+        }) as Box<dyn Numbers + 'm>
     };
-    let codes = Codes::Own(Box::new(Squares { part: t.part(), across }));
+    let codes = Codes::Own(Box::new(Squares {
+        part: t.part(),
+        across,
+    }));
     let meaning = Meaning::Int(Int::offset_binary(4));
-    let mut decoder = Grouped::scaled(codes, 4, meaning, [rows, cols], row_groups(cols, group), number(false));
+    let mut decoder = Grouped::scaled(
+        codes,
+        4,
+        meaning,
+        [rows, cols],
+        row_groups(cols, group),
+        number(false),
+    );
     decoder.offsets = Some(number(true));
     decoder.formula = Formula::ScaleShift;
     decoder.own = TargetDtype::of(scales.dtype());
-    Ok(Decoded { codes: "INT4", scales: Granularity::Group(group), shape: shape.to_vec(), decoder })
+    Ok(Decoded {
+        codes: "INT4",
+        scales: Granularity::Group(group),
+        shape: shape.to_vec(),
+        decoder,
+    })
 }
 
 /// Codes in squares.
@@ -65,10 +101,17 @@ impl Unpack for Squares<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let down = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
         let across = tile.cols.start / COLS..tile.cols.end.div_ceil(COLS);
-        read(&self.part, self.across * BYTES, down.clone(), across.start * BYTES..across.end * BYTES, staging)?;
+        read(
+            &self.part,
+            self.across * BYTES,
+            down.clone(),
+            across.start * BYTES..across.end * BYTES,
+            staging,
+        )?;
         out.clear();
         for row in tile.rows.clone() {
-            let band = &staging[(row / ROWS - down.start) * across.len() * BYTES..][..across.len() * BYTES];
+            let band = &staging[(row / ROWS - down.start) * across.len() * BYTES..]
+                [..across.len() * BYTES];
             out.extend(tile.cols.clone().map(|col| {
                 let square = &band[(col / COLS - across.start) * BYTES..][..BYTES];
                 let (word, nibble) = place(row % ROWS, col % COLS);

@@ -32,26 +32,58 @@ pub(super) struct Codes8<'m> {
 impl<'m> Codes8<'m> {
     /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`: whole words, if they are in words.
     pub(super) fn new(t: &Tensor<'m>, bits: usize, reordered: bool, width: usize) -> Self {
-        let order = if reordered { REORDERED } else { [0, 1, 2, 3, 4, 5, 6, 7] };
-        Self { part: t.part(), nibbles: (bits == 4).then_some(order), width }
+        let order = if reordered {
+            REORDERED
+        } else {
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        };
+        Self {
+            part: t.part(),
+            nibbles: (bits == 4).then_some(order),
+            width,
+        }
     }
 
     pub(super) fn line_bytes(&self) -> usize {
-        if self.nibbles.is_some() { self.width / 2 } else { self.width }
+        if self.nibbles.is_some() {
+            self.width / 2
+        } else {
+            self.width
+        }
     }
 
     /// Makes `codes` codes `at` of each of `lines`.
-    fn get(&self, lines: Range<usize>, at: Range<usize>, staging: &mut Vec<u8>, codes: &mut Vec<u8>) -> Result<()> {
+    fn get(
+        &self,
+        lines: Range<usize>,
+        at: Range<usize>,
+        staging: &mut Vec<u8>,
+        codes: &mut Vec<u8>,
+    ) -> Result<()> {
         let Some(nibbles) = self.nibbles else {
             return read(&self.part, self.width, lines, at, codes);
         };
         let words = at.start / PER_WORD..at.end.div_ceil(PER_WORD);
-        read(&self.part, self.width / 2, lines, words.start * 4..words.end * 4, staging)?;
+        read(
+            &self.part,
+            self.width / 2,
+            lines,
+            words.start * 4..words.end * 4,
+            staging,
+        )?;
         codes.clear();
         let skipped = at.start % PER_WORD;
         for line in staging.chunks_exact(words.len().max(1) * 4) {
-            let words = line.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
-            let all = words.flat_map(|word| nibbles.into_iter().map(move |nibble| (word >> (nibble * 4) & 15) as u8));
+            let words = line
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&word| u32::from_le_bytes(word));
+            let all = words.flat_map(|word| {
+                nibbles
+                    .into_iter()
+                    .map(move |nibble| (word >> (nibble * 4) & 15) as u8)
+            });
             codes.extend(all.skip(skipped).take(at.len()));
         }
         Ok(())
@@ -63,7 +95,8 @@ pub(super) struct Straight<'m>(pub Codes8<'m>);
 
 impl Unpack for Straight<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        self.0.get(tile.rows.clone(), tile.cols.clone(), staging, out)
+        self.0
+            .get(tile.rows.clone(), tile.cols.clone(), staging, out)
     }
 
     fn align(&self) -> (usize, usize) {
@@ -85,7 +118,10 @@ impl Unpack for Turned<'_> {
             self.0.get(lines, tile.rows.clone(), staging, &mut codes)?;
             for (r, row) in out.chunks_exact_mut(width).enumerate() {
                 let column = codes[r..].iter().step_by(height);
-                row[columns.clone()].iter_mut().zip(column).for_each(|(out, &code)| *out = code);
+                row[columns.clone()]
+                    .iter_mut()
+                    .zip(column)
+                    .for_each(|(out, &code)| *out = code);
             }
         }
         Ok(())
@@ -107,12 +143,24 @@ pub(super) struct ZeroPoints<'m> {
 }
 
 impl Numbers for ZeroPoints<'_> {
-    fn extend(&self, rows: Range<usize>, cols: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         let mut codes = Vec::new();
         let height = rows.len();
         self.stored.get(cols, rows, staging, &mut codes)?;
         for r in 0..height {
-            out.extend(codes.iter().skip(r).step_by(height).map(|&code| self.int.widen(u32::from(code))));
+            out.extend(
+                codes
+                    .iter()
+                    .skip(r)
+                    .step_by(height)
+                    .map(|&code| self.int.widen(u32::from(code))),
+            );
         }
         Ok(())
     }

@@ -31,7 +31,11 @@ pub(crate) struct Deflated {
 impl Deflated {
     /// The decompressed bytes as a stream that ends in an error unless length and checksum are right.
     pub(crate) fn stream(&self) -> impl Read {
-        let compressed = Compressed { source: &self.base, at: self.start, left: self.stored_len };
+        let compressed = Compressed {
+            source: &self.base,
+            at: self.start,
+            left: self.stored_len,
+        };
         Checked {
             decoder: DeflateDecoder::new(BufReader::with_capacity(BUFFER, compressed)),
             crc: crc32fast::Hasher::new(),
@@ -41,7 +45,9 @@ impl Deflated {
     }
 
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let spool = self.spool.get_or_init(|| self.make_spool().map_err(|e| (e.kind(), e.to_string())));
+        let spool = self
+            .spool
+            .get_or_init(|| self.make_spool().map_err(|e| (e.kind(), e.to_string())));
         match spool {
             Ok(file) => read_exact_at(file, offset, out).map_err(Into::into),
             Err((kind, what)) => Err(io::Error::new(*kind, what.clone()).into()),
@@ -66,10 +72,12 @@ struct Compressed<'a> {
 impl Read for Compressed<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = (out.len() as u64).min(self.left) as usize;
-        self.source.read_at(self.at, &mut out[..n]).map_err(|error| match error {
-            AnamnesisError::Io(error) => error,
-            other => io::Error::other(other.to_string()),
-        })?;
+        self.source
+            .read_at(self.at, &mut out[..n])
+            .map_err(|error| match error {
+                AnamnesisError::Io(error) => error,
+                other => io::Error::other(other.to_string()),
+            })?;
         self.at += n as u64;
         self.left -= n as u64;
         Ok(n)
@@ -86,7 +94,12 @@ struct Checked<R> {
 
 impl<R: Read> Read for Checked<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, format!("a compressed member {what}")));
+        let wrong = |what: &str| {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a compressed member {what}"),
+            ))
+        };
         if out.is_empty() {
             return Ok(0);
         }

@@ -39,9 +39,20 @@ impl Handle {
     }
 
     /// File `number` of `pool`, which is open now and was found to have `len` bytes.
-    pub(super) fn pooled(pool: &Arc<Pool>, number: usize, path: &Path, file: File, len: u64) -> Self {
+    pub(super) fn pooled(
+        pool: &Arc<Pool>,
+        number: usize,
+        path: &Path,
+        file: File,
+        len: u64,
+    ) -> Self {
         pool.keep(number, &Arc::new(file));
-        Self::Pooled(Arc::new(Pooled { path: path.to_path_buf(), len, number, pool: pool.clone() }))
+        Self::Pooled(Arc::new(Pooled {
+            path: path.to_path_buf(),
+            len,
+            number,
+            pool: pool.clone(),
+        }))
     }
 }
 
@@ -49,14 +60,20 @@ impl Pooled {
     fn get(&self) -> io::Result<Arc<File>> {
         let found = {
             let files = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-            files.iter().find(|(number, _)| *number == self.number).map(|(_, file)| file.clone())
+            files
+                .iter()
+                .find(|(number, _)| *number == self.number)
+                .map(|(_, file)| file.clone())
         };
         if let Some(file) = found {
             return Ok(file);
         }
         let file = Arc::new(File::open(&self.path)?);
         if file.metadata()?.len() != self.len {
-            let what = format!("{}: the file has changed since it was parsed", self.path.display());
+            let what = format!(
+                "{}: the file has changed since it was parsed",
+                self.path.display()
+            );
             return Err(io::Error::other(what));
         }
         self.pool.keep(self.number, &file);

@@ -37,18 +37,28 @@ impl OutputFile {
     /// Refused: a directory or device, an existing file without `force`, an input under any of its names, a
     /// directory that is missing or not writable, a file system without the space.
     pub(crate) fn create(path: &Path, len: u64, place: &Place<'_>) -> Result<Self> {
-        let &Place { force, inputs, space } = place;
-        let refuse = |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
+        let &Place {
+            force,
+            inputs,
+            space,
+        } = place;
+        let refuse =
+            |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
         if inputs.iter().any(|input| input.is_file_at(path)) {
             return refuse(ErrorKind::InvalidInput, "the output is the input");
         }
         match path.metadata().or_else(|_| path.symlink_metadata()) {
-            Ok(there) if there.is_dir() => return refuse(ErrorKind::IsADirectory, "the output is a directory"),
+            Ok(there) if there.is_dir() => {
+                return refuse(ErrorKind::IsADirectory, "the output is a directory");
+            }
             Ok(there) if !is_replaceable(&there) => {
                 return refuse(ErrorKind::InvalidInput, "the output is not a regular file");
             }
             Ok(_) if !force => {
-                return refuse(ErrorKind::AlreadyExists, "the output exists; --force (`force`) replaces it");
+                return refuse(
+                    ErrorKind::AlreadyExists,
+                    "the output exists; --force (`force`) replaces it",
+                );
             }
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -60,10 +70,16 @@ impl OutputFile {
         let directory = directory_of(path).to_path_buf();
         match directory.metadata() {
             Ok(there) if there.is_dir() => {}
-            Ok(_) => return refuse(ErrorKind::NotADirectory, "the output's directory is not a directory"),
+            Ok(_) => {
+                return refuse(
+                    ErrorKind::NotADirectory,
+                    "the output's directory is not a directory",
+                );
+            }
             Err(e) => return Err(AnamnesisError::io_at(&directory, &e)),
         }
-        let free = fs4::available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+        let free =
+            fs4::available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
         if free < space {
             let what = format!("the output takes {space} bytes, and {free} are free");
             return refuse(ErrorKind::StorageFull, &what);
@@ -72,9 +88,19 @@ impl OutputFile {
         builder.prefix(".anamnesis-").suffix(".tmp");
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
-        let temporary = builder.tempfile_in(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
-        temporary.as_file().set_len(len).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        Ok(Self { temporary, directory, path: path.to_path_buf(), force })
+        let temporary = builder
+            .tempfile_in(&directory)
+            .map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+        temporary
+            .as_file()
+            .set_len(len)
+            .map_err(|e| AnamnesisError::io_at(path, &e))?;
+        Ok(Self {
+            temporary,
+            directory,
+            path: path.to_path_buf(),
+            force,
+        })
     }
 
     /// Writes all of `bytes` at `offset`.
@@ -89,9 +115,21 @@ impl OutputFile {
 
     /// Gives the file its name, durably.
     pub(crate) fn commit(self) -> Result<()> {
-        let Self { temporary, directory, path, force } = self;
-        temporary.as_file().sync_all().map_err(|e| AnamnesisError::io_at(&path, &e))?;
-        let named = if force { temporary.persist(&path) } else { temporary.persist_noclobber(&path) };
+        let Self {
+            temporary,
+            directory,
+            path,
+            force,
+        } = self;
+        temporary
+            .as_file()
+            .sync_all()
+            .map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        let named = if force {
+            temporary.persist(&path)
+        } else {
+            temporary.persist_noclobber(&path)
+        };
         named.map_err(|e| AnamnesisError::io_at(&path, &e.error))?;
         sync_directory(&directory);
         Ok(())
@@ -100,7 +138,9 @@ impl OutputFile {
 
 /// The directory that `path` is in.
 pub(crate) fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| *parent != Path::new(""))
+        .unwrap_or(Path::new("."))
 }
 
 /// Makes names in `directory` durable. Some file systems cannot; the files are there and whole all the same.

@@ -10,7 +10,8 @@ use std::path::Path;
 use super::atomic::{OutputFile, Place};
 use super::{Entry, Layout};
 use crate::parse::gguf::{
-    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry, write_str,
+    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry,
+    write_str,
 };
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -33,8 +34,10 @@ impl Keys {
         leave_out: impl Fn(&str) -> bool,
         edits: &[(String, GgufMetadataValue)],
     ) -> Result<Self> {
-        let by_key: HashMap<&str, &GgufMetadataValue> =
-            edits.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        let by_key: HashMap<&str, &GgufMetadataValue> = edits
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
+            .collect();
         if let Some((key, _)) = edits.iter().find(|(key, _)| is_split_key(key)) {
             return Err(AnamnesisError::parse(format!(
                 "metadata `{key}` is set where a model is split, and only there"
@@ -42,14 +45,22 @@ impl Keys {
         }
         let mut keys = Self::default();
         let mut done = HashSet::new();
-        for key in source.iter().flat_map(|metadata| metadata.keys()).filter(|key| !leave_out(key)) {
+        for key in source
+            .iter()
+            .flat_map(|metadata| metadata.keys())
+            .filter(|key| !leave_out(key))
+        {
             match by_key.get(key) {
                 Some(value) => keys.add(key, value)?,
                 None => {
-                    source.iter().for_each(|metadata| metadata.write_entry(key, &mut keys.bytes));
+                    source
+                        .iter()
+                        .for_each(|metadata| metadata.write_entry(key, &mut keys.bytes));
                     keys.count += 1;
                     if key == ALIGNMENT {
-                        keys.alignment = source.and_then(|metadata| metadata.get(key)).and_then(|v| v.as_u32());
+                        keys.alignment = source
+                            .and_then(|metadata| metadata.get(key))
+                            .and_then(|v| v.as_u32());
                     }
                 }
             }
@@ -73,9 +84,16 @@ impl Keys {
             )));
         }
         if key == ALIGNMENT {
-            let usable = |&alignment: &u32| alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT;
-            let what = format!("general.alignment is a u32 and a power of two, at most {MAX_ALIGNMENT}");
-            self.alignment = Some(value.as_u32().filter(usable).ok_or_else(|| AnamnesisError::parse(what))?);
+            let usable =
+                |&alignment: &u32| alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT;
+            let what =
+                format!("general.alignment is a u32 and a power of two, at most {MAX_ALIGNMENT}");
+            self.alignment = Some(
+                value
+                    .as_u32()
+                    .filter(usable)
+                    .ok_or_else(|| AnamnesisError::parse(what))?,
+            );
         }
         write_entry(key, value, &mut self.bytes);
         self.count += 1;
@@ -91,7 +109,9 @@ impl Keys {
     pub(crate) fn of_part(&self) -> Result<Self> {
         let mut keys = Self::default();
         match self.alignment {
-            Some(alignment) => keys.add(ALIGNMENT, &GgufMetadataValue::U32(alignment)).map(|()| keys),
+            Some(alignment) => keys
+                .add(ALIGNMENT, &GgufMetadataValue::U32(alignment))
+                .map(|()| keys),
             None => Ok(keys),
         }
     }
@@ -128,22 +148,33 @@ pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
     header.extend_from_slice(&keys.bytes);
     let mut offsets = Vec::with_capacity(entries.len());
     let mut at = 0u64;
-    let overflow = |e: &Entry<'_>| AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name));
+    let overflow =
+        |e: &Entry<'_>| AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name));
     for e in entries {
         write_str(e.name, &mut header);
         header.extend((e.shape.len() as u32).to_le_bytes());
-        e.shape.iter().rev().for_each(|&d| header.extend((d as u64).to_le_bytes()));
-        let id = e.dtype.ggml_id().ok_or_else(|| AnamnesisError::parse(format!("{} is no type of ggml", e.dtype)))?;
+        e.shape
+            .iter()
+            .rev()
+            .for_each(|&d| header.extend((d as u64).to_le_bytes()));
+        let id = e
+            .dtype
+            .ggml_id()
+            .ok_or_else(|| AnamnesisError::parse(format!("{} is no type of ggml", e.dtype)))?;
         header.extend(id.to_le_bytes());
         header.extend(at.to_le_bytes());
         offsets.push(at);
-        at =
-            at.checked_add(e.len).and_then(|end| end.checked_next_multiple_of(alignment)).ok_or_else(|| overflow(e))?;
+        at = at
+            .checked_add(e.len)
+            .and_then(|end| end.checked_next_multiple_of(alignment))
+            .ok_or_else(|| overflow(e))?;
     }
     header.resize(header.len().next_multiple_of(alignment as usize), 0);
     let base = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += base);
-    let file_len = base.checked_add(at).ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
+    let file_len = base
+        .checked_add(at)
+        .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
     Ok(Layout::of_header(header, offsets, file_len))
 }
 
@@ -186,7 +217,11 @@ pub fn write_gguf<S: BuildHasher>(
     let file = OutputFile::create(
         path.as_ref(),
         layout.file_len,
-        &Place { force: true, inputs: &[], space: layout.file_len },
+        &Place {
+            force: true,
+            inputs: &[],
+            space: layout.file_len,
+        },
     )?;
     write_all(BufWriter::new(file.file()), &layout, tensors)?;
     file.commit()
@@ -220,7 +255,10 @@ fn plan<S: BuildHasher>(
     tensors: &[GgufWriteTensor<'_>],
     metadata: &HashMap<String, GgufMetadataValue, S>,
 ) -> Result<Layout> {
-    let mut edits: Vec<_> = metadata.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut edits: Vec<_> = metadata
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     edits.sort_by(|a, b| a.0.cmp(&b.0));
     let keys = Keys::new(None, |_| false, &edits)?;
     let mut names = HashSet::new();
@@ -228,30 +266,61 @@ fn plan<S: BuildHasher>(
     for t in tensors {
         let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
         let dtype = accept(t.name, t.dtype, &shape)?;
-        let wrong = |what: String| Err(AnamnesisError::parse(format!("tensor `{}`: {what}", t.name)));
+        let wrong = |what: String| {
+            Err(AnamnesisError::parse(format!(
+                "tensor `{}`: {what}",
+                t.name
+            )))
+        };
         if !names.insert(t.name) {
             return wrong("it is given twice".to_owned());
         }
         match dtype.byte_len(&shape) {
             Some(len) if len == t.data.len() => shapes.push((dtype, shape)),
-            Some(len) => return wrong(format!("{} bytes where {dtype} {:?} takes {len}", t.data.len(), t.shape)),
+            Some(len) => {
+                return wrong(format!(
+                    "{} bytes where {dtype} {:?} takes {len}",
+                    t.data.len(),
+                    t.shape
+                ));
+            }
             None => return wrong(format!("{:?} is no shape for {dtype}", t.shape)),
         }
     }
     let entries = tensors.iter().zip(&shapes);
     let entries: Vec<_> = entries
-        .map(|(t, (dtype, shape))| Entry { name: t.name, dtype: *dtype, shape, len: t.data.len() as u64 })
+        .map(|(t, (dtype, shape))| Entry {
+            name: t.name,
+            dtype: *dtype,
+            shape,
+            len: t.data.len() as u64,
+        })
         .collect();
     layout(&entries, &keys)
 }
 
-fn write_all(mut writer: impl Write, layout: &Layout, tensors: &[GgufWriteTensor<'_>]) -> Result<()> {
-    layout.pieces.iter().try_for_each(|(_, piece)| writer.write_all(piece))?;
-    let ends = layout.offsets.iter().skip(1).copied().chain([layout.file_len]);
+fn write_all(
+    mut writer: impl Write,
+    layout: &Layout,
+    tensors: &[GgufWriteTensor<'_>],
+) -> Result<()> {
+    layout
+        .pieces
+        .iter()
+        .try_for_each(|(_, piece)| writer.write_all(piece))?;
+    let ends = layout
+        .offsets
+        .iter()
+        .skip(1)
+        .copied()
+        .chain([layout.file_len]);
     for ((t, start), end) in tensors.iter().zip(&layout.offsets).zip(ends) {
         writer.write_all(t.data)?;
         let padding = end - start - t.data.len() as u64;
-        std::io::copy(&mut std::io::Read::take(std::io::repeat(0), padding), &mut writer)?;
+        std::io::copy(
+            &mut std::io::Read::take(std::io::repeat(0), padding),
+            &mut writer,
+        )?;
     }
     Ok(writer.flush()?)
 }

@@ -32,10 +32,22 @@ pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
 /// The header of an array, which ends at a multiple of 64 bytes.
 fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
     let dims: String = shape.iter().map(|d| format!("{d}, ")).collect();
-    let dims = if shape.len() == 1 { dims.trim_end() } else { dims.trim_end_matches(", ") };
-    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}").into_bytes();
-    let prefix = if text.len() + 11 + 64 > usize::from(u16::MAX) { 12 } else { 10 };
-    text.resize((text.len() + 1 + prefix).next_multiple_of(64) - prefix - 1, b' ');
+    let dims = if shape.len() == 1 {
+        dims.trim_end()
+    } else {
+        dims.trim_end_matches(", ")
+    };
+    let mut text =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}").into_bytes();
+    let prefix = if text.len() + 11 + 64 > usize::from(u16::MAX) {
+        12
+    } else {
+        10
+    };
+    text.resize(
+        (text.len() + 1 + prefix).next_multiple_of(64) - prefix - 1,
+        b' ',
+    );
     text.push(b'\n');
     let mut header = b"\x93NUMPY".to_vec();
     if prefix == 10 {
@@ -79,18 +91,31 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
         };
         let size = e.len.checked_add(npy.len() as u64).ok_or_else(overflow)?;
         let mut local = b"PK\x03\x04".to_vec();
-        put(&mut local, &[VERSION, UTF8, 0, 0, DATE, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 20]);
+        put(
+            &mut local,
+            &[
+                VERSION, UTF8, 0, 0, DATE, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 20,
+            ],
+        );
         local.extend(name.as_bytes());
         put(&mut local, &[1, 16]);
         local.extend([size.to_le_bytes(), size.to_le_bytes()].concat());
         directory.extend(b"PK\x01\x02");
         put(&mut directory, &[VERSION, VERSION, UTF8, 0, 0, DATE]);
         crc_places.push(directory.len() as u64);
-        put(&mut directory, &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 28, 0, 0, 0, 0, 0, 0xffff, 0xffff]);
+        put(
+            &mut directory,
+            &[
+                0, 0, 0xffff, 0xffff, 0xffff, 0xffff, name_len, 28, 0, 0, 0, 0, 0, 0xffff, 0xffff,
+            ],
+        );
         directory.extend(name.as_bytes());
         put(&mut directory, &[1, 24]);
         directory.extend([size.to_le_bytes(), size.to_le_bytes(), at.to_le_bytes()].concat());
-        patches.push(Patch { places: [at + 14, 0], before: (npy.len() as u64, crc32fast::hash(&npy)) });
+        patches.push(Patch {
+            places: [at + 14, 0],
+            before: (npy.len() as u64, crc32fast::hash(&npy)),
+        });
         local.extend(npy);
         let data = at + local.len() as u64;
         offsets.push(data);
@@ -102,9 +127,16 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
     }
     let end = end(entries.len() as u64, directory.len() as u64, at);
     directory.extend(end);
-    let file_len = at.checked_add(directory.len() as u64).ok_or_else(overflow)?;
+    let file_len = at
+        .checked_add(directory.len() as u64)
+        .ok_or_else(overflow)?;
     pieces.push((at, directory));
-    Ok(Layout { pieces, offsets, file_len, patches })
+    Ok(Layout {
+        pieces,
+        offsets,
+        file_len,
+        patches,
+    })
 }
 
 /// The end records, 64-bit and plain.
@@ -117,7 +149,10 @@ fn end(entries: u64, len: u64, at: u64) -> Vec<u8> {
     out.extend((at + len).to_le_bytes());
     out.extend(1u32.to_le_bytes());
     out.extend(b"PK\x05\x06");
-    put(&mut out, &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0]);
+    put(
+        &mut out,
+        &[0, 0, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0],
+    );
     out
 }
 

@@ -22,7 +22,11 @@ pub(crate) struct Tensor<'a> {
 /// Bytes of the codes and scales of so many blocks; `double`: the scales are quantized too.
 pub(crate) fn data_len(block: usize, blocks: usize, double: bool) -> u64 {
     let n = blocks as u64;
-    let scales = if double { n + 4 * u64::from(n > 0) } else { 4 * n };
+    let scales = if double {
+        n + 4 * u64::from(n > 0)
+    } else {
+        4 * n
+    };
     block.div_ceil(2) as u64 * n + scales
 }
 
@@ -35,18 +39,32 @@ const BLOCK: usize = 64;
 /// The block for a tensor of `n` values: 64, or else the largest even divisor below, or else all of few values.
 pub(crate) fn block_for(n: usize) -> Option<usize> {
     let fits = |&block: &usize| block > 0 && n.is_multiple_of(block);
-    [BLOCK]
-        .into_iter()
-        .find(fits)
-        .or_else(|| if n < BLOCK { Some(n.max(1)) } else { (1..BLOCK / 2).rev().map(|i| i * 2).find(fits) })
+    [BLOCK].into_iter().find(fits).or_else(|| {
+        if n < BLOCK {
+            Some(n.max(1))
+        } else {
+            (1..BLOCK / 2).rev().map(|i| i * 2).find(fits)
+        }
+    })
 }
 
 /// Lays out `tensors` in their order. `metadata`: what an earlier conversion kept of names. `double`: in version 2, with
 /// the scales of all quantized too.
-pub(crate) fn layout(tensors: &[Tensor<'_>], metadata: &HashMap<String, String>, double: bool) -> Result<Layout> {
-    let text = |key: &str, default: &str| metadata.get(key).map_or(default, String::as_str).to_owned();
-    let (name, kind) = (text("qnat.model_name", "qlora-model"), text("qnat.model_type", "qlora"));
-    let dtype = ["F32", "F16", "BF16"].iter().position(|d| *d == text("qnat.compute_dtype", "F32")).unwrap_or(0);
+pub(crate) fn layout(
+    tensors: &[Tensor<'_>],
+    metadata: &HashMap<String, String>,
+    double: bool,
+) -> Result<Layout> {
+    let text =
+        |key: &str, default: &str| metadata.get(key).map_or(default, String::as_str).to_owned();
+    let (name, kind) = (
+        text("qnat.model_name", "qlora-model"),
+        text("qnat.model_type", "qlora"),
+    );
+    let dtype = ["F32", "F16", "BF16"]
+        .iter()
+        .position(|d| *d == text("qnat.compute_dtype", "F32"))
+        .unwrap_or(0);
     let mut header = b"QNAT".to_vec();
     header.extend(if double { 2u32 } else { 1 }.to_le_bytes());
     header.extend([0; 12]); // flags, and the length of the metadata, which the writer leaves out
@@ -59,7 +77,9 @@ pub(crate) fn layout(tensors: &[Tensor<'_>], metadata: &HashMap<String, String>,
     for t in tensors {
         put(t.name, &mut header)?;
         header.extend(small(t.shape.len(), "dimensions")?.to_le_bytes());
-        t.shape.iter().for_each(|&d| header.extend((d as u64).to_le_bytes()));
+        t.shape
+            .iter()
+            .for_each(|&d| header.extend((d as u64).to_le_bytes()));
         header.extend(small(t.block, "values in a block")?.to_le_bytes());
         places.push(header.len());
         header.extend([0; 8]);

@@ -27,9 +27,15 @@ pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) 
     let mut at = 0u64;
     for i in order {
         offsets[i] = at;
-        at = at.checked_add(entries[i].len).ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
+        at = at
+            .checked_add(entries[i].len)
+            .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
     }
-    let json = serde_json::to_vec(&Header { entries, metadata, offsets: &offsets });
+    let json = serde_json::to_vec(&Header {
+        entries,
+        metadata,
+        offsets: &offsets,
+    });
     let mut json = json.map_err(|e| AnamnesisError::parse(e.to_string()))?;
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
@@ -56,11 +62,18 @@ impl Serialize for Header<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         // Sorted, so that the same input gives the same bytes.
-        map.serialize_entry("__metadata__", &self.metadata.iter().collect::<BTreeMap<_, _>>())?;
+        map.serialize_entry(
+            "__metadata__",
+            &self.metadata.iter().collect::<BTreeMap<_, _>>(),
+        )?;
         for (e, &start) in self.entries.iter().zip(self.offsets) {
             map.serialize_entry(
                 e.name,
-                &Record { dtype: e.dtype, shape: e.shape, data_offsets: [start, start + e.len] },
+                &Record {
+                    dtype: e.dtype,
+                    shape: e.shape,
+                    data_offsets: [start, start + e.len],
+                },
             )?;
         }
         map.end()
@@ -76,7 +89,12 @@ mod tests {
         let names: Vec<String> = (0..dtypes.len()).map(|i| i.to_string()).collect();
         let entries = dtypes.iter().zip(&shapes).zip(&names);
         let entries: Vec<_> = entries
-            .map(|((d, shape), name)| Entry { name, dtype: d.0, shape, len: (d.1 * d.0.bits() / 8) as u64 })
+            .map(|((d, shape), name)| Entry {
+                name,
+                dtype: d.0,
+                shape,
+                len: (d.1 * d.0.bits() / 8) as u64,
+            })
             .collect();
         let layout = layout(&entries, &HashMap::new()).unwrap();
         let header = &layout.pieces[0].1;
@@ -84,12 +102,22 @@ mod tests {
         file.resize(layout.file_len as usize, 0);
         let read = safetensors::SafeTensors::deserialize(&file).unwrap();
         assert_eq!(read.len(), entries.len());
-        layout.offsets.iter().map(|o| o - header.len() as u64).collect()
+        layout
+            .offsets
+            .iter()
+            .map(|o| o - header.len() as u64)
+            .collect()
     }
 
     #[test]
     fn order_is_kept_while_it_is_aligned() {
-        assert_eq!(offsets(&[(Dtype::BF16, 2), (Dtype::F32, 1), (Dtype::U8, 3)]), [0, 4, 8]);
-        assert_eq!(offsets(&[(Dtype::U8, 3), (Dtype::F32, 1), (Dtype::BF16, 1)]), [6, 0, 4]);
+        assert_eq!(
+            offsets(&[(Dtype::BF16, 2), (Dtype::F32, 1), (Dtype::U8, 3)]),
+            [0, 4, 8]
+        );
+        assert_eq!(
+            offsets(&[(Dtype::U8, 3), (Dtype::F32, 1), (Dtype::BF16, 1)]),
+            [6, 0, 4]
+        );
     }
 }

@@ -11,20 +11,23 @@ use anamnesis::Result;
 #[test]
 fn bitsandbytes_encoders() {
     use anamnesis::{
-        BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK, classify_inputs, encode_bnb_int8,
-        encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax, encode_bnb4_double_quant,
-        is_eligible_for_nf4, lethe, write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
+        BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK,
+        classify_inputs, encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4,
+        encode_bnb4_compute_absmax, encode_bnb4_double_quant, is_eligible_for_nf4, lethe,
+        write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
     };
     type Bytes = Result<Vec<u8>>;
     type Two = Result<(Vec<u8>, Vec<u8>)>;
     let _: fn(&[u8], &[u8], &[u8], usize, usize) -> Bytes = encode_bnb4;
     let _: fn(&[u8], &[u8], usize, usize) -> Two = encode_bnb4_compute_absmax;
-    let _: fn(&[u8], &[u8], &[u8], &[u8], &[u8], f32, usize, usize, usize) -> Bytes = encode_bnb4_double_quant;
+    let _: fn(&[u8], &[u8], &[u8], &[u8], &[u8], f32, usize, usize, usize) -> Bytes =
+        encode_bnb4_double_quant;
     let _: fn(&[u8], &[u8], usize, usize) -> Bytes = encode_bnb_int8;
     let _: fn(&[u8], usize, usize) -> Two = encode_bnb_int8_compute_scb;
     let _: fn(&[usize]) -> bool = is_eligible_for_nf4;
     let _: fn(&[BnbWriteInput<'_>]) -> BnbNf4WriteStats = classify_inputs;
-    let _: fn(&[BnbWriteInput<'_>], PathBuf) -> Result<()> = |inputs, path| write_bnb_nf4_safetensors(inputs, path);
+    let _: fn(&[BnbWriteInput<'_>], PathBuf) -> Result<()> =
+        |inputs, path| write_bnb_nf4_safetensors(inputs, path);
     let _: fn(&[BnbWriteInput<'_>]) -> Bytes = write_bnb_nf4_safetensors_bytes;
     const SIZES: ([f32; 16], [f32; 16], usize) = (NF4_CODEBOOK, FP4_CODEBOOK, NF4_BLOCK_SIZE);
     assert!(SIZES.2 == 64 && SIZES.1[8].to_bits() == (-0f32).to_bits());
@@ -41,22 +44,39 @@ fn bitsandbytes_encoders() {
     assert_eq!(encode_bnb_int8(&row, &scb, 1, 64).unwrap(), codes);
     for codebook in [NF4_CODEBOOK, FP4_CODEBOOK] {
         let decode = anamnesis::dequantize_bnb4_to_bf16;
-        lethe::round_trip::assert_bnb4_decode_encode_round_trip(&codebook, &[1.0, 0.05], 64, decode, encode_bnb4)
-            .unwrap();
+        lethe::round_trip::assert_bnb4_decode_encode_round_trip(
+            &codebook,
+            &[1.0, 0.05],
+            64,
+            decode,
+            encode_bnb4,
+        )
+        .unwrap();
     }
     let decode = anamnesis::dequantize_bnb_int8_to_bf16;
     lethe::round_trip::assert_bnb_int8_decode_encode_round_trip(decode, encode_bnb_int8).unwrap();
 
     let inputs = [
-        BnbWriteInput { name: "a.weight", shape: &[1, 64], bf16_data: &row },
-        BnbWriteInput { name: "a.bias", shape: &[64], bf16_data: &row },
+        BnbWriteInput {
+            name: "a.weight",
+            shape: &[1, 64],
+            bf16_data: &row,
+        },
+        BnbWriteInput {
+            name: "a.bias",
+            shape: &[64],
+            bf16_data: &row,
+        },
     ];
     let stats = classify_inputs(&inputs);
     assert_eq!((stats.quantized, stats.passthrough), (1, 1));
     assert!(is_eligible_for_nf4(inputs[0].shape) && !is_eligible_for_nf4(inputs[1].shape));
     let dir = tempfile::tempdir().unwrap();
     write_bnb_nf4_safetensors(&inputs, dir.path().join("x")).unwrap();
-    assert_eq!(std::fs::read(dir.path().join("x")).unwrap(), write_bnb_nf4_safetensors_bytes(&inputs).unwrap());
+    assert_eq!(
+        std::fs::read(dir.path().join("x")).unwrap(),
+        write_bnb_nf4_safetensors_bytes(&inputs).unwrap()
+    );
 }
 
 /// Modules hold what the root does.
@@ -66,24 +86,30 @@ fn module_paths() {
     use anamnesis::{
         error::{AnamnesisError, Result},
         inspect::{InspectInfo, format_bytes},
-        lethe::round_trip::{assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip},
+        lethe::round_trip::{
+            assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip,
+        },
         limits::ParseLimits,
         model::{ParsedModel, TargetDtype, parse, parse_with_limits},
         parse::safetensors::{Dtype, QuantScheme, TensorRole, parse_safetensors_header},
         parse::{
-            AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig, SafetensorsHeader,
-            TensorEntry, parse_safetensors_header_from_reader, parse_safetensors_header_from_reader_with_limits,
-            parse_safetensors_header_with_limits,
+            AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
+            SafetensorsHeader, TensorEntry, parse_safetensors_header_from_reader,
+            parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
         },
-        remember::{dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16},
+        remember::{
+            dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16,
+            dequantize_per_tensor_fp8_to_bf16,
+        },
     };
     #[cfg(feature = "bnb")]
     #[allow(unused_imports)]
     use anamnesis::{
         lethe::{
-            BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK, classify_inputs,
-            encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax,
-            encode_bnb4_double_quant, is_eligible_for_nf4, write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
+            BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK,
+            classify_inputs, encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4,
+            encode_bnb4_compute_absmax, encode_bnb4_double_quant, is_eligible_for_nf4,
+            write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
         },
         remember::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16},
     };
@@ -92,21 +118,28 @@ fn module_paths() {
     use anamnesis::{
         parse::gguf::GgufType,
         parse::{
-            GgufInspectInfo, GgufMetadataArray, GgufMetadataValue, GgufTensor, GgufTensorInfo, ParsedGguf,
-            inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader, parse_gguf_with_limits,
+            GgufInspectInfo, GgufMetadataArray, GgufMetadataValue, GgufTensor, GgufTensorInfo,
+            ParsedGguf, inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
+            parse_gguf_with_limits,
         },
         remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16},
     };
     #[cfg(feature = "npz")]
     #[allow(unused_imports)]
     use anamnesis::{
-        parse::{NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, parse_npz, parse_npz_with_limits},
+        parse::{
+            NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, parse_npz,
+            parse_npz_with_limits,
+        },
         remember::{npz_to_safetensors, npz_to_safetensors_bytes},
     };
     #[cfg(feature = "pth")]
     #[allow(unused_imports)]
     use anamnesis::{
-        parse::{ParsedPth, PthDtype, PthInspectInfo, PthTensor, PthTensorInfo, parse_pth, parse_pth_with_limits},
+        parse::{
+            ParsedPth, PthDtype, PthInspectInfo, PthTensor, PthTensorInfo, parse_pth,
+            parse_pth_with_limits,
+        },
         remember::{pth_to_safetensors, pth_to_safetensors_bytes},
     };
     #[cfg(feature = "awq")]

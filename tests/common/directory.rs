@@ -57,7 +57,10 @@ pub const KEPT: &[(&str, &str)] = &[
 /// Files beside the weights that are not: they describe the quantization, or are weights themselves.
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("extra/more.bin", "weights"),
-    ("hf_quant_config.json", "{\"producer\": {\"name\": \"test\"}}"),
+    (
+        "hf_quant_config.json",
+        "{\"producer\": {\"name\": \"test\"}}",
+    ),
     ("model_qmap.json", "{}"),
     ("quantize_config.json", "{\"quant_method\": \"fp8\"}"),
     ("training_args.bin", "weights"),
@@ -73,14 +76,28 @@ pub fn shard_name(no: usize, count: usize) -> String {
 pub fn shards(layers: usize, rows: usize) -> Vec<Vec<Raw>> {
     let mut random = Random(7 + rows as u64);
     let mut out = vec![Vec::new(); layers + 1];
-    out[0].push(raw("model.embed_tokens.weight", "BF16", &[8, 384], random.bytes(8 * 384 * 2)));
+    out[0].push(raw(
+        "model.embed_tokens.weight",
+        "BF16",
+        &[8, 384],
+        random.bytes(8 * 384 * 2),
+    ));
     for i in 0..layers {
-        let (n, k) = if i == layers - 1 { (192, 192) } else { (rows, 384) };
+        let (n, k) = if i == layers - 1 {
+            (192, 192)
+        } else {
+            (rows, 384)
+        };
         let name = format!("model.layers.{i}.proj.weight");
         let codes = random.bytes(n * k).iter().map(|b| b & 0xf7).collect();
         let own = if i == 0 { 0 } else { i + 1 };
         out[own].push(raw(&name, "F8_E4M3", &[n, k], codes));
-        out[own].push(raw(&format!("model.layers.{i}.norm.weight"), "BF16", &[k], random.bytes(2 * k)));
+        out[own].push(raw(
+            &format!("model.layers.{i}.norm.weight"),
+            "BF16",
+            &[k],
+            random.bytes(2 * k),
+        ));
         let grid = [n.div_ceil(128), k.div_ceil(128)];
         let scales = f32s(&random.floats(grid[0] * grid[1]));
         let apart = [1, (i + 2) % (layers + 1)][usize::from(i > 0)];
@@ -92,22 +109,31 @@ pub fn shards(layers: usize, rows: usize) -> Vec<Vec<Raw>> {
 
 /// Writes an index that says where each tensor is.
 pub fn write_index(dir: &Path, name: &str, map: &[(&str, &str)]) {
-    let entries: Vec<String> = map.iter().map(|(tensor, file)| format!("{tensor:?}: {file:?}")).collect();
-    let json = format!("{{\"metadata\": {{}}, \"weight_map\": {{{}}}}}", entries.join(", "));
+    let entries: Vec<String> = map
+        .iter()
+        .map(|(tensor, file)| format!("{tensor:?}: {file:?}"))
+        .collect();
+    let json = format!(
+        "{{\"metadata\": {{}}, \"weight_map\": {{{}}}}}",
+        entries.join(", ")
+    );
     std::fs::write(dir.join(name), json).unwrap();
 }
 
 /// Writes shards and their index.
 pub fn write_shards(dir: &Path, shards: &[Vec<Raw>]) {
     std::fs::create_dir_all(dir).unwrap();
-    let names: Vec<String> = (0..shards.len()).map(|no| shard_name(no, shards.len())).collect();
+    let names: Vec<String> = (0..shards.len())
+        .map(|no| shard_name(no, shards.len()))
+        .collect();
     for (name, tensors) in names.iter().zip(shards) {
         std::fs::write(dir.join(name), file(tensors, &[("format", "pt")])).unwrap();
     }
-    let map = names
-        .iter()
-        .zip(shards)
-        .flat_map(|(name, tensors)| tensors.iter().map(move |t| (t.name.as_str(), name.as_str())));
+    let map = names.iter().zip(shards).flat_map(|(name, tensors)| {
+        tensors
+            .iter()
+            .map(move |t| (t.name.as_str(), name.as_str()))
+    });
     write_index(dir, INDEX, &map.collect::<Vec<_>>());
 }
 
@@ -142,7 +168,11 @@ pub fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         if entry.file_type().unwrap().is_dir() {
-            found.extend(tree(&entry.path()).into_iter().map(|(below, bytes)| (format!("{name}/{below}"), bytes)));
+            found.extend(
+                tree(&entry.path())
+                    .into_iter()
+                    .map(|(below, bytes)| (format!("{name}/{below}"), bytes)),
+            );
         } else {
             found.insert(name, std::fs::read(entry.path()).unwrap());
         }
@@ -151,8 +181,16 @@ pub fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Fails unless both hold the same files with the same bytes.
-pub fn assert_same_tree(expected: &BTreeMap<String, Vec<u8>>, actual: &BTreeMap<String, Vec<u8>>, context: &str) {
-    assert_eq!(expected.keys().collect::<Vec<_>>(), actual.keys().collect::<Vec<_>>(), "{context}");
+pub fn assert_same_tree(
+    expected: &BTreeMap<String, Vec<u8>>,
+    actual: &BTreeMap<String, Vec<u8>>,
+    context: &str,
+) {
+    assert_eq!(
+        expected.keys().collect::<Vec<_>>(),
+        actual.keys().collect::<Vec<_>>(),
+        "{context}"
+    );
     for (name, bytes) in expected {
         assert!(*bytes == actual[name], "{context}: {name} differs");
     }
@@ -161,7 +199,9 @@ pub fn assert_same_tree(expected: &BTreeMap<String, Vec<u8>>, actual: &BTreeMap<
 /// The names in `dir` that end like this, sorted.
 pub fn names_in(dir: &Path, ending: &str) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
-    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.retain(|name| name.ends_with(ending));
     names.sort();
     names
@@ -176,7 +216,11 @@ pub fn placement(dir: &Path) -> Vec<Vec<String>> {
     for name in &names {
         let bytes = std::fs::read(dir.join(name)).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-        assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt", "{name}");
+        assert_eq!(
+            header.metadata().as_ref().unwrap()["format"],
+            "pt",
+            "{name}"
+        );
         for (tensor, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
             total += view.data().len();
             assert!(found.insert(tensor, name.clone()).is_none(), "twice");
@@ -188,19 +232,30 @@ pub fn placement(dir: &Path) -> Vec<Vec<String>> {
         assert!(!dir.join(INDEX).exists());
         return out;
     }
-    assert_eq!(names, (0..names.len()).map(|no| shard_name(no, names.len())).collect::<Vec<_>>());
-    let index: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.join(INDEX)).unwrap()).unwrap();
+    assert_eq!(
+        names,
+        (0..names.len())
+            .map(|no| shard_name(no, names.len()))
+            .collect::<Vec<_>>()
+    );
+    let index: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join(INDEX)).unwrap()).unwrap();
     assert_eq!(index["metadata"]["total_size"], total);
-    let map: BTreeMap<String, String> = serde_json::from_value(index["weight_map"].clone()).unwrap();
+    let map: BTreeMap<String, String> =
+        serde_json::from_value(index["weight_map"].clone()).unwrap();
     assert_eq!(map, found);
     out
 }
 
 /// All tensors of an output in one safetensors file.
 pub fn joined(dir: &Path) -> Vec<u8> {
-    let files: Vec<Vec<u8>> =
-        names_in(dir, ".safetensors").iter().map(|name| std::fs::read(dir.join(name)).unwrap()).collect();
-    let tensors: Vec<(String, TensorView<'_>)> =
-        files.iter().flat_map(|bytes| SafeTensors::deserialize(bytes).unwrap().tensors()).collect();
+    let files: Vec<Vec<u8>> = names_in(dir, ".safetensors")
+        .iter()
+        .map(|name| std::fs::read(dir.join(name)).unwrap())
+        .collect();
+    let tensors: Vec<(String, TensorView<'_>)> = files
+        .iter()
+        .flat_map(|bytes| SafeTensors::deserialize(bytes).unwrap().tensors())
+        .collect();
     safetensors::serialize(tensors, None).unwrap()
 }

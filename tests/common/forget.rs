@@ -4,14 +4,16 @@
 use std::path::Path;
 
 use anamnesis::{
-    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor, parse_bytes,
+    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor,
+    parse_bytes,
 };
 
 use super::{Random, Raw, f32s, file, raw};
 
 /// File types of GGUF that nothing is encoded to without an importance matrix.
-const NEED_IMPORTANCE: &[&str] =
-    &["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"];
+const NEED_IMPORTANCE: &[&str] = &[
+    "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s",
+];
 
 /// Every scheme by name, those of GGUF last.
 pub fn every_scheme() -> Vec<String> {
@@ -26,15 +28,23 @@ pub fn every_scheme() -> Vec<String> {
 
 /// Whether a scheme takes an importance matrix.
 pub fn needs_importance(scheme: &str) -> bool {
-    scheme.strip_prefix("gguf:").is_some_and(|name| NEED_IMPORTANCE.contains(&name))
+    scheme
+        .strip_prefix("gguf:")
+        .is_some_and(|name| NEED_IMPORTANCE.contains(&name))
 }
 
 /// An importance matrix in llama.cpp's older format, for every matrix of `model`.
 pub fn importance(model: &ParsedModel) -> Vec<u8> {
-    let matrices: Vec<_> = model.tensors().filter(|t| t.shape().len() >= 2 && t.elements() > 0).collect();
+    let matrices: Vec<_> = model
+        .tensors()
+        .filter(|t| t.shape().len() >= 2 && t.elements() > 0)
+        .collect();
     let mut out = (matrices.len() as i32).to_le_bytes().to_vec();
     for t in matrices {
-        let (rows, cols) = (t.shape().iter().rev().skip(1).take(1).product::<usize>(), t.shape()[t.shape().len() - 1]);
+        let (rows, cols) = (
+            t.shape().iter().rev().skip(1).take(1).product::<usize>(),
+            t.shape()[t.shape().len() - 1],
+        );
         let n = t.elements() / rows;
         assert_eq!(n % cols, 0);
         out.extend((t.name().len() as i32).to_le_bytes());
@@ -62,10 +72,16 @@ pub fn options_for(scheme: &str, model: &ParsedModel, directory: &Path) -> Conve
 }
 
 /// An output in memory, parsed, and the report of it.
-pub fn encoded(model: &ParsedModel, mut options: ConvertOptions) -> Result<(ParsedModel, Report), AnamnesisError> {
+pub fn encoded(
+    model: &ParsedModel,
+    mut options: ConvertOptions,
+) -> Result<(ParsedModel, Report), AnamnesisError> {
     options.single_file = true;
     let recovery = model.recovery(options)?;
-    Ok((parse_bytes(recovery.to_bytes()?)?, recovery.report().clone()))
+    Ok((
+        parse_bytes(recovery.to_bytes()?)?,
+        recovery.report().clone(),
+    ))
 }
 
 /// Everything decoded to F32.
@@ -80,9 +96,24 @@ pub fn values(t: &Tensor<'_>) -> Option<Vec<f32>> {
     let bytes = t.bytes().unwrap();
     let halves = || bytes.as_chunks::<2>().0.iter();
     match t.dtype().to_string().as_str() {
-        "F32" => Some(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect()),
-        "BF16" => Some(halves().map(|&b| half::bf16::from_le_bytes(b).to_f32()).collect()),
-        "F16" => Some(halves().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect()),
+        "F32" => Some(
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&b| f32::from_le_bytes(b))
+                .collect(),
+        ),
+        "BF16" => Some(
+            halves()
+                .map(|&b| half::bf16::from_le_bytes(b).to_f32())
+                .collect(),
+        ),
+        "F16" => Some(
+            halves()
+                .map(|&b| half::f16::from_le_bytes(b).to_f32())
+                .collect(),
+        ),
         _ => None,
     }
 }
@@ -98,19 +129,29 @@ pub fn weights(random: &mut Random, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| {
             let bell: f32 = random.floats(4).iter().sum();
-            if random.next().is_multiple_of(499) { bell * 20.0 } else { bell }
+            if random.next().is_multiple_of(499) {
+                bell * 20.0
+            } else {
+                bell
+            }
         })
         .collect()
 }
 
 /// Values as BF16.
 pub fn bf16s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()
+    values
+        .iter()
+        .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
+        .collect()
 }
 
 /// Values as F16.
 pub fn f16s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect()
+    values
+        .iter()
+        .flat_map(|&v| half::f16::from_f32(v).to_le_bytes())
+        .collect()
 }
 
 /// One layer of a model in every float type: matrices of `rows` × `cols` and stacks of experts, with norms and biases.
@@ -118,23 +159,67 @@ pub fn layer(random: &mut Random, no: usize, rows: usize, cols: usize) -> Vec<Ra
     let name = |end: &str| format!("model.layers.{no}.{end}");
     let mut floats = |n: usize| weights(random, n);
     vec![
-        raw(&name("input_layernorm.weight"), "BF16", &[cols], bf16s(&floats(cols))),
-        raw(&name("self_attn.q_proj.weight"), "BF16", &[rows, cols], bf16s(&floats(rows * cols))),
-        raw(&name("self_attn.q_proj.bias"), "BF16", &[rows], bf16s(&floats(rows))),
-        raw(&name("mlp.up_proj.weight"), "F16", &[rows, cols], f16s(&floats(rows * cols))),
-        raw(&name("mlp.down_proj.weight"), "F32", &[cols, rows], f32s(&floats(rows * cols))),
-        raw(&name("mlp.experts.gate_up_proj"), "BF16", &[2, 64, 96], bf16s(&floats(2 * 64 * 96))),
+        raw(
+            &name("input_layernorm.weight"),
+            "BF16",
+            &[cols],
+            bf16s(&floats(cols)),
+        ),
+        raw(
+            &name("self_attn.q_proj.weight"),
+            "BF16",
+            &[rows, cols],
+            bf16s(&floats(rows * cols)),
+        ),
+        raw(
+            &name("self_attn.q_proj.bias"),
+            "BF16",
+            &[rows],
+            bf16s(&floats(rows)),
+        ),
+        raw(
+            &name("mlp.up_proj.weight"),
+            "F16",
+            &[rows, cols],
+            f16s(&floats(rows * cols)),
+        ),
+        raw(
+            &name("mlp.down_proj.weight"),
+            "F32",
+            &[cols, rows],
+            f32s(&floats(rows * cols)),
+        ),
+        raw(
+            &name("mlp.experts.gate_up_proj"),
+            "BF16",
+            &[2, 64, 96],
+            bf16s(&floats(2 * 64 * 96)),
+        ),
     ]
 }
 
 /// A model of so many layers, each in a shard of its own; embeddings are in the first, and the head in the last.
 pub fn shards(layers: usize, rows: usize, cols: usize) -> Vec<Vec<Raw>> {
     let mut random = Random(23);
-    let mut all: Vec<Vec<Raw>> = (0..layers).map(|no| layer(&mut random, no, rows, cols)).collect();
-    let mut table = |name: &str| raw(name, "BF16", &[64, cols], bf16s(&weights(&mut random, 64 * cols)));
+    let mut all: Vec<Vec<Raw>> = (0..layers)
+        .map(|no| layer(&mut random, no, rows, cols))
+        .collect();
+    let mut table = |name: &str| {
+        raw(
+            name,
+            "BF16",
+            &[64, cols],
+            bf16s(&weights(&mut random, 64 * cols)),
+        )
+    };
     let (embedding, head) = (table("model.embed_tokens.weight"), table("lm_head.weight"));
     all[0].insert(0, embedding);
-    all[layers - 1].push(raw("model.norm.weight", "BF16", &[cols], vec![0x3f; 2 * cols]));
+    all[layers - 1].push(raw(
+        "model.norm.weight",
+        "BF16",
+        &[cols],
+        vec![0x3f; 2 * cols],
+    ));
     all[layers - 1].push(head);
     all
 }

@@ -15,7 +15,15 @@ pub struct Gguf {
 impl Default for Gguf {
     fn default() -> Self {
         let (keys, infos, data) = Default::default();
-        Self { version: 3, alignment: 32, tensor_count: 0, kv_count: 0, keys, infos, data }
+        Self {
+            version: 3,
+            alignment: 32,
+            tensor_count: 0,
+            kv_count: 0,
+            keys,
+            infos,
+            data,
+        }
     }
 }
 
@@ -28,7 +36,8 @@ impl Gguf {
     /// Adds a key whose value has these bytes, of type `kind`.
     pub fn key(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         self.kv_count += 1;
-        self.keys.extend([&string(key)[..], &kind.to_le_bytes(), value].concat());
+        self.keys
+            .extend([&string(key)[..], &kind.to_le_bytes(), value].concat());
         self
     }
 
@@ -44,13 +53,24 @@ impl Gguf {
     }
 
     /// Adds a tensor that claims to be at `offset` of the data.
-    pub fn tensor_at(mut self, name: &str, kind: u32, shape: &[u64], offset: u64, bytes: &[u8]) -> Self {
+    pub fn tensor_at(
+        mut self,
+        name: &str,
+        kind: u32,
+        shape: &[u64],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Self {
         self.tensor_count += 1;
-        self.infos.extend([&string(name)[..], &(shape.len() as u32).to_le_bytes()].concat());
-        shape.iter().for_each(|d| self.infos.extend(d.to_le_bytes()));
+        self.infos
+            .extend([&string(name)[..], &(shape.len() as u32).to_le_bytes()].concat());
+        shape
+            .iter()
+            .for_each(|d| self.infos.extend(d.to_le_bytes()));
         self.infos.extend(kind.to_le_bytes());
         self.infos.extend(offset.to_le_bytes());
-        self.data.resize(self.data.len().next_multiple_of(self.alignment), 0);
+        self.data
+            .resize(self.data.len().next_multiple_of(self.alignment), 0);
         self.data.extend(bytes);
         self
     }

@@ -19,8 +19,11 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 /// The three output types with the names that golden files use.
-pub const TARGETS: [(TargetDtype, &str); 3] =
-    [(TargetDtype::F32, "f32"), (TargetDtype::BF16, "bf16"), (TargetDtype::F16, "f16")];
+pub const TARGETS: [(TargetDtype, &str); 3] = [
+    (TargetDtype::F32, "f32"),
+    (TargetDtype::BF16, "bf16"),
+    (TargetDtype::F16, "f16"),
+];
 
 /// Every dtype of the format, with its bits.
 pub const DTYPES: &[(&str, usize)] = &[
@@ -63,7 +66,12 @@ pub struct Raw {
 }
 
 pub fn raw(name: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Raw {
-    Raw { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes }
+    Raw {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.to_vec(),
+        bytes,
+    }
 }
 
 pub fn f32s(values: &[f32]) -> Vec<u8> {
@@ -93,7 +101,10 @@ pub fn file(tensors: &[Raw], metadata: &[(&str, &str)]) -> Vec<u8> {
 
 /// Fails unless `actual` holds exactly the tensors of `expected`, bit for bit; NaN equals NaN.
 pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
-    let (expected, actual) = (SafeTensors::deserialize(expected).unwrap(), SafeTensors::deserialize(actual).unwrap());
+    let (expected, actual) = (
+        SafeTensors::deserialize(expected).unwrap(),
+        SafeTensors::deserialize(actual).unwrap(),
+    );
     let names = |s: &SafeTensors<'_>| {
         let mut names: Vec<String> = s.names().iter().map(|n| n.to_string()).collect();
         names.sort();
@@ -102,12 +113,20 @@ pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
     assert_eq!(names(&expected), names(&actual), "{context}: names");
     for (name, want) in expected.tensors() {
         let got = actual.tensor(&name).unwrap();
-        assert_eq!((want.dtype(), want.shape()), (got.dtype(), got.shape()), "{context}: {name}");
+        assert_eq!(
+            (want.dtype(), want.shape()),
+            (got.dtype(), got.shape()),
+            "{context}: {name}"
+        );
         let dtype = Dtype::try_from(want.dtype()).unwrap();
         if let Some(i) = first_difference(dtype, want.data(), got.data()) {
             let size = dtype.bits() / 8;
             let at = i * size..(i + 1) * size;
-            panic!("{context}: {name}[{i}]: expected {:02x?}, got {:02x?}", &want.data()[at.clone()], &got.data()[at]);
+            panic!(
+                "{context}: {name}[{i}]: expected {:02x?}, got {:02x?}",
+                &want.data()[at.clone()],
+                &got.data()[at]
+            );
         }
     }
 }
@@ -119,15 +138,23 @@ pub fn rounded(f32: &[u8], model: &ParsedModel, target: TargetDtype) -> Vec<u8> 
         .tensors()
         .into_iter()
         .map(|(name, t)| {
-            let stored =
-                model.tensor(&name).is_some_and(|s| s.dtype() == Dtype::F32 && *s.bytes().unwrap() == *t.data());
+            let stored = model
+                .tensor(&name)
+                .is_some_and(|s| s.dtype() == Dtype::F32 && *s.bytes().unwrap() == *t.data());
             if t.dtype() != safetensors::Dtype::F32 || stored {
                 return (name, t, vec![]);
             }
-            let values = t.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+            let values = t
+                .data()
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes(b.try_into().unwrap()));
             let bytes = match target {
-                TargetDtype::BF16 => values.flat_map(|v| half::bf16::from_f32(v).to_le_bytes()).collect(),
-                TargetDtype::F16 => values.flat_map(|v| half::f16::from_f32(v).to_le_bytes()).collect(),
+                TargetDtype::BF16 => values
+                    .flat_map(|v| half::bf16::from_f32(v).to_le_bytes())
+                    .collect(),
+                TargetDtype::F16 => values
+                    .flat_map(|v| half::f16::from_f32(v).to_le_bytes())
+                    .collect(),
                 _ => vec![],
             };
             (name, t, bytes)
@@ -138,8 +165,14 @@ pub fn rounded(f32: &[u8], model: &ParsedModel, target: TargetDtype) -> Vec<u8> 
         _ => safetensors::Dtype::F16,
     };
     let views = out.iter().map(|(name, t, bytes)| match bytes.is_empty() {
-        true => (name, TensorView::new(t.dtype(), t.shape().to_vec(), t.data()).unwrap()),
-        false => (name, TensorView::new(dtype, t.shape().to_vec(), bytes).unwrap()),
+        true => (
+            name,
+            TensorView::new(t.dtype(), t.shape().to_vec(), t.data()).unwrap(),
+        ),
+        false => (
+            name,
+            TensorView::new(dtype, t.shape().to_vec(), bytes).unwrap(),
+        ),
     });
     safetensors::serialize(views, None).unwrap()
 }
@@ -175,12 +208,19 @@ impl Random {
 
     /// Floats around ±0.01, of both signs.
     pub fn floats(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| ((self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.04).collect()
+        (0..n)
+            .map(|_| ((self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.04)
+            .collect()
     }
 }
 
 /// Checks every directory below tests/data/`family` that has `sign` in it; there must be `least`. All failures are told.
-pub fn each_case(family: &str, sign: &str, least: usize, check: impl Fn(&Path) + std::panic::RefUnwindSafe) {
+pub fn each_case(
+    family: &str,
+    sign: &str,
+    least: usize,
+    check: impl Fn(&Path) + std::panic::RefUnwindSafe,
+) {
     let entries = std::fs::read_dir(data().join(family)).unwrap();
     let mut cases: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
     cases.retain(|c| c.join(sign).exists());
@@ -193,5 +233,10 @@ pub fn each_case(family: &str, sign: &str, least: usize, check: impl Fn(&Path) +
             failures.push(format!("{}: {text}", case.display()));
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }

@@ -14,7 +14,12 @@ pub fn archive(pickle: &[u8]) -> Vec<u8> {
 }
 
 pub fn text(text: &str) -> Vec<u8> {
-    [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
+    [
+        &b"X"[..],
+        &(text.len() as u32).to_le_bytes(),
+        text.as_bytes(),
+    ]
+    .concat()
 }
 
 pub fn int(n: i64) -> Vec<u8> {
@@ -22,12 +27,26 @@ pub fn int(n: i64) -> Vec<u8> {
 }
 
 pub fn tuple(items: &[i64]) -> Vec<u8> {
-    [b"(".to_vec(), items.iter().flat_map(|&n| int(n)).collect(), b"t".to_vec()].concat()
+    [
+        b"(".to_vec(),
+        items.iter().flat_map(|&n| int(n)).collect(),
+        b"t".to_vec(),
+    ]
+    .concat()
 }
 
 /// A storage as a persistent id.
 pub fn storage(class: &str, key: &[u8], len: i64) -> Vec<u8> {
-    [b"(", &text("storage")[..], format!("ctorch\n{class}\n").as_bytes(), key, b"N", &int(len), b"tQ"].concat()
+    [
+        b"(",
+        &text("storage")[..],
+        format!("ctorch\n{class}\n").as_bytes(),
+        key,
+        b"N",
+        &int(len),
+        b"tQ",
+    ]
+    .concat()
 }
 
 pub fn floats() -> Vec<u8> {
@@ -35,13 +54,36 @@ pub fn floats() -> Vec<u8> {
 }
 
 /// A call of a function of `torch._utils` for a view of a storage, with more arguments behind.
-pub fn call(function: &str, storage: &[u8], offset: i64, shape: &[i64], strides: &[i64], more: &[u8]) -> Vec<u8> {
+pub fn call(
+    function: &str,
+    storage: &[u8],
+    offset: i64,
+    shape: &[i64],
+    strides: &[i64],
+    more: &[u8],
+) -> Vec<u8> {
     let function = format!("ctorch._utils\n{function}\n(");
-    [function.as_bytes(), storage, &int(offset), &tuple(shape), &tuple(strides), more, b"tR"].concat()
+    [
+        function.as_bytes(),
+        storage,
+        &int(offset),
+        &tuple(shape),
+        &tuple(strides),
+        more,
+        b"tR",
+    ]
+    .concat()
 }
 
 pub fn view(storage: &[u8], offset: i64, shape: &[i64], strides: &[i64]) -> Vec<u8> {
-    call("_rebuild_tensor_v2", storage, offset, shape, strides, b"\x89}")
+    call(
+        "_rebuild_tensor_v2",
+        storage,
+        offset,
+        shape,
+        strides,
+        b"\x89}",
+    )
 }
 
 pub fn good() -> Vec<u8> {
@@ -60,26 +102,52 @@ pub fn one(tensor: &[u8]) -> Vec<u8> {
 /// Each of some pickles, divided by bars, must give an error that has this word.
 pub fn check(trial: &mut Trial, word: &str, pickles: &[u8], make: &dyn Fn(&[u8]) -> Vec<u8>) {
     for pickle in pickles.split(|&b| b == b'|') {
-        trial.refused(vec![(&pickle.escape_ascii().to_string(), make(pickle), Parse, &[word])]);
+        trial.refused(vec![(
+            &pickle.escape_ascii().to_string(),
+            make(pickle),
+            Parse,
+            &[word],
+        )]);
     }
 }
 
 /// So many calls of what is `before` with a large value, which becomes their arguments `after` its items.
 pub fn calls(n: usize, before: &[u8], after: &[u8]) -> Vec<u8> {
     let items = b"K\0".repeat(200_000);
-    archive(&[before, b"(", &items, after, b"q\x020", &b"h\0h\x02R0".repeat(n), b"N."].concat())
+    archive(
+        &[
+            before,
+            b"(",
+            &items,
+            after,
+            b"q\x020",
+            &b"h\0h\x02R0".repeat(n),
+            b"N.",
+        ]
+        .concat(),
+    )
 }
 
 /// A stream of pickles with this object, the keys of its storages, and storages: how many elements, in how many bytes.
 pub fn stream(root: &[u8], keys: &[u8], storages: &[(u64, usize)]) -> Vec<u8> {
     let magic = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.\x80\x02";
-    let storages = storages.iter().flat_map(|&(n, bytes)| [&n.to_le_bytes()[..], &vec![0; bytes]].concat());
-    [&magic[..], root, b"\x80\x02", keys, b"."].concat().into_iter().chain(storages).collect()
+    let storages = storages
+        .iter()
+        .flat_map(|&(n, bytes)| [&n.to_le_bytes()[..], &vec![0; bytes]].concat());
+    [&magic[..], root, b"\x80\x02", keys, b"."]
+        .concat()
+        .into_iter()
+        .chain(storages)
+        .collect()
 }
 
 /// A tar archive of these files, and a pickle of `{'x': tensor 2}`.
 pub fn tar(storages: &[u8], tensors: &[u8]) -> Vec<u8> {
-    let files = [("storages", storages), ("tensors", tensors), ("pickle", &dict(b"K\x02Q"))];
+    let files = [
+        ("storages", storages),
+        ("tensors", tensors),
+        ("pickle", &dict(b"K\x02Q")),
+    ];
     let files = files.map(|(name, content)| tarred(name, &format!("{:o}", content.len()), content));
     [files.concat(), vec![0; 512]].concat()
 }

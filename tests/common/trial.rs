@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anamnesis::{AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes};
+use anamnesis::{
+    AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes,
+};
 use safetensors::SafeTensors;
 
 use super::Random;
@@ -19,7 +21,13 @@ use super::verdict::{Kind, verdict};
 pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
 
 /// What changes, the file with a number there, the numbers, and the error that each of them must give.
-pub type Numbers<'a> = (&'a str, &'a dyn Fn(u64) -> Vec<u8>, &'a [u64], Kind, &'a str);
+pub type Numbers<'a> = (
+    &'a str,
+    &'a dyn Fn(u64) -> Vec<u8>,
+    &'a [u64],
+    Kind,
+    &'a str,
+);
 
 /// What a file may take: this, and eight bytes for each of its own.
 const MEMORY: usize = 64 << 20;
@@ -39,13 +47,28 @@ impl Trial {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (failures, files, peak, slowest) = Default::default();
-        Self { _alone, failures, files, peak, slowest }
+        Self {
+            _alone,
+            failures,
+            files,
+            peak,
+            slowest,
+        }
     }
 
     /// Says what was seen, and fails if any file did.
     pub fn end(self) {
-        let Self { files, peak, slowest, failures, .. } = self;
-        println!("{files} files; {} bytes for `{:.60}`; {:?} for `{:.60}`", peak.0, peak.1, slowest.0, slowest.1);
+        let Self {
+            files,
+            peak,
+            slowest,
+            failures,
+            ..
+        } = self;
+        println!(
+            "{files} files; {} bytes for `{:.60}`; {:?} for `{:.60}`",
+            peak.0, peak.1, slowest.0, slowest.1
+        );
         assert!(failures.is_empty(), "{failures}");
     }
 
@@ -56,14 +79,20 @@ impl Trial {
     /// Each file must give its error.
     pub fn refused(&mut self, rows: Vec<Row<'_>>) {
         for (what, bytes, kind, words) in rows {
-            let Some(result) = self.try_file(what, &bytes) else { continue };
-            verdict(result, kind, words).into_iter().for_each(|wrong| self.fail(what, wrong));
+            let Some(result) = self.try_file(what, &bytes) else {
+                continue;
+            };
+            verdict(result, kind, words)
+                .into_iter()
+                .for_each(|wrong| self.fail(what, wrong));
         }
     }
 
     pub fn refused_numbers(&mut self, tables: &[Numbers<'_>]) {
         for &(what, make, numbers, kind, word) in tables {
-            numbers.iter().for_each(|&n| self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])]));
+            numbers.iter().for_each(|&n| {
+                self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])])
+            });
         }
     }
 
@@ -71,7 +100,10 @@ impl Trial {
     pub fn fine(&mut self, rows: Vec<(&str, Vec<u8>)>) {
         for (what, bytes) in rows {
             let result = self.try_file(what, &bytes);
-            result.and_then(Result::err).into_iter().for_each(|error| self.fail(what, error));
+            result
+                .and_then(Result::err)
+                .into_iter()
+                .for_each(|error| self.fail(what, error));
         }
     }
 
@@ -80,21 +112,38 @@ impl Trial {
     pub fn try_file(&mut self, what: &str, bytes: &[u8]) -> Option<Result<Vec<u8>>> {
         let place = tempfile::tempdir().unwrap();
         let [input, output] = ["in", "out"].map(|name| place.path().join(name).join("model"));
-        [&input, &output].iter().for_each(|path| std::fs::create_dir(path.parent().unwrap()).unwrap());
+        [&input, &output]
+            .iter()
+            .for_each(|path| std::fs::create_dir(path.parent().unwrap()).unwrap());
         std::fs::write(&input, bytes).unwrap();
         let from_memory = self.time(what, || exhaust(bytes.to_vec()));
-        let from_file = self.watch(what, bytes.len(), || parse(&input).and_then(|m| use_up(&m, Some(&output))));
+        let from_file = self.watch(what, bytes.len(), || {
+            parse(&input).and_then(|m| use_up(&m, Some(&output)))
+        });
         self.time(what, || anamnesis::pickle_globals(&input).is_ok())?;
-        self.watch(what, bytes.len(), || anamnesis::pickle_globals(&input).is_ok())?;
+        self.watch(what, bytes.len(), || {
+            anamnesis::pickle_globals(&input).is_ok()
+        })?;
         self.files += 1;
         let (from_memory, from_file) = (from_memory?, from_file?);
         let files = below(place.path());
-        let expected: &[&str] = if from_file.is_ok() { &["in/model", "out/model"] } else { &["in/model"] };
+        let expected: &[&str] = if from_file.is_ok() {
+            &["in/model", "out/model"]
+        } else {
+            &["in/model"]
+        };
         if files != expected {
             self.fail(what, format!("it leaves {files:?}"));
         }
         if from_memory.is_ok() != from_file.is_ok() {
-            self.fail(what, format!("from memory {:?}, from a file {:?}", from_memory.err(), from_file.err()));
+            self.fail(
+                what,
+                format!(
+                    "from memory {:?}, from a file {:?}",
+                    from_memory.err(),
+                    from_file.err()
+                ),
+            );
             return None;
         }
         Some(from_memory)
@@ -103,7 +152,9 @@ impl Trial {
     /// Cut anywhere, a file must give an error.
     pub fn truncations(&mut self, what: &str, whole: &[u8]) {
         let mut read = Vec::new();
-        self.watch(what, 0, || read.extend((0..whole.len()).filter(|&end| exhaust(whole[..end].to_vec()).is_ok())));
+        self.watch(what, 0, || {
+            read.extend((0..whole.len()).filter(|&end| exhaust(whole[..end].to_vec()).is_ok()))
+        });
         if !read.is_empty() {
             self.fail(what, format!("it is read when cut at {read:?}"));
         }
@@ -123,7 +174,9 @@ impl Trial {
                     (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
                     match exhaust(bytes) {
                         Ok(_) => good += 1,
-                        Err(error) => odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error)),
+                        Err(error) => {
+                            odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error))
+                        }
                     }
                 }
             });
@@ -157,7 +210,10 @@ impl Trial {
 
     /// Runs `f`, which may take memory for a file of `len` bytes. The profiler makes it slow.
     pub fn watch<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
-        let profiler = dhat::Profiler::builder().testing().trim_backtraces(Some(4)).build();
+        let profiler = dhat::Profiler::builder()
+            .testing()
+            .trim_backtraces(Some(4))
+            .build();
         let caught = catch_unwind(AssertUnwindSafe(f));
         let peak = dhat::HeapStats::get().max_bytes;
         drop(profiler);
@@ -187,19 +243,40 @@ fn use_up(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<u8>> {
     options.run.threads = Some(1);
     let result = match output {
         Some(path) => model.convert(path, options).map(|_| vec![]),
-        None => model.recovery(options).and_then(|recovery| recovery.to_bytes()),
+        None => model
+            .recovery(options)
+            .and_then(|recovery| recovery.to_bytes()),
     };
     if let Ok(bytes) = &result {
-        assert!(bad.is_none() && info.problems.is_empty(), "recovered in spite of {bad:?} {:?}", info.problems);
-        assert!(output.is_some() || SafeTensors::deserialize(bytes).is_ok(), "the output is none");
+        assert!(
+            bad.is_none() && info.problems.is_empty(),
+            "recovered in spite of {bad:?} {:?}",
+            info.problems
+        );
+        assert!(
+            output.is_some() || SafeTensors::deserialize(bytes).is_ok(),
+            "the output is none"
+        );
     }
     result
 }
 
 /// A few bytes become others, come or go.
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
-    const NUMBERS: [u64; 12] =
-        [0, 1, 2, 8, 0xfffe, 0xffff, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 62, u64::MAX - 11, u64::MAX];
+    const NUMBERS: [u64; 12] = [
+        0,
+        1,
+        2,
+        8,
+        0xfffe,
+        0xffff,
+        1 << 16,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 62,
+        u64::MAX - 11,
+        u64::MAX,
+    ];
     let mut pick = |n: usize| (random.next() >> 20) as usize % n;
     let (at, number) = (pick(bytes.len() - 8), NUMBERS[pick(12)].to_le_bytes());
     match pick(8) {
@@ -219,10 +296,17 @@ fn below(directory: &Path) -> Vec<String> {
     for entry in std::fs::read_dir(directory).unwrap() {
         let (path, name) = {
             let entry = entry.unwrap();
-            (entry.path(), entry.file_name().to_string_lossy().into_owned())
+            (
+                entry.path(),
+                entry.file_name().to_string_lossy().into_owned(),
+            )
         };
         match path.is_dir() {
-            true => all.extend(below(&path).into_iter().map(|file| format!("{name}/{file}"))),
+            true => all.extend(
+                below(&path)
+                    .into_iter()
+                    .map(|file| format!("{name}/{file}")),
+            ),
             false => all.push(name),
         }
     }

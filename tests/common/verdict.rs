@@ -20,19 +20,35 @@ pub fn tensors(text: &str) -> Vec<Raw> {
         if dtype == "TEXT" {
             return raw(name, "U8", &[dims.len()], dims.into());
         }
-        let shape: Vec<usize> = dims.split(',').filter(|d| *d != "()").map(|d| d.parse().unwrap()).collect();
-        let &(dtype, bits) = super::DTYPES.iter().find(|(name, _)| *name == dtype).unwrap();
-        let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() };
+        let shape: Vec<usize> = dims
+            .split(',')
+            .filter(|d| *d != "()")
+            .map(|d| d.parse().unwrap())
+            .collect();
+        let &(dtype, bits) = super::DTYPES
+            .iter()
+            .find(|(name, _)| *name == dtype)
+            .unwrap();
+        let elements = if shape.contains(&0) {
+            0
+        } else {
+            shape.iter().product::<usize>()
+        };
         raw(name, dtype, &shape, vec![0; elements * bits / 8])
     };
-    text.split(';').filter(|t| !t.trim().is_empty()).map(one).collect()
+    text.split(';')
+        .filter(|t| !t.trim().is_empty())
+        .map(one)
+        .collect()
 }
 
 /// Parses `bytes` with `configs` (file name, content) beside them.
 pub fn parse_beside(bytes: &[u8], configs: &[(&str, &str)]) -> Result<ParsedModel> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("model.safetensors"), bytes).unwrap();
-    configs.iter().for_each(|(name, text)| std::fs::write(directory.path().join(name), text).unwrap());
+    configs
+        .iter()
+        .for_each(|(name, text)| std::fs::write(directory.path().join(name), text).unwrap());
     anamnesis::parse(directory.path().join("model.safetensors"))
 }
 
@@ -40,17 +56,32 @@ pub fn parse_beside(bytes: &[u8], configs: &[(&str, &str)]) -> Result<ParsedMode
 pub fn recover(bytes: Vec<u8>, config: &str) -> Result<Vec<u8>> {
     let model = match config {
         "" => anamnesis::parse_bytes(bytes)?,
-        _ => parse_beside(&bytes, &[("config.json", &format!(r#"{{"quantization_config":{config}}}"#))])?,
+        _ => parse_beside(
+            &bytes,
+            &[(
+                "config.json",
+                &format!(r#"{{"quantization_config":{config}}}"#),
+            )],
+        )?,
     };
     let result = model.remember_to_bytes(TargetDtype::F32);
-    let (info, said) = (model.inspect(), result.as_ref().err().map(ToString::to_string));
-    assert!(info.problems.is_empty() || said == Some(info.problems[0].clone()), "{said:?} {:?}", info.problems);
+    let (info, said) = (
+        model.inspect(),
+        result.as_ref().err().map(ToString::to_string),
+    );
+    assert!(
+        info.problems.is_empty() || said == Some(info.problems[0].clone()),
+        "{said:?} {:?}",
+        info.problems
+    );
     result
 }
 
 /// What is wrong with `result`, if it is not an error of `kind` whose message holds all of `words`.
 pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<String> {
-    let Err(error) = result else { return Some("no error".to_owned()) };
+    let Err(error) = result else {
+        return Some("no error".to_owned());
+    };
     let got = match error {
         AnamnesisError::Parse { .. } => Some(Parse),
         AnamnesisError::Unsupported { .. } => Some(Unsupported),
@@ -59,25 +90,49 @@ pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<Strin
     };
     let text = error.to_string();
     let lacking: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
-    (got != Some(kind) || !lacking.is_empty()).then(|| format!("wanted {kind:?} with {lacking:?}: {text}"))
+    (got != Some(kind) || !lacking.is_empty())
+        .then(|| format!("wanted {kind:?} with {lacking:?}: {text}"))
 }
 
 /// [`verdict`] on what `result` gives; a panic is wrong too.
-pub fn verdict_of<T>(result: impl FnOnce() -> Result<T>, kind: Kind, words: &[&str]) -> Option<String> {
+pub fn verdict_of<T>(
+    result: impl FnOnce() -> Result<T>,
+    kind: Kind,
+    words: &[&str],
+) -> Option<String> {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(result));
-    caught.map_or_else(|_| Some("panic".to_owned()), |result| verdict(result, kind, words))
+    caught.map_or_else(
+        |_| Some("panic".to_owned()),
+        |result| verdict(result, kind, words),
+    )
 }
 
 /// Checks every line of `table`, `tensors | quantization_config | kind: word & word`, and reports all that
 /// fail at once.
 pub fn check(table: &str) {
     let mut failures = String::new();
-    for line in table.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
-        let [list, config, expected] = line.split(" | ").map(str::trim).collect::<Vec<_>>().try_into().unwrap();
+    for line in table
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+    {
+        let [list, config, expected] = line
+            .split(" | ")
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
         let (kind, words) = expected.split_once(": ").unwrap();
-        let kind = [Parse, Unsupported].into_iter().find(|k| format!("{k:?}") == kind).unwrap();
+        let kind = [Parse, Unsupported]
+            .into_iter()
+            .find(|k| format!("{k:?}") == kind)
+            .unwrap();
         let bytes = file(&tensors(list), &[]);
-        let wrong = verdict_of(|| recover(bytes, config), kind, &words.split(" & ").collect::<Vec<_>>());
+        let wrong = verdict_of(
+            || recover(bytes, config),
+            kind,
+            &words.split(" & ").collect::<Vec<_>>(),
+        );
         failures.extend(wrong.map(|w| format!("\n{list:.300} | {config}\n    {w}")));
     }
     assert!(failures.is_empty(), "{failures}");

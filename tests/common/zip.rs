@@ -70,10 +70,31 @@ pub struct Zip {
 
 impl Member {
     fn new(name: &str, method: u16, content: &[u8], data: Vec<u8>) -> Self {
-        let (crc, stored_len, len) = (crc32fast::hash(content), data.len() as u32, content.len() as u32);
-        let head = Header { signature: 0x0403_4b50, method, crc, stored_len, len, ..Header::default() };
-        let local = Header { name: name.as_bytes().to_vec(), ..head };
-        Self { central: Header { signature: 0x0201_4b50, ..local.clone() }, local, data }
+        let (crc, stored_len, len) = (
+            crc32fast::hash(content),
+            data.len() as u32,
+            content.len() as u32,
+        );
+        let head = Header {
+            signature: 0x0403_4b50,
+            method,
+            crc,
+            stored_len,
+            len,
+            ..Header::default()
+        };
+        let local = Header {
+            name: name.as_bytes().to_vec(),
+            ..head
+        };
+        Self {
+            central: Header {
+                signature: 0x0201_4b50,
+                ..local.clone()
+            },
+            local,
+            data,
+        }
     }
 
     pub fn stored(name: &str, content: &[u8]) -> Self {
@@ -81,7 +102,8 @@ impl Member {
     }
 
     pub fn deflated(name: &str, content: &[u8]) -> Self {
-        let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+        let mut encoder =
+            flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
         encoder.write_all(content).unwrap();
         Self::new(name, 8, content, encoder.finish().unwrap())
     }
@@ -113,12 +135,24 @@ impl Header {
         let mut put = |bytes: &[u8]| out.extend(bytes);
         place.iter().for_each(|_| put(&[20, 3]));
         put(&[20, 0]);
-        [self.flags, self.method, 0, 0x21].iter().for_each(|n| put(&n.to_le_bytes()));
-        [self.crc, self.stored_len, self.len].iter().for_each(|n| put(&n.to_le_bytes()));
-        put(&self.name_len.unwrap_or(self.name.len() as u16).to_le_bytes());
-        put(&self.extra_len.unwrap_or(self.extra.len() as u16).to_le_bytes());
+        [self.flags, self.method, 0, 0x21]
+            .iter()
+            .for_each(|n| put(&n.to_le_bytes()));
+        [self.crc, self.stored_len, self.len]
+            .iter()
+            .for_each(|n| put(&n.to_le_bytes()));
+        put(&self
+            .name_len
+            .unwrap_or(self.name.len() as u16)
+            .to_le_bytes());
+        put(&self
+            .extra_len
+            .unwrap_or(self.extra.len() as u16)
+            .to_le_bytes());
         if let Some(place) = place {
-            [self.comment_len, self.disk, 0, 0, 0].iter().for_each(|n| put(&n.to_le_bytes()));
+            [self.comment_len, self.disk, 0, 0, 0]
+                .iter()
+                .for_each(|n| put(&n.to_le_bytes()));
             put(&self.offset.unwrap_or(place).to_le_bytes());
         }
         put(&self.name);
@@ -129,7 +163,10 @@ impl Header {
 
 impl Zip {
     pub fn of(members: &[Member]) -> Self {
-        Self { members: members.to_vec(), ..Self::default() }
+        Self {
+            members: members.to_vec(),
+            ..Self::default()
+        }
     }
 
     /// The whole file.
@@ -143,14 +180,28 @@ impl Zip {
         out.extend(&self.gap);
         let (n, len, offset) = (self.members.len(), directory.len(), out.len());
         out.extend(directory);
-        self.end64.iter().for_each(|end| end.write(&mut out, [n, len, offset]));
-        let End { disks, entries, comment, .. } = &self.end;
+        self.end64
+            .iter()
+            .for_each(|end| end.write(&mut out, [n, len, offset]));
+        let End {
+            disks,
+            entries,
+            comment,
+            ..
+        } = &self.end;
         out.extend(b"PK\x05\x06");
         let entries = entries.map(|said| said.unwrap_or(n as u16));
-        [disks[0], disks[1], entries[0], entries[1]].iter().for_each(|n| out.extend(n.to_le_bytes()));
+        [disks[0], disks[1], entries[0], entries[1]]
+            .iter()
+            .for_each(|n| out.extend(n.to_le_bytes()));
         out.extend(self.end.len.unwrap_or(len as u32).to_le_bytes());
         out.extend(self.end.offset.unwrap_or(offset as u32).to_le_bytes());
-        out.extend(self.end.comment_len.unwrap_or(comment.len() as u16).to_le_bytes());
+        out.extend(
+            self.end
+                .comment_len
+                .unwrap_or(comment.len() as u16)
+                .to_le_bytes(),
+        );
         out.extend(comment);
         out
     }
@@ -162,8 +213,12 @@ impl End64 {
         let mut record = self.signature.unwrap_or(0x0606_4b50).to_le_bytes().to_vec();
         record.extend(self.size.unwrap_or(44).to_le_bytes());
         record.extend([45, 3, 45, 0]);
-        self.disks.iter().for_each(|n| record.extend(n.to_le_bytes()));
-        self.entries.iter().for_each(|said| record.extend(said.unwrap_or(n as u64).to_le_bytes()));
+        self.disks
+            .iter()
+            .for_each(|n| record.extend(n.to_le_bytes()));
+        self.entries
+            .iter()
+            .for_each(|said| record.extend(said.unwrap_or(n as u64).to_le_bytes()));
         record.extend(self.len.unwrap_or(len as u64).to_le_bytes());
         record.extend(self.offset.unwrap_or(offset as u64).to_le_bytes());
         out.extend(record.iter().filter(|_| !self.missing));
@@ -187,7 +242,13 @@ pub fn tarred(name: &str, size: &str, content: &[u8]) -> Vec<u8> {
 
 /// An array of version 1 with this header, padded not at all.
 pub fn npy(header: &str, data: &[u8]) -> Vec<u8> {
-    [&b"\x93NUMPY\x01\0"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), data].concat()
+    [
+        &b"\x93NUMPY\x01\0"[..],
+        &(header.len() as u16).to_le_bytes(),
+        header.as_bytes(),
+        data,
+    ]
+    .concat()
 }
 
 /// A header with these three values.
@@ -201,7 +262,10 @@ pub fn zeros(n: usize) -> Vec<u8> {
 }
 
 pub fn two() -> Zip {
-    Zip::of(&[Member::stored("a.npy", &zeros(9)), Member::deflated("b.npy", &zeros(300))])
+    Zip::of(&[
+        Member::stored("a.npy", &zeros(9)),
+        Member::deflated("b.npy", &zeros(300)),
+    ])
 }
 
 /// An archive of two arrays, changed.
@@ -214,7 +278,8 @@ pub fn changed(change: impl FnOnce(&mut Zip)) -> Vec<u8> {
 /// The same with a 64-bit end record, which alone says what there is.
 pub fn wide(end: End64) -> Vec<u8> {
     changed(|zip| {
-        (zip.end.entries, zip.end.len, zip.end.offset) = ([Some(u16::MAX); 2], Some(u32::MAX), Some(u32::MAX));
+        (zip.end.entries, zip.end.len, zip.end.offset) =
+            ([Some(u16::MAX); 2], Some(u32::MAX), Some(u32::MAX));
         zip.end64 = Some(end);
     })
 }
@@ -229,5 +294,9 @@ pub fn central(change: impl Fn(&mut Header)) -> Vec<u8> {
 }
 
 pub fn local(change: impl Fn(&mut Header)) -> Vec<u8> {
-    Zip::of(&[Member::stored("b.npy", &zeros(300)), Member::stored("a.npy", &zeros(9)).local(change)]).file()
+    Zip::of(&[
+        Member::stored("b.npy", &zeros(300)),
+        Member::stored("a.npy", &zeros(9)).local(change),
+    ])
+    .file()
 }

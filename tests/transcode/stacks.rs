@@ -11,17 +11,32 @@ use super::{forget, moved, options, scheme, stored, values};
 fn stacks_of_gpt_oss_stay_as_they_are() {
     let input = data().join("mxfp4/gpt_oss_exponents/model");
     let outputs = tempfile::tempdir().unwrap();
-    let (output, report) = forget(&input, outputs.path(), scheme("mxfp4-gpt-oss", None), TargetDtype::BF16).unwrap();
+    let (output, report) = forget(
+        &input,
+        outputs.path(),
+        scheme("mxfp4-gpt-oss", None),
+        TargetDtype::BF16,
+    )
+    .unwrap();
     assert_eq!(moved(&report).len(), 2);
     let (before, after) = (stored(&input), stored(&output));
     assert!(before == after, "{:?} {:?}", before.keys(), after.keys());
 }
 
 /// Encodes the stacks of experts alone.
-fn forget_experts(input: &Path, outputs: &Path, to: &str) -> Result<(PathBuf, Report), AnamnesisError> {
+fn forget_experts(
+    input: &Path,
+    outputs: &Path,
+    to: &str,
+) -> Result<(PathBuf, Report), AnamnesisError> {
     let mut options = options(scheme(to, None), TargetDtype::BF16);
-    options.forget.as_mut().unwrap().include = vec!["re:.*experts\\..*_proj(\\.weight)?$".to_owned()];
-    let ending = if to.starts_with("gguf") { "model.gguf" } else { "model" };
+    options.forget.as_mut().unwrap().include =
+        vec!["re:.*experts\\..*_proj(\\.weight)?$".to_owned()];
+    let ending = if to.starts_with("gguf") {
+        "model.gguf"
+    } else {
+        "model"
+    };
     let output = outputs.join(format!("{}-{ending}", to.replace(':', "-")));
     let report = parse(input)?.forget(&output, options)?;
     Ok((output, report))
@@ -31,7 +46,14 @@ fn forget_experts(input: &Path, outputs: &Path, to: &str) -> Result<(PathBuf, Re
 fn turned(stack: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let turn = |matrix: &[f32]| -> Vec<f32> {
         (0..columns)
-            .flat_map(|column| matrix.iter().skip(column).step_by(columns).copied().collect::<Vec<_>>())
+            .flat_map(|column| {
+                matrix
+                    .iter()
+                    .skip(column)
+                    .step_by(columns)
+                    .copied()
+                    .collect::<Vec<_>>()
+            })
             .collect()
     };
     stack.chunks(rows * columns).flat_map(turn).collect()
@@ -39,17 +61,35 @@ fn turned(stack: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 
 #[test]
 fn stacks_of_gpt_oss_go_around() {
-    let all = ["mlx-mxfp4", "gguf:mxfp4", "mxfp4", "mxfp4-modelopt", "mxfp4-gpt-oss"];
+    let all = [
+        "mlx-mxfp4",
+        "gguf:mxfp4",
+        "mxfp4",
+        "mxfp4-modelopt",
+        "mxfp4-gpt-oss",
+    ];
     // Only those have a number for the last exponent.
     let wide = ["gguf:mxfp4", "mxfp4-gpt-oss"];
     for (case, steps) in [("gpt_oss_exponents", &wide[..]), ("tiny_gpt_oss", &all)] {
-        let (input, outputs) = (data().join("mxfp4").join(case).join("model"), tempfile::tempdir().unwrap());
+        let (input, outputs) = (
+            data().join("mxfp4").join(case).join("model"),
+            tempfile::tempdir().unwrap(),
+        );
         let (before, first) = (values(&input), stored(&input));
-        let stacks: Vec<&str> = first.keys().filter_map(|name| name.strip_suffix("_blocks")).collect();
+        let stacks: Vec<&str> = first
+            .keys()
+            .filter_map(|name| name.strip_suffix("_blocks"))
+            .collect();
         let mut path = input.clone();
         for step in steps {
             let (output, report) = forget_experts(&path, outputs.path(), step).unwrap();
-            assert_eq!(moved(&report).len(), stacks.len(), "{step}: {:?} {:?}", report.encoded, report.kept);
+            assert_eq!(
+                moved(&report).len(),
+                stacks.len(),
+                "{step}: {:?} {:?}",
+                report.encoded,
+                report.kept
+            );
             path = output;
             let after = values(&path);
             for name in &stacks {
@@ -64,38 +104,71 @@ fn stacks_of_gpt_oss_go_around() {
             }
         }
         let last = stored(&path);
-        for name in first.keys().filter(|name| name.ends_with("_blocks") || name.ends_with("_scales")) {
+        for name in first
+            .keys()
+            .filter(|name| name.ends_with("_blocks") || name.ends_with("_scales"))
+        {
             assert!(first[name] == last[name], "{name}");
         }
     }
-    let (input, outputs) = (data().join("mxfp4/gpt_oss_exponents/model"), tempfile::tempdir().unwrap());
-    let error = forget_experts(&input, outputs.path(), "mlx-mxfp4").unwrap_err().to_string();
-    assert!(error.contains("down_proj.weight`, row ") && error.contains("exponent is 255"), "{error}");
+    let (input, outputs) = (
+        data().join("mxfp4/gpt_oss_exponents/model"),
+        tempfile::tempdir().unwrap(),
+    );
+    let error = forget_experts(&input, outputs.path(), "mlx-mxfp4")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("down_proj.weight`, row ") && error.contains("exponent is 255"),
+        "{error}"
+    );
 }
 
 #[test]
 fn stacks_of_gpt_oss_become_weights_of_other_types() {
-    let (input, outputs) = (data().join("mxfp4/tiny_gpt_oss/model"), tempfile::tempdir().unwrap());
+    let (input, outputs) = (
+        data().join("mxfp4/tiny_gpt_oss/model"),
+        tempfile::tempdir().unwrap(),
+    );
     let before = values(&input);
     for (scheme, error) in [("gguf:q8_0", 0.01), ("mlx-mxfp8", 0.05), ("gguf:q4_0", 0.1)] {
         let (output, report) = forget_experts(&input, outputs.path(), scheme).unwrap();
-        assert_eq!((report.encoded.len(), moved(&report).len()), (2, 0), "{scheme}: {:?}", report.kept);
-        for (name, new) in
-            values(&output).iter().filter(|(name, _)| name.ends_with("_proj.weight") && name.contains("experts."))
+        assert_eq!(
+            (report.encoded.len(), moved(&report).len()),
+            (2, 0),
+            "{scheme}: {:?}",
+            report.kept
+        );
+        for (name, new) in values(&output)
+            .iter()
+            .filter(|(name, _)| name.ends_with("_proj.weight") && name.contains("experts."))
         {
-            let [_, rows, columns] = stored(&input)[&name.replace(".weight", "_blocks")].1[..3] else {
+            let [_, rows, columns] = stored(&input)[&name.replace(".weight", "_blocks")].1[..3]
+            else {
                 panic!("{name}")
             };
-            let old = turned(&before[name.strip_suffix(".weight").unwrap()], columns * 32, rows);
-            let off =
-                old.iter().zip(new).map(|(a, b)| (a - b).abs()).sum::<f32>() / old.iter().map(|a| a.abs()).sum::<f32>();
+            let old = turned(
+                &before[name.strip_suffix(".weight").unwrap()],
+                columns * 32,
+                rows,
+            );
+            let off = old.iter().zip(new).map(|(a, b)| (a - b).abs()).sum::<f32>()
+                / old.iter().map(|a| a.abs()).sum::<f32>();
             assert!(off < error, "{scheme}: {name} is {off} off");
         }
     }
     // A name that the model has is what users know.
     let mut options = options(scheme("mlx-mxfp4", None), TargetDtype::BF16);
     options.forget.as_mut().unwrap().exclude = vec!["*gate_up_proj".to_owned()];
-    let report = parse(&input).unwrap().forget(outputs.path().join("last"), options).unwrap();
+    let report = parse(&input)
+        .unwrap()
+        .forget(outputs.path().join("last"), options)
+        .unwrap();
     assert!(moved(&report) == ["model.layers.0.mlp.experts.down_proj.weight"]);
-    assert!(report.kept.iter().any(|kept| kept.name == "model.layers.0.mlp.experts.gate_up_proj"));
+    assert!(
+        report
+            .kept
+            .iter()
+            .any(|kept| kept.name == "model.layers.0.mlp.experts.gate_up_proj")
+    );
 }

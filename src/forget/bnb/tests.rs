@@ -15,7 +15,11 @@ fn method_of(name: &str) -> Box<dyn Method> {
     match parts[..] {
         ["int8", _] => Box::new(Int8),
         [kind, block, double, _] => Box::new(Bnb4 {
-            codes: if kind == "nf4" { Codes::Nf4 } else { Codes::Fp4 },
+            codes: if kind == "nf4" {
+                Codes::Nf4
+            } else {
+                Codes::Fp4
+            },
             block: block.parse().unwrap(),
             double: double == "double",
             compute: TargetDtype::F32,
@@ -26,13 +30,20 @@ fn method_of(name: &str) -> Box<dyn Method> {
 
 #[test]
 fn what_bitsandbytes_saves() {
-    let [input, expected] =
-        ["input", "expected"].map(|file| crate::parse(data(&format!("bnb_encode/{file}.safetensors"))).unwrap());
+    let [input, expected] = ["input", "expected"]
+        .map(|file| crate::parse(data(&format!("bnb_encode/{file}.safetensors"))).unwrap());
     let expected = by_name(&expected);
     let mut seen = 0;
     for t in input.tensors() {
         let dtype = TargetDtype::of(t.dtype()).unwrap();
-        let (weight, values) = (Weight { name: t.name(), shape: t.shape(), dtype }, values_of(&t));
+        let (weight, values) = (
+            Weight {
+                name: t.name(),
+                shape: t.shape(),
+                dtype,
+            },
+            values_of(&t),
+        );
         let method = method_of(t.name());
         assert_eq!(method.objection(&weight), None, "{}", t.name());
         let encoder = method.encoder(&weight).unwrap();
@@ -42,14 +53,21 @@ fn what_bitsandbytes_saves() {
         };
         let encoded = encode(&*encoder, &values, surveyed);
         for (s, bytes) in &encoded.stored {
-            let want = expected.get(&s.name).unwrap_or_else(|| panic!("{} is stored", s.name));
+            let want = expected
+                .get(&s.name)
+                .unwrap_or_else(|| panic!("{} is stored", s.name));
             let (mut bytes, wanted) = (bytes.clone(), bytes_of(want));
             let mut shape = s.shape.clone();
             if s.name.contains("quant_state") {
                 bytes.truncate(bytes.trim_ascii_end().len());
                 shape = vec![bytes.len()];
             }
-            assert_eq!((s.dtype, &shape[..]), (want.dtype(), want.shape()), "{}", s.name);
+            assert_eq!(
+                (s.dtype, &shape[..]),
+                (want.dtype(), want.shape()),
+                "{}",
+                s.name
+            );
             let differing = bytes.iter().zip(&wanted).filter(|(a, b)| a != b).count();
             assert_eq!(differing, 0, "{}: {:?} is not {:?}", s.name, bytes, wanted);
         }
@@ -62,37 +80,63 @@ fn what_bitsandbytes_saves() {
 /// Weights that were decoded become the same codes again, but for code 8 of FP4: it decodes to -0, which gets code 0.
 #[test]
 fn decoded_weights_return() {
-    for case in ["nf4", "fp4", "nf4_odd", "fp4_odd", "nf4_partial", "nf4_blocksize_128", "nf4_zeros", "int8"] {
+    for case in [
+        "nf4",
+        "fp4",
+        "nf4_odd",
+        "fp4_odd",
+        "nf4_partial",
+        "nf4_blocksize_128",
+        "nf4_zeros",
+        "int8",
+    ] {
         let stored = crate::parse(data(&format!("bnb/{case}/model.safetensors"))).unwrap();
         let stored = by_name(&stored);
         let model = crate::parse(data(&format!("bnb/{case}/expected-f32.safetensors"))).unwrap();
         for t in model.tensors() {
-            let state = stored
-                .iter()
-                .find(|(name, _)| name.strip_prefix(t.name()).is_some_and(|rest| rest.starts_with(".quant_state")));
+            let state = stored.iter().find(|(name, _)| {
+                name.strip_prefix(t.name())
+                    .is_some_and(|rest| rest.starts_with(".quant_state"))
+            });
             let method: Box<dyn Method> = match state {
-                None if t.name().ends_with("weight") && stored.contains_key(&t.name().replace("weight", "SCB")) => {
+                None if t.name().ends_with("weight")
+                    && stored.contains_key(&t.name().replace("weight", "SCB")) =>
+                {
                     Box::new(Int8)
                 }
                 None => continue,
                 Some((name, state)) => {
                     let json: serde_json::Value = serde_json::from_slice(&bytes_of(state)).unwrap();
                     Box::new(Bnb4 {
-                        codes: if name.ends_with("nf4") { Codes::Nf4 } else { Codes::Fp4 },
+                        codes: if name.ends_with("nf4") {
+                            Codes::Nf4
+                        } else {
+                            Codes::Fp4
+                        },
                         block: json["blocksize"].as_u64().unwrap() as usize,
                         double: false,
                         compute: TargetDtype::F32,
                     })
                 }
             };
-            let weight = Weight { name: t.name(), shape: t.shape(), dtype: TargetDtype::F32 };
+            let weight = Weight {
+                name: t.name(),
+                shape: t.shape(),
+                dtype: TargetDtype::F32,
+            };
             let encoded = encode(&*method.encoder(&weight).unwrap(), &values_of(&t), 0.0);
             let mut codes = bytes_of(&stored[t.name()]);
             if state.is_some_and(|(name, _)| name.ends_with("fp4")) {
                 let without = |code: u8| if code == 8 { 0 } else { code };
-                codes.iter_mut().for_each(|byte| *byte = without(*byte >> 4) << 4 | without(*byte & 15));
+                codes
+                    .iter_mut()
+                    .for_each(|byte| *byte = without(*byte >> 4) << 4 | without(*byte & 15));
             }
-            let differing = codes.iter().zip(&encoded.stored[0].1).filter(|(a, b)| a != b).count();
+            let differing = codes
+                .iter()
+                .zip(&encoded.stored[0].1)
+                .filter(|(a, b)| a != b)
+                .count();
             assert_eq!(differing, 0, "{case} {}", t.name());
         }
     }
@@ -119,9 +163,20 @@ fn floats_as_python_has_them() {
 
 #[test]
 fn objections_say_why() {
-    let method = |block| Bnb4 { codes: Codes::Nf4, block, double: false, compute: TargetDtype::BF16 };
+    let method = |block| Bnb4 {
+        codes: Codes::Nf4,
+        block,
+        double: false,
+        compute: TargetDtype::BF16,
+    };
     let objection = |method: &dyn Method, name, shape: &[usize]| {
-        method.objection(&Weight { name, shape, dtype: TargetDtype::BF16 }).unwrap_or_default()
+        method
+            .objection(&Weight {
+                name,
+                shape,
+                dtype: TargetDtype::BF16,
+            })
+            .unwrap_or_default()
     };
     assert_eq!(objection(&method(64), "a.weight", &[3, 5]), "");
     assert_eq!(objection(&method(64), "weight", &[3, 5]), "");
@@ -129,17 +184,41 @@ fn objections_say_why() {
     assert!(objection(&method(64), "a.weight", &[2, 3, 5]).contains("3 dimensions"));
     assert!(objection(&method(64), "a.bias", &[3, 5]).contains("weight"));
     assert!(objection(&Int8, "a.weight", &[3, 0]).contains("no values"));
-    let weight = Weight { name: "a.weight", shape: &[2, 2], dtype: TargetDtype::F32 };
-    let (tile, mut back) = (crate::scheme::Tile { rows: 0..2, cols: 0..2 }, [0.0; 4]);
-    let values = Values { tile: &tile, values: &[1.0, 2.0, 3.0, 65520.0], survey: 0.0, level: Level::Baseline };
-    let error = Int8.encoder(&weight).unwrap().encode(&values, &mut back, &mut |_, _, _| Ok(())).unwrap_err();
+    let weight = Weight {
+        name: "a.weight",
+        shape: &[2, 2],
+        dtype: TargetDtype::F32,
+    };
+    let (tile, mut back) = (
+        crate::scheme::Tile {
+            rows: 0..2,
+            cols: 0..2,
+        },
+        [0.0; 4],
+    );
+    let values = Values {
+        tile: &tile,
+        values: &[1.0, 2.0, 3.0, 65520.0],
+        survey: 0.0,
+        level: Level::Baseline,
+    };
+    let error = Int8
+        .encoder(&weight)
+        .unwrap()
+        .encode(&values, &mut back, &mut |_, _, _| Ok(()))
+        .unwrap_err();
     assert!(error.to_string().contains("row 1"), "{error}");
 }
 
 /// Both as transformers wrote them.
 #[test]
 fn configs_of_transformers() {
-    let four = Bnb4 { codes: Codes::Nf4, block: 64, double: true, compute: TargetDtype::BF16 };
+    let four = Bnb4 {
+        codes: Codes::Nf4,
+        block: 64,
+        double: true,
+        compute: TargetDtype::BF16,
+    };
     let config = four.config(&["lm_head".to_owned()]).unwrap().to_string();
     let want = r#"{"_load_in_4bit":true,"_load_in_8bit":false,"bnb_4bit_compute_dtype":"bfloat16","bnb_4bit_quant_storage":"uint8","bnb_4bit_quant_type":"nf4","bnb_4bit_use_double_quant":true,"llm_int8_enable_fp32_cpu_offload":false,"llm_int8_has_fp16_weight":false,"llm_int8_skip_modules":["lm_head"],"llm_int8_threshold":6.0,"load_in_4bit":true,"load_in_8bit":false,"quant_method":"bitsandbytes"}"#;
     assert_eq!(config, want);

@@ -106,33 +106,65 @@ impl Place {
             }
             Form::Bytes { flip } => {
                 codes.iter_mut().for_each(|code| *code ^= flip);
-                let lines = Rectangle { stride: self.cols, lines: tile.rows.clone(), at: tile.cols.start };
+                let lines = Rectangle {
+                    stride: self.cols,
+                    lines: tile.rows.clone(),
+                    at: tile.cols.start,
+                };
                 lines.put(self.part, &codes, put)
             }
-            Form::Floats { .. } => {
-                self.put_numbers(tile, &codes.into_iter().map(f32::from).collect::<Vec<_>>(), level, put)
-            }
+            Form::Floats { .. } => self.put_numbers(
+                tile,
+                &codes.into_iter().map(f32::from).collect::<Vec<_>>(),
+                level,
+                put,
+            ),
         }
     }
 
     /// Passes the numbers of a tile, row by row, to where they go.
-    pub(super) fn put_numbers(&self, tile: &Tile, numbers: &[f32], level: Level, put: &mut Put<'_>) -> Result<()> {
+    pub(super) fn put_numbers(
+        &self,
+        tile: &Tile,
+        numbers: &[f32],
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let Form::Floats { dtype, turned } = self.form else {
-            return self.put_codes(tile, numbers.iter().map(|&number| number as u8).collect(), level, put);
+            return self.put_codes(
+                tile,
+                numbers.iter().map(|&number| number as u8).collect(),
+                level,
+                put,
+            );
         };
         let size = dtype.byte_size();
         if !turned {
-            let lines = Rectangle { stride: self.cols * size, lines: tile.rows.clone(), at: tile.cols.start * size };
+            let lines = Rectangle {
+                stride: self.cols * size,
+                lines: tile.rows.clone(),
+                at: tile.cols.start * size,
+            };
             return lines.put(self.part, &floats(numbers.iter(), dtype), put);
         }
         let width = tile.cols.len();
         let columns = (0..width).flat_map(|c| numbers.iter().skip(c).step_by(width));
-        let lines = Rectangle { stride: self.rows * size, lines: tile.cols.clone(), at: tile.rows.start * size };
+        let lines = Rectangle {
+            stride: self.rows * size,
+            lines: tile.cols.clone(),
+            at: tile.rows.start * size,
+        };
         lines.put(self.part, &floats(columns, dtype), put)
     }
 
     /// Codes of a tile in words, and where they go.
-    fn pack(&self, packing: Packing, tile: &Tile, codes: &[u8], level: Level) -> (Rectangle, Vec<u8>) {
+    fn pack(
+        &self,
+        packing: Packing,
+        tile: &Tile,
+        codes: &[u8],
+        level: Level,
+    ) -> (Rectangle, Vec<u8>) {
         let (bits, width, height) = (self.bits, tile.cols.len(), tile.rows.len());
         let (mut packed, mut turned) = (Vec::new(), Vec::new());
         let along = Rectangle::words(&tile.cols, bits);
@@ -141,31 +173,66 @@ impl Place {
             Packing::Along => {
                 streams(codes, width, bits, level, &mut packed);
                 let stride = row_bytes(self.cols, bits);
-                (Rectangle { stride, lines: tile.rows.clone(), at: along.start * 4 }, packed)
+                (
+                    Rectangle {
+                        stride,
+                        lines: tile.rows.clone(),
+                        at: along.start * 4,
+                    },
+                    packed,
+                )
             }
             #[cfg(feature = "gptq")]
             Packing::AlongTurned => {
                 streams(codes, width, bits, level, &mut packed);
                 transpose(&packed, along.len(), &mut turned);
-                (Rectangle { stride: self.rows * 4, lines: along, at: tile.rows.start * 4 }, turned)
+                (
+                    Rectangle {
+                        stride: self.rows * 4,
+                        lines: along,
+                        at: tile.rows.start * 4,
+                    },
+                    turned,
+                )
             }
             #[cfg(feature = "gptq")]
             Packing::Down => {
                 streams(&turn(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
-                (Rectangle { stride, lines: tile.cols.clone(), at: down.start * 4 }, packed)
+                (
+                    Rectangle {
+                        stride,
+                        lines: tile.cols.clone(),
+                        at: down.start * 4,
+                    },
+                    packed,
+                )
             }
             Packing::DownTurned => {
                 streams(&turn(codes, width), height, bits, level, &mut packed);
                 transpose(&packed, down.len(), &mut turned);
-                (Rectangle { stride: self.cols * 4, lines: down, at: tile.cols.start * 4 }, turned)
+                (
+                    Rectangle {
+                        stride: self.cols * 4,
+                        lines: down,
+                        at: tile.cols.start * 4,
+                    },
+                    turned,
+                )
             }
             #[cfg(feature = "awq")]
             Packing::Interleaved => {
                 crate::lethe::pack::interleave(codes, width, level, &mut packed);
                 transpose(&packed, width, &mut turned);
                 let stride = row_bytes(self.rows, bits);
-                (Rectangle { stride, lines: tile.cols.clone(), at: down.start * 4 }, turned)
+                (
+                    Rectangle {
+                        stride,
+                        lines: tile.cols.clone(),
+                        at: down.start * 4,
+                    },
+                    turned,
+                )
             }
         }
     }
@@ -175,7 +242,11 @@ impl Place {
 fn floats<'a>(numbers: impl Iterator<Item = &'a f32>, dtype: TargetDtype) -> Vec<u8> {
     match dtype {
         TargetDtype::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
-        TargetDtype::F16 => numbers.flat_map(|&x| <f16 as Element>::from_f32(x).to_bits().to_le_bytes()).collect(),
-        TargetDtype::BF16 => numbers.flat_map(|&x| <bf16 as Element>::from_f32(x).to_bits().to_le_bytes()).collect(),
+        TargetDtype::F16 => numbers
+            .flat_map(|&x| <f16 as Element>::from_f32(x).to_bits().to_le_bytes())
+            .collect(),
+        TargetDtype::BF16 => numbers
+            .flat_map(|&x| <bf16 as Element>::from_f32(x).to_bits().to_le_bytes())
+            .collect(),
     }
 }

@@ -71,14 +71,28 @@ const READ_ONLY: &[(Dtype, u32)] = &[(Dtype::NVFP4, 39)];
 impl FileType {
     /// The file type of this name, in any case; failing that, the block type of this name, for all tensors.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        let alias = ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name));
+        let alias = ALIASES
+            .iter()
+            .find(|(alias, _)| alias.eq_ignore_ascii_case(name));
         let name = alias.map_or(name, |(_, of)| of);
-        let found = Self::all().iter().find(|file_type| file_type.name.eq_ignore_ascii_case(name));
+        let found = Self::all()
+            .iter()
+            .find(|file_type| file_type.name.eq_ignore_ascii_case(name));
         found.copied().or_else(|| {
-            let mut blocks = Dtype::ALL.iter().copied().filter(|dtype| dtype.is_ggml_block());
+            let mut blocks = Dtype::ALL
+                .iter()
+                .copied()
+                .filter(|dtype| dtype.is_ggml_block());
             let dtype = blocks.find(|dtype| dtype.name().eq_ignore_ascii_case(name))?;
-            let number = READ_ONLY.iter().find(|(of, _)| *of == dtype).map(|(_, number)| *number);
-            Some(Self { name: dtype.name(), number, dtype })
+            let number = READ_ONLY
+                .iter()
+                .find(|(of, _)| *of == dtype)
+                .map(|(_, number)| *number);
+            Some(Self {
+                name: dtype.name(),
+                number,
+                dtype,
+            })
         })
     }
 

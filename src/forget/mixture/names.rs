@@ -21,8 +21,16 @@ pub(crate) struct Canonical {
 }
 
 /// What comes before a layer's number.
-const LAYERS: &[&str] =
-    &["layers", "h", "blocks", "block", "layer", "decoder_layer", "transformer_encoder", "decoder_layers"];
+const LAYERS: &[&str] = &[
+    "layers",
+    "h",
+    "blocks",
+    "block",
+    "layer",
+    "decoder_layer",
+    "transformer_encoder",
+    "decoder_layers",
+];
 
 /// Parts of names of encoders of images and sounds, and of what joins them to a language model.
 const FOREIGN: &[&str] = &[
@@ -41,18 +49,33 @@ const FOREIGN: &[&str] = &[
 ];
 
 /// Names of tensors that are in no layer, and can be of other things, too.
-const VAGUE: &[&str] = &["output", "head", "encoder", "shared", "embedding", "embeddings"];
+const VAGUE: &[&str] = &[
+    "output",
+    "head",
+    "encoder",
+    "shared",
+    "embedding",
+    "embeddings",
+];
 
 /// What names begin with that are about a whole model.
 const WHOLE: &[&str] = &["model", "language_model", "transformer", "backbone", "rwkv"];
 
 /// [`LEAVES`], by the names that models have.
-static BY_LEAF: LazyLock<HashMap<&str, &str>> =
-    LazyLock::new(|| LEAVES.iter().flat_map(|(ours, theirs)| theirs.iter().map(move |leaf| (*leaf, *ours))).collect());
+static BY_LEAF: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    LEAVES
+        .iter()
+        .flat_map(|(ours, theirs)| theirs.iter().map(move |leaf| (*leaf, *ours)))
+        .collect()
+});
 
 /// What llama.cpp calls the tensor `name`.
 pub(crate) fn canonical(name: &str) -> Canonical {
-    let plain = |foreign| Canonical { name: name.to_owned(), expert: None, foreign };
+    let plain = |foreign| Canonical {
+        name: name.to_owned(),
+        expert: None,
+        foreign,
+    };
     if name.starts_with("blk.") {
         return plain(false);
     }
@@ -60,16 +83,31 @@ pub(crate) fn canonical(name: &str) -> Canonical {
     let parts: Vec<&str> = base.unwrap_or(name).split('.').collect();
     let is_layer = |pair: &[&str]| LAYERS.contains(&pair[0]) && number(pair[1]).is_some();
     let layer = parts.windows(2).position(is_layer);
-    let prefix = parts.get(..layer.unwrap_or(parts.len())).unwrap_or_default();
-    if prefix.iter().any(|part| FOREIGN.iter().any(|word| part.to_ascii_lowercase().contains(word))) {
+    let prefix = parts
+        .get(..layer.unwrap_or(parts.len()))
+        .unwrap_or_default();
+    if prefix.iter().any(|part| {
+        FOREIGN
+            .iter()
+            .any(|word| part.to_ascii_lowercase().contains(word))
+    }) {
         return plain(true);
     }
     let Some(at) = layer else {
         let found = base.and_then(|_| top(&parts));
-        return found.map_or_else(|| plain(false), |name| Canonical { name, expert: None, foreign: false });
+        return found.map_or_else(
+            || plain(false),
+            |name| Canonical {
+                name,
+                expert: None,
+                foreign: false,
+            },
+        );
     };
     let (bid, mut leaf) = (parts[at + 1], parts[at + 2..].to_vec());
-    let numbered = leaf.windows(2).position(|pair| pair[0] == "experts" && number(pair[1]).is_some());
+    let numbered = leaf
+        .windows(2)
+        .position(|pair| pair[0] == "experts" && number(pair[1]).is_some());
     let expert = numbered.and_then(|at| number(leaf.remove(at + 1)));
     let leaf = leaf.join(".");
     match (BY_LEAF.get(leaf.as_str()), base) {
@@ -83,13 +121,19 @@ pub(crate) fn canonical(name: &str) -> Canonical {
                 true => "enc.blk",
                 false => "blk",
             };
-            Canonical { name: format!("{stack}.{bid}.{ours}.weight"), expert, foreign: false }
+            Canonical {
+                name: format!("{stack}.{bid}.{ours}.weight"),
+                expert,
+                foreign: false,
+            }
         }
     }
 }
 
 fn number(text: &str) -> Option<usize> {
-    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+    text.parse()
+        .ok()
+        .filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The name of a tensor that is in no layer.
@@ -98,13 +142,16 @@ fn top(parts: &[&str]) -> Option<String> {
     if is_norm(last) {
         return Some(format!("{}_norm.weight", parts.join(".")));
     }
-    let is_head = matches!(outer.last(), Some(&("lm_head" | "head"))) && matches!(*last, "linear" | "out" | "decoder");
+    let is_head = matches!(outer.last(), Some(&("lm_head" | "head")))
+        && matches!(*last, "linear" | "out" | "decoder");
     let last = if is_head { &"output" } else { last };
     // Some names say what they are only where nothing but the whole model is around them.
     if !is_head && VAGUE.contains(last) && !outer.iter().all(|part| WHOLE.contains(part)) {
         return None;
     }
-    TOPS.iter().find(|(theirs, _)| theirs == last).map(|(_, ours)| format!("{ours}.weight"))
+    TOPS.iter()
+        .find(|(theirs, _)| theirs == last)
+        .map(|(_, ours)| format!("{ours}.weight"))
 }
 
 /// A name for what the table does not have.
@@ -112,7 +159,10 @@ fn guess(prefix: &[&str], leaf: &str) -> String {
     match leaf.rsplit('.').next().unwrap_or(leaf) {
         // The output of an attention, or of a state space.
         "out_proj"
-            if leaf == "mixer.out_proj" && prefix.iter().any(|part| matches!(*part, "transformer" | "encoder")) =>
+            if leaf == "mixer.out_proj"
+                && prefix
+                    .iter()
+                    .any(|part| matches!(*part, "transformer" | "encoder")) =>
         {
             "attn_output".to_owned()
         }
@@ -124,6 +174,7 @@ fn guess(prefix: &[&str], leaf: &str) -> String {
 
 fn is_norm(part: &str) -> bool {
     let part = part.to_ascii_lowercase();
-    let is_short = |rest: &str| rest.is_empty() || rest.starts_with(|c: char| c == '_' || c.is_ascii_digit());
+    let is_short =
+        |rest: &str| rest.is_empty() || rest.starts_with(|c: char| c == '_' || c.is_ascii_digit());
     part.contains("norm") || part.strip_prefix("ln").is_some_and(is_short) || part.ends_with("_ln")
 }

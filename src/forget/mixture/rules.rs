@@ -81,11 +81,20 @@ fn wants_more(layer: i64, layers: i64) -> bool {
 
 impl Rules<'_> {
     /// The type for a tensor, before its columns are looked at.
-    pub(super) fn dtype(&self, counters: &mut Counters, tensor: &Stacked<'_>, category: Category) -> Result<Dtype> {
+    pub(super) fn dtype(
+        &self,
+        counters: &mut Counters,
+        tensor: &Stacked<'_>,
+        category: Category,
+    ) -> Result<Dtype> {
         let dtype = self.file_type.dtype;
         let name = self.file_type.name;
         let is_glm = self.facts.architecture == "glm5-next";
-        if is_glm && ["attn_q_a", "attn_q_b", "nextn.eh_proj"].iter().any(|part| tensor.name.contains(part)) {
+        if is_glm
+            && ["attn_q_a", "attn_q_b", "nextn.eh_proj"]
+                .iter()
+                .any(|part| tensor.name.contains(part))
+        {
             return Ok(Dtype::Q8_0);
         }
         if category == Category::Output || self.is_tied && category == Category::TokenEmbedding {
@@ -102,7 +111,10 @@ impl Rules<'_> {
                 _ => dtype,
             });
         }
-        if matches!(name, "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M") {
+        if matches!(
+            name,
+            "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M"
+        ) {
             return Ok(self.lowest(counters, category));
         }
         match category {
@@ -115,7 +127,11 @@ impl Rules<'_> {
                 Ok(self.down(layer))
             }
             Category::Gate | Category::Up => {
-                let count = if category == Category::Gate { &mut counters.gate } else { &mut counters.up };
+                let count = if category == Category::Gate {
+                    &mut counters.gate
+                } else {
+                    &mut counters.up
+                };
                 let (layer, layers) = (self.layer(tensor, *count)?, self.facts.layers);
                 *count += 1;
                 let less = name == "IQ3_XS" && layer >= layers / 8 && layer < 7 * layers / 8;
@@ -144,7 +160,9 @@ impl Rules<'_> {
         let is_whole = cols.is_multiple_of(dtype.block_size());
         match name {
             "MXFP4_MOE" => Dtype::Q8_0,
-            _ if self.facts.architecture == "falcon" || !is_whole || dtype == Dtype::Q8_0 => Dtype::Q8_0,
+            _ if self.facts.architecture == "falcon" || !is_whole || dtype == Dtype::Q8_0 => {
+                Dtype::Q8_0
+            }
             "IQ2_XXS" | "IQ2_XS" | "IQ3_XXS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M" => Dtype::Q5_K,
             _ => Dtype::Q6_K,
         }
@@ -152,11 +170,19 @@ impl Rules<'_> {
 
     /// Experts are told by their three dimensions, where nothing else has as many.
     fn mxfp4(&self, tensor: &Stacked<'_>, category: Category) -> Dtype {
-        let outer = tensor.dims.len().checked_sub(3).and_then(|at| tensor.dims.get(at));
+        let outer = tensor
+            .dims
+            .len()
+            .checked_sub(3)
+            .and_then(|at| tensor.dims.get(at));
         let is_stacked = outer.is_some_and(|&experts| experts > 1);
         let is_expert = matches!(category, Category::Up | Category::Gate | Category::Down);
         let is_other = self.facts.architecture == "bailingmoe3" && !is_expert;
-        if is_stacked && !is_other { Dtype::MXFP4 } else { Dtype::Q8_0 }
+        if is_stacked && !is_other {
+            Dtype::MXFP4
+        } else {
+            Dtype::Q8_0
+        }
     }
 
     /// File types of fewer than three bits.
@@ -167,7 +193,11 @@ impl Rules<'_> {
         match category {
             _ if category.is_values() => {
                 counters.values += 1;
-                if facts.group() >= 4 || facts.experts >= 4 { Dtype::Q4_K } else { more }
+                if facts.group() >= 4 || facts.experts >= 4 {
+                    Dtype::Q4_K
+                } else {
+                    more
+                }
             }
             Category::Key if facts.experts == 8 => Dtype::Q4_K,
             Category::Down => {
@@ -263,10 +293,16 @@ impl Rules<'_> {
 
     fn attention_output(&self) -> Dtype {
         let dtype = self.file_type.dtype;
-        match (self.file_type.name, self.facts.architecture == "falcon", self.facts.experts == 8) {
+        match (
+            self.file_type.name,
+            self.facts.architecture == "falcon",
+            self.facts.experts == 8,
+        ) {
             ("Q3_K_L", true, _) => Dtype::Q4_K,
             (_, true, _) => dtype,
-            ("Q2_K" | "IQ3_XS" | "IQ3_XXS" | "Q3_K_S" | "Q3_K_M" | "IQ4_NL", _, true) => Dtype::Q5_K,
+            ("Q2_K" | "IQ3_XS" | "IQ3_XXS" | "Q3_K_S" | "Q3_K_M" | "IQ4_NL", _, true) => {
+                Dtype::Q5_K
+            }
             ("Q4_K_S" | "Q4_K_M" | "IQ3_S" | "IQ3_M" | "IQ4_XS", _, true) => Dtype::Q5_K,
             (_, _, true) => dtype,
             ("Q2_K", ..) => Dtype::Q3_K,

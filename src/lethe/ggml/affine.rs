@@ -2,7 +2,9 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and `make_qp_quants`.
 
-use super::search::{Lanes, MAGIC, Mask, TINY, clamp, each, greater, mask, nearest_in, nearest_int, opaque, select};
+use super::search::{
+    Lanes, MAGIC, Mask, TINY, clamp, each, greater, mask, nearest_in, nearest_int, opaque, select,
+};
 
 /// What [`affine`] is to try.
 pub(super) struct Trial {
@@ -23,7 +25,11 @@ pub(super) struct Trial {
 impl Trial {
     #[inline(always)]
     fn code(&self, x: f32) -> f32 {
-        if self.clamped { (clamp(x, 0.0, self.top) + MAGIC) - MAGIC } else { nearest_in(x, 0.0, self.top) }
+        if self.clamped {
+            (clamp(x, 0.0, self.top) + MAGIC) - MAGIC
+        } else {
+            nearest_in(x, 0.0, self.top)
+        }
     }
 }
 
@@ -43,7 +49,11 @@ impl<const G: usize> Affine<G> {
     #[inline(always)]
     pub(super) fn code(&self, trial: &Trial, g: usize, x: f32) -> u8 {
         let x = self.inverse[g] * (x - self.base[g]);
-        (if self.start[g] != 0 { nearest_in(x, 0.0, trial.top) } else { trial.code(x) }) as u8
+        (if self.start[g] != 0 {
+            nearest_in(x, 0.0, trial.top)
+        } else {
+            trial.code(x)
+        }) as u8
     }
 }
 
@@ -86,7 +96,11 @@ fn products<const N: usize, const G: usize>(
 /// The scale and minimum of each lane with the least weighted error, each step of the search from the best minimum so
 /// far: `make_qkx2_quants` and `make_qkx3_quants`.
 #[inline(always)]
-pub(super) fn affine<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[Lanes<G>; N], trial: &Trial) -> Affine<G> {
+pub(super) fn affine<const N: usize, const G: usize>(
+    x: &[Lanes<G>; N],
+    w: &[Lanes<G>; N],
+    trial: &Trial,
+) -> Affine<G> {
     let (x, w) = (opaque(x), opaque(w));
     let (mut min, mut max, mut sum_w) = (x[0], x[0], w[0]);
     let mut sum_x: Lanes<G> = each(|g| w[0][g] * x[0][g]);
@@ -99,7 +113,8 @@ pub(super) fn affine<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[Lan
         }
     }
     min = each(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
-    let (low, flat): (Lanes<G>, Lanes<G>) = (min, each(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
+    let (low, flat): (Lanes<G>, Lanes<G>) =
+        (min, each(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
 
     let (mut codes, mut terms) = ([[0.0; G]; N], [[0.0; G]; N]);
     let (mut inverse, mut base) = (each(|g| trial.top / (max[g] - min[g])), min);
@@ -109,7 +124,12 @@ pub(super) fn affine<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[Lan
         for g in 0..G {
             let l = nearest_in(inverse[g] * (x[g] - min[g]), 0.0, trial.top);
             let diff = scale[g] * l + min[g] - x[g];
-            best[g] += w[g] * if trial.squared { diff * diff } else { diff.abs() };
+            best[g] += w[g]
+                * if trial.squared {
+                    diff * diff
+                } else {
+                    diff.abs()
+                };
         }
     }
     let mut start = [u32::MAX; G];
@@ -151,12 +171,23 @@ pub(super) fn affine<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[Lan
         inverse[g] = if flat { 0.0 } else { inverse[g] };
         min[g] = -if flat { low[g] } else { min[g] };
     }
-    Affine { scale, min, inverse, base, start }
+    Affine {
+        scale,
+        min,
+        inverse,
+        base,
+        start,
+    }
 }
 
 /// A scale for positive values with codes up to `top`, the codes improved one by one: `make_qp_quants`.
 #[inline(always)]
-pub(super) fn positive<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, codes: &mut [u8; N]) -> f32 {
+pub(super) fn positive<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    top: i32,
+    codes: &mut [u8; N],
+) -> f32 {
     let max = x.iter().fold(0.0, |max, &x| greater(max, x));
     if max < TINY {
         *codes = [0; N];
@@ -197,7 +228,13 @@ pub(super) fn positive<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, cod
 #[inline(always)]
 fn positive_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32) -> f32 {
     let level = |c: usize| 0.1 * (c as i32 - 4) as f32 + top as f32;
-    let tried: Lanes<9> = each(|c| if c == 4 { top as f32 / max } else { level(c) / max });
+    let tried: Lanes<9> = each(|c| {
+        if c == 4 {
+            top as f32 / max
+        } else {
+            level(c) / max
+        }
+    });
     let scales: Lanes<9> = each(|c| 1.0 / tried[c]);
     let mut errors = [0.0; 9];
     for (&x, &w) in x.iter().zip(w) {

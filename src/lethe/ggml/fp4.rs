@@ -25,7 +25,11 @@ fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
         for middle in MIDDLES {
             magnitude += u32::from(x.abs() > middle * d);
         }
-        let sign = if magnitude == 0 { 0 } else { x.to_bits() >> 31 << 3 };
+        let sign = if magnitude == 0 {
+            0
+        } else {
+            x.to_bits() >> 31 << 3
+        };
         *code = (magnitude | sign) as u8;
     }
     nibbles(&codes, out);
@@ -52,7 +56,11 @@ fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8])
                 (best, least) = (i, error);
             }
         }
-        *code = if best != 0 && *x < 0.0 { best | 8 } else { best };
+        *code = if best != 0 && *x < 0.0 {
+            best | 8
+        } else {
+            best
+        };
     }
     nibbles(&codes, out);
 }
@@ -60,14 +68,19 @@ fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8])
 /// `floor(log2(x))` of the logarithm rounded to f32, which next below a power of two is that power's already.
 #[inline(always)]
 fn floor_log2(x: f32) -> i32 {
-    let normal = if x < f32::MIN_POSITIVE { x * 16_777_216.0 } else { x };
+    let normal = if x < f32::MIN_POSITIVE {
+        x * 16_777_216.0
+    } else {
+        x
+    };
     let below = (normal.to_bits() >> 23) as i32 - 127 - if x < f32::MIN_POSITIVE { 24 } else { 0 };
     let above = below + 1;
     // As a number from 1 to 2.
     let fraction = f64::from(f32::from_bits(normal.to_bits() & 0x007f_ffff | 0x3f80_0000));
     // The last place of a number just below `above`.
     let size = if above > 0 { above - 1 } else { -above };
-    let place = 2.0f64 / f64::from(1 << 24) * f64::from(if size == 0 { 0 } else { 1 << size.ilog2() });
+    let place =
+        2.0f64 / f64::from(1 << 24) * f64::from(if size == 0 { 0 } else { 1 << size.ilog2() });
     let gap = (2.0 - fraction) / 2.0 / std::f64::consts::LN_2;
     if gap < place / 2.0 { above } else { below }
 }
@@ -79,8 +92,16 @@ impl Pack<17, 32> for MXFP4 {
     fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 17]) {
         let max = absmax(values);
         // Of what is below 2^-125, C wraps the exponent to a huge one.
-        let e = if max > 0.0 { (floor_log2(max) + 125) as u8 } else { 0 };
-        let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 });
+        let e = if max > 0.0 {
+            (floor_log2(max) + 125) as u8
+        } else {
+            0
+        };
+        let d = f32::from_bits(if e < 2 {
+            0x0020_0000 << e
+        } else {
+            u32::from(e - 1) << 23
+        });
         out[0] = e;
         put_codes(values, d, &mut out[1..]);
     }
@@ -94,7 +115,11 @@ fn ue4m3(x: f32) -> (u8, f32) {
     let rounded = ((x.to_bits() >> 19) + 1) >> 1;
     let code = rounded as i32 - (120 << 3);
     let code = if code < 15 << 3 { code } else { 0x7e };
-    let code = if x < 0.015_625 { (x * 512.0 + 0.5).min(7.0) as i32 } else { code };
+    let code = if x < 0.015_625 {
+        (x * 512.0 + 0.5).min(7.0) as i32
+    } else {
+        code
+    };
     let exponent = code >> 3;
     let value = if exponent == 0 {
         code as f32 / 1024.0
@@ -110,7 +135,12 @@ impl Pack<36, 64> for NVFP4 {
     #[inline(always)]
     fn encode(values: &[f32; 64], _importance: Option<Importance<'_, 64>>, out: &mut [u8; 36]) {
         let (scales, codes) = out.split_at_mut(4);
-        let groups = values.as_chunks::<16>().0.iter().zip(scales).zip(codes.as_chunks_mut::<8>().0);
+        let groups = values
+            .as_chunks::<16>()
+            .0
+            .iter()
+            .zip(scales)
+            .zip(codes.as_chunks_mut::<8>().0);
         for ((values, scale), codes) in groups {
             let max = absmax(values);
             let (code, d) = ue4m3(max / 6.0);

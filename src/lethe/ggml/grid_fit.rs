@@ -19,7 +19,11 @@ pub(super) fn square(values: &[f32]) -> f32 {
 
 /// Weights of values of which some matter more than others; `mean` is a mean square of the block.
 #[inline(always)]
-pub(super) fn weigh<const N: usize>(values: &[f32; N], importance: &[f32; N], mean: f32) -> [f32; N] {
+pub(super) fn weigh<const N: usize>(
+    values: &[f32; N],
+    importance: &[f32; N],
+    mean: f32,
+) -> [f32; N] {
     let mut weights = [0.0; N];
     for ((weight, x), important) in weights.iter_mut().zip(values).zip(importance) {
         *weight = important * (mean + x * x).sqrt();
@@ -40,7 +44,10 @@ pub(super) fn group<const N: usize>(importance: Option<&[f32; 256]>, g: usize) -
 ///
 /// If the number of these bits has to be even, the value that costs least is taken for one of the other sign.
 #[inline(always)]
-pub(super) fn split_signs<const EVEN: bool>(values: &[f32; 8], weights: &[f32; 8]) -> ([f32; 8], u8) {
+pub(super) fn split_signs<const EVEN: bool>(
+    values: &[f32; 8],
+    weights: &[f32; 8],
+) -> ([f32; 8], u8) {
     let (mut magnitudes, mut signs) = ([0.0; 8], 0u8);
     for (i, (magnitude, &x)) in magnitudes.iter_mut().zip(values).enumerate() {
         // Zero keeps its sign, and NaN is negative.
@@ -81,7 +88,8 @@ pub(super) enum Again {
 
 /// How to search for the scale of `K` times `N` magnitudes: `tries` ones around that which makes the largest code of
 /// `max`, apart by `step` of a code. `TRIES` is a multiple of a register's lanes.
-pub(super) struct Search<'a, const N: usize, const K: usize, const BITS: usize, const TRIES: usize> {
+pub(super) struct Search<'a, const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
+{
     pub(super) grid: &'a Grid<N, BITS>,
     pub(super) top: i32,
     pub(super) tries: usize,
@@ -89,7 +97,9 @@ pub(super) struct Search<'a, const N: usize, const K: usize, const BITS: usize, 
     pub(super) again: Again,
 }
 
-impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Search<'_, N, K, BITS, TRIES> {
+impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
+    Search<'_, N, K, BITS, TRIES>
+{
     /// The codes of each group of `N` with each of the inverse scales.
     #[inline(always)]
     fn codes<const T: usize>(&self, values: &[[f32; N]; K], inverse: &[f32; T]) -> [[u16; T]; K] {
@@ -118,7 +128,8 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
         let (mut products, mut squares) = ([0.0; T], [0.0; T]);
         for ((values, weights), points) in values.iter().zip(weights).zip(points) {
             for (i, (&x, &w)) in values.iter().zip(weights).enumerate() {
-                for ((product, square), &point) in products.iter_mut().zip(&mut squares).zip(points) {
+                for ((product, square), &point) in products.iter_mut().zip(&mut squares).zip(points)
+                {
                     let q = Levels::ODD.of(code::<BITS>(point, i));
                     *product += w * x * q;
                     *square += w * q * q;
@@ -130,9 +141,19 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
 
     /// The search. `scale` is what it is if no other is any good.
     #[inline(always)]
-    pub(super) fn fit(&self, values: &[[f32; N]; K], weights: &[[f32; N]; K], max: f32, scale: f32) -> Fit<K> {
+    pub(super) fn fit(
+        &self,
+        values: &[[f32; N]; K],
+        weights: &[[f32; N]; K],
+        max: f32,
+        scale: f32,
+    ) -> Fit<K> {
         let mut roots = [[0.0; N]; K];
-        for (root, weight) in roots.as_flattened_mut().iter_mut().zip(weights.as_flattened()) {
+        for (root, weight) in roots
+            .as_flattened_mut()
+            .iter_mut()
+            .zip(weights.as_flattened())
+        {
             *root = weight.sqrt();
         }
         let mut inverse = [0.0; TRIES];
@@ -144,7 +165,13 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
         let mut points = codes;
         for k in 0..K {
             for t in 0..self.tries {
-                points[k][t] = self.grid.nearest(codes[k][t], &values[k], &roots[k], 1.0 / inverse[t], Levels::ODD);
+                points[k][t] = self.grid.nearest(
+                    codes[k][t],
+                    &values[k],
+                    &roots[k],
+                    1.0 / inverse[t],
+                    Levels::ODD,
+                );
             }
         }
         let (products, squares) = Self::sums(values, weights, &points);
@@ -156,7 +183,10 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
                 best = Some(t);
             }
         }
-        let mut fit = Fit { scale, points: [0; K] };
+        let mut fit = Fit {
+            scale,
+            points: [0; K],
+        };
         let mut off = [false; K];
         for k in 0..K {
             if let Some(t) = best {
@@ -189,7 +219,9 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
         let mut points = [[0]; K];
         for k in 0..K {
             if which[k] {
-                fit.points[k] = self.grid.nearest(codes[k][0], &values[k], &roots[k], fit.scale, Levels::ODD);
+                fit.points[k] =
+                    self.grid
+                        .nearest(codes[k][0], &values[k], &roots[k], fit.scale, Levels::ODD);
             }
             points[k][0] = fit.points[k];
         }
@@ -203,7 +235,9 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize> Sear
 /// The unit of a block's scales, and these in odd multiples of it: 31 is the largest.
 #[inline(always)]
 pub(super) fn scales<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])> {
-    let max = scales.iter().fold(0.0, |max, &scale| if max > scale { max } else { scale });
+    let max = scales
+        .iter()
+        .fold(0.0, |max, &scale| if max > scale { max } else { scale });
     if max == 0.0 {
         return None;
     }
@@ -224,7 +258,11 @@ pub(super) fn magnitudes<const EVEN: bool, const N: usize, const B: usize>(
 ) -> ([f32; N], [u8; B]) {
     let (mut magnitudes, mut signs) = ([0.0; N], [0; B]);
     let eights = values.as_chunks().0.iter().zip(weights.as_chunks().0);
-    for ((signs, magnitudes), (values, weights)) in signs.iter_mut().zip(magnitudes.as_chunks_mut().0).zip(eights) {
+    for ((signs, magnitudes), (values, weights)) in signs
+        .iter_mut()
+        .zip(magnitudes.as_chunks_mut().0)
+        .zip(eights)
+    {
         (*magnitudes, *signs) = split_signs::<EVEN>(values, weights);
     }
     (magnitudes, signs)
@@ -233,7 +271,9 @@ pub(super) fn magnitudes<const EVEN: bool, const N: usize, const B: usize>(
 /// The largest.
 #[inline(always)]
 pub(super) fn largest<const N: usize>(values: &[f32; N]) -> f32 {
-    values.iter().fold(values[0], |max, &x| if max > x { max } else { x })
+    values
+        .iter()
+        .fold(values[0], |max, &x| if max > x { max } else { x })
 }
 
 /// A scale that is not negative: the sign goes to the values.

@@ -39,7 +39,9 @@ fn ranks<const N: usize>(values: &[f32; N]) -> [usize; N] {
         }
     }
     let mut wide = [0; N];
-    wide.iter_mut().zip(ranks).for_each(|(wide, rank)| *wide = rank as usize);
+    wide.iter_mut()
+        .zip(ranks)
+        .for_each(|(wide, rank)| *wide = rank as usize);
     wide
 }
 
@@ -72,7 +74,10 @@ trait Boundaries<const SHIFTS: usize> {
 /// The best split of all.
 #[inline(always)]
 fn search<B: Boundaries<SHIFTS>, const SHIFTS: usize>(boundaries: &B) -> Option<Split> {
-    let mut candidates = Candidates { products: [[0.0; LANES]; SHIFTS], squares: [[0.0; LANES]; SHIFTS] };
+    let mut candidates = Candidates {
+        products: [[0.0; LANES]; SHIFTS],
+        squares: [[0.0; LANES]; SHIFTS],
+    };
     let (mut score, mut best) = (-f32::MAX, None);
     for first in 0..=B::LAST {
         for run in first / LANES..=B::LAST / LANES {
@@ -81,7 +86,8 @@ fn search<B: Boundaries<SHIFTS>, const SHIFTS: usize>(boundaries: &B) -> Option<
             let mut any = 0;
             for (products, squares) in products.iter().zip(squares) {
                 for l in 0..LANES {
-                    let possible = u32::from(run * LANES + l >= first) & u32::from(squares[l] > 0.0);
+                    let possible =
+                        u32::from(run * LANES + l >= first) & u32::from(squares[l] > 0.0);
                     any |= possible & u32::from(products[l] * products[l] > score * squares[l]);
                 }
             }
@@ -90,11 +96,19 @@ fn search<B: Boundaries<SHIFTS>, const SHIFTS: usize>(boundaries: &B) -> Option<
             }
             for second in first.max(run * LANES)..=B::LAST.min(run * LANES + LANES - 1) {
                 for shift in 0..SHIFTS {
-                    let (product, square) = (products[shift][second % LANES], squares[shift][second % LANES]);
+                    let (product, square) = (
+                        products[shift][second % LANES],
+                        squares[shift][second % LANES],
+                    );
                     if square > 0.0 && product * product > score * square {
                         let scale = product / square;
                         score = scale * product;
-                        best = Some(Split { first, second, shift, scale });
+                        best = Some(Split {
+                            first,
+                            second,
+                            shift,
+                            scale,
+                        });
                     }
                 }
             }
@@ -129,9 +143,15 @@ fn place<const N: usize, const K: usize>(
     let (values, weights) = (values.as_chunks::<8>().0, weights.as_chunks::<8>().0);
     for (k, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
         let mut packed = 0;
-        codes.iter().enumerate().for_each(|(i, code)| packed |= code << (2 * i));
+        codes
+            .iter()
+            .enumerate()
+            .for_each(|(i, code)| packed |= code << (2 * i));
         // The levels are 1 apart, and eighths are exact.
-        let levels = Levels { low: levels[k][0], step: 1.0 };
+        let levels = Levels {
+            low: levels[k][0],
+            step: 1.0,
+        };
         points[k] = grid.nearest(packed, &values[k], &weights[k], scale, levels);
         all &= grid.has(packed);
     }
@@ -140,7 +160,15 @@ fn place<const N: usize, const K: usize>(
     }
     let (mut product, mut square) = (0.0, 0.0);
     for k in 0..K {
-        accumulate(points[k], &values[k], &weights[k], levels[k], 1.0, &mut product, &mut square);
+        accumulate(
+            points[k],
+            &values[k],
+            &weights[k],
+            levels[k],
+            1.0,
+            &mut product,
+            &mut square,
+        );
     }
     let fitted = product > 0.0 && square > 0.0;
     (points, if fitted { product / square } else { scale })
@@ -167,7 +195,10 @@ fn accumulate(
 /// Whether any magnitude is as large as `least`.
 #[inline(always)]
 fn reaches(values: &[f32], least: f32) -> bool {
-    values.iter().fold(values[0].abs(), |max, x| if max > x.abs() { max } else { x.abs() }) >= least
+    values.iter().fold(
+        values[0].abs(),
+        |max, x| if max > x.abs() { max } else { x.abs() },
+    ) >= least
 }
 
 /// A scale's code: odd multiples of the unit, up to 15.
@@ -187,7 +218,10 @@ impl<const N: usize> Sums<N> {
     /// The sums of those sorted values that are in one of the halves, if any is given.
     #[inline(always)]
     fn new(order: &[usize], values: &[f32], weights: &[f32], half: Option<usize>) -> Self {
-        let mut sums = Self { x: [f32::NAN; N], w: [f32::NAN; N] };
+        let mut sums = Self {
+            x: [f32::NAN; N],
+            w: [f32::NAN; N],
+        };
         let (mut x, mut w) = (0.0, 0.0);
         (sums.x[0], sums.w[0]) = (x, w);
         for (j, &i) in order.iter().enumerate() {
@@ -213,7 +247,8 @@ impl Boundaries<2> for Sums<40> {
             for l in 0..LANES {
                 let (x, w) = (self.x[run + l], self.w[run + l]);
                 out.products[shift][l] = low_x + (x - first_x) * middle + (self.x[32] - x) * top;
-                out.squares[shift][l] = low_w + (w - first_w) * middle * middle + (self.w[32] - w) * top * top;
+                out.squares[shift][l] =
+                    low_w + (w - first_w) * middle * middle + (self.w[32] - w) * top * top;
             }
         }
     }
@@ -221,7 +256,11 @@ impl Boundaries<2> for Sums<40> {
 
 /// The best split of 32 values.
 #[inline(always)]
-pub(super) fn split32(order: &[usize; 32], values: &[f32; 32], weights: &[f32; 32]) -> Option<Split> {
+pub(super) fn split32(
+    order: &[usize; 32],
+    values: &[f32; 32],
+    weights: &[f32; 32],
+) -> Option<Split> {
     search(&Sums::<40>::new(order, values, weights, None))
 }
 
@@ -241,7 +280,9 @@ impl Pack<50, 256> for IQ1_S {
             }
             let weights = weigh(values, group(importance, g), mean);
             let order = order(values);
-            let Some(mut split) = split32(&order, values, &weights) else { continue };
+            let Some(mut split) = split32(&order, values, &weights) else {
+                continue;
+            };
             let codes = assign(&order, &split);
             if split.scale < 0.0 {
                 (split.scale, split.shift) = (-split.scale, 1 - split.shift);
@@ -256,11 +297,22 @@ impl Pack<50, 256> for IQ1_S {
             words[g] |= (split.shift as u16) << 15;
             scales[g] = scale;
         }
-        let max = scales.iter().fold(0.0, |max, &scale| if max > scale { max } else { scale });
+        let max = scales
+            .iter()
+            .fold(0.0, |max, &scale| if max > scale { max } else { scale });
         let inverse = 1.0 / (max / 15.0);
-        for (out, (word, scale)) in out[34..].as_chunks_mut().0.iter_mut().zip(words.iter().zip(scales)) {
+        for (out, (word, scale)) in out[34..]
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(words.iter().zip(scales))
+        {
             // Without any scale there are no shifts either.
-            let word = if max == 0.0 { word & 0xfff } else { word | scale_code(inverse * scale) << 12 };
+            let word = if max == 0.0 {
+                word & 0xfff
+            } else {
+                word | scale_code(inverse * scale) << 12
+            };
             *out = word.to_le_bytes();
         }
         if max != 0.0 {
@@ -305,8 +357,15 @@ impl Boundaries<4> for [Sums<24>; 2] {
 
 /// The best split of 16 values.
 #[inline(always)]
-pub(super) fn split16(order: &[usize; 16], values: &[f32; 16], weights: &[f32; 16]) -> Option<Split> {
-    search(&[Sums::<24>::new(order, values, weights, Some(0)), Sums::new(order, values, weights, Some(1))])
+pub(super) fn split16(
+    order: &[usize; 16],
+    values: &[f32; 16],
+    weights: &[f32; 16],
+) -> Option<Split> {
+    search(&[
+        Sums::<24>::new(order, values, weights, Some(0)),
+        Sums::new(order, values, weights, Some(1)),
+    ])
 }
 
 /// What a level's square is above the next one's.
@@ -317,12 +376,20 @@ fn steps(levels: &[f32; 3], i: usize) -> f32 {
 
 /// What the 16 values of group `g` weigh.
 #[inline(always)]
-fn weights16(values: &[f32; 16], importance: Option<Importance<'_, 256>>, g: usize, mean: f32) -> [f32; 16] {
+fn weights16(
+    values: &[f32; 16],
+    importance: Option<Importance<'_, 256>>,
+    g: usize,
+    mean: f32,
+) -> [f32; 16] {
     if let Some(importance) = importance {
         return weigh(values, group(Some(importance.weights), g), mean);
     }
     let mut weights = [0.0; 16];
-    weights.iter_mut().zip(values).for_each(|(weight, x)| *weight = x * x);
+    weights
+        .iter_mut()
+        .zip(values)
+        .for_each(|(weight, x)| *weight = x * x);
     weights
 }
 
@@ -342,18 +409,29 @@ impl Pack<56, 256> for IQ1_M {
             }
             let weights = weights16(values, importance, g, mean);
             let order = order(values);
-            let Some(mut split) = split16(&order, values, &weights) else { continue };
+            let Some(mut split) = split16(&order, values, &weights) else {
+                continue;
+            };
             let codes = assign(&order, &split);
             if split.scale < 0.0 {
                 (split.scale, split.shift) = (-split.scale, 3 - split.shift);
             }
             shifts[g] = split.shift;
-            (points[g], scales[g]) = place(grid, values, &weights, &codes, &halves(split.shift), split.scale);
+            (points[g], scales[g]) = place(
+                grid,
+                values,
+                &weights,
+                &codes,
+                &halves(split.shift),
+                split.scale,
+            );
             let [first, second] = [grid.index(points[g][0]), grid.index(points[g][1])];
             (out[2 * g], out[2 * g + 1]) = (first as u8, second as u8);
             out[32 + g] = (first >> 8 | second >> 8 << 4) as u8;
         }
-        let max = scales.iter().fold(0.0, |max, &scale| if max > scale { max } else { scale });
+        let max = scales
+            .iter()
+            .fold(0.0, |max, &scale| if max > scale { max } else { scale });
         if max == 0.0 {
             return;
         }
@@ -366,15 +444,31 @@ impl Pack<56, 256> for IQ1_M {
             out[32 + g] |= [0, 0x80, 0x08, 0x88][shifts[g]];
             let weights = weights16(values, importance, g, mean);
             let eights = values.as_chunks().0.iter().zip(weights.as_chunks().0);
-            for ((values, weights), (&point, levels)) in eights.zip(points[g].iter().zip(halves(shifts[g]))) {
-                accumulate(point, values, weights, levels, f32::from(2 * code + 1), &mut product, &mut square);
+            for ((values, weights), (&point, levels)) in
+                eights.zip(points[g].iter().zip(halves(shifts[g])))
+            {
+                accumulate(
+                    point,
+                    values,
+                    weights,
+                    levels,
+                    f32::from(2 * code + 1),
+                    &mut product,
+                    &mut square,
+                );
             }
         }
         if square > 0.0 {
             d = product / square;
         }
         let bits = <half::f16 as crate::element::Element>::from_f32(d * 1.1125).to_bits();
-        for (i, (out, word)) in out[48..].as_chunks_mut().0.iter_mut().zip(words).enumerate() {
+        for (i, (out, word)) in out[48..]
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(words)
+            .enumerate()
+        {
             *out = (word | (bits >> (4 * i) & 15) << 12).to_le_bytes();
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`, `make_qp_quants`.
 
-use super::grid_fit::{Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh};
+use super::grid_fit::{
+    Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
+};
 use super::neighbours::{self, Grid};
 use super::search::nearest_int;
 use super::{Importance, Pack, put_half};
@@ -24,13 +26,23 @@ fn sixteen<const EVEN: bool>(
     if max < least {
         return None;
     }
-    let search = Search::<8, 2, 2, 24> { grid, top: 2, tries: 19, step: 0.1, again: Again::Off };
+    let search = Search::<8, 2, 2, 24> {
+        grid,
+        top: 2,
+        tries: 19,
+        step: 0.1,
+        again: Again::Off,
+    };
     let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
     eights.as_flattened_mut().copy_from_slice(&values);
     eight_weights.as_flattened_mut().copy_from_slice(weights);
     let fit = search.fit(&eights, &eight_weights, max, max / 5.0);
     let scale = unsigned(fit.scale, &mut signs);
-    Some(([grid.index(fit.points[0]), grid.index(fit.points[1])], signs, scale))
+    Some((
+        [grid.index(fit.points[0]), grid.index(fit.points[1])],
+        signs,
+        scale,
+    ))
 }
 
 impl Pack<74, 256> for IQ2_XS {
@@ -44,16 +56,26 @@ impl Pack<74, 256> for IQ2_XS {
         let (mut words, mut factors) = ([[0u16; 2]; 16], [0.0; 16]);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let weights = weigh(values, group(importance, g), mean);
-            let Some((indices, signs, scale)) = sixteen::<true>(grid, values, &weights, 1e-15) else { continue };
+            let Some((indices, signs, scale)) = sixteen::<true>(grid, values, &weights, 1e-15)
+            else {
+                continue;
+            };
             for (k, word) in words[g].iter_mut().enumerate() {
                 *word = indices[k] as u16 | u16::from(signs[k]) << 9;
             }
             factors[g] = scale;
         }
         out.fill(0);
-        let Some((d, codes)) = scales(&factors) else { return };
+        let Some((d, codes)) = scales(&factors) else {
+            return;
+        };
         put_half(out, 0, d);
-        for (out, word) in out[2..66].as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
+        for (out, word) in out[2..66]
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(words.as_flattened())
+        {
             *out = word.to_le_bytes();
         }
         nibbles(&codes, &mut out[66..]);
@@ -74,11 +96,17 @@ impl Pack<82, 256> for IQ2_S {
                 Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
                 None => {
                     let mut weights = [0.0; 16];
-                    weights.iter_mut().zip(values).for_each(|(weight, x)| *weight = 0.25 * mean + x * x);
+                    weights
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(weight, x)| *weight = 0.25 * mean + x * x);
                     weights
                 }
             };
-            let Some((indices, signs, scale)) = sixteen::<false>(grid, values, &weights, 1e-8) else { continue };
+            let Some((indices, signs, scale)) = sixteen::<false>(grid, values, &weights, 1e-8)
+            else {
+                continue;
+            };
             for (k, (index, signs)) in indices.into_iter().zip(signs).enumerate() {
                 let i = 2 * g + k;
                 out[2 + i] = index as u8;
@@ -87,7 +115,9 @@ impl Pack<82, 256> for IQ2_S {
             }
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else { return };
+        let Some((d, codes)) = scales(&factors) else {
+            return;
+        };
         put_half(out, 0, d * 0.9875);
         nibbles(&codes, &mut out[74..]);
     }
@@ -99,7 +129,13 @@ impl Pack<66, 256> for IQ2_XXS {
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
         let grid = neighbours::iq2_xxs();
-        let search = Search::<8, 4, 2, 16> { grid, top: 2, tries: 13, step: 0.1, again: Again::All };
+        let search = Search::<8, 4, 2, 16> {
+            grid,
+            top: 2,
+            tries: 13,
+            step: 0.1,
+            again: Again::All,
+        };
         let importance = importance.map(|importance| importance.weights);
         let mean = square(values) / 256.0;
         let (mut words, mut factors) = ([[0u32; 2]; 8], [0.0; 8]);
@@ -125,12 +161,19 @@ impl Pack<66, 256> for IQ2_XXS {
             }
         }
         out.fill(0);
-        let Some((d, codes)) = scales(&factors) else { return };
+        let Some((d, codes)) = scales(&factors) else {
+            return;
+        };
         put_half(out, 0, d);
         for (words, code) in words.iter_mut().zip(codes) {
             words[1] |= u32::from(code) << 28;
         }
-        for (out, word) in out[2..].as_chunks_mut().0.iter_mut().zip(words.as_flattened()) {
+        for (out, word) in out[2..]
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(words.as_flattened())
+        {
             *out = word.to_le_bytes();
         }
     }
@@ -142,7 +185,9 @@ const TOP: i32 = 4;
 /// A scale for codes from 0 to 4 that makes the weighted error small.
 #[inline(always)]
 fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
-    let max = values.iter().fold(0.0, |max, &x| if max > x { max } else { x });
+    let max = values
+        .iter()
+        .fold(0.0, |max, &x| if max > x { max } else { x });
     if max < 1e-15 {
         return 0.0;
     }
@@ -166,7 +211,11 @@ fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32)
     let mut sum = 0.0;
     for (&x, &w) in values.iter().zip(weights) {
         let code = nearest_int(inverse * x);
-        let code = if CUT { code.min(TOP) } else { i32::from(code as u8) };
+        let code = if CUT {
+            code.min(TOP)
+        } else {
+            i32::from(code as u8)
+        };
         let difference = x - scale * code as f32;
         sum += w * difference * difference;
     }

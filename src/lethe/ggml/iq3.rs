@@ -2,7 +2,9 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq3_xxs_impl`, `quantize_row_iq3_s_impl`.
 
-use super::grid_fit::{Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh};
+use super::grid_fit::{
+    Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
+};
 use super::neighbours::{self, Grid};
 use super::{Importance, Pack, put_half};
 
@@ -31,7 +33,10 @@ fn thirty_two<const EVEN: bool>(
         Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
         None => {
             let mut weights = [0.0; 32];
-            weights.iter_mut().zip(values).for_each(|(weight, x)| *weight = x * x);
+            weights
+                .iter_mut()
+                .zip(values)
+                .for_each(|(weight, x)| *weight = x * x);
             weights
         }
     };
@@ -40,7 +45,13 @@ fn thirty_two<const EVEN: bool>(
     if max == 0.0 || max < kind.least {
         return None;
     }
-    let search = Search::<4, 8, 3, 32> { grid: kind.grid, top: 7, tries: kind.tries, step: 0.2, again: kind.again };
+    let search = Search::<4, 8, 3, 32> {
+        grid: kind.grid,
+        top: 7,
+        tries: kind.tries,
+        step: 0.2,
+        again: kind.again,
+    };
     let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
     fours.as_flattened_mut().copy_from_slice(&values);
     four_weights.as_flattened_mut().copy_from_slice(&weights);
@@ -58,12 +69,19 @@ impl Pack<98, 256> for IQ3_XXS {
 
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 98]) {
-        let kind = Kind { grid: neighbours::iq3_xxs(), tries: 31, again: Again::Off, least: 1e-8 };
+        let kind = Kind {
+            grid: neighbours::iq3_xxs(),
+            tries: 31,
+            again: Again::Off,
+            least: 1e-8,
+        };
         let mean = 2.0 * square(values) / 256.0;
         let (mut words, mut factors) = ([0; 8], [0.0; 8]);
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
-            let Some((indices, signs, scale)) = thirty_two::<true>(&kind, g, values, importance, mean) else {
+            let Some((indices, signs, scale)) =
+                thirty_two::<true>(&kind, g, values, importance, mean)
+            else {
                 continue;
             };
             for (k, index) in indices.into_iter().enumerate() {
@@ -90,7 +108,12 @@ impl Pack<110, 256> for IQ3_S {
 
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 110]) {
-        let kind = Kind { grid: neighbours::iq3_s(), tries: 19, again: Again::AllIfAny, least: 0.0 };
+        let kind = Kind {
+            grid: neighbours::iq3_s(),
+            tries: 19,
+            again: Again::AllIfAny,
+            least: 0.0,
+        };
         let mean = 2.0 * square(values) / 256.0;
         let mut factors = [0.0; 8];
         // Indices and signs of the groups that are not all zeros, one after the other: ggml leaves no room for those that
@@ -98,7 +121,9 @@ impl Pack<110, 256> for IQ3_S {
         let mut at = 0;
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
-            let Some((indices, signs, scale)) = thirty_two::<false>(&kind, g, values, importance, mean) else {
+            let Some((indices, signs, scale)) =
+                thirty_two::<false>(&kind, g, values, importance, mean)
+            else {
                 continue;
             };
             for (k, index) in indices.into_iter().enumerate() {
@@ -109,7 +134,9 @@ impl Pack<110, 256> for IQ3_S {
             at += 1;
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else { return };
+        let Some((d, codes)) = scales(&factors) else {
+            return;
+        };
         put_half(out, 0, d * 1.033);
         nibbles(&codes, &mut out[106..]);
     }

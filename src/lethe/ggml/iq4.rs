@@ -12,8 +12,10 @@ pub(super) struct IQ4_XS;
 
 /// Half way from each level to the next: a value there belongs to the upper one. ggml compares the distances, of
 /// which both are exact around here.
-const MIDDLES: [f32; 15] =
-    [-115.5, -93.5, -74.0, -57.0, -42.0, -28.5, -16.0, -4.5, 7.0, 19.0, 31.5, 45.5, 61.0, 79.0, 101.0];
+const MIDDLES: [f32; 15] = [
+    -115.5, -93.5, -74.0, -57.0, -42.0, -28.5, -16.0, -4.5, 7.0, 19.0, 31.5, 45.5, 61.0, 79.0,
+    101.0,
+];
 
 /// Scales that are tried, but for the first, which stands by itself.
 const TRIES: usize = 15;
@@ -70,7 +72,11 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
             *square += w * q * q;
         }
     }
-    let mut scale = if squares[0] > 0.0 { products[0] / squares[0] } else { 0.0 };
+    let mut scale = if squares[0] > 0.0 {
+        products[0] / squares[0]
+    } else {
+        0.0
+    };
     let mut score = scale * products[0];
     for (&product, &square) in products.iter().zip(&squares).skip(1) {
         if square > 0.0 && product * product > score * square {
@@ -88,7 +94,10 @@ fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f3
         return weigh(values, importance, mean);
     }
     let mut weights = [0.0; 32];
-    weights.iter_mut().zip(values).for_each(|(weight, x)| *weight = x * x);
+    weights
+        .iter_mut()
+        .zip(values)
+        .for_each(|(weight, x)| *weight = x * x);
     weights
 }
 
@@ -113,7 +122,11 @@ impl Pack<18, 32> for IQ4_NL {
     #[inline(always)]
     fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
         let mean = square(values) * (2.0 / 32.0);
-        let weights = weights(values, importance.map(|importance| importance.weights), mean);
+        let weights = weights(
+            values,
+            importance.map(|importance| importance.weights),
+            mean,
+        );
         let scale = fit(values, &weights);
         put_half(out, 0, scale);
         store(values, inverse(scale), &mut out[2..]);
@@ -142,7 +155,11 @@ impl Pack<136, 256> for IQ4_XS {
         let mut high = 0;
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);
-            store(values, inverse(d * code as f32), &mut out[8 + 16 * g..24 + 16 * g]);
+            store(
+                values,
+                inverse(d * code as f32),
+                &mut out[8 + 16 * g..24 + 16 * g],
+            );
             let code = (code + 32) as u16;
             out[4 + g / 2] |= ((code & 15) << (g % 2 * 4)) as u8;
             high |= (code >> 4) << (2 * g);

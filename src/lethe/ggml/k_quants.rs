@@ -5,7 +5,8 @@
 
 use super::affine::{Affine, Trial, affine, positive};
 use super::search::{
-    Lanes, Scale, TINY, coordinate, each, nearest_in, nearest_int, symmetric, symmetric_one, transpose,
+    Lanes, Scale, TINY, coordinate, each, nearest_in, nearest_int, symmetric, symmetric_one,
+    transpose,
 };
 use super::{Importance, Pack, half, put_half};
 
@@ -42,13 +43,17 @@ fn weigh<const N: usize, const G: usize>(
 /// The largest of the positive.
 #[inline(always)]
 fn largest<const G: usize>(values: &Lanes<G>) -> f32 {
-    values.iter().fold(0.0, |max, &x| if x > max { x } else { max })
+    values
+        .iter()
+        .fold(0.0, |max, &x| if x > max { x } else { max })
 }
 
 /// The first value of the greatest magnitude.
 #[inline(always)]
 fn furthest<const G: usize>(values: &Lanes<G>) -> f32 {
-    values.iter().fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max })
+    values
+        .iter()
+        .fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max })
 }
 
 /// The codes of a group of values with a scale and a minimum.
@@ -70,7 +75,12 @@ fn symmetric_codes(values: &[f32], scale: f32, half: f32, codes: &mut [u8]) {
 /// Bits 2 `n` and up of each 32 bytes are the `n`-th 32 of 128 codes.
 #[inline(always)]
 fn put_pairs(codes: &[u8; 256], out: &mut [u8]) {
-    for (out, codes) in out.as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<128>().0) {
+    for (out, codes) in out
+        .as_chunks_mut::<32>()
+        .0
+        .iter_mut()
+        .zip(codes.as_chunks::<128>().0)
+    {
         for (l, out) in out.iter_mut().enumerate() {
             *out = codes[l] | codes[l + 32] << 2 | codes[l + 64] << 4 | codes[l + 96] << 6;
         }
@@ -86,18 +96,38 @@ impl Pack<84, 256> for Q2_K {
         let (trial, fit, scales, (d, min));
         if let Some(importance) = importance {
             let (w, sums) = weigh(&x, importance.weights, square(values) / 256.0);
-            trial = Trial { top: 3.0, first: -0.9, delta: 0.05, steps: 36, squared: true, clamped: true };
+            trial = Trial {
+                top: 3.0,
+                first: -0.9,
+                delta: 0.05,
+                steps: 36,
+                squared: true,
+                clamped: true,
+            };
             fit = affine(&x, &w, &trial);
             let (mut of_scales, mut of_mins) = ([0; 16], [0; 16]);
-            (d, min) = (positive(&fit.scale, &sums, 15, &mut of_scales), positive(&fit.min, &sums, 15, &mut of_mins));
+            (d, min) = (
+                positive(&fit.scale, &sums, 15, &mut of_scales),
+                positive(&fit.min, &sums, 15, &mut of_mins),
+            );
             scales = (of_scales, of_mins);
         } else {
             let mut w = x;
             w.iter_mut().flatten().for_each(|w| *w = w.abs());
-            trial = Trial { top: 3.0, first: -0.5, delta: 0.1, steps: 15, squared: false, clamped: false };
+            trial = Trial {
+                top: 3.0,
+                first: -0.5,
+                delta: 0.1,
+                steps: 15,
+                squared: false,
+                clamped: false,
+            };
             fit = affine(&x, &w, &trial);
             let (max_scale, max_min) = (largest(&fit.scale), largest(&fit.min));
-            scales = (fifteenths(&fit.scale, max_scale), fifteenths(&fit.min, max_min));
+            scales = (
+                fifteenths(&fit.scale, max_scale),
+                fifteenths(&fit.min, max_min),
+            );
             (d, min) = (max_scale / 15.0, max_min / 15.0);
         }
         put_half(out, 80, d);
@@ -107,9 +137,21 @@ impl Pack<84, 256> for Q2_K {
         }
         let (d, min) = (half(out, 80), half(out, 82));
         let mut codes = [0; 256];
-        for (g, (codes, values)) in codes.as_chunks_mut().0.iter_mut().zip(values.as_chunks::<16>().0).enumerate() {
+        for (g, (codes, values)) in codes
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(values.as_chunks::<16>().0)
+            .enumerate()
+        {
             let scale = d * f32::from(out[g] & 15);
-            stored_or_searched(values, scale, min * f32::from(out[g] >> 4), (&fit, &trial, g), codes);
+            stored_or_searched(
+                values,
+                scale,
+                min * f32::from(out[g] >> 4),
+                (&fit, &trial, g),
+                codes,
+            );
         }
         put_pairs(&codes, &mut out[16..80]);
     }
@@ -121,7 +163,11 @@ fn fifteenths(values: &Lanes<16>, max: f32) -> [u8; 16] {
     let inverse = 15.0 / max;
     let mut out = [0; 16];
     for (out, &x) in out.iter_mut().zip(values) {
-        *out = if max > 0.0 { nearest_int(inverse * x) as u8 } else { 0 };
+        *out = if max > 0.0 {
+            nearest_int(inverse * x) as u8
+        } else {
+            0
+        };
     }
     out
 }
@@ -192,13 +238,21 @@ impl Pack<110, 256> for Q3_K {
         put_half(out, 108, d);
         let d = half(out, 108);
         let mut codes = [0u8; 256];
-        for (g, (codes, values)) in codes.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0).enumerate()
+        for (g, (codes, values)) in codes
+            .as_chunks_mut::<16>()
+            .0
+            .iter_mut()
+            .zip(values.as_chunks::<16>().0)
+            .enumerate()
         {
             let scale = d * (f32::from(scales[g]) - 32.0);
             if scale != 0.0 {
                 symmetric_codes(values, scale, 4.0, codes);
             } else {
-                codes.iter_mut().zip(&searched).for_each(|(code, searched)| *code = searched[g] as u8);
+                codes
+                    .iter_mut()
+                    .zip(&searched)
+                    .for_each(|(code, searched)| *code = searched[g] as u8);
             }
         }
         let (high, rest) = out.split_at_mut(32);
@@ -226,7 +280,10 @@ fn scale_min(packed: &[u8], g: usize) -> (f32, f32) {
     let (scale, min) = if g < 4 {
         (packed[g] & 63, packed[g + 4] & 63)
     } else {
-        (packed[g + 4] & 15 | packed[g - 4] >> 6 << 4, packed[g + 4] >> 4 | packed[g] >> 6 << 4)
+        (
+            packed[g + 4] & 15 | packed[g - 4] >> 6 << 4,
+            packed[g + 4] >> 4 | packed[g] >> 6 << 4,
+        )
     };
     (f32::from(scale), f32::from(min))
 }
@@ -255,7 +312,13 @@ fn groups_of_32(
     let (fit, d, min, mut scales, mut mins);
     let trial = match importance {
         None => trial,
-        Some(_) => Trial { first: -0.9, delta: 0.05, steps: 36, clamped: true, ..trial },
+        Some(_) => Trial {
+            first: -0.9,
+            delta: 0.05,
+            steps: 36,
+            clamped: true,
+            ..trial
+        },
     };
     if let Some(importance) = importance {
         let (w, sums) = weigh(&x, importance.weights, 2.0 * square(values) / 256.0);
@@ -270,21 +333,34 @@ fn groups_of_32(
         }
         let mean: Lanes<8> = each(|g| (squares[g] / 32.0).sqrt());
         let mut w = x;
-        w.iter_mut().for_each(|w| *w = each(|g| mean[g] + w[g].abs()));
+        w.iter_mut()
+            .for_each(|w| *w = each(|g| mean[g] + w[g].abs()));
         fit = affine(&x, &w, &trial);
         let (max_scale, max_min) = (largest(&fit.scale), largest(&fit.min));
-        (scales, mins) = (sixty_thirds(&fit.scale, max_scale), sixty_thirds(&fit.min, max_min));
+        (scales, mins) = (
+            sixty_thirds(&fit.scale, max_scale),
+            sixty_thirds(&fit.min, max_min),
+        );
         (d, min) = (max_scale / 63.0, max_min / 63.0);
     }
     if trial.top > 15.0 {
         // A code below 0 has become a large one. In Q4_K it is not limited.
-        scales.iter_mut().chain(&mut mins).for_each(|code| *code = (*code).min(63));
+        scales
+            .iter_mut()
+            .chain(&mut mins)
+            .for_each(|code| *code = (*code).min(63));
     }
     put_half(out, 0, d);
     put_half(out, 2, min);
     put_scale_mins(&mut out[4..16], &scales, &mins);
     let (d, min) = (half(out, 0), half(out, 2));
-    for (g, (codes, values)) in codes.as_chunks_mut().0.iter_mut().zip(values.as_chunks::<32>().0).enumerate() {
+    for (g, (codes, values)) in codes
+        .as_chunks_mut()
+        .0
+        .iter_mut()
+        .zip(values.as_chunks::<32>().0)
+        .enumerate()
+    {
         let (scale, m) = scale_min(&out[4..16], g);
         stored_or_searched(values, d * scale, min * m, (&fit, &trial, g), codes);
     }
@@ -295,10 +371,22 @@ impl Pack<144, 256> for Q4_K {
 
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 144]) {
-        let trial = Trial { top: 15.0, first: -1.0, delta: 0.1, steps: 20, squared: true, clamped: false };
+        let trial = Trial {
+            top: 15.0,
+            first: -1.0,
+            delta: 0.1,
+            steps: 20,
+            squared: true,
+            clamped: false,
+        };
         let mut codes = [0; 256];
         groups_of_32(values, importance, trial, &mut out[..16], &mut codes);
-        for (out, codes) in out[16..].as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<64>().0) {
+        for (out, codes) in out[16..]
+            .as_chunks_mut::<32>()
+            .0
+            .iter_mut()
+            .zip(codes.as_chunks::<64>().0)
+        {
             for (l, out) in out.iter_mut().enumerate() {
                 *out = codes[l] | codes[l + 32] << 4;
             }
@@ -311,14 +399,26 @@ impl Pack<176, 256> for Q5_K {
 
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 176]) {
-        let trial = Trial { top: 31.0, first: -0.5, delta: 0.1, steps: 15, squared: true, clamped: false };
+        let trial = Trial {
+            top: 31.0,
+            first: -0.5,
+            delta: 0.1,
+            steps: 15,
+            squared: true,
+            clamped: false,
+        };
         let mut codes = [0u8; 256];
         groups_of_32(values, importance, trial, &mut out[..16], &mut codes);
         let (high, low) = out[16..].split_at_mut(32);
         for (l, high) in high.iter_mut().enumerate() {
             *high = (0..8).fold(0, |bits, n| bits | codes[32 * n + l] >> 4 << n);
         }
-        for (out, codes) in low.as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<64>().0) {
+        for (out, codes) in low
+            .as_chunks_mut::<32>()
+            .0
+            .iter_mut()
+            .zip(codes.as_chunks::<64>().0)
+        {
             for (l, out) in out.iter_mut().enumerate() {
                 *out = codes[l] & 15 | codes[l + 32] << 4;
             }
@@ -350,7 +450,12 @@ impl Pack<210, 256> for Q6_K {
         put_half(out, 208, 1.0 / inverse);
         let d = half(out, 208);
         let mut codes = [0u8; 256];
-        for (g, (codes, values)) in codes.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0).enumerate()
+        for (g, (codes, values)) in codes
+            .as_chunks_mut::<16>()
+            .0
+            .iter_mut()
+            .zip(values.as_chunks::<16>().0)
+            .enumerate()
         {
             let scale = nearest_int(inverse * fit.scale[g]).min(127) as i8;
             out[192 + g] = scale as u8;
@@ -358,11 +463,18 @@ impl Pack<210, 256> for Q6_K {
             if scale != 0.0 {
                 symmetric_codes(values, scale, 32.0, codes);
             } else {
-                codes.iter_mut().zip(values).for_each(|(code, &x)| *code = fit.code(g, x));
+                codes
+                    .iter_mut()
+                    .zip(values)
+                    .for_each(|(code, &x)| *code = fit.code(g, x));
             }
         }
         let (low, high) = out.split_at_mut(128);
-        let low = low.as_chunks_mut::<64>().0.iter_mut().zip(high.as_chunks_mut::<32>().0);
+        let low = low
+            .as_chunks_mut::<64>()
+            .0
+            .iter_mut()
+            .zip(high.as_chunks_mut::<32>().0);
         for ((low, high), codes) in low.zip(codes.as_chunks::<128>().0) {
             for l in 0..32 {
                 let [a, b, c, d] = [codes[l], codes[l + 32], codes[l + 64], codes[l + 96]];
@@ -392,8 +504,16 @@ impl Pack<292, 256> for Q8_K {
         for (code, &x) in codes.iter_mut().zip(values) {
             *code = nearest_int(inverse * x).min(127) as u8;
         }
-        for (sum, codes) in sums.as_chunks_mut::<2>().0.iter_mut().zip(codes.as_chunks::<16>().0) {
-            *sum = codes.iter().fold(0i16, |sum, &code| sum + i16::from(code as i8)).to_le_bytes();
+        for (sum, codes) in sums
+            .as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .zip(codes.as_chunks::<16>().0)
+        {
+            *sum = codes
+                .iter()
+                .fold(0i16, |sum, &code| sum + i16::from(code as i8))
+                .to_le_bytes();
         }
     }
 }

@@ -61,12 +61,20 @@ fn furthest(values: &[f32; 32]) -> f32 {
     let (min, max) = extent(values);
     if max != -min {
         // Not by a branch: signs are random.
-        f32::from_bits(if max > -min { max.to_bits() } else { min.to_bits() })
+        f32::from_bits(if max > -min {
+            max.to_bits()
+        } else {
+            min.to_bits()
+        })
     } else if max == 0.0 {
         0.0
     } else {
         // It is there with both signs.
-        values.iter().copied().find(|x| x.abs() == max).unwrap_or(max)
+        values
+            .iter()
+            .copied()
+            .find(|x| x.abs() == max)
+            .unwrap_or(max)
     }
 }
 
@@ -78,7 +86,10 @@ fn extent(values: &[f32; 32]) -> (f32, f32) {
         min = each(|l| if x[l] < min[l] { x[l] } else { min[l] });
         max = each(|l| if x[l] > max[l] { x[l] } else { max[l] });
     }
-    (fold(opaque(&min), |a, b| if b < a { b } else { a }), fold(opaque(&max), greater))
+    (
+        fold(opaque(&min), |a, b| if b < a { b } else { a }),
+        fold(opaque(&max), greater),
+    )
 }
 
 /// Nibbles: the low ones are the first 16 codes, the high ones the last.
@@ -102,11 +113,18 @@ fn put_fifths(codes: &[u8; 32], out: &mut [u8]) {
 
 /// The scale and the codes of a block of signed codes, from `-half` on.
 #[inline(always)]
-fn signed(values: &[f32; 32], importance: Option<Importance<'_, 32>>, half: f32) -> (f32, [u8; 32]) {
+fn signed(
+    values: &[f32; 32],
+    importance: Option<Importance<'_, 32>>,
+    half: f32,
+) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
         let fit = symmetric_one(values, &weigh(values, importance), half);
-        codes.iter_mut().zip(values).for_each(|(code, &x)| *code = fit.code(0, x));
+        codes
+            .iter_mut()
+            .zip(values)
+            .for_each(|(code, &x)| *code = fit.code(0, x));
         return (fit.scale[0], codes);
     }
     let d = furthest(values) / -half;
@@ -120,13 +138,27 @@ fn signed(values: &[f32; 32], importance: Option<Importance<'_, 32>>, half: f32)
 
 /// The scale, the minimum and the codes of a block of codes up to `top`.
 #[inline(always)]
-fn unsigned(values: &[f32; 32], importance: Option<Importance<'_, 32>>, top: u8) -> (f32, f32, [u8; 32]) {
+fn unsigned(
+    values: &[f32; 32],
+    importance: Option<Importance<'_, 32>>,
+    top: u8,
+) -> (f32, f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
         let w = weigh(values, importance);
-        let trial = Trial { top: f32::from(top), first: -0.9, delta: 0.05, steps: 36, squared: true, clamped: true };
+        let trial = Trial {
+            top: f32::from(top),
+            first: -0.9,
+            delta: 0.05,
+            steps: 36,
+            squared: true,
+            clamped: true,
+        };
         let fit = affine::<32, 1>(&transpose(values), &transpose(&w), &trial);
-        codes.iter_mut().zip(values).for_each(|(code, &x)| *code = fit.code(&trial, 0, x));
+        codes
+            .iter_mut()
+            .zip(values)
+            .for_each(|(code, &x)| *code = fit.code(&trial, 0, x));
         return (fit.scale[0], -fit.min[0], codes);
     }
     let (mut min, mut max) = extent(values);
@@ -220,7 +252,9 @@ impl Pack<36, 32> for Q8_1 {
     #[inline(always)]
     fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 36]) {
         let d = signed_bytes(values, &mut out[4..]);
-        let sum = out[4..].iter().fold(0, |sum, &code| sum + i32::from(code as i8));
+        let sum = out[4..]
+            .iter()
+            .fold(0, |sum, &code| sum + i32::from(code as i8));
         put_half(out, 0, d);
         put_half(out, 2, sum as f32 * d);
     }

@@ -45,7 +45,10 @@ pub(super) struct Levels {
 
 impl Levels {
     /// The odd numbers.
-    pub(super) const ODD: Self = Self { low: 1.0, step: 2.0 };
+    pub(super) const ODD: Self = Self {
+        low: 1.0,
+        step: 2.0,
+    };
 
     /// The level of a code. Exact.
     #[inline(always)]
@@ -79,13 +82,25 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
                 continue;
             }
             for (distance, point) in distances.iter_mut().zip(&unpacked) {
-                *distance = codes.iter().zip(point).map(|(a, b)| (a - b) * (a - b)).sum::<i32>();
+                *distance = codes
+                    .iter()
+                    .zip(point)
+                    .map(|(a, b)| (a - b) * (a - b))
+                    .sum::<i32>();
             }
             list.clear();
             let mut last = 0;
             for _ in 0..rings {
-                let Some(ring) = distances.iter().copied().filter(|&d| d > last).min() else { break };
-                list.extend(points.iter().zip(&distances).filter(|&(_, &d)| d == ring).map(|(&point, _)| point));
+                let Some(ring) = distances.iter().copied().filter(|&d| d > last).min() else {
+                    break;
+                };
+                list.extend(
+                    points
+                        .iter()
+                        .zip(&distances)
+                        .filter(|&(_, &d)| d == ring)
+                        .map(|(&point, _)| point),
+                );
                 last = ring;
             }
             place.start = grid.neighbours.len() as u32;
@@ -153,7 +168,11 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
         let nearest = smallest(least);
         for l in 0..LANES {
             let position = at[l] * LANES as f32 + l as f32;
-            at[l] = if least[l] == nearest { position } else { f32::MAX };
+            at[l] = if least[l] == nearest {
+                position
+            } else {
+                f32::MAX
+            };
         }
         let first = smallest(at) as usize;
         runs[first / LANES][first % LANES]
@@ -165,7 +184,11 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
 fn smallest(mut lanes: [f32; LANES]) -> f32 {
     for half in [4, 2, 1] {
         for l in 0..half {
-            lanes[l] = if lanes[l + half] < lanes[l] { lanes[l + half] } else { lanes[l] };
+            lanes[l] = if lanes[l + half] < lanes[l] {
+                lanes[l + half]
+            } else {
+                lanes[l]
+            };
         }
     }
     lanes[0]
@@ -173,7 +196,9 @@ fn smallest(mut lanes: [f32; LANES]) -> f32 {
 
 /// What an entry of a decoder's grid holds, in codes: `shift` makes a code of a byte.
 fn pack<const N: usize, const BITS: usize>(entry: u64, shift: usize) -> u16 {
-    (0..N).fold(0, |packed, i| packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i))
+    (0..N).fold(0, |packed, i| {
+        packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i)
+    })
 }
 
 /// Defines the function that gives a grid: with so many codes of so many bits, from a decoder's grid whose bytes are

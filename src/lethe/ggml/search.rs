@@ -68,7 +68,11 @@ pub(super) fn mask<const G: usize>(f: impl Fn(usize) -> bool) -> Mask<G> {
 
 /// `then` where the mask is set.
 #[inline(always)]
-pub(super) fn select<const G: usize>(mask: Mask<G>, then: Lanes<G>, otherwise: Lanes<G>) -> Lanes<G> {
+pub(super) fn select<const G: usize>(
+    mask: Mask<G>,
+    then: Lanes<G>,
+    otherwise: Lanes<G>,
+) -> Lanes<G> {
     each(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
 }
 
@@ -145,18 +149,32 @@ fn moments<const FINITE: bool, const N: usize, const G: usize>(
 }
 
 /// The steps around `half` that are tried.
-const STEPS: [i8; 18] = [-9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+const STEPS: [i8; 18] = [
+    -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+];
 
 /// The scale of each lane with the least weighted error, of those around its peak over `half`: `make_qx_quants`.
 #[inline(always)]
-pub(super) fn symmetric<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[Lanes<G>; N], half: f32) -> Scale<G> {
+pub(super) fn symmetric<const N: usize, const G: usize>(
+    x: &[Lanes<G>; N],
+    w: &[Lanes<G>; N],
+    half: f32,
+) -> Scale<G> {
     let (x, w) = (opaque(x), opaque(w));
     let peak = peak(x);
     let mut wx = [[0.0; G]; N];
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
         *wx = each(|g| w[g] * x[g]);
     }
-    let sums = |inverse| moments::<true, N, G>(|i, g| x[i][g], |i, g| w[i][g], |i, g| wx[i][g], half, inverse);
+    let sums = |inverse| {
+        moments::<true, N, G>(
+            |i, g| x[i][g],
+            |i, g| w[i][g],
+            |i, g| wx[i][g],
+            half,
+            inverse,
+        )
+    };
     let mut inverse = each(|g| -half / peak[g]);
     let (lx, l2) = sums(inverse);
     let mut scale = each(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
@@ -176,7 +194,12 @@ pub(super) fn symmetric<const N: usize, const G: usize>(x: &[Lanes<G>; N], w: &[
         zero[g] = peak[g].abs() < TINY;
         scale[g] = if zero[g] { 0.0 } else { scale[g] };
     }
-    Scale { scale, inverse, zero, half }
+    Scale {
+        scale,
+        inverse,
+        zero,
+        half,
+    }
 }
 
 /// As [`symmetric`] for one group, with the steps as lanes. Its values may be scales that are not finite.
@@ -187,7 +210,12 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
         peak = if x.abs() > peak.abs() { x } else { peak };
     }
     if peak.abs() < TINY {
-        return Scale { scale: [0.0], inverse: [0.0], zero: [true], half };
+        return Scale {
+            scale: [0.0],
+            inverse: [0.0],
+            zero: [true],
+            half,
+        };
     }
     let mut wx = [0.0; N];
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
@@ -209,7 +237,12 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
             inverse = tried[c];
         }
     }
-    Scale { scale: [scale], inverse: [inverse], zero: [false], half }
+    Scale {
+        scale: [scale],
+        inverse: [inverse],
+        zero: [false],
+        half,
+    }
 }
 
 /// A scale and codes that are improved one by one, the weight of a value being its square: `make_q3_quants`.
@@ -240,7 +273,8 @@ pub(super) fn coordinate<const N: usize, const G: usize>(
             let wx: Lanes<G> = each(|g| w[g] * x[g]);
             let rest_lx: Lanes<G> = each(|g| lx[g] - wx[g] * codes[g]);
             let rest_l2: Lanes<G> = each(|g| l2[g] - w[g] * codes[g] * codes[g]);
-            let new: Lanes<G> = each(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
+            let new: Lanes<G> =
+                each(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
             let new_lx: Lanes<G> = each(|g| rest_lx[g] + wx[g] * new[g]);
             let new_l2: Lanes<G> = each(|g| rest_l2[g] + w[g] * new[g] * new[g]);
             let better = mask(|g| {
@@ -264,5 +298,11 @@ pub(super) fn coordinate<const N: usize, const G: usize>(
     for codes in codes {
         *codes = each(|g| if zero[g] == 0.0 { 0.0 } else { codes[g] + half });
     }
-    each(|g| if zero[g] != 0.0 && l2[g] > 0.0 { lx[g] / l2[g] } else { 0.0 })
+    each(|g| {
+        if zero[g] != 0.0 && l2[g] > 0.0 {
+            lx[g] / l2[g]
+        } else {
+            0.0
+        }
+    })
 }

@@ -61,7 +61,12 @@ impl Pack<66, 256> for TQ2_0 {
     #[inline(always)]
     fn encode(values: &[f32; 256], _importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
         let (trits, d) = trits(values, 1);
-        for (out, trits) in out.as_chunks_mut::<32>().0.iter_mut().zip(trits.as_chunks::<128>().0) {
+        for (out, trits) in out
+            .as_chunks_mut::<32>()
+            .0
+            .iter_mut()
+            .zip(trits.as_chunks::<128>().0)
+        {
             for (m, out) in out.iter_mut().enumerate() {
                 *out = trits[m] | trits[m + 32] << 2 | trits[m + 64] << 4 | trits[m + 96] << 6;
             }
@@ -79,7 +84,10 @@ impl Pack<18, 128> for Q1_0 {
         let sum = values.iter().fold(0.0, |sum, x| sum + x.abs());
         put_half(out, 0, sum / 128.0);
         for (out, x) in out[2..].iter_mut().zip(values.as_chunks::<8>().0) {
-            *out = x.iter().enumerate().fold(0, |bits, (j, &x)| bits | u8::from(x >= 0.0) << j);
+            *out = x
+                .iter()
+                .enumerate()
+                .fold(0, |bits, (j, &x)| bits | u8::from(x >= 0.0) << j);
         }
     }
 }

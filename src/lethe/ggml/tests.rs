@@ -49,15 +49,28 @@ types! {
 }
 
 fn file(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ggml_encode").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data/ggml_encode")
+        .join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn floats(name: &str) -> Vec<f32> {
-    file(name).as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    file(name)
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&bytes| f32::from_le_bytes(bytes))
+        .collect()
 }
 
-fn encoded(t: &Type, values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level) -> Vec<u8> {
+fn encoded(
+    t: &Type,
+    values: &[f32],
+    cols: usize,
+    importance: Option<&[f32]>,
+    level: Level,
+) -> Vec<u8> {
     let mut out = vec![0xAA; values.len() / t.values * t.bytes];
     encoder(t.dtype).unwrap()(values, cols, importance, level, &mut out);
     out
@@ -70,7 +83,11 @@ fn check(t: &Type, file_name: &str, importance: Option<&[f32]>) {
     for level in Level::available() {
         let out = encoded(t, values, COLS, importance, level);
         let differ = out.iter().zip(&expected).position(|(a, b)| a != b);
-        assert_eq!(differ.map(|at| (at / t.bytes, at % t.bytes)), None, "{file_name} at {level:?}: block, byte");
+        assert_eq!(
+            differ.map(|at| (at / t.bytes, at % t.bytes)),
+            None,
+            "{file_name} at {level:?}: block, byte"
+        );
     }
 }
 
@@ -80,7 +97,14 @@ fn encodes_as_ggml() {
         let name = format!("{:?}", t.dtype).to_lowercase();
         check(t, &format!("{name}.bin"), None);
         let importance = floats("importance.f32");
-        check(t, &format!("{name}{}.bin", if t.importance { ".importance" } else { "" }), Some(&importance));
+        check(
+            t,
+            &format!(
+                "{name}{}.bin",
+                if t.importance { ".importance" } else { "" }
+            ),
+            Some(&importance),
+        );
     }
 }
 
@@ -137,15 +161,22 @@ fn encodes_as_its_twin() {
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
     for round in 0..60 {
         let values: Vec<f32> = (0..2 * BLOCKS).flat_map(|_| hostile(&mut rng)).collect();
-        let weights: Vec<f32> = (0..BLOCKS * 256).map(|_| rng.unit().max(0.0) * rng.unit().abs()).collect();
+        let weights: Vec<f32> = (0..BLOCKS * 256)
+            .map(|_| rng.unit().max(0.0) * rng.unit().abs())
+            .collect();
         for t in TYPES {
             // Long rows, and rows of one block.
-            let cols = if round % 2 == 0 { BLOCKS * 256 } else { t.values };
+            let cols = if round % 2 == 0 {
+                BLOCKS * 256
+            } else {
+                t.values
+            };
             for importance in [None, Some(&weights[..cols])] {
                 let blocks = values.chunks(cols).flat_map(|row| {
                     let row_square = row.iter().fold(0.0, |sum, x| sum + x * x) / cols as f32;
                     row.chunks(t.values).enumerate().flat_map(move |(i, x)| {
-                        let importance = importance.map(|w| (&w[i * t.values..][..t.values], row_square));
+                        let importance =
+                            importance.map(|w| (&w[i * t.values..][..t.values], row_square));
                         twin::twin(t.dtype, t.bytes, x, importance)
                     })
                 });
@@ -154,7 +185,13 @@ fn encodes_as_its_twin() {
                     let out = encoded(t, &values, cols, importance, level);
                     let differ = out.iter().zip(&expected).position(|(a, b)| a != b);
                     let place = differ.map(|at| (at / t.bytes, at % t.bytes));
-                    assert_eq!(place, None, "{:?} at {level:?}, {}: block, byte", t.dtype, importance.is_some());
+                    assert_eq!(
+                        place,
+                        None,
+                        "{:?} at {level:?}, {}: block, byte",
+                        t.dtype,
+                        importance.is_some()
+                    );
                 }
             }
         }
@@ -168,10 +205,17 @@ fn scales_without_inverse() {
     for (i, x) in values.iter_mut().enumerate() {
         *x = f32::from_bits(i as u32 % 5 * 0x100) * if i % 2 == 0 { 1.0 } else { -1.0 };
     }
-    for t in TYPES.iter().filter(|t| matches!(t.dtype, Dtype::Q8_0 | Dtype::Q4_0 | Dtype::Q5_1 | Dtype::Q2_0)) {
+    for t in TYPES.iter().filter(|t| {
+        matches!(
+            t.dtype,
+            Dtype::Q8_0 | Dtype::Q4_0 | Dtype::Q5_1 | Dtype::Q2_0
+        )
+    }) {
         for level in Level::available() {
             assert!(
-                encoded(t, &values, 256, None, level).iter().all(|&byte| byte == 0 || byte == 0x80),
+                encoded(t, &values, 256, None, level)
+                    .iter()
+                    .all(|&byte| byte == 0 || byte == 0x80),
                 "{:?}",
                 t.dtype
             );
@@ -179,6 +223,9 @@ fn scales_without_inverse() {
     }
     for level in Level::available() {
         let trits = encoded(&TYPES[13], &values, 256, None, level);
-        assert!(trits[..64].iter().all(|&byte| byte == 0b0101_0101), "zeros of TQ2_0");
+        assert!(
+            trits[..64].iter().all(|&byte| byte == 0b0101_0101),
+            "zeros of TQ2_0"
+        );
     }
 }

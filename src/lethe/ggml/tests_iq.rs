@@ -29,15 +29,28 @@ const TYPES: [(Dtype, usize, usize, f64); 9] = [
 ];
 
 fn file(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ggml_encode").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data/ggml_encode")
+        .join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn floats(name: &str) -> Vec<f32> {
-    file(name).as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    file(name)
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&bytes| f32::from_le_bytes(bytes))
+        .collect()
 }
 
-fn encoded(dtype: Dtype, values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level) -> Vec<u8> {
+fn encoded(
+    dtype: Dtype,
+    values: &[f32],
+    cols: usize,
+    importance: Option<&[f32]>,
+    level: Level,
+) -> Vec<u8> {
     let &(_, bytes, elems, _) = TYPES.iter().find(|t| t.0 == dtype).unwrap();
     let mut out = vec![0xAA; values.len() / elems * bytes];
     encoder(dtype).unwrap()(values, cols, importance, level, &mut out);
@@ -62,7 +75,11 @@ fn encodes_as_ggml() {
             for level in Level::available() {
                 let out = encoded(dtype, &values, COLS, importance, level);
                 let differ = out.iter().zip(&expected).position(|(a, b)| a != b);
-                assert_eq!(differ.map(|at| (at / bytes, at % bytes)), None, "{name} at {level:?}: block, byte");
+                assert_eq!(
+                    differ.map(|at| (at / bytes, at % bytes)),
+                    None,
+                    "{name} at {level:?}: block, byte"
+                );
             }
         }
     }
@@ -108,12 +125,17 @@ fn levels_agree() {
                 }
             }
         }
-        let importance: Vec<f32> = (0..cols).map(|i| if i % 50 < 9 { 0.0 } else { random.next() }).collect();
+        let importance: Vec<f32> = (0..cols)
+            .map(|i| if i % 50 < 9 { 0.0 } else { random.next() })
+            .collect();
         for (dtype, ..) in TYPES {
             for importance in [None, Some(&importance[..])] {
                 let expected = encoded(dtype, &values, cols, importance, Level::Baseline);
                 for level in Level::available() {
-                    assert!(encoded(dtype, &values, cols, importance, level) == expected, "{dtype:?} {level:?} {cols}");
+                    assert!(
+                        encoded(dtype, &values, cols, importance, level) == expected,
+                        "{dtype:?} {level:?} {cols}"
+                    );
                 }
             }
         }
@@ -122,7 +144,14 @@ fn levels_agree() {
 
 #[test]
 fn takes_what_ggml_aborts_on() {
-    let specials = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, -f32::NAN];
+    let specials = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        f32::MIN,
+        -f32::NAN,
+    ];
     for (dtype, ..) in TYPES {
         for (i, special) in specials.into_iter().enumerate() {
             let mut random = Random(i as u64 + 1);
@@ -148,7 +177,11 @@ fn decodes_to_what_was_encoded() {
         let mut decoded = vec![0.0f32; values.len()];
         decoder(dtype).unwrap()(&blocks, None, Level::detect(), Out::F32(&mut decoded));
         let square = |x: f32| f64::from(x) * f64::from(x);
-        let error: f64 = values.iter().zip(&decoded).map(|(a, b)| square(a - b)).sum();
+        let error: f64 = values
+            .iter()
+            .zip(&decoded)
+            .map(|(a, b)| square(a - b))
+            .sum();
         let error = (error / values.iter().map(|&x| square(x)).sum::<f64>()).sqrt();
         assert!(error < bound && error > 0.8 * bound, "{dtype:?}: {error}");
     }
@@ -156,12 +189,19 @@ fn decodes_to_what_was_encoded() {
 
 #[test]
 fn who_needs_importance() {
-    let needy: Vec<_> = TYPES.iter().map(|t| t.0).filter(|&dtype| requires_importance(dtype)).collect();
+    let needy: Vec<_> = TYPES
+        .iter()
+        .map(|t| t.0)
+        .filter(|&dtype| requires_importance(dtype))
+        .collect();
     assert_eq!(needy, [Dtype::IQ1_S, Dtype::IQ2_XXS, Dtype::IQ2_XS]);
     let mut random = Random(3);
     let values: Vec<f32> = (0..1024).map(|_| random.normal()).collect();
     for dtype in needy {
         let all_ones = encoded(dtype, &values, 512, Some(&[1.0; 512]), Level::detect());
-        assert_eq!(encoded(dtype, &values, 512, None, Level::detect()), all_ones);
+        assert_eq!(
+            encoded(dtype, &values, 512, None, Level::detect()),
+            all_ones
+        );
     }
 }

@@ -34,7 +34,11 @@ impl<E: Element, const SYMMETRIC: bool> Signed<E, SYMMETRIC> {
     /// `epsilon` is the step of the type at one: what a scale is that would be zero.
     pub(super) fn new(bits: usize, epsilon: E) -> Self {
         let epsilon = epsilon.to_f32();
-        Self { half: (1u32 << (bits - 1)) as f32, epsilon, dtype: PhantomData }
+        Self {
+            half: (1u32 << (bits - 1)) as f32,
+            epsilon,
+            dtype: PhantomData,
+        }
     }
 }
 
@@ -54,10 +58,22 @@ impl<E: Element, const SYMMETRIC: bool> Recipe for Signed<E, SYMMETRIC> {
             let scale = rounded::<E>(rounded::<E>(max - min) / range);
             // NaN of zero by zero becomes the integer 0.
             let zero = rounded::<E>(-self.half - rounded::<E>(min / scale));
-            (scale, if zero.is_nan() { 0.0 } else { nearest(clamp(zero, -self.half, self.half - 1.0)) })
+            (
+                scale,
+                if zero.is_nan() {
+                    0.0
+                } else {
+                    nearest(clamp(zero, -self.half, self.half - 1.0))
+                },
+            )
         };
         let scale = if scale == 0.0 { self.epsilon } else { scale };
-        Numbers { scale, offset: zero, stored_scale: scale, stored_offset: zero + self.half }
+        Numbers {
+            scale,
+            offset: zero,
+            stored_scale: scale,
+            stored_offset: zero + self.half,
+        }
     }
 
     #[inline(always)]
@@ -90,7 +106,10 @@ pub(super) struct Gptq {
 #[cfg(feature = "gptq")]
 impl Gptq {
     pub(super) fn new(bits: usize, symmetric: bool) -> Self {
-        Self { largest: largest(bits), symmetric }
+        Self {
+            largest: largest(bits),
+            symmetric,
+        }
     }
 }
 
@@ -112,14 +131,26 @@ impl Recipe for Gptq {
             (min, max) = (-1.0, 1.0);
         }
         let scale = (max - min) / self.largest;
-        let zero =
-            if self.symmetric { (self.largest + 1.0) / 2.0 } else { nearest(clamp(-min / scale, 0.0, self.largest)) };
-        Numbers { scale, offset: zero * scale, stored_scale: rounded::<f16>(scale), stored_offset: zero }
+        let zero = if self.symmetric {
+            (self.largest + 1.0) / 2.0
+        } else {
+            nearest(clamp(-min / scale, 0.0, self.largest))
+        };
+        Numbers {
+            scale,
+            offset: zero * scale,
+            stored_scale: rounded::<f16>(scale),
+            stored_offset: zero,
+        }
     }
 
     #[inline(always)]
     fn code(self, x: f32, numbers: &Numbers) -> f32 {
-        nearest(clamp((x + numbers.offset) / numbers.scale, 0.0, self.largest))
+        nearest(clamp(
+            (x + numbers.offset) / numbers.scale,
+            0.0,
+            self.largest,
+        ))
     }
 
     #[inline(always)]
@@ -150,7 +181,12 @@ impl Recipe for Awq {
         let scale = rounded::<f16>(range / 15.0);
         // Clamped before it is rounded, which is the same between integers.
         let zero = nearest(clamp(-rounded::<f16>(min / scale), 0.0, 15.0));
-        Numbers { scale, offset: zero, stored_scale: scale, stored_offset: zero }
+        Numbers {
+            scale,
+            offset: zero,
+            stored_scale: scale,
+            stored_offset: zero,
+        }
     }
 
     #[inline(always)]
@@ -176,7 +212,10 @@ pub(super) struct Mlx<E> {
 
 impl<E> Mlx<E> {
     pub(super) fn new(bits: usize) -> Self {
-        Self { largest: largest(bits), dtype: PhantomData }
+        Self {
+            largest: largest(bits),
+            dtype: PhantomData,
+        }
     }
 }
 
@@ -189,17 +228,38 @@ impl<E: Element> Recipe for Mlx<E> {
     #[inline(always)]
     fn numbers(self, min: f32, max: f32) -> Numbers {
         let scale = ((max - min) / self.largest).max(1e-7);
-        let (edge, scale) = if min.abs() > max.abs() { (min, scale) } else { (max, -scale) };
+        let (edge, scale) = if min.abs() > max.abs() {
+            (min, scale)
+        } else {
+            (max, -scale)
+        };
         let steps = edge / scale;
         // Larger ones are rare.
-        let steps = if steps.abs() < 4_194_304.0 { nearest(steps) } else { steps.round_ties_even() };
-        let (scale, bias) = if steps == 0.0 { (scale, 0.0) } else { (edge / steps, edge) };
-        Numbers { scale, offset: bias, stored_scale: rounded::<E>(scale), stored_offset: rounded::<E>(bias) }
+        let steps = if steps.abs() < 4_194_304.0 {
+            nearest(steps)
+        } else {
+            steps.round_ties_even()
+        };
+        let (scale, bias) = if steps == 0.0 {
+            (scale, 0.0)
+        } else {
+            (edge / steps, edge)
+        };
+        Numbers {
+            scale,
+            offset: bias,
+            stored_scale: rounded::<E>(scale),
+            stored_offset: rounded::<E>(bias),
+        }
     }
 
     #[inline(always)]
     fn code(self, x: f32, numbers: &Numbers) -> f32 {
-        nearest(clamp((x - numbers.offset) / numbers.scale, 0.0, self.largest))
+        nearest(clamp(
+            (x - numbers.offset) / numbers.scale,
+            0.0,
+            self.largest,
+        ))
     }
 
     #[inline(always)]

@@ -20,7 +20,10 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
     let (t, most) = (|x| to(q.dtype, x), ((1 << q.bits) - 1) as f32);
     let half = (1 << (q.bits - 1)) as f32;
     let extremes = |values: &[f32]| {
-        (values.iter().copied().fold(f32::INFINITY, f32::min), values.iter().copied().fold(f32::NEG_INFINITY, f32::max))
+        (
+            values.iter().copied().fold(f32::INFINITY, f32::min),
+            values.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+        )
     };
     let (min, max) = extremes(group);
     let (low, high) = (min.min(0.0), max.max(0.0));
@@ -31,22 +34,56 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
                 TargetDtype::F16 => f16::EPSILON.to_f32_const(),
                 TargetDtype::BF16 => bf16::EPSILON.to_f32(),
             };
-            let scale = if symmetric { t(low.abs().max(high) / (most / 2.0)) } else { t(t(high - low) / most) };
-            let zero = if symmetric { 0.0 } else { t(-half - t(low / scale)).clamp(-half, half - 1.0) };
-            let zero = if zero.is_nan() { 0.0 } else { zero.round_ties_even() };
+            let scale = if symmetric {
+                t(low.abs().max(high) / (most / 2.0))
+            } else {
+                t(t(high - low) / most)
+            };
+            let zero = if symmetric {
+                0.0
+            } else {
+                t(-half - t(low / scale)).clamp(-half, half - 1.0)
+            };
+            let zero = if zero.is_nan() {
+                0.0
+            } else {
+                zero.round_ties_even()
+            };
             let scale = if scale == 0.0 { epsilon } else { scale };
-            let code = |&x: &f32| t(t(x / scale) + zero).clamp(-half, half - 1.0).round_ties_even() + half;
+            let code = |&x: &f32| {
+                t(t(x / scale) + zero)
+                    .clamp(-half, half - 1.0)
+                    .round_ties_even()
+                    + half
+            };
             (group.iter().map(code).collect(), scale, zero + half, true)
         }
         #[cfg(feature = "gptq")]
         Rule::Gptq { symmetric } => {
             let high = if symmetric { high.max(-low) } else { high };
             let low = if symmetric && low < 0.0 { -high } else { low };
-            let (low, high) = if low == 0.0 && high == 0.0 { (-1.0, 1.0) } else { (low, high) };
+            let (low, high) = if low == 0.0 && high == 0.0 {
+                (-1.0, 1.0)
+            } else {
+                (low, high)
+            };
             let scale = (high - low) / most;
-            let zero = if symmetric { half } else { (-low / scale).round_ties_even() };
-            let code = |&x: &f32| ((x + zero * scale) / scale).round_ties_even().clamp(0.0, most);
-            (group.iter().map(code).collect(), to(TargetDtype::F16, scale), zero, true)
+            let zero = if symmetric {
+                half
+            } else {
+                (-low / scale).round_ties_even()
+            };
+            let code = |&x: &f32| {
+                ((x + zero * scale) / scale)
+                    .round_ties_even()
+                    .clamp(0.0, most)
+            };
+            (
+                group.iter().map(code).collect(),
+                to(TargetDtype::F16, scale),
+                zero,
+                true,
+            )
         }
         #[cfg(feature = "awq")]
         Rule::Awq => {
@@ -60,9 +97,17 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
         }
         Rule::Mlx => {
             let scale = ((max - min) / most).max(1e-7);
-            let (edge, scale) = if min.abs() > max.abs() { (min, scale) } else { (max, -scale) };
+            let (edge, scale) = if min.abs() > max.abs() {
+                (min, scale)
+            } else {
+                (max, -scale)
+            };
             let steps = (edge / scale).round_ties_even();
-            let (scale, bias) = if steps == 0.0 { (scale, 0.0) } else { (edge / steps, edge) };
+            let (scale, bias) = if steps == 0.0 {
+                (scale, 0.0)
+            } else {
+                (edge / steps, edge)
+            };
             let code = |&x: &f32| ((x - bias) / scale).round_ties_even().clamp(0.0, most);
             (group.iter().map(code).collect(), t(scale), t(bias), false)
         }
@@ -73,7 +118,9 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
 fn values(group: usize, dtype: TargetDtype) -> Vec<f32> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = move || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
     let mut out = Vec::new();
@@ -86,7 +133,15 @@ fn values(group: usize, dtype: TargetDtype) -> Vec<f32> {
     for constant in [0.37, -0.37, 1e-6] {
         out.extend((0..group).map(|_| constant));
     }
-    for (scale, shift) in [(1.0, 0.0), (1e-3, 0.0), (1e-3, 0.01), (1e3, -1e3), (1e-7, 0.0), (1e-38, 0.0), (2.0, 2.0)] {
+    for (scale, shift) in [
+        (1.0, 0.0),
+        (1e-3, 0.0),
+        (1e-3, 0.01),
+        (1e3, -1e3),
+        (1e-7, 0.0),
+        (1e-38, 0.0),
+        (2.0, 2.0),
+    ] {
         out.extend((0..4 * group).map(|_| next() * scale + shift));
     }
     out.into_iter().map(|x| to(dtype, x)).collect()
@@ -107,9 +162,16 @@ fn rules_equal_their_twins() {
         let widths = if rule == Rule::Awq { 4..=4 } else { 2..=8 };
         #[cfg(not(feature = "awq"))]
         let widths = 2..=8;
-        for (bits, group) in widths.flat_map(|bits| [16, 24, 32, 75, 128].map(|group| (bits, group))) {
+        for (bits, group) in
+            widths.flat_map(|bits| [16, 24, 32, 75, 128].map(|group| (bits, group)))
+        {
             for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
-                let q = Quantizer { rule, bits, group, dtype };
+                let q = Quantizer {
+                    rule,
+                    bits,
+                    group,
+                    dtype,
+                };
                 let values = values(group, dtype);
                 for level in Level::available() {
                     let (mut back, mut out) = (vec![f32::NAN; values.len()], Groups::default());
@@ -120,10 +182,22 @@ fn rules_equal_their_twins() {
                         assert_eq!(out.scales[i].to_bits(), scale.to_bits(), "{what}");
                         assert_eq!(out.offsets[i].to_bits(), (offset + 0.0).to_bits(), "{what}");
                         for (k, code) in codes.into_iter().enumerate() {
-                            assert_eq!(f32::from(out.codes[i * group + k]), code, "{what}, value {k}");
+                            assert_eq!(
+                                f32::from(out.codes[i * group + k]),
+                                code,
+                                "{what}, value {k}"
+                            );
                             let code = code + 0.0; // a code has no sign
-                            let value = if subtracted { (code - offset) * scale } else { code * scale + offset };
-                            assert_eq!(back[i * group + k].to_bits(), value.to_bits(), "{what}, value {k}");
+                            let value = if subtracted {
+                                (code - offset) * scale
+                            } else {
+                                code * scale + offset
+                            };
+                            assert_eq!(
+                                back[i * group + k].to_bits(),
+                                value.to_bits(),
+                                "{what}, value {k}"
+                            );
                         }
                     }
                 }

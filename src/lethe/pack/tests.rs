@@ -2,7 +2,9 @@ use super::{row_bytes, streams, transpose, turn};
 use crate::simd::Level;
 
 fn codes(n: usize, bits: usize) -> Vec<u8> {
-    (0..n).map(|i| ((i as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8 >> (8 - bits)).collect()
+    (0..n)
+        .map(|i| ((i as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8 >> (8 - bits))
+        .collect()
 }
 
 /// Every bit where it belongs, and no other; widths that fill neither bytes nor words.
@@ -35,7 +37,10 @@ fn rows_become_columns() {
     let words: Vec<u8> = (0..37 * 5u32).flat_map(u32::to_le_bytes).collect();
     let mut turned = Vec::new();
     transpose(&words, 5, &mut turned);
-    let expected: Vec<u8> = (0..5).flat_map(|c| (0..37).map(move |r| r * 5 + c)).flat_map(u32::to_le_bytes).collect();
+    let expected: Vec<u8> = (0..5)
+        .flat_map(|c| (0..37).map(move |r| r * 5 + c))
+        .flat_map(u32::to_le_bytes)
+        .collect();
     assert_eq!(turned, expected);
     assert_eq!(turn(&[1, 2, 3, 4, 5, 6], 3), [1, 4, 2, 5, 3, 6]);
 }
@@ -51,7 +56,10 @@ fn eight_rows_of_a_word_lie_in_order_of_awq() {
             let (run, col) = (i / 3, i % 3);
             for (nibble, row) in [0, 2, 4, 6, 1, 3, 5, 7].into_iter().enumerate() {
                 let expected = codes[(run * 8 + row) * 3 + col];
-                assert_eq!((u32::from_le_bytes(*word) >> (4 * nibble) & 15) as u8, expected);
+                assert_eq!(
+                    (u32::from_le_bytes(*word) >> (4 * nibble) & 15) as u8,
+                    expected
+                );
             }
         }
     }
@@ -65,7 +73,12 @@ fn lowered_zero_points_are_restored() {
     for bits in [2, 4, 8] {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         super::lower_words(&mut bytes, bits);
-        let mut restored: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        let mut restored: Vec<u32> = bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&word| u32::from_le_bytes(word))
+            .collect();
         restore_zeros(&mut restored, bits, 32);
         assert_eq!(restored, words);
     }

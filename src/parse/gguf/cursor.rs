@@ -31,7 +31,15 @@ pub(super) struct Cursor<'b, R> {
 
 impl<'b, R: Read> Cursor<'b, R> {
     pub(super) fn new(reader: R, file_len: Option<u64>, budget: &'b Budget) -> Self {
-        Self { reader, budget, file_len, bytes: Vec::new(), at: 0, layout: Layout::WRITTEN, pending: 0 }
+        Self {
+            reader,
+            budget,
+            file_len,
+            bytes: Vec::new(),
+            at: 0,
+            layout: Layout::WRITTEN,
+            pending: 0,
+        }
     }
 
     /// Makes sure that the next `n` bytes have been read.
@@ -44,12 +52,19 @@ impl<'b, R: Read> Cursor<'b, R> {
                 self.file_len.unwrap_or(0)
             )));
         }
-        cap("MAX_GGUF_HEADER_BYTES", end, MAX_HEADER_BYTES, "bytes of header")?;
+        cap(
+            "MAX_GGUF_HEADER_BYTES",
+            end,
+            MAX_HEADER_BYTES,
+            "bytes of header",
+        )?;
         self.budget.single(n, "a part of the header")?;
         while (self.bytes.len() as u64) < end {
             let missing = end - self.bytes.len() as u64;
             let step = missing.saturating_add(self.pending).min(STEP);
-            let left = self.file_len.map_or(step, |len| step.min(len - self.bytes.len() as u64));
+            let left = self
+                .file_len
+                .map_or(step, |len| step.min(len - self.bytes.len() as u64));
             self.budget.grow(left, "the header")?;
             let start = self.bytes.len();
             self.bytes.resize(start + left as usize, 0);
@@ -94,7 +109,12 @@ impl<'b, R: Read> Cursor<'b, R> {
     pub(super) fn name(&mut self, limit: &'static str) -> Result<String> {
         const MAX_NAME_LEN: usize = 65535;
         let name = self.string()?;
-        cap(limit, name.len() as u64, MAX_NAME_LEN as u64, "bytes of a name")?;
+        cap(
+            limit,
+            name.len() as u64,
+            MAX_NAME_LEN as u64,
+            "bytes of a name",
+        )?;
         let text = std::str::from_utf8(name);
         text.map(str::to_owned).map_err(|_| {
             let shown = String::from_utf8_lossy(name).into_owned();

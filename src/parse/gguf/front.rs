@@ -57,16 +57,36 @@ pub struct GgufFrontMatter {
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
 /// `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
-    let Header { version, alignment, metadata, tensors, .. } =
-        header::read(reader, None, &Budget::new(&ParseLimits::default()))?;
-    let info = |Entry { name, dtype, mut shape, offset, len }: Entry| {
+    let Header {
+        version,
+        alignment,
+        metadata,
+        tensors,
+        ..
+    } = header::read(reader, None, &Budget::new(&ParseLimits::default()))?;
+    let info = |Entry {
+                    name,
+                    dtype,
+                    mut shape,
+                    offset,
+                    len,
+                }: Entry| {
         shape.reverse();
-        GgufTensorInfo { name, shape, dtype, data_offset: offset, byte_len: len }
+        GgufTensorInfo {
+            name,
+            shape,
+            dtype,
+            data_offset: offset,
+            byte_len: len,
+        }
     };
     Ok(GgufFrontMatter {
         version,
         alignment,
-        metadata: metadata.iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        metadata: metadata
+            .iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect(),
         tensor_infos: tensors.into_iter().map(info).collect(),
     })
 }
@@ -90,8 +110,15 @@ impl GgufFrontMatter {
     /// Summarises it.
     #[must_use]
     pub fn inspect(&self) -> GgufInspectInfo {
-        let tensors = self.tensor_infos.iter().map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
-        let architecture = self.metadata.get("general.architecture").and_then(|v| v.as_string()).map(str::to_owned);
+        let tensors = self
+            .tensor_infos
+            .iter()
+            .map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
+        let architecture = self
+            .metadata
+            .get("general.architecture")
+            .and_then(|v| v.as_string())
+            .map(str::to_owned);
         GgufInspectInfo::new(self.version, self.alignment, architecture, tensors)
     }
 }
@@ -135,9 +162,13 @@ impl GgufInspectInfo {
             dtypes.insert(dtype);
             tensor_count += 1;
             unknown_size_tensors += usize::from(len.is_none());
-            let (now, decoded) = (len.unwrap_or(0), (elements as u64).saturating_mul(output_dtype.byte_size() as u64));
+            let (now, decoded) = (
+                len.unwrap_or(0),
+                (elements as u64).saturating_mul(output_dtype.byte_size() as u64),
+            );
             total_bytes = total_bytes.saturating_add(now);
-            dequantized_size = dequantized_size.saturating_add(if dtype.is_ggml_block() { decoded } else { now });
+            dequantized_size =
+                dequantized_size.saturating_add(if dtype.is_ggml_block() { decoded } else { now });
         }
         let dtypes = dtypes.into_iter().collect();
         Self {
@@ -158,8 +189,15 @@ impl GgufInspectInfo {
     pub fn of(model: &ParsedModel) -> Option<Self> {
         let gguf = model.gguf()?;
         let len = |d: Dtype, len: u64| (!matches!(d, Dtype::UnknownGgml(_))).then_some(len);
-        let tensors = model.tensors().map(|t| (t.dtype(), t.elements(), len(t.dtype(), t.info().len)));
-        Some(Self::new(gguf.version, gguf.alignment, gguf.architecture(), tensors))
+        let tensors = model
+            .tensors()
+            .map(|t| (t.dtype(), t.elements(), len(t.dtype(), t.info().len)));
+        Some(Self::new(
+            gguf.version,
+            gguf.alignment,
+            gguf.architecture(),
+            tensors,
+        ))
     }
 }
 
@@ -172,11 +210,20 @@ impl fmt::Display for GgufInspectInfo {
         writeln!(f, "Tensors:     {}", self.tensor_count)?;
         write!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
         if self.unknown_size_tensors > 0 {
-            write!(f, " (+{} tensors with dtype of unknown size)", self.unknown_size_tensors)?;
+            write!(
+                f,
+                " (+{} tensors with dtype of unknown size)",
+                self.unknown_size_tensors
+            )?;
         }
         writeln!(f)?;
         if self.dequantized_size != self.total_bytes {
-            writeln!(f, "Dequantized: {} ({})", format_bytes(self.dequantized_size), self.output_dtype)?;
+            writeln!(
+                f,
+                "Dequantized: {} ({})",
+                format_bytes(self.dequantized_size),
+                self.output_dtype
+            )?;
         }
         writeln!(f, "Dtypes:      {}", names(&self.dtypes))?;
         write!(f, "Alignment:   {} bytes", self.alignment)

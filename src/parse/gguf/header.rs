@@ -70,7 +70,10 @@ pub(super) fn read<R: Read>(reader: R, file_len: Option<u64>, budget: &Budget) -
         cursor.pending = (tensors - i - 1) * least_tensor;
         let entry = read_tensor(&mut cursor)?;
         if names.insert(entry.name.clone(), ()).is_some() {
-            return Err(AnamnesisError::parse(format!("tensor `{}` is listed twice", entry.name)));
+            return Err(AnamnesisError::parse(format!(
+                "tensor `{}` is listed twice",
+                entry.name
+            )));
         }
         entries.push(entry);
     }
@@ -83,16 +86,34 @@ pub(super) fn read<R: Read>(reader: R, file_len: Option<u64>, budget: &Budget) -
     let data_start = end.next_multiple_of(alignment.into());
     for entry in &mut entries {
         if !entry.offset.is_multiple_of(alignment.into()) {
-            let what = format!("its offset {} is not a multiple of the alignment, {alignment}", entry.offset);
-            return Err(AnamnesisError::parse(format!("tensor `{}`: {what}", entry.name)));
+            let what = format!(
+                "its offset {} is not a multiple of the alignment, {alignment}",
+                entry.offset
+            );
+            return Err(AnamnesisError::parse(format!(
+                "tensor `{}`: {what}",
+                entry.name
+            )));
         }
-        entry.offset = entry.offset.checked_add(data_start).ok_or_else(|| past_the_end(&entry.name))?;
+        entry.offset = entry
+            .offset
+            .checked_add(data_start)
+            .ok_or_else(|| past_the_end(&entry.name))?;
     }
-    Ok(Header { version, big_endian: cursor.layout.big_endian, alignment, metadata, tensors: entries, data_start })
+    Ok(Header {
+        version,
+        big_endian: cursor.layout.big_endian,
+        alignment,
+        metadata,
+        tensors: entries,
+        data_start,
+    })
 }
 
 pub(super) fn past_the_end(name: &str) -> AnamnesisError {
-    AnamnesisError::parse(format!("tensor `{name}`: its data lies past the end of the file"))
+    AnamnesisError::parse(format!(
+        "tensor `{name}`: its data lies past the end of the file"
+    ))
 }
 
 /// Magic, version, and the numbers of tensors and keys.
@@ -110,7 +131,10 @@ fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
         version = version.swap_bytes();
     }
     if !(1..=3).contains(&version) {
-        return Err(AnamnesisError::unsupported(format!("GGUF version {version}"), "versions 1 to 3 are read"));
+        return Err(AnamnesisError::unsupported(
+            format!("GGUF version {version}"),
+            "versions 1 to 3 are read",
+        ));
     }
     cursor.layout.wide = version > 1;
     cursor.pending = cursor.layout.len_bytes() as u64;
@@ -134,7 +158,9 @@ fn read_entry<R: Read>(cursor: &mut Cursor<'_, R>, metadata: &mut GgufMetadata) 
     skip_value(cursor, type_id).map_err(named)?;
     let end = cursor.at;
     if !metadata.add(key.clone(), type_id, start, end) {
-        return Err(AnamnesisError::parse(format!("metadata `{key}` is listed twice")));
+        return Err(AnamnesisError::parse(format!(
+            "metadata `{key}` is listed twice"
+        )));
     }
     Ok(())
 }
@@ -155,7 +181,12 @@ fn unknown_type(type_id: u32) -> AnamnesisError {
 }
 
 fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
-    cap("MAX_ARRAY_DEPTH", depth as u64, MAX_ARRAY_DEPTH as u64, "levels of arrays")?;
+    cap(
+        "MAX_ARRAY_DEPTH",
+        depth as u64,
+        MAX_ARRAY_DEPTH as u64,
+        "levels of arrays",
+    )?;
     let type_id = cursor.u32()?;
     let n = cursor.len()?;
     cap("MAX_ARRAY_LEN", n, MAX_ARRAY_LEN, "elements of an array")?;
@@ -165,7 +196,11 @@ fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
             let least = cursor.layout.len_bytes() as u64 + if type_id == ARRAY { 4 } else { 0 };
             for i in 0..n {
                 cursor.pending = behind + (n - i - 1) * least;
-                if type_id == STRING { cursor.string().map(drop)? } else { skip_array(cursor, depth + 1)? }
+                if type_id == STRING {
+                    cursor.string().map(drop)?
+                } else {
+                    skip_array(cursor, depth + 1)?
+                }
             }
             cursor.pending = behind;
         }
@@ -182,8 +217,13 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<Entry> {
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     let rank = cursor.u32()?;
-    cap("MAX_TENSOR_DIMS", rank.into(), MAX_TENSOR_DIMS.into(), "dimensions")
-        .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
+    cap(
+        "MAX_TENSOR_DIMS",
+        rank.into(),
+        MAX_TENSOR_DIMS.into(),
+        "dimensions",
+    )
+    .map_err(|error| error.about(format_args!("tensor `{name}`")))?;
     let mut shape = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
         let dim = cursor.len()?;
@@ -194,27 +234,53 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<Entry> {
     let offset = cursor.u64()?;
     let overflows = || wrong(format!("its shape {shape:?} overflows"));
     // Empty dimensions do not excuse the others: the product in any order must fit.
-    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1))).ok_or_else(overflows)?;
+    shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))
+        .ok_or_else(overflows)?;
     let len = match (dtype, dtype.byte_len(&shape)) {
         (Dtype::UnknownGgml(_), _) => None,
         (_, Some(len)) => Some(len as u64),
-        _ if !shape.last().unwrap_or(&1).is_multiple_of(dtype.block_size()) => {
+        _ if !shape
+            .last()
+            .unwrap_or(&1)
+            .is_multiple_of(dtype.block_size()) =>
+        {
             let (row, block) = (shape.last().unwrap_or(&1), dtype.block_size());
-            return Err(wrong(format!("rows of {row} values where {dtype} stores {block} together")));
+            return Err(wrong(format!(
+                "rows of {row} values where {dtype} stores {block} together"
+            )));
         }
         _ => return Err(overflows()),
     };
-    Ok(Entry { name, dtype, shape, offset, len })
+    Ok(Entry {
+        name,
+        dtype,
+        shape,
+        offset,
+        len,
+    })
 }
 
 /// The alignment that the metadata gives.
 fn alignment(metadata: &GgufMetadata) -> Result<u32> {
-    let Some(value) = metadata.get("general.alignment") else { return Ok(DEFAULT_ALIGNMENT) };
+    let Some(value) = metadata.get("general.alignment") else {
+        return Ok(DEFAULT_ALIGNMENT);
+    };
     match value.as_u32() {
-        Some(alignment) if alignment.is_power_of_two() => {
-            cap("MAX_ALIGNMENT", alignment.into(), MAX_ALIGNMENT.into(), "bytes of alignment").map(|()| alignment)
-        }
-        Some(alignment) => Err(AnamnesisError::parse(format!("the alignment {alignment} is not a power of two"))),
-        None => Err(AnamnesisError::parse(format!("general.alignment is a u32, not {}", value.type_name()))),
+        Some(alignment) if alignment.is_power_of_two() => cap(
+            "MAX_ALIGNMENT",
+            alignment.into(),
+            MAX_ALIGNMENT.into(),
+            "bytes of alignment",
+        )
+        .map(|()| alignment),
+        Some(alignment) => Err(AnamnesisError::parse(format!(
+            "the alignment {alignment} is not a power of two"
+        ))),
+        None => Err(AnamnesisError::parse(format!(
+            "general.alignment is a u32, not {}",
+            value.type_name()
+        ))),
     }
 }

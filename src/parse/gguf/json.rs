@@ -34,12 +34,17 @@ pub(crate) const PREFIX: &str = "gguf.";
 /// `Parse` that names the key: null, an empty array without a type, mixed types, a value that its type does not
 /// hold.
 pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataValue)>> {
-    let entries: Entries =
-        serde_json::from_str(text).map_err(|e| AnamnesisError::parse(format!("metadata as JSON: {e}")))?;
+    let entries: Entries = serde_json::from_str(text)
+        .map_err(|e| AnamnesisError::parse(format!("metadata as JSON: {e}")))?;
     entries
         .0
         .into_iter()
-        .map(|(key, value)| Ok((key.clone(), from_json(&value, 1).map_err(|e| wrong(&key, &e))?)))
+        .map(|(key, value)| {
+            Ok((
+                key.clone(),
+                from_json(&value, 1).map_err(|e| wrong(&key, &e))?,
+            ))
+        })
         .collect()
 }
 
@@ -57,8 +62,12 @@ pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataV
 /// `Parse` if there is no `=`, or no key before it.
 pub fn parse_gguf_kv_arg(text: &str) -> Result<(String, GgufMetadataValue)> {
     match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), GgufMetadataValue::String(value.to_owned()))),
-        _ => Err(AnamnesisError::parse(format!("`{text}`: metadata is given as KEY=VALUE"))),
+        Some((key, value)) if !key.is_empty() => {
+            Ok((key.to_owned(), GgufMetadataValue::String(value.to_owned())))
+        }
+        _ => Err(AnamnesisError::parse(format!(
+            "`{text}`: metadata is given as KEY=VALUE"
+        ))),
     }
 }
 
@@ -70,7 +79,9 @@ fn wrong(key: &str, what: &impl std::fmt::Display) -> AnamnesisError {
 struct Entries(Vec<(String, Value)>);
 
 impl<'de> serde::Deserialize<'de> for Entries {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> std::result::Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Entries;
@@ -79,7 +90,10 @@ impl<'de> serde::Deserialize<'de> for Entries {
                 f.write_str("an object of metadata keys")
             }
 
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> std::result::Result<Entries, A::Error> {
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Entries, A::Error> {
                 let mut entries: Vec<(String, Value)> = Vec::new();
                 let mut seen = HashMap::new();
                 while let Some(key) = map.next_key::<String>()? {
@@ -106,7 +120,8 @@ fn from_json(value: &Value, depth: usize) -> Plain<GgufMetadataValue> {
         Value::Object(object) => from_typed(object, depth),
         Value::Array(items) => {
             let first = items.first().ok_or("an empty array needs an `item_type`")?;
-            array(kind_of(items, first)?, items, depth).map(|a| GgufMetadataValue::Array(Box::new(a)))
+            array(kind_of(items, first)?, items, depth)
+                .map(|a| GgufMetadataValue::Array(Box::new(a)))
         }
         scalar => self::scalar(kind(scalar).ok_or("not a value")?, scalar),
     }
@@ -120,7 +135,9 @@ fn from_typed(object: &Map<String, Value>, depth: usize) -> Plain<GgufMetadataVa
     if kind != "array" {
         return scalar(kind, value);
     }
-    let items = value.as_array().ok_or("the `value` of an array is an array")?;
+    let items = value
+        .as_array()
+        .ok_or("the `value` of an array is an array")?;
     let kind = text("item_type").ok_or("a typed array has an `item_type`")?;
     array(kind, items, depth).map(|a| GgufMetadataValue::Array(Box::new(a)))
 }
@@ -146,12 +163,18 @@ fn kind_of(items: &[Value], first: &Value) -> Plain<&'static str> {
         return Ok(first);
     }
     let has = |wanted: &str| items.iter().any(|item| kind(item) == Some(wanted));
-    Ok(["f32", "i64", "u64"].into_iter().find(|k| has(k)).unwrap_or("u32"))
+    Ok(["f32", "i64", "u64"]
+        .into_iter()
+        .find(|k| has(k))
+        .unwrap_or("u32"))
 }
 
 /// A number that `T` holds exactly.
 fn integer<T: TryFrom<i128>>(value: &Value) -> Option<T> {
-    let wide = value.as_u64().map(i128::from).or_else(|| value.as_i64().map(i128::from))?;
+    let wide = value
+        .as_u64()
+        .map(i128::from)
+        .or_else(|| value.as_i64().map(i128::from))?;
     T::try_from(wide).ok()
 }
 
@@ -259,7 +282,8 @@ fn text(value: &GgufMetadataValue) -> String {
         return text.clone();
     }
     let plain = show(value);
-    if !matches!(value, GgufMetadataValue::String(_)) && from_json(&plain, 1).as_ref() == Ok(value) {
+    if !matches!(value, GgufMetadataValue::String(_)) && from_json(&plain, 1).as_ref() == Ok(value)
+    {
         return plain.to_string();
     }
     match value {
@@ -270,7 +294,9 @@ fn text(value: &GgufMetadataValue) -> String {
 
 /// The value of a [`text`].
 pub(crate) fn from_text(text: &str) -> GgufMetadataValue {
-    let parsed = serde_json::from_str::<Value>(text).ok().and_then(|value| from_json(&value, 1).ok());
+    let parsed = serde_json::from_str::<Value>(text)
+        .ok()
+        .and_then(|value| from_json(&value, 1).ok());
     parsed.unwrap_or_else(|| GgufMetadataValue::String(text.to_owned()))
 }
 
@@ -313,7 +339,9 @@ mod tests {
             V::Array(Box::new(GgufMetadataArray::I8(vec![]))),
             V::Array(Box::new(GgufMetadataArray::U32(vec![1, 2]))),
             V::Array(Box::new(GgufMetadataArray::F32(vec![1.5, -0.0, f32::MAX]))),
-            V::Array(Box::new(GgufMetadataArray::Array(vec![GgufMetadataArray::String(vec!["x".into()])]))),
+            V::Array(Box::new(GgufMetadataArray::Array(vec![
+                GgufMetadataArray::String(vec!["x".into()]),
+            ]))),
         ];
         for value in values {
             assert_eq!(from_text(&text(&value)), value, "{}", text(&value));
@@ -329,7 +357,10 @@ mod tests {
             read(r#"{"a": [1, 5000000000]}"#).unwrap(),
             V::Array(Box::new(GgufMetadataArray::U64(vec![1, 5_000_000_000])))
         );
-        assert_eq!(read(r#"{"a": {"type": "i8", "value": -3}}"#).unwrap(), V::I8(-3));
+        assert_eq!(
+            read(r#"{"a": {"type": "i8", "value": -3}}"#).unwrap(),
+            V::I8(-3)
+        );
         for bad in [
             r#"{"a": null}"#,
             r#"{"a": []}"#,

@@ -26,13 +26,23 @@ struct Entry {
 
 impl GgufMetadata {
     pub(super) fn new(layout: Layout) -> Self {
-        Self { bytes: Vec::new(), layout, entries: Vec::new(), index: HashMap::new() }
+        Self {
+            bytes: Vec::new(),
+            layout,
+            entries: Vec::new(),
+            index: HashMap::new(),
+        }
     }
 
     /// Adds a key that has just been read; false if it is there already.
     pub(super) fn add(&mut self, key: String, type_id: u32, start: usize, end: usize) -> bool {
         let fresh = self.index.insert(key.clone(), self.entries.len()).is_none();
-        self.entries.push(Entry { key, type_id, start, end });
+        self.entries.push(Entry {
+            key,
+            type_id,
+            start,
+            end,
+        });
         fresh
     }
 
@@ -71,7 +81,10 @@ impl GgufMetadata {
     /// The value of `key`. Text that is not UTF-8 is shown with replacement characters.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<GgufMetadataValue> {
-        self.index.get(key).map(|&i| &self.entries[i]).map(|e| self.value(e))
+        self.index
+            .get(key)
+            .map(|&i| &self.entries[i])
+            .map(|e| self.value(e))
     }
 
     /// The values that take at most `max` bytes.
@@ -82,7 +95,13 @@ impl GgufMetadata {
 
     fn value(&self, entry: &Entry) -> GgufMetadataValue {
         let bytes = self.bytes.get(entry.start..entry.end).unwrap_or_default();
-        GgufMetadataValue::read(entry.type_id, &mut Bytes { bytes, layout: self.layout })
+        GgufMetadataValue::read(
+            entry.type_id,
+            &mut Bytes {
+                bytes,
+                layout: self.layout,
+            },
+        )
     }
 
     /// Appends `key` and its value as files are written, if it is there.

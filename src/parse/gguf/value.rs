@@ -19,7 +19,10 @@ pub(super) struct Layout {
 
 impl Layout {
     /// What files are written in.
-    pub const WRITTEN: Self = Self { big_endian: false, wide: true };
+    pub const WRITTEN: Self = Self {
+        big_endian: false,
+        wide: true,
+    };
 
     /// Bytes of a length.
     pub(super) fn len_bytes(self) -> usize {
@@ -29,7 +32,11 @@ impl Layout {
     /// A number from its bytes, of which there are at most eight.
     pub(super) fn number(self, bytes: &[u8]) -> u64 {
         let fold = |n: u64, &b: &u8| n << 8 | u64::from(b);
-        if self.big_endian { bytes.iter().fold(0, fold) } else { bytes.iter().rev().fold(0, fold) }
+        if self.big_endian {
+            bytes.iter().fold(0, fold)
+        } else {
+            bytes.iter().rev().fold(0, fold)
+        }
     }
 }
 
@@ -246,31 +253,51 @@ impl GgufMetadataValue {
     /// The text, if this is a string.
     #[must_use]
     pub fn as_string(&self) -> Option<&str> {
-        if let Self::String(text) = self { Some(text) } else { None }
+        if let Self::String(text) = self {
+            Some(text)
+        } else {
+            None
+        }
     }
 
     /// The number, if this is a `u32`.
     #[must_use]
     pub const fn as_u32(&self) -> Option<u32> {
-        if let Self::U32(n) = self { Some(*n) } else { None }
+        if let Self::U32(n) = self {
+            Some(*n)
+        } else {
+            None
+        }
     }
 
     /// The number, if this is a `u64`.
     #[must_use]
     pub const fn as_u64(&self) -> Option<u64> {
-        if let Self::U64(n) = self { Some(*n) } else { None }
+        if let Self::U64(n) = self {
+            Some(*n)
+        } else {
+            None
+        }
     }
 
     /// The truth, if this is a `bool`.
     #[must_use]
     pub const fn as_bool(&self) -> Option<bool> {
-        if let Self::Bool(truth) = self { Some(*truth) } else { None }
+        if let Self::Bool(truth) = self {
+            Some(*truth)
+        } else {
+            None
+        }
     }
 
     /// The array, if this is one.
     #[must_use]
     pub fn as_array(&self) -> Option<&GgufMetadataArray> {
-        if let Self::Array(array) = self { Some(array) } else { None }
+        if let Self::Array(array) = self {
+            Some(array)
+        } else {
+            None
+        }
     }
 
     /// The number, if this is an integer of any type and not negative.
@@ -299,6 +326,10 @@ impl GgufMetadataArray {
     /// The elements, if they are arrays.
     #[must_use]
     pub fn as_nested_slice(&self) -> Option<&[Self]> {
-        if let Self::Array(items) = self { Some(items) } else { None }
+        if let Self::Array(items) = self {
+            Some(items)
+        } else {
+            None
+        }
     }
 }

@@ -65,7 +65,10 @@ pub fn parse_gguf(path: impl AsRef<Path>) -> Result<ParsedGguf> {
 pub fn parse_gguf_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedGguf> {
     let (path, budget) = (path.as_ref(), Budget::new(limits));
     let contents = super::read_file(Source::open(path)?, &budget)?;
-    ParsedGguf::new(contents.into_model(QuantConfig::default(), Some(path), limits), &budget)
+    ParsedGguf::new(
+        contents.into_model(QuantConfig::default(), Some(path), limits),
+        &budget,
+    )
 }
 
 impl ParsedGguf {
@@ -73,7 +76,10 @@ impl ParsedGguf {
         let info = |t: crate::Tensor<'_>| {
             let (info, dtype) = (t.info(), t.dtype());
             if info.big_endian && !dtype.can_swap() {
-                let what = format!("tensor `{}`: no byte order is defined for {dtype}", info.name);
+                let what = format!(
+                    "tensor `{}`: no byte order is defined for {dtype}",
+                    info.name
+                );
                 return Err(AnamnesisError::unsupported("big-endian GGUF", what));
             }
             Ok(GgufTensorInfo {
@@ -86,12 +92,25 @@ impl ParsedGguf {
         };
         let tensors = model.tensors().map(info).collect::<Result<_>>()?;
         let metadata = model.gguf().map(super::Gguf::metadata);
-        budget.grow(metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES), "its metadata")?;
-        let metadata = metadata.into_iter().flat_map(|m| m.iter()).map(|(key, value)| (key.to_owned(), value));
+        budget.grow(
+            metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES),
+            "its metadata",
+        )?;
+        let metadata = metadata
+            .into_iter()
+            .flat_map(|m| m.iter())
+            .map(|(key, value)| (key.to_owned(), value));
         let metadata = metadata.collect();
         // Mapped now, so that nothing can go wrong when the data is asked for.
-        model.sources.iter().try_for_each(|source| source.view(0..0).map(drop))?;
-        Ok(Self { model, metadata, tensors })
+        model
+            .sources
+            .iter()
+            .try_for_each(|source| source.view(0..0).map(drop))?;
+        Ok(Self {
+            model,
+            metadata,
+            tensors,
+        })
     }
 
     /// Version of the format, 1 to 3.
@@ -132,15 +151,24 @@ impl ParsedGguf {
 
     /// Every tensor with its data, in the order of the data.
     pub fn tensors(&self) -> impl Iterator<Item = GgufTensor<'_>> {
-        self.tensors.iter().zip(&self.model.tensors).map(|(t, info)| {
-            // It is mapped already, and parsing proved that the range is in the file.
-            let stored = self.model.sources[info.source].view(info.offset..info.offset + info.len);
-            let mut data = stored.unwrap_or_default();
-            if info.big_endian {
-                t.dtype.swap_bytes(data.to_mut());
-            }
-            GgufTensor { name: &t.name, shape: &t.shape, dtype: t.dtype, data }
-        })
+        self.tensors
+            .iter()
+            .zip(&self.model.tensors)
+            .map(|(t, info)| {
+                // It is mapped already, and parsing proved that the range is in the file.
+                let stored =
+                    self.model.sources[info.source].view(info.offset..info.offset + info.len);
+                let mut data = stored.unwrap_or_default();
+                if info.big_endian {
+                    t.dtype.swap_bytes(data.to_mut());
+                }
+                GgufTensor {
+                    name: &t.name,
+                    shape: &t.shape,
+                    dtype: t.dtype,
+                    data,
+                }
+            })
     }
 
     /// Decodes a tensor of blocks to BF16, by itself: what lies beside it, like the scale of NVFP4, is left out.
@@ -149,14 +177,18 @@ impl ParsedGguf {
     /// `Parse` if there is no such tensor; `Unsupported` if it is of no block type.
     pub fn dequantize_tensor(&self, info: &GgufTensorInfo) -> Result<Vec<u8>> {
         let tensor = self.tensors().find(|t| t.name == info.name);
-        let tensor = tensor.ok_or_else(|| AnamnesisError::parse(format!("there is no tensor `{}`", info.name)))?;
+        let tensor = tensor
+            .ok_or_else(|| AnamnesisError::parse(format!("there is no tensor `{}`", info.name)))?;
         dequantize_gguf_to_bf16(&tensor.data, tensor.dtype, tensor.shape.iter().product())
     }
 
     /// Summarises the file.
     #[must_use]
     pub fn inspect(&self) -> GgufInspectInfo {
-        let tensors = self.tensors.iter().map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
         let architecture = self.model.gguf().and_then(super::Gguf::architecture);
         GgufInspectInfo::new(self.version(), self.alignment(), architecture, tensors)
     }
@@ -171,7 +203,11 @@ impl ParsedGguf {
     ///
     /// # Errors
     /// As there.
-    pub fn remember(&self, output: impl AsRef<Path>, options: impl Into<RememberOptions>) -> Result<Report> {
+    pub fn remember(
+        &self,
+        output: impl AsRef<Path>,
+        options: impl Into<RememberOptions>,
+    ) -> Result<Report> {
         self.model.remember(output, options)
     }
 

@@ -29,7 +29,12 @@ impl NpzTensor {
     /// An array of these parts.
     #[must_use]
     pub const fn new(name: String, shape: Vec<usize>, dtype: NpzDtype, data: Vec<u8>) -> Self {
-        Self { name, shape, dtype, data }
+        Self {
+            name,
+            shape,
+            dtype,
+            data,
+        }
     }
 }
 
@@ -54,7 +59,10 @@ pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
 ///
 /// # Errors
 /// As there; `LimitExceeded`.
-pub fn parse_npz_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<HashMap<String, NpzTensor>> {
+pub fn parse_npz_with_limits(
+    path: impl AsRef<Path>,
+    limits: &ParseLimits,
+) -> Result<HashMap<String, NpzTensor>> {
     arrays(&parse_with_limits(path, limits)?)
 }
 
@@ -79,10 +87,21 @@ fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {
         return Err(skipped.error());
     }
     let budget = Budget::new(&model.limits);
-    model.tensors.iter().try_for_each(|t| budget.alloc(t.len, format_args!("array `{}`", t.name)))?;
+    model
+        .tensors
+        .iter()
+        .try_for_each(|t| budget.alloc(t.len, format_args!("array `{}`", t.name)))?;
     let array = |t: crate::Tensor<'_>| {
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok((name.clone(), NpzTensor { name, shape, dtype: t.dtype(), data: t.bytes()?.into_owned() }))
+        Ok((
+            name.clone(),
+            NpzTensor {
+                name,
+                shape,
+                dtype: t.dtype(),
+                data: t.bytes()?.into_owned(),
+            },
+        ))
     };
     model.tensors().map(array).collect()
 }
@@ -113,13 +132,22 @@ pub fn npz_to_safetensors<S: BuildHasher>(
 ///
 /// # Errors
 /// As there, without the I/O.
-pub fn npz_to_safetensors_bytes<S: BuildHasher>(arrays: &HashMap<String, NpzTensor, S>) -> Result<Vec<u8>> {
+pub fn npz_to_safetensors_bytes<S: BuildHasher>(
+    arrays: &HashMap<String, NpzTensor, S>,
+) -> Result<Vec<u8>> {
     to_bytes(&tensors(arrays))
 }
 
 fn tensors<S: BuildHasher>(arrays: &HashMap<String, NpzTensor, S>) -> Vec<WholeTensor<'_>> {
-    let mut all: Vec<_> =
-        arrays.iter().map(|(name, t)| WholeTensor { name, shape: &t.shape, dtype: t.dtype, data: &t.data }).collect();
+    let mut all: Vec<_> = arrays
+        .iter()
+        .map(|(name, t)| WholeTensor {
+            name,
+            shape: &t.shape,
+            dtype: t.dtype,
+            data: &t.data,
+        })
+        .collect();
     all.sort_by_key(|t| t.name);
     all
 }

@@ -91,7 +91,18 @@ fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
     let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
     dtypes.sort_unstable();
     dtypes.dedup();
-    let skipped = contents.skipped.into_iter().map(|s| (s.name, s.what)).collect();
+    let skipped = contents
+        .skipped
+        .into_iter()
+        .map(|s| (s.name, s.what))
+        .collect();
     let output_dtype = TargetDtype::BF16;
-    Ok(NpzInspectInfo { tensors, skipped, total_bytes, dtypes, dequantized_size: total_bytes, output_dtype })
+    Ok(NpzInspectInfo {
+        tensors,
+        skipped,
+        total_bytes,
+        dtypes,
+        dequantized_size: total_bytes,
+        output_dtype,
+    })
 }

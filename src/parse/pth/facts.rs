@@ -10,23 +10,42 @@ use crate::{Dtype, Result};
 const SIGN: &str = "packing";
 
 /// What is of use of it.
-const KEYS: &[&str] =
-    &[SIGN, "group_size", "shape", "axis", "view_as_float", "quant_scale", "quant_zero", "compute_dtype"];
+const KEYS: &[&str] = &[
+    SIGN,
+    "group_size",
+    "shape",
+    "axis",
+    "view_as_float",
+    "quant_scale",
+    "quant_zero",
+    "compute_dtype",
+];
 
 /// Longest fact.
 const MAX_TEXT: usize = 64;
 
 /// The facts of a dict, if it describes a weight.
-pub(super) fn of(entries: &[(Id, Id)], machine: &Machine<'_>) -> Result<Vec<(&'static str, String)>> {
+pub(super) fn of(
+    entries: &[(Id, Id)],
+    machine: &Machine<'_>,
+) -> Result<Vec<(&'static str, String)>> {
     let mut facts = Vec::new();
     for &(key, value) in entries {
-        let Node::Str(range) = machine.values.node(key) else { continue };
+        let Node::Str(range) = machine.values.node(key) else {
+            continue;
+        };
         // Keys are compared as bytes: text costs a check.
         let key = machine.input.bytes(range);
-        let Some(&key) = KEYS.iter().find(|known| known.as_bytes() == key) else { continue };
+        let Some(&key) = KEYS.iter().find(|known| known.as_bytes() == key) else {
+            continue;
+        };
         // Of a key that is set twice the last value counts.
         facts.retain(|(other, _)| *other != key);
-        facts.extend(fact(value, machine)?.filter(|fact| fact.len() <= MAX_TEXT).map(|fact| (key, fact)));
+        facts.extend(
+            fact(value, machine)?
+                .filter(|fact| fact.len() <= MAX_TEXT)
+                .map(|fact| (key, fact)),
+        );
     }
     if facts.iter().all(|(key, _)| *key != SIGN) {
         facts.clear();
@@ -48,7 +67,13 @@ fn fact(value: Id, machine: &Machine<'_>) -> Result<Option<String>> {
         },
         Node::Tuple(items) | Node::List(items) if items.len() <= 8 => {
             let sizes = machine.values.sizes(value);
-            sizes.map(|sizes| sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            sizes.map(|sizes| {
+                sizes
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(",")
+            })
         }
         _ => None,
     })

@@ -27,7 +27,12 @@ pub struct PthTensorInfo {
 
 impl PthTensorInfo {
     pub(super) fn of(t: &crate::model::TensorInfo) -> Self {
-        Self { name: t.name.clone(), shape: t.shape.clone(), dtype: t.dtype, byte_len: t.len as usize }
+        Self {
+            name: t.name.clone(),
+            shape: t.shape.clone(),
+            dtype: t.dtype,
+            byte_len: t.len as usize,
+        }
     }
 }
 
@@ -80,21 +85,48 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
     let mut file = Seeking::new(reader)?;
     let budget = Budget::new(&ParseLimits::default());
     let archive = Archive::read(&mut file, &budget)?;
-    let Opened { machine, root, big_endian, prefix } =
-        run_archive(&mut file, &archive, false, &mut Vec::new(), &budget)?;
+    let Opened {
+        machine,
+        root,
+        big_endian,
+        prefix,
+    } = run_archive(&mut file, &archive, false, &mut Vec::new(), &budget)?;
     let mut contents = Contents::new(machine.input.at);
     contents.sources.push(Source::HeaderOnly);
-    let by_name: std::collections::HashMap<_, _> = archive.members.iter().map(|m| (m.name.as_str(), m)).collect();
+    let by_name: std::collections::HashMap<_, _> = archive
+        .members
+        .iter()
+        .map(|m| (m.name.as_str(), m))
+        .collect();
     let place = |storage: &Storage, _: &mut Contents| {
         let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        Ok(Place { source: 0, offset: 0, len: storage.within(member.len)?, crc: None })
+        Ok(Place {
+            source: 0,
+            offset: 0,
+            len: storage.within(member.len)?,
+            crc: None,
+        })
     };
     let found = tensors::walk(root, &machine)?;
-    tensors::add(found, &machine, &mut Keys::default(), big_endian, place, &mut contents)?;
-    let tensors = not_empty(contents)?.tensors.iter().map(PthTensorInfo::of).collect();
-    Ok(PthFrontMatter { tensors, big_endian })
+    tensors::add(
+        found,
+        &machine,
+        &mut Keys::default(),
+        big_endian,
+        place,
+        &mut contents,
+    )?;
+    let tensors = not_empty(contents)?
+        .tensors
+        .iter()
+        .map(PthTensorInfo::of)
+        .collect();
+    Ok(PthFrontMatter {
+        tensors,
+        big_endian,
+    })
 }
 
 /// Summarises a PyTorch archive by its pickle; see [`parse_pth_front_matter_from_reader`].
@@ -117,13 +149,26 @@ impl PthFrontMatter {
     /// Summarises it.
     #[must_use]
     pub fn inspect(&self) -> PthInspectInfo {
-        let Self { tensors, big_endian } = self;
-        let total_bytes = tensors.iter().map(|t| t.byte_len as u64).fold(0, u64::saturating_add);
+        let Self {
+            tensors,
+            big_endian,
+        } = self;
+        let total_bytes = tensors
+            .iter()
+            .map(|t| t.byte_len as u64)
+            .fold(0, u64::saturating_add);
         let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
         dtypes.sort_unstable();
         dtypes.dedup();
         let (tensor_count, output_dtype) = (tensors.len(), TargetDtype::BF16);
         let big_endian = *big_endian;
-        PthInspectInfo { tensor_count, total_bytes, dtypes, big_endian, dequantized_size: total_bytes, output_dtype }
+        PthInspectInfo {
+            tensor_count,
+            total_bytes,
+            dtypes,
+            big_endian,
+            dequantized_size: total_bytes,
+            output_dtype,
+        }
     }
 }

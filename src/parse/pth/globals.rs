@@ -123,7 +123,9 @@ const DTYPES: &[(&str, Option<Dtype>)] = &[
 ];
 
 /// Classes of tensors, less the end of their names.
-const TENSORS: &[&str] = &["Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "BFloat16", "Bool"];
+const TENSORS: &[&str] = &[
+    "Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "BFloat16", "Bool",
+];
 
 /// Functions of `torch._utils`.
 const UTILS: &[(&str, Global)] = &[
@@ -132,12 +134,27 @@ const UTILS: &[(&str, Global)] = &[
     ("_rebuild_tensor_v3", Global::RebuildUntyped),
     ("_rebuild_parameter", Global::First),
     ("_rebuild_parameter_with_state", Global::First),
-    ("_rebuild_qtensor", Global::Refused("quantized tensor (torch.quantize_per_tensor)")),
+    (
+        "_rebuild_qtensor",
+        Global::Refused("quantized tensor (torch.quantize_per_tensor)"),
+    ),
     ("_rebuild_sparse_tensor", Global::Refused("sparse tensor")),
-    ("_rebuild_sparse_csr_tensor", Global::Refused("sparse tensor")),
-    ("_rebuild_meta_tensor_no_storage", Global::Refused("meta tensor, which has no data")),
-    ("_rebuild_wrapper_subclass", Global::Refused("tensor subclass")),
-    ("_rebuild_device_tensor_from_numpy", Global::Refused("tensor of another device, stored as a NumPy array")),
+    (
+        "_rebuild_sparse_csr_tensor",
+        Global::Refused("sparse tensor"),
+    ),
+    (
+        "_rebuild_meta_tensor_no_storage",
+        Global::Refused("meta tensor, which has no data"),
+    ),
+    (
+        "_rebuild_wrapper_subclass",
+        Global::Refused("tensor subclass"),
+    ),
+    (
+        "_rebuild_device_tensor_from_numpy",
+        Global::Refused("tensor of another device, stored as a NumPy array"),
+    ),
     ("_rebuild_device_tensor_from_cpu_tensor", Global::First),
 ];
 
@@ -178,18 +195,30 @@ impl Global {
             if let Some(&(_, dtype, size)) = STORAGES.iter().find(|(n, ..)| *n == name) {
                 return Some(Self::Storage(Some(Element { dtype, size })));
             }
-            if let Some(&(_, dtype)) = DTYPES.iter().find(|(n, _)| *n == name).filter(|_| module == "torch") {
+            if let Some(&(_, dtype)) = DTYPES
+                .iter()
+                .find(|(n, _)| *n == name)
+                .filter(|_| module == "torch")
+            {
                 return Some(Self::Dtype(dtype));
             }
-            let tensor = name.strip_suffix("Tensor").is_some_and(|name| TENSORS.contains(&name));
+            let tensor = name
+                .strip_suffix("Tensor")
+                .is_some_and(|name| TENSORS.contains(&name));
             if tensor {
                 return Some(Self::Opaque);
             }
         }
         if module == "torch._utils" {
-            return UTILS.iter().find(|(n, _)| *n == name).map(|&(_, global)| global);
+            return UTILS
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|&(_, global)| global);
         }
-        OTHERS.iter().find(|(m, n, _)| (*m, *n) == (module, name)).map(|&(_, _, global)| global)
+        OTHERS
+            .iter()
+            .find(|(m, n, _)| (*m, *n) == (module, name))
+            .map(|&(_, _, global)| global)
     }
 
     /// What calling the global would give.
@@ -220,10 +249,12 @@ impl Global {
                 let (function, inner) = (args.first().map(|&id| values.node(id)), args.get(2));
                 let class = args.get(1).map(|&id| values.node(id));
                 match (function, inner.and_then(|&id| values.tuple(id))) {
-                    (Some(Node::Global(function)), Some(inner)) if *function != Self::Typed => match class {
-                        Some(Node::Global(Self::First)) => function.call(inner, values)?,
-                        _ => Node::Refused("tensor subclass"),
-                    },
+                    (Some(Node::Global(function)), Some(inner)) if *function != Self::Typed => {
+                        match class {
+                            Some(Node::Global(Self::First)) => function.call(inner, values)?,
+                            _ => Node::Refused("tensor subclass"),
+                        }
+                    }
                     _ => return Err(wrong("a tensor with attributes but no function")),
                 }
             }
@@ -233,7 +264,9 @@ impl Global {
                 _ => return Err(wrong("an encoding of what is no text")),
             },
             Self::Opaque => Node::Opaque,
-            Self::Storage(_) | Self::Dtype(_) => return Err(wrong("a call of what is no function")),
+            Self::Storage(_) | Self::Dtype(_) => {
+                return Err(wrong("a call of what is no function"));
+            }
         })
     }
 }
@@ -246,11 +279,18 @@ fn entries(args: &[Id], values: &Values) -> Result<Vec<(Id, Id)>> {
         _ => &[],
     };
     let pair = |&id: &Id| match values.node(id) {
-        Node::Tuple(pair) | Node::List(pair) => pair.as_slice().try_into().ok().map(|[k, v]: [Id; 2]| (k, v)),
+        Node::Tuple(pair) | Node::List(pair) => pair
+            .as_slice()
+            .try_into()
+            .ok()
+            .map(|[k, v]: [Id; 2]| (k, v)),
         _ => None,
     };
     // Items that are passed over would be looked at again by every call, and take nothing that is accounted for.
-    items.iter().map(|id| pair(id).ok_or_else(|| wrong("a dict made from what is no pair"))).collect()
+    items
+        .iter()
+        .map(|id| pair(id).ok_or_else(|| wrong("a dict made from what is no pair")))
+        .collect()
 }
 
 const LAZY: &str = "tensor whose conjugate or negative is meant, not what is stored";
@@ -270,21 +310,37 @@ fn is_lazy(metadata: Option<&Id>, values: &Values) -> Result<bool> {
             entries.len()
         )));
     }
-    Ok(entries.iter().any(|&(_, value)| matches!(values.node(value), Node::Bool(true))))
+    Ok(entries
+        .iter()
+        .any(|&(_, value)| matches!(values.node(value), Node::Bool(true))))
 }
 
 /// A view from storage, offset, size and stride.
 fn view(args: &[Id], dtype: Option<Option<Dtype>>, values: &Values) -> Result<View> {
-    let [storage, offset, shape, strides, ..] = *args else { return Err(wrong("a tensor with too few arguments")) };
+    let [storage, offset, shape, strides, ..] = *args else {
+        return Err(wrong("a tensor with too few arguments"));
+    };
     if !matches!(values.node(storage), Node::Persistent(_)) {
         return Err(wrong("a tensor whose storage is none"));
     }
-    let (offset, shape, strides) = (values.size(offset), values.sizes(shape), values.sizes(strides));
+    let (offset, shape, strides) = (
+        values.size(offset),
+        values.sizes(shape),
+        values.sizes(strides),
+    );
     let (Some(offset), Some(shape), Some(strides)) = (offset, shape, strides) else {
-        return Err(wrong("a tensor whose offset, shape or strides are no sizes"));
+        return Err(wrong(
+            "a tensor whose offset, shape or strides are no sizes",
+        ));
     };
     if shape.len() != strides.len() || shape.len() > 64 {
         return Err(wrong("a tensor whose shape and strides do not go together"));
     }
-    Ok(View { storage, dtype, offset, shape, strides })
+    Ok(View {
+        storage,
+        dtype,
+        offset,
+        shape,
+        strides,
+    })
 }

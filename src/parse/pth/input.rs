@@ -37,13 +37,40 @@ impl<'a> Input<'a> {
     pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64, budget: &'a Budget) -> Self {
         let (file_len, stored) = (file.len(), usize::MAX);
         let (step, read) = (STEP, Vec::new());
-        Self { file: Some(file), budget, start, len, file_len, stored, step, read, at: 0, is_lost: false }
+        Self {
+            file: Some(file),
+            budget,
+            start,
+            len,
+            file_len,
+            stored,
+            step,
+            read,
+            at: 0,
+            is_lost: false,
+        }
     }
 
     /// Bytes that are all there, and how many of a file they were made from.
-    pub(super) fn of_bytes(read: Vec<u8>, stored: usize, file_len: u64, budget: &'a Budget) -> Self {
+    pub(super) fn of_bytes(
+        read: Vec<u8>,
+        stored: usize,
+        file_len: u64,
+        budget: &'a Budget,
+    ) -> Self {
         let len = read.len() as u64;
-        Self { file: None, budget, start: 0, len, file_len, stored, step: STEP, read, at: 0, is_lost: false }
+        Self {
+            file: None,
+            budget,
+            start: 0,
+            len,
+            file_len,
+            stored,
+            step: STEP,
+            read,
+            at: 0,
+            is_lost: false,
+        }
     }
 
     /// Bytes of the file that were read: memory is in proportion to them.
@@ -75,7 +102,9 @@ impl<'a> Input<'a> {
         if end > self.len {
             self.is_lost = true;
             let (at, len) = (self.at, self.len);
-            return Err(AnamnesisError::parse(format!("pickle: it is truncated: {n} bytes at {at} of {len}")));
+            return Err(AnamnesisError::parse(format!(
+                "pickle: it is truncated: {n} bytes at {at} of {len}"
+            )));
         }
         cap("MAX_PKL_SIZE", end, MAX_BYTES, "bytes of pickles")?;
         while (self.read.len() as u64) < end {
@@ -106,13 +135,19 @@ impl<'a> Input<'a> {
 
     pub(super) fn u32(&mut self) -> Result<u32> {
         let range = self.take(4)?;
-        Ok(self.read[range].iter().rev().fold(0, |n, &b| n << 8 | u32::from(b)))
+        Ok(self.read[range]
+            .iter()
+            .rev()
+            .fold(0, |n, &b| n << 8 | u32::from(b)))
     }
 
     /// A length in eight bytes.
     pub(super) fn len8(&mut self) -> Result<usize> {
         let range = self.take(8)?;
-        let n = self.read[range].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+        let n = self.read[range]
+            .iter()
+            .rev()
+            .fold(0u64, |n, &b| n << 8 | u64::from(b));
         usize::try_from(n).map_err(|_| AnamnesisError::parse("pickle: a length that is none"))
     }
 
@@ -128,6 +163,7 @@ impl<'a> Input<'a> {
     }
 
     pub(super) fn text(&self, range: &Range<usize>) -> Result<&str> {
-        std::str::from_utf8(self.bytes(range)).map_err(|_| AnamnesisError::parse("pickle: text that is not UTF-8"))
+        std::str::from_utf8(self.bytes(range))
+            .map_err(|_| AnamnesisError::parse("pickle: text that is not UTF-8"))
     }
 }

@@ -18,7 +18,12 @@ use crate::{AnamnesisError, Result};
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
 /// Reads a stream. One without the magic number is a single pickle, which can name globals but hold no tensors.
-pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>, budget: &Budget) -> Result<Contents> {
+pub(super) fn read(
+    source: Source,
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+    budget: &Budget,
+) -> Result<Contents> {
     let mut file = &source;
     let len = ReadAt::len(&file);
     let mut machine = Machine::new(Input::new(&mut file, 0, len, budget), lenient);
@@ -27,14 +32,21 @@ pub(super) fn read(source: Source, lenient: bool, named: &mut Vec<PickleGlobal>,
     drop(machine);
     let mut contents = contents?;
     contents.sources.push(source);
-    if lenient { Ok(contents) } else { not_empty(contents) }
+    if lenient {
+        Ok(contents)
+    } else {
+        not_empty(contents)
+    }
 }
 
 fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let first = machine.run()?;
     if machine.lenient {
         // The magic number can be spelled in many ways, and its pickles follow all the same.
-        let number = matches!(machine.values.node(first), Node::Int(_) | Node::BigInt(_) | Node::Opaque);
+        let number = matches!(
+            machine.values.node(first),
+            Node::Int(_) | Node::BigInt(_) | Node::Opaque
+        );
         for _ in 0..if number { 4 } else { 0 } {
             if machine.input.position() < machine.input.file_len {
                 machine.run()?;
@@ -63,7 +75,12 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let mut read = Keys::default();
     let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut Contents| {
-        let what = || AnamnesisError::parse(format!("its storage `{}` is not in the file", storage.key.text));
+        let what = || {
+            AnamnesisError::parse(format!(
+                "its storage `{}` is not in the file",
+                storage.key.text
+            ))
+        };
         places.get(&storage.key.number).copied().ok_or_else(what)
     };
     tensors::add(found, machine, &mut read, false, place, &mut contents)?;
@@ -71,23 +88,55 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
 }
 
 /// Where the storages are, by key. How long one is depends on its element type, which only the object says.
-fn read_storages(keys: Id, machine: &mut Machine<'_>, read: &mut Keys) -> Result<HashMap<usize, Place>> {
+fn read_storages(
+    keys: Id,
+    machine: &mut Machine<'_>,
+    read: &mut Keys,
+) -> Result<HashMap<usize, Place>> {
     let wrong = |what: &str| AnamnesisError::parse(format!("PyTorch checkpoint: {what}"));
     let sizes = storage_sizes(machine, read)?;
-    let Node::List(keys) = machine.values.node(keys) else { return Err(wrong("the keys of its storages are no list")) };
+    let Node::List(keys) = machine.values.node(keys) else {
+        return Err(wrong("the keys of its storages are no list"));
+    };
     let mut places = HashMap::new();
     for key in keys.clone() {
-        let key = read.read(key, machine)?.ok_or_else(|| wrong("a storage's key is no text"))?;
+        let key = read
+            .read(key, machine)?
+            .ok_or_else(|| wrong("a storage's key is no text"))?;
         let range = machine.input.take(8)?;
         let bytes = machine.input.bytes(&range);
-        let elements = bytes.iter().rev().fold(0, |n: u64, &b| n << 8 | u64::from(b));
-        let size = sizes.get(&key.number).copied().ok_or_else(|| wrong("a storage that no tensor has"))?;
+        let elements = bytes
+            .iter()
+            .rev()
+            .fold(0, |n: u64, &b| n << 8 | u64::from(b));
+        let size = sizes
+            .get(&key.number)
+            .copied()
+            .ok_or_else(|| wrong("a storage that no tensor has"))?;
         let offset = machine.input.position();
         let file_len = machine.input.file_len;
-        let len = elements.checked_mul(size).filter(|len| offset.checked_add(*len).is_some_and(|end| end <= file_len));
-        let len = len.ok_or_else(|| wrong(&format!("storage `{}` of {elements} elements is truncated", key.text)))?;
+        let len = elements
+            .checked_mul(size)
+            .filter(|len| offset.checked_add(*len).is_some_and(|end| end <= file_len));
+        let len = len.ok_or_else(|| {
+            wrong(&format!(
+                "storage `{}` of {elements} elements is truncated",
+                key.text
+            ))
+        })?;
         machine.input.skip(len);
-        if places.insert(key.number, Place { source: 0, offset, len, crc: None }).is_some() {
+        if places
+            .insert(
+                key.number,
+                Place {
+                    source: 0,
+                    offset,
+                    len,
+                    crc: None,
+                },
+            )
+            .is_some()
+        {
             return Err(wrong("a storage is there twice"));
         }
     }
@@ -103,8 +152,13 @@ fn storage_sizes(machine: &Machine<'_>, read: &mut Keys) -> Result<HashMap<usize
     for id in machine.values.persistent() {
         let storage = Storage::read(id, machine, read)?;
         let size = storage.element.map_or(1, |element| element.size as u64);
-        if sizes.insert(storage.key.number, size).is_some_and(|other| other != size) {
-            return Err(AnamnesisError::parse("PyTorch checkpoint: a storage of two element types"));
+        if sizes
+            .insert(storage.key.number, size)
+            .is_some_and(|other| other != size)
+        {
+            return Err(AnamnesisError::parse(
+                "PyTorch checkpoint: a storage of two element types",
+            ));
         }
     }
     Ok(sizes)

@@ -27,11 +27,20 @@ impl Machine<'_> {
             b'I' | b'L' => self.integer_line()?,
             b'F' => {
                 let range = self.input.line()?;
-                Node::Float(self.input.text(&range)?.parse().map_err(|_| wrong("a number that is none"))?)
+                Node::Float(
+                    self.input
+                        .text(&range)?
+                        .parse()
+                        .map_err(|_| wrong("a number that is none"))?,
+                )
             }
             b'G' => {
                 let range = self.input.take(8)?;
-                let bits = self.input.bytes(&range).iter().fold(0, |n, &b| n << 8 | u64::from(b));
+                let bits = self
+                    .input
+                    .bytes(&range)
+                    .iter()
+                    .fold(0, |n, &b| n << 8 | u64::from(b));
                 Node::Float(f64::from_bits(bits))
             }
             b'S' => Node::Str(unquoted(self.input.line()?)?),
@@ -63,7 +72,10 @@ impl Machine<'_> {
             _ => {
                 // How long its argument is, if it has one, is not known.
                 self.input.is_lost = true;
-                return Err(wrong(&format!("opcode {opcode:#04x} at {}", self.input.at - 1)));
+                return Err(wrong(&format!(
+                    "opcode {opcode:#04x} at {}",
+                    self.input.at - 1
+                )));
             }
         };
         self.push(node)
@@ -90,7 +102,14 @@ impl Machine<'_> {
             "01" => Node::Bool(true),
             digits => match digits.parse() {
                 Ok(n) => Node::Int(n),
-                Err(_) if digits.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Node::BigInt(range),
+                Err(_)
+                    if digits
+                        .trim_start_matches('-')
+                        .bytes()
+                        .all(|b| b.is_ascii_digit()) =>
+                {
+                    Node::BigInt(range)
+                }
                 Err(_) => return Err(wrong("a number that is none")),
             },
         })
@@ -99,5 +118,9 @@ impl Machine<'_> {
 
 /// The text between the quotes of a line. Escapes are left as they are: no name of a tensor is written like this.
 fn unquoted(line: Range<usize>) -> Result<Range<usize>> {
-    if line.len() < 2 { Err(wrong("text without quotes")) } else { Ok(line.start + 1..line.end - 1) }
+    if line.len() < 2 {
+        Err(wrong("text without quotes"))
+    } else {
+        Ok(line.start + 1..line.end - 1)
+    }
 }

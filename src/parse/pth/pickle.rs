@@ -51,7 +51,17 @@ pub(super) fn wrong(what: &str) -> AnamnesisError {
 impl<'a> Machine<'a> {
     pub(super) fn new(input: Input<'a>, lenient: bool) -> Self {
         let (stack, marks, memo, named, seen, looked_up) = Default::default();
-        Self { input, values: Values::default(), stack, marks, memo, named, seen, looked_up, lenient }
+        Self {
+            input,
+            values: Values::default(),
+            stack,
+            marks,
+            memo,
+            named,
+            seen,
+            looked_up,
+            lenient,
+        }
     }
 
     /// Runs one pickle from the input's position to its end; its value.
@@ -66,11 +76,18 @@ impl<'a> Machine<'a> {
             }
             match self.step(opcode) {
                 // Where Python would raise, it matters no more what is on the stack.
-                Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => self.push(Node::Opaque)?,
+                Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => {
+                    self.push(Node::Opaque)?
+                }
                 result => result?,
             }
-            self.input.budget.grow(self.values.growth(), "the values of a pickle")?;
-            self.values.check_budget(self.input.paid(), self.stack.len() + self.marks.len() + self.memo.len())?;
+            self.input
+                .budget
+                .grow(self.values.growth(), "the values of a pickle")?;
+            self.values.check_budget(
+                self.input.paid(),
+                self.stack.len() + self.marks.len() + self.memo.len(),
+            )?;
         }
     }
 
@@ -78,7 +95,10 @@ impl<'a> Machine<'a> {
         match opcode {
             0x80 => match self.input.byte()? {
                 0..=5 => Ok(()),
-                n => Err(AnamnesisError::unsupported(format!("pickle protocol {n}"), "protocols 0 to 5 are read")),
+                n => Err(AnamnesisError::unsupported(
+                    format!("pickle protocol {n}"),
+                    "protocols 0 to 5 are read",
+                )),
             },
             0x95 => self.input.take(8).map(drop),
             b'(' => self.mark(),
@@ -94,14 +114,26 @@ impl<'a> Machine<'a> {
             b'j' => self.input.u32().and_then(|n| self.get(n)),
             // Numbers of globals and data that come from elsewhere: nobody here knows them, but they name nothing.
             0x82 | 0x83 | 0x84 | 0x97 if self.lenient => {
-                self.input.take([1, 2, 4, 0][usize::from(opcode - 0x82).min(3)])?;
+                self.input
+                    .take([1, 2, 4, 0][usize::from(opcode - 0x82).min(3)])?;
                 self.push(Node::Opaque)
             }
             0x98 if self.lenient => Ok(()),
-            b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => self.object(opcode),
-            b']' | b'l' | b'a' | b'e' | b')' | b't' | 0x85..=0x87 | b'}' | b'd' | b's' | b'u' | 0x8f..=0x91 => {
-                self.container(opcode)
+            b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => {
+                self.object(opcode)
             }
+            b']'
+            | b'l'
+            | b'a'
+            | b'e'
+            | b')'
+            | b't'
+            | 0x85..=0x87
+            | b'}'
+            | b'd'
+            | b's'
+            | b'u'
+            | 0x8f..=0x91 => self.container(opcode),
             _ => self.literal(opcode),
         }
     }
@@ -113,8 +145,12 @@ impl<'a> Machine<'a> {
             b')' => self.push(Node::Tuple(vec![])),
             b'}' => self.push(Node::Dict(vec![])),
             0x8f => self.push(Node::Set),
-            b'l' => self.pop_mark().and_then(|items| self.push(Node::List(items))),
-            b't' => self.pop_mark().and_then(|items| self.push(Node::Tuple(items))),
+            b'l' => self
+                .pop_mark()
+                .and_then(|items| self.push(Node::List(items))),
+            b't' => self
+                .pop_mark()
+                .and_then(|items| self.push(Node::Tuple(items))),
             b'd' => {
                 let items = self.pop_mark()?;
                 let pairs = pairs(&items)?;
@@ -217,7 +253,10 @@ impl<'a> Machine<'a> {
 
     /// The first arguments of a call; nothing that is known takes more.
     fn arguments(&self, args: Id) -> Result<Vec<Id>> {
-        let args = self.values.tuple(args).ok_or_else(|| wrong("arguments that are no tuple"))?;
+        let args = self
+            .values
+            .tuple(args)
+            .ok_or_else(|| wrong("arguments that are no tuple"))?;
         Ok(args.iter().take(16).copied().collect())
     }
 
@@ -226,7 +265,10 @@ impl<'a> Machine<'a> {
         let lines = [self.input.line()?, self.input.line()?];
         let [module, name] = match self.lenient {
             true => lines.map(|line| String::from_utf8_lossy(self.input.bytes(&line)).into_owned()),
-            false => [self.input.text(&lines[0])?.to_owned(), self.input.text(&lines[1])?.to_owned()],
+            false => [
+                self.input.text(&lines[0])?.to_owned(),
+                self.input.text(&lines[1])?.to_owned(),
+            ],
         };
         self.global(module, name)
     }
@@ -237,7 +279,9 @@ impl<'a> Machine<'a> {
             return Ok(global);
         }
         let text = |id: Id| match self.values.node(id) {
-            Node::Str(range) if self.lenient => Ok(String::from_utf8_lossy(self.input.bytes(range)).into_owned()),
+            Node::Str(range) if self.lenient => {
+                Ok(String::from_utf8_lossy(self.input.bytes(range)).into_owned())
+            }
             Node::Str(range) => self.input.text(range).map(str::to_owned),
             _ if self.lenient => Ok(COMPUTED.to_owned()),
             _ => Err(wrong("a global whose name is no text")),
@@ -252,20 +296,31 @@ impl<'a> Machine<'a> {
 
     fn global(&mut self, module: String, name: String) -> Result<Global> {
         let found = Global::find(&module, &name);
-        let named = Named { module, name, allowed: found.is_some() };
+        let named = Named {
+            module,
+            name,
+            allowed: found.is_some(),
+        };
         if !self.seen.contains(&named) {
             if self.named.len() == MAX_GLOBALS {
                 let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
-                return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_GLOBALS", message });
+                return Err(AnamnesisError::LimitExceeded {
+                    limit: "MAX_PICKLE_GLOBALS",
+                    message,
+                });
             }
-            self.values.charge(2 * (size_of::<Named>() + named.module.len() + named.name.len()));
+            self.values
+                .charge(2 * (size_of::<Named>() + named.module.len() + named.name.len()));
             self.seen.insert(named.clone());
             self.named.push(named.clone());
         }
         match found {
             Some(global) => Ok(global),
             None if self.lenient => Ok(Global::Opaque),
-            None => Err(AnamnesisError::DisallowedGlobal { module: named.module, name: named.name }),
+            None => Err(AnamnesisError::DisallowedGlobal {
+                module: named.module,
+                name: named.name,
+            }),
         }
     }
 
@@ -281,7 +336,11 @@ impl<'a> Machine<'a> {
     }
 
     fn call(&mut self, global: &Global, args: &[Id]) -> Result<()> {
-        let node = if self.lenient { Node::Opaque } else { global.call(args, &self.values)? };
+        let node = if self.lenient {
+            Node::Opaque
+        } else {
+            global.call(args, &self.values)?
+        };
         self.push(node)
     }
 
@@ -294,7 +353,11 @@ impl<'a> Machine<'a> {
     /// Where the top `n` items of the stack begin; they must be above the last mark.
     fn floor(&self, n: usize) -> Result<usize> {
         let floor = self.marks.last().copied().unwrap_or(0);
-        self.stack.len().checked_sub(n).filter(|&at| at >= floor).ok_or_else(|| wrong("the stack is too short"))
+        self.stack
+            .len()
+            .checked_sub(n)
+            .filter(|&at| at >= floor)
+            .ok_or_else(|| wrong("the stack is too short"))
     }
 
     fn top(&self) -> Result<Id> {
@@ -320,7 +383,10 @@ impl<'a> Machine<'a> {
     fn mark(&mut self) -> Result<()> {
         if self.marks.len() == MAX_MARKS && !self.lenient {
             let message = format!("a pickle with more than {MAX_MARKS} open marks");
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_MARK_DEPTH", message });
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_MARK_DEPTH",
+                message,
+            });
         }
         self.marks.push(self.stack.len());
         Ok(())
@@ -338,7 +404,10 @@ impl<'a> Machine<'a> {
     }
 
     fn get(&mut self, n: u32) -> Result<()> {
-        let id = *self.memo.get(&n).ok_or_else(|| wrong("it refers to what it has not stored"))?;
+        let id = *self
+            .memo
+            .get(&n)
+            .ok_or_else(|| wrong("it refers to what it has not stored"))?;
         self.stack.push(id);
         Ok(())
     }
@@ -346,11 +415,19 @@ impl<'a> Machine<'a> {
     fn memo_line(&mut self) -> Result<u32> {
         let range = self.input.line()?;
         // As in Python, blanks around a number are no part of it.
-        self.input.text(&range)?.trim().parse().map_err(|_| wrong("a place in the memo that is no number"))
+        self.input
+            .text(&range)?
+            .trim()
+            .parse()
+            .map_err(|_| wrong("a place in the memo that is no number"))
     }
 }
 
 fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
     let (pairs, rest) = items.as_chunks::<2>();
-    if rest.is_empty() { Ok(pairs.iter().map(|&[k, v]| (k, v)).collect()) } else { Err(wrong("a key without a value")) }
+    if rest.is_empty() {
+        Ok(pairs.iter().map(|&[k, v]| (k, v)).collect())
+    } else {
+        Err(wrong("a key without a value"))
+    }
 }

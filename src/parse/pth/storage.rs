@@ -47,7 +47,10 @@ impl Keys {
             _ => return Ok(None),
         };
         let next = self.numbers.len();
-        let key = Key { number: *self.numbers.entry(text.clone()).or_insert(next), text };
+        let key = Key {
+            number: *self.numbers.entry(text.clone()).or_insert(next),
+            text,
+        };
         self.by_id.insert(id, key.clone());
         Ok(Some(key))
     }
@@ -78,28 +81,45 @@ impl Storage {
         let &[kind, class, key, _, len, ref view @ ..] = values.tuple(id).ok_or_else(wrong)? else {
             return Err(wrong());
         };
-        if !matches!(values.node(kind), Node::Str(range) if machine.input.bytes(range) == b"storage") {
+        if !matches!(values.node(kind), Node::Str(range) if machine.input.bytes(range) == b"storage")
+        {
             return Err(wrong());
         }
-        let &Node::Global(Global::Storage(element)) = values.node(class) else { return Err(wrong()) };
+        let &Node::Global(Global::Storage(element)) = values.node(class) else {
+            return Err(wrong());
+        };
         let offset = match view.first().and_then(|&view| values.tuple(view)) {
             Some(&[_, offset, _]) => values.size(offset).ok_or_else(wrong)?,
             Some(_) => return Err(wrong()),
             None => 0,
         };
-        let (key, len) = (keys.read(key, machine)?.ok_or_else(wrong)?, values.size(len).ok_or_else(wrong)?);
-        Ok(Self { key, element, len, offset })
+        let (key, len) = (
+            keys.read(key, machine)?.ok_or_else(wrong)?,
+            values.size(len).ok_or_else(wrong)?,
+        );
+        Ok(Self {
+            key,
+            element,
+            len,
+            offset,
+        })
     }
 
     /// A storage has the length that the pickle says; torch, too, refuses any other.
     pub(super) fn check_len(&self, len: u64) -> Result<()> {
-        if self.bytes() == Some(len) { Ok(()) } else { Err(self.wrong(len, "not")) }
+        if self.bytes() == Some(len) {
+            Ok(())
+        } else {
+            Err(self.wrong(len, "not"))
+        }
     }
 
     /// Its length, if a record of `len` bytes has that many. There may be more: where nothing is read of them, they do
     /// no harm.
     pub(super) fn within(&self, len: u64) -> Result<u64> {
-        self.bytes().filter(|&bytes| bytes <= len).ok_or_else(|| self.wrong(len, "fewer than"))
+        self.bytes()
+            .filter(|&bytes| bytes <= len)
+            .ok_or_else(|| self.wrong(len, "fewer than"))
     }
 
     /// Its length, as the pickle says.
@@ -110,6 +130,8 @@ impl Storage {
 
     fn wrong(&self, len: u64, how: &str) -> AnamnesisError {
         let (key, n) = (&self.key.text, self.len);
-        AnamnesisError::parse(format!("its storage `{key}` has {len} bytes, which are {how} {n} elements"))
+        AnamnesisError::parse(format!(
+            "its storage `{key}` has {len} bytes, which are {how} {n} elements"
+        ))
     }
 }

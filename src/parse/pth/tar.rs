@@ -39,7 +39,12 @@ struct Stored {
 pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
     let mut file = &source;
     let files = list(&mut file)?;
-    let mut run = Run { lenient: false, keys: Keys::default(), named: &mut Vec::new(), budget };
+    let mut run = Run {
+        lenient: false,
+        keys: Keys::default(),
+        named: &mut Vec::new(),
+        budget,
+    };
     let storages = run.storages(&mut file, part(&files, "storages")?)?;
     let tensors = run.tensors(&mut file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
@@ -50,11 +55,17 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
     let found = tensors::walk_persistent(root, &machine)?;
     budget.items(found.len() as u64, "tensors")?;
     for Found { name, tensor } in found {
-        let Ok(View { storage, .. }) = tensor else { continue };
+        let Ok(View { storage, .. }) = tensor else {
+            continue;
+        };
         let key = key_of(storage, &machine, &mut run.keys)?;
         let info = tensors.get(&key.number).and_then(Option::as_ref);
-        let info = info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
-        contents.tensors.push(TensorInfo { name, ..info.clone() });
+        let info =
+            info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
+        contents.tensors.push(TensorInfo {
+            name,
+            ..info.clone()
+        });
     }
     drop(machine);
     tensors::check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
@@ -63,14 +74,25 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
 }
 
 /// Runs all pickles for the globals that they name. What is wrong with one file does not keep the others from it.
-pub(super) fn name_all(source: &Source, named: &mut Vec<PickleGlobal>, budget: &Budget) -> Result<()> {
+pub(super) fn name_all(
+    source: &Source,
+    named: &mut Vec<PickleGlobal>,
+    budget: &Budget,
+) -> Result<()> {
     let mut file = source;
     let files = list(&mut file)?;
-    let mut run = Run { lenient: true, keys: Keys::default(), named, budget };
+    let mut run = Run {
+        lenient: true,
+        keys: Keys::default(),
+        named,
+        budget,
+    };
     let storages = part(&files, "storages").and_then(|part| run.storages(&mut file, part));
     let none = HashMap::new();
-    let tensors = part(&files, "tensors")
-        .and_then(|part| run.tensors(&mut file, part, storages.as_ref().unwrap_or(&none)).map(drop));
+    let tensors = part(&files, "tensors").and_then(|part| {
+        run.tensors(&mut file, part, storages.as_ref().unwrap_or(&none))
+            .map(drop)
+    });
     let pickle = part(&files, "pickle").and_then(|(start, len)| {
         let mut machine = Machine::new(Input::new(&mut file, start, len, budget), true);
         let result = machine.run().map(drop);
@@ -81,7 +103,10 @@ pub(super) fn name_all(source: &Source, named: &mut Vec<PickleGlobal>, budget: &
 }
 
 fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
-    files.get(name).copied().ok_or_else(|| wrong(&format!("`{name}` is missing")))
+    files
+        .get(name)
+        .copied()
+        .ok_or_else(|| wrong(&format!("`{name}` is missing")))
 }
 
 /// The files of the archive, with their places.
@@ -102,12 +127,18 @@ fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
         }
         let text = |range: std::ops::Range<usize>| {
             let field = &header[range];
-            String::from_utf8_lossy(field.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
+            String::from_utf8_lossy(field.split(|&b| b == 0).next().unwrap_or_default())
+                .into_owned()
         };
-        let size = u64::from_str_radix(text(124..136).trim(), 8).map_err(|_| wrong("a size that is no number"))?;
+        let size = u64::from_str_radix(text(124..136).trim(), 8)
+            .map_err(|_| wrong("a size that is no number"))?;
         let start = at + 512;
-        let next = size.checked_next_multiple_of(512).and_then(|size| start.checked_add(size));
-        let Some(next) = next.filter(|_| start.checked_add(size).is_some_and(|end| end <= file.len())) else {
+        let next = size
+            .checked_next_multiple_of(512)
+            .and_then(|size| start.checked_add(size));
+        let Some(next) =
+            next.filter(|_| start.checked_add(size).is_some_and(|end| end <= file.len()))
+        else {
             return Err(wrong("it is truncated"));
         };
         let name = text(0..100);
@@ -141,7 +172,10 @@ impl Run<'_> {
         self.keys.forget_values();
         let go = || {
             let n = machine.run()?;
-            let n = machine.values.size(n).ok_or_else(|| wrong("a number of things that is none"))?;
+            let n = machine
+                .values
+                .size(n)
+                .ok_or_else(|| wrong("a number of things that is none"))?;
             for _ in 0..n {
                 let (key, thing) = read(&mut machine, &mut self.keys)?;
                 if all.insert(key.number, thing).is_some() && !machine.lenient {
@@ -155,14 +189,24 @@ impl Run<'_> {
         result.map(|()| all)
     }
 
-    fn storages(&mut self, file: &mut dyn ReadAt, part: (u64, u64)) -> Result<HashMap<usize, Stored>> {
+    fn storages(
+        &mut self,
+        file: &mut dyn ReadAt,
+        part: (u64, u64),
+    ) -> Result<HashMap<usize, Stored>> {
         let end = part.0 + part.1;
         let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
             let id = machine.run()?;
-            let &[key, _, class] = machine.values.tuple(id).ok_or_else(|| wrong("a storage that is none"))? else {
+            let &[key, _, class] = machine
+                .values
+                .tuple(id)
+                .ok_or_else(|| wrong("a storage that is none"))?
+            else {
                 return Err(wrong("a storage that is none"));
             };
-            let &Node::Global(Global::Storage(Some(Element { dtype: Some(dtype), .. }))) = machine.values.node(class)
+            let &Node::Global(Global::Storage(Some(Element {
+                dtype: Some(dtype), ..
+            }))) = machine.values.node(class)
             else {
                 return Err(wrong("a storage of a type that is not read"));
             };
@@ -171,10 +215,26 @@ impl Run<'_> {
             let offset = machine.input.position();
             let len = elements.checked_mul(dtype.bits() as u64 / 8);
             let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
-            let what = || wrong(&format!("storage `{}` of {elements} elements is truncated", key.text));
+            let what = || {
+                wrong(&format!(
+                    "storage `{}` of {elements} elements is truncated",
+                    key.text
+                ))
+            };
             let len = len.ok_or_else(what)?;
             machine.input.skip(len);
-            Ok((key, Stored { dtype, place: Place { source: 0, offset, len, crc: None } }))
+            Ok((
+                key,
+                Stored {
+                    dtype,
+                    place: Place {
+                        source: 0,
+                        offset,
+                        len,
+                        crc: None,
+                    },
+                },
+            ))
         };
         self.all(file, part, read, read_views)
     }
@@ -187,7 +247,11 @@ impl Run<'_> {
     ) -> Result<HashMap<usize, Option<TensorInfo>>> {
         let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
             let id = machine.run()?;
-            let &[key, storage, _] = machine.values.tuple(id).ok_or_else(|| wrong("a tensor that is none"))? else {
+            let &[key, storage, _] = machine
+                .values
+                .tuple(id)
+                .ok_or_else(|| wrong("a tensor that is none"))?
+            else {
                 return Err(wrong("a tensor that is none"));
             };
             let (key, storage) = (key_of(key, machine, keys)?, key_of(storage, machine, keys)?);
@@ -196,15 +260,28 @@ impl Run<'_> {
             if rank > 64 {
                 return Err(wrong("a tensor of more than 64 dimensions"));
             }
-            let mut sizes = || (0..rank).map(|_| number(machine).map(|n| n as usize)).collect::<Result<Vec<_>>>();
+            let mut sizes = || {
+                (0..rank)
+                    .map(|_| number(machine).map(|n| n as usize))
+                    .collect::<Result<Vec<_>>>()
+            };
             let (shape, strides) = (sizes()?, sizes()?);
             let offset = number(machine)? as usize;
             if machine.lenient {
                 return Ok((key, None));
             }
-            let stored = storages.get(&storage.number).ok_or_else(|| wrong("a tensor whose storage is missing"))?;
-            let view = View { storage: 0, dtype: None, offset, shape, strides };
-            let tensor = tensors::tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
+            let stored = storages
+                .get(&storage.number)
+                .ok_or_else(|| wrong("a tensor whose storage is missing"))?;
+            let view = View {
+                storage: 0,
+                dtype: None,
+                offset,
+                shape,
+                strides,
+            };
+            let tensor =
+                tensors::tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
             Ok((key, Some(tensor)))
         };
         self.all(file, part, read, |_, _, _| Ok(()))
@@ -212,26 +289,50 @@ impl Run<'_> {
 }
 
 /// Views of storages, which tensors refer to as if they were storages: `[(key, root, offset, length)]`.
-fn read_views(machine: &mut Machine<'_>, keys: &mut Keys, storages: &mut HashMap<usize, Stored>) -> Result<()> {
+fn read_views(
+    machine: &mut Machine<'_>,
+    keys: &mut Keys,
+    storages: &mut HashMap<usize, Stored>,
+) -> Result<()> {
     let id = machine.run()?;
     let (Node::List(views) | Node::Tuple(views)) = machine.values.node(id) else {
         return Err(wrong("views that are no list"));
     };
     for &view in views {
-        let view = machine.values.tuple(view).ok_or_else(|| wrong("a view that is none"))?;
-        let &[key, root, offset, len] = view else { return Err(wrong("a view that is none")) };
+        let view = machine
+            .values
+            .tuple(view)
+            .ok_or_else(|| wrong("a view that is none"))?;
+        let &[key, root, offset, len] = view else {
+            return Err(wrong("a view that is none"));
+        };
         let (key, root) = (key_of(key, machine, keys)?, key_of(root, machine, keys)?);
         let sizes = machine.values.size(offset).zip(machine.values.size(len));
-        let (Some((offset, len)), Some(&Stored { dtype, place })) = (sizes, storages.get(&root.number)) else {
-            return Err(wrong(&format!("view `{}` of a storage that is missing", key.text)));
+        let (Some((offset, len)), Some(&Stored { dtype, place })) =
+            (sizes, storages.get(&root.number))
+        else {
+            return Err(wrong(&format!(
+                "view `{}` of a storage that is missing",
+                key.text
+            )));
         };
         let size = dtype.bits() / 8;
-        let bytes = offset.checked_mul(size).zip(len.checked_mul(size)).map(|(o, l)| (o as u64, l as u64));
+        let bytes = offset
+            .checked_mul(size)
+            .zip(len.checked_mul(size))
+            .map(|(o, l)| (o as u64, l as u64));
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
         let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
         let (o, l) = bytes.filter(inside).ok_or_else(what)?;
-        let place = Place { offset: place.offset + o, len: l, ..place };
-        if storages.insert(key.number, Stored { dtype, place }).is_some() {
+        let place = Place {
+            offset: place.offset + o,
+            len: l,
+            ..place
+        };
+        if storages
+            .insert(key.number, Stored { dtype, place })
+            .is_some()
+        {
             return Err(wrong("a key is there twice"));
         }
     }
@@ -240,10 +341,16 @@ fn read_views(machine: &mut Machine<'_>, keys: &mut Keys, storages: &mut HashMap
 
 fn number(machine: &mut Machine<'_>) -> Result<u64> {
     let range = machine.input.take(8)?;
-    Ok(machine.input.bytes(&range).iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
+    Ok(machine
+        .input
+        .bytes(&range)
+        .iter()
+        .rev()
+        .fold(0, |n, &b| n << 8 | u64::from(b)))
 }
 
 /// A key, which is a number or text.
 fn key_of(id: Id, machine: &Machine<'_>, keys: &mut Keys) -> Result<Key> {
-    keys.read(id, machine)?.ok_or_else(|| wrong("a key that is none"))
+    keys.read(id, machine)?
+        .ok_or_else(|| wrong("a key that is none"))
 }

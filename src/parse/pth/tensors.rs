@@ -38,7 +38,11 @@ pub(super) fn walk(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
 }
 
 /// The same, with the facts that are there.
-pub(super) fn walk_with(root: Id, machine: &Machine<'_>, facts: &mut HashMap<String, String>) -> Result<Vec<Found>> {
+pub(super) fn walk_with(
+    root: Id,
+    machine: &Machine<'_>,
+    facts: &mut HashMap<String, String>,
+) -> Result<Vec<Found>> {
     walk_all(root, machine, false, facts)
 }
 
@@ -57,29 +61,50 @@ fn walk_all(
     // A value that is shared may be walked several times, but not without end.
     let mut steps = machine.values.len() * 4 + 100_000;
     let mut stack = vec![(root, String::new(), 0usize)];
-    let (mut charged, most) = (0, TENSORS.saturating_add(machine.input.file_len.saturating_mul(4)));
+    let (mut charged, most) = (
+        0,
+        TENSORS.saturating_add(machine.input.file_len.saturating_mul(4)),
+    );
     while let Some((id, name, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_VM_DEPTH", message });
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_VM_DEPTH",
+                message,
+            });
         }
         let mut charge = |bytes: usize| {
             charged += bytes as u64;
-            machine.input.budget.grow(bytes as u64, "tensors and their names")?;
+            machine
+                .input
+                .budget
+                .grow(bytes as u64, "tensors and their names")?;
             if charged <= most {
                 return Ok(());
             }
             let message = "tensors and names that take far more than the file".to_owned();
-            Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message })
+            Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_WORKING_SET",
+                message,
+            })
         };
-        let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+        let join = |key: &str| {
+            if name.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{name}.{key}")
+            }
+        };
         let mut below: Vec<(Id, String)> = Vec::new();
         match machine.values.node(id) {
             Node::Dict(entries) => {
                 let mut seen: HashMap<_, usize> = HashMap::new();
                 for &(key, value) in entries {
                     // Of a key that is set twice the last value counts; 1 and "1" are two keys.
-                    let own = (std::mem::discriminant(machine.values.node(key)), key_name(key, machine, 0)?);
+                    let own = (
+                        std::mem::discriminant(machine.values.node(key)),
+                        key_name(key, machine, 0)?,
+                    );
                     let name = join(&own.1);
                     charge(name.len() + own.1.len())?;
                     match seen.entry(own) {
@@ -110,25 +135,48 @@ fn walk_all(
             }
             Node::Tensor(view) => {
                 charge(TENSOR + name.len() + view.shape.len() * 32)?;
-                found.push(Found { name, tensor: Ok((**view).clone()) });
+                found.push(Found {
+                    name,
+                    tensor: Ok((**view).clone()),
+                });
             }
             Node::Refused(what) => {
                 charge(TENSOR + name.len())?;
-                found.push(Found { name, tensor: Err(what) });
+                found.push(Found {
+                    name,
+                    tensor: Err(what),
+                });
             }
             &Node::Persistent(id) if persistent => {
                 charge(TENSOR + name.len())?;
-                let view = View { storage: id, dtype: None, offset: 0, shape: vec![], strides: vec![] };
-                found.push(Found { name, tensor: Ok(view) });
+                let view = View {
+                    storage: id,
+                    dtype: None,
+                    offset: 0,
+                    shape: vec![],
+                    strides: vec![],
+                };
+                found.push(Found {
+                    name,
+                    tensor: Ok(view),
+                });
             }
             _ => {}
         }
         steps = steps.saturating_sub(1);
         if steps == 0 {
             let message = "values that refer to each other too often".to_owned();
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message });
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_WORKING_SET",
+                message,
+            });
         }
-        stack.extend(below.into_iter().rev().map(|(id, name)| (id, name, depth + 1)));
+        stack.extend(
+            below
+                .into_iter()
+                .rev()
+                .map(|(id, name)| (id, name, depth + 1)),
+        );
     }
     if let [only] = found.as_mut_slice()
         && only.name.is_empty()
@@ -181,16 +229,22 @@ pub(super) fn add(
     mut place: impl FnMut(&Storage, &mut Contents) -> Result<Place>,
     contents: &mut Contents,
 ) -> Result<()> {
-    let (mut places, mut users): (HashMap<usize, Place>, HashMap<usize, usize>) = Default::default();
+    let (mut places, mut users): (HashMap<usize, Place>, HashMap<usize, usize>) =
+        Default::default();
     for Found { name, tensor } in found {
         let view = match tensor {
             Ok(view) => view,
             Err(what) => {
-                contents.skipped.push(Skipped { name, what: what.to_owned() });
+                contents.skipped.push(Skipped {
+                    name,
+                    what: what.to_owned(),
+                });
                 continue;
             }
         };
-        let &Node::Persistent(id) = machine.values.node(view.storage) else { continue };
+        let &Node::Persistent(id) = machine.values.node(view.storage) else {
+            continue;
+        };
         let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
         let storage = Storage::read(id, machine, keys).map_err(named)?;
         let at = match places.get(&storage.key.number) {
@@ -201,18 +255,33 @@ pub(super) fn add(
                 at
             }
         };
-        let dtype = view.dtype.or(storage.element.map(|element| element.dtype)).flatten();
+        let dtype = view
+            .dtype
+            .or(storage.element.map(|element| element.dtype))
+            .flatten();
         let Some(dtype) = dtype else {
-            contents.skipped.push(Skipped { name, what: "tensor of a dtype that is not read".to_owned() });
+            contents.skipped.push(Skipped {
+                name,
+                what: "tensor of a dtype that is not read".to_owned(),
+            });
             continue;
         };
         *users.entry(storage.key.number).or_default() += 1;
-        contents.tensors.push(tensor_of(&name, dtype, &view, storage.offset, at, big_endian)?);
+        contents.tensors.push(tensor_of(
+            &name,
+            dtype,
+            &view,
+            storage.offset,
+            at,
+            big_endian,
+        )?);
     }
     check_ratio(contents, places.values())?;
     let shared = users.values().filter(|&&n| n > 1).sum::<usize>();
     if shared > 0 {
-        contents.notes.push(format!("{shared} tensors share their storage with others; each is written by itself"));
+        contents.notes.push(format!(
+            "{shared} tensors share their storage with others; each is written by itself"
+        ));
     }
     Ok(())
 }
@@ -230,23 +299,37 @@ pub(super) fn tensor_of(
     let packed = dtype == Dtype::F4;
     let size = dtype.bits().div_ceil(8);
     let (shape, strides) = (&view.shape, &view.strides);
-    let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"));
-    let len =
-        shape.iter().try_fold(size, |n, &d| n.checked_mul(d)).ok_or_else(|| wrong("its size overflows".to_owned()))?
-            as u64;
+    let wrong = |what: String| {
+        AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
+    };
+    let len = shape
+        .iter()
+        .try_fold(size, |n, &d| n.checked_mul(d))
+        .ok_or_else(|| wrong("its size overflows".to_owned()))? as u64;
     let end = span(shape, strides)
         .and_then(|n| view.offset.checked_add(before)?.checked_add(n))
         .and_then(|n| n.checked_mul(size));
     if len > 0 && end.is_none_or(|end| end as u64 > place.len) {
         let (offset, bytes) = (view.offset, place.len);
-        let what = format!("offset {offset} and strides {strides:?} lead out of its storage of {bytes} bytes");
+        let what = format!(
+            "offset {offset} and strides {strides:?} lead out of its storage of {bytes} bytes"
+        );
         return Err(wrong(what));
     }
     // Strides of dimensions with one element, or none, mean nothing.
     let plain = row_major_strides(shape);
-    let is_plain = len == 0 || shape.iter().zip(strides).zip(&plain).all(|((&n, s), p)| n == 1 || s == p);
+    let is_plain = len == 0
+        || shape
+            .iter()
+            .zip(strides)
+            .zip(&plain)
+            .all(|((&n, s), p)| n == 1 || s == p);
     // An empty tensor may claim to be anywhere; what has elements was found to lie in its storage.
-    let start = if len == 0 { 0 } else { (view.offset + before) as u64 * size as u64 };
+    let start = if len == 0 {
+        0
+    } else {
+        (view.offset + before) as u64 * size as u64
+    };
     let mut shape = shape.clone();
     if packed {
         let last = shape.last_mut().filter(|_| is_plain);
@@ -262,17 +345,31 @@ pub(super) fn tensor_of(
         len,
         strides: (!is_plain).then(|| strides.clone()),
         big_endian: big_endian && dtype.bits() > 8,
-        check: place.crc.map(|crc| Check { crc, start: place.offset, len: place.len, before: (0, 0) }),
+        check: place.crc.map(|crc| Check {
+            crc,
+            start: place.offset,
+            len: place.len,
+            before: (0, 0),
+        }),
     })
 }
 
 /// Views may repeat what is stored, within reason.
-pub(super) fn check_ratio<'a>(contents: &Contents, places: impl Iterator<Item = &'a Place>) -> Result<()> {
+pub(super) fn check_ratio<'a>(
+    contents: &Contents,
+    places: impl Iterator<Item = &'a Place>,
+) -> Result<()> {
     let stored = places.fold(0u64, |n, place| n.saturating_add(place.len));
-    let wanted = contents.tensors.iter().fold(0u64, |n, t| n.saturating_add(t.len));
+    let wanted = contents
+        .tensors
+        .iter()
+        .fold(0u64, |n, t| n.saturating_add(t.len));
     if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE) {
         let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
-        return Err(AnamnesisError::LimitExceeded { limit: "PTH_MAX_MATERIALISE_RATIO", message });
+        return Err(AnamnesisError::LimitExceeded {
+            limit: "PTH_MAX_MATERIALISE_RATIO",
+            message,
+        });
     }
     Ok(())
 }

@@ -89,8 +89,14 @@ impl Values {
     /// Whether what is held, with `more` places on the stack and in the memo, is in proportion to `read` bytes.
     pub(super) fn check_budget(&self, read: usize, more: usize) -> Result<()> {
         if self.bytes + more * 24 > BUDGET + 6 * read {
-            let message = format!("a pickle whose first {read} bytes take {} in memory", self.bytes);
-            return Err(AnamnesisError::LimitExceeded { limit: "MAX_PICKLE_WORKING_SET", message });
+            let message = format!(
+                "a pickle whose first {read} bytes take {} in memory",
+                self.bytes
+            );
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_WORKING_SET",
+                message,
+            });
         }
         Ok(())
     }
@@ -104,7 +110,13 @@ impl Values {
 
     /// Every persistent id.
     pub(super) fn persistent(&self) -> impl Iterator<Item = Id> {
-        self.nodes.iter().filter_map(|node| if let &Node::Persistent(id) = node { Some(id) } else { None })
+        self.nodes.iter().filter_map(|node| {
+            if let &Node::Persistent(id) = node {
+                Some(id)
+            } else {
+                None
+            }
+        })
     }
 
     /// Number of values.
@@ -122,7 +134,9 @@ impl Values {
     /// A tuple or list of sizes.
     pub(super) fn sizes(&self, id: Id) -> Option<Vec<usize>> {
         match self.node(id) {
-            Node::Tuple(items) | Node::List(items) => items.iter().map(|&id| self.size(id)).collect(),
+            Node::Tuple(items) | Node::List(items) => {
+                items.iter().map(|&id| self.size(id)).collect()
+            }
             _ => None,
         }
     }

@@ -6,7 +6,10 @@ use std::path::Path;
 use super::front::{PthFrontMatter, PthInspectInfo, PthTensorInfo};
 use crate::limits::Budget;
 use crate::write::whole::{WholeTensor, to_bytes, to_file};
-use crate::{ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result, parse_bytes, parse_with_limits};
+use crate::{
+    ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result, parse_bytes,
+    parse_with_limits,
+};
 
 /// Element type of a tensor.
 pub type PthDtype = Dtype;
@@ -28,8 +31,18 @@ pub struct PthTensor<'a> {
 impl<'a> PthTensor<'a> {
     /// A tensor of these parts.
     #[must_use]
-    pub const fn new(name: String, shape: Vec<usize>, dtype: PthDtype, data: Cow<'a, [u8]>) -> Self {
-        Self { name, shape, dtype, data }
+    pub const fn new(
+        name: String,
+        shape: Vec<usize>,
+        dtype: PthDtype,
+        data: Cow<'a, [u8]>,
+    ) -> Self {
+        Self {
+            name,
+            shape,
+            dtype,
+            data,
+        }
     }
 }
 
@@ -111,7 +124,11 @@ impl ParsedPth {
     #[must_use]
     pub fn inspect(&self) -> PthInspectInfo {
         let big_endian = self.model.tensors.iter().any(|t| t.big_endian);
-        PthFrontMatter { tensors: self.tensor_info(), big_endian }.inspect()
+        PthFrontMatter {
+            tensors: self.tensor_info(),
+            big_endian,
+        }
+        .inspect()
     }
 
     /// What is known of every tensor, in the order of the checkpoint.
@@ -127,7 +144,12 @@ impl ParsedPth {
     pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
         fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
             let (name, shape, dtype) = (t.name().to_owned(), t.shape().to_vec(), t.dtype());
-            Ok(PthTensor { name, shape, dtype, data: t.bytes()? })
+            Ok(PthTensor {
+                name,
+                shape,
+                dtype,
+                data: t.bytes()?,
+            })
         }
         Budget::new(&self.model.limits).grow(self.model.tensor_bytes(), "the tensors")?;
         self.model.tensors().map(tensor).collect()
@@ -180,6 +202,11 @@ pub fn pth_to_safetensors_bytes(tensors: &[PthTensor<'_>]) -> Result<Vec<u8>> {
 }
 
 fn whole<'a>(tensors: &'a [PthTensor<'_>]) -> Vec<WholeTensor<'a>> {
-    let tensor = |t: &'a PthTensor<'_>| WholeTensor { name: &t.name, shape: &t.shape, dtype: t.dtype, data: &t.data };
+    let tensor = |t: &'a PthTensor<'_>| WholeTensor {
+        name: &t.name,
+        shape: &t.shape,
+        dtype: t.dtype,
+        data: &t.data,
+    };
     tensors.iter().map(tensor).collect()
 }

@@ -117,13 +117,16 @@ roles! {
 
 impl SafetensorsHeader {
     fn at(&self, base: &str, end: &str) -> Option<&TensorEntry> {
-        self.tensors.iter().find(|t| t.name.strip_prefix(base) == Some(end))
+        self.tensors
+            .iter()
+            .find(|t| t.name.strip_prefix(base) == Some(end))
     }
 
     /// The scale of an FP8 weight: `X_scale_inv`, or else `X_scale`.
     #[must_use]
     pub fn find_scale_for(&self, weight: &str) -> Option<&TensorEntry> {
-        self.at(weight, "_scale_inv").or_else(|| self.at(weight, "_scale"))
+        self.at(weight, "_scale_inv")
+            .or_else(|| self.at(weight, "_scale"))
     }
 
     /// What belongs to the GPTQ weight `X.qweight`.
@@ -131,7 +134,11 @@ impl SafetensorsHeader {
     pub fn find_gptq_companions(&self, qweight: &str) -> Option<GptqCompanions<'_>> {
         let base = qweight.strip_suffix("qweight")?;
         let (scales, qzeros) = (self.at(base, "scales")?, self.at(base, "qzeros")?);
-        Some(GptqCompanions { scales, qzeros, g_idx: self.at(base, "g_idx") })
+        Some(GptqCompanions {
+            scales,
+            qzeros,
+            g_idx: self.at(base, "g_idx"),
+        })
     }
 
     /// What belongs to the AWQ weight `X.qweight`.
@@ -162,7 +169,9 @@ impl SafetensorsHeader {
 
     /// Fills in what the shapes of the first quantized weight say.
     pub(super) fn describe(&mut self) {
-        let Some(first) = self.quantized_tensors().next() else { return };
+        let Some(first) = self.quantized_tensors().next() else {
+            return;
+        };
         match self.scheme {
             QuantScheme::Gptq => self.gptq_config = self.gptq(first),
             QuantScheme::Awq => self.awq_config = self.awq(first),
@@ -174,25 +183,52 @@ impl SafetensorsHeader {
     /// Zero points have a code for each output, so that their width is the codes'.
     fn gptq(&self, first: &TensorEntry) -> Option<GptqConfig> {
         let GptqCompanions { scales, qzeros, .. } = self.find_gptq_companions(&first.name)?;
-        let (&[rows, _], &[groups, outputs], &[_, words]) = (&*first.shape, &*scales.shape, &*qzeros.shape) else {
+        let (&[rows, _], &[groups, outputs], &[_, words]) =
+            (&*first.shape, &*scales.shape, &*qzeros.shape)
+        else {
             return None;
         };
-        let bits = words.checked_mul(32)?.checked_div(outputs).filter(|bits| (1..=8).contains(bits))?;
-        Some(GptqConfig { bits: bits as u8, group_size: (rows.checked_mul(32)? / bits).checked_div(groups)? })
+        let bits = words
+            .checked_mul(32)?
+            .checked_div(outputs)
+            .filter(|bits| (1..=8).contains(bits))?;
+        Some(GptqConfig {
+            bits: bits as u8,
+            group_size: (rows.checked_mul(32)? / bits).checked_div(groups)?,
+        })
     }
 
     fn awq(&self, first: &TensorEntry) -> Option<AwqConfig> {
         let AwqCompanions { scales, .. } = self.find_awq_companions(&first.name)?;
-        let (&[inputs, words], &[groups, outputs]) = (&*first.shape, &*scales.shape) else { return None };
-        let bits = words.checked_mul(32)?.checked_div(outputs).filter(|bits| (1..=8).contains(bits))?;
-        Some(AwqConfig { bits: bits as u8, group_size: inputs.checked_div(groups)? })
+        let (&[inputs, words], &[groups, outputs]) = (&*first.shape, &*scales.shape) else {
+            return None;
+        };
+        let bits = words
+            .checked_mul(32)?
+            .checked_div(outputs)
+            .filter(|bits| (1..=8).contains(bits))?;
+        Some(AwqConfig {
+            bits: bits as u8,
+            group_size: inputs.checked_div(groups)?,
+        })
     }
 
     /// The last block can be smaller, and blocks are powers of two.
     fn bnb(&self, first: &TensorEntry) -> Option<BnbConfig> {
-        let Bnb4Companions { absmax, nested_absmax, .. } = self.find_bnb4_companions(&first.name)?;
+        let Bnb4Companions {
+            absmax,
+            nested_absmax,
+            ..
+        } = self.find_bnb4_companions(&first.name)?;
         let (values, blocks) = (first.byte_len().checked_mul(2)?, absmax.num_elements());
-        let block_size = if blocks == 0 { return None } else { values.div_ceil(blocks).checked_next_power_of_two()? };
-        Some(BnbConfig { block_size, double_quant: nested_absmax.is_some() })
+        let block_size = if blocks == 0 {
+            return None;
+        } else {
+            values.div_ceil(blocks).checked_next_power_of_two()?
+        };
+        Some(BnbConfig {
+            block_size,
+            double_quant: nested_absmax.is_some(),
+        })
     }
 }

@@ -98,7 +98,10 @@ pub fn parse_safetensors_header(file: &[u8]) -> Result<SafetensorsHeader> {
 ///
 /// # Errors
 /// As there; `LimitExceeded`.
-pub fn parse_safetensors_header_with_limits(file: &[u8], limits: &ParseLimits) -> Result<SafetensorsHeader> {
+pub fn parse_safetensors_header_with_limits(
+    file: &[u8],
+    limits: &ParseLimits,
+) -> Result<SafetensorsHeader> {
     let mut contents = super::read_at(&mut { file }, &Budget::new(limits))?;
     contents.sources.push(Source::HeaderOnly);
     header(contents)
@@ -110,10 +113,18 @@ fn header(contents: Contents) -> Result<SafetensorsHeader> {
     config.add_metadata(&contents.metadata);
     let model = contents.into_model(config, None, &ParseLimits::default());
     let (info, roles) = model.inspect_roles();
-    let ParsedModel { tensors, metadata, header_size, .. } = model;
+    let ParsedModel {
+        tensors,
+        metadata,
+        header_size,
+        ..
+    } = model;
     let base = 8 + header_size as u64;
     let entry = |(t, role): (crate::model::TensorInfo, TensorRole)| TensorEntry {
-        data_offsets: ((t.offset - base) as usize, (t.offset - base + t.len) as usize),
+        data_offsets: (
+            (t.offset - base) as usize,
+            (t.offset - base + t.len) as usize,
+        ),
         name: t.name,
         dtype: t.dtype,
         shape: t.shape,

@@ -21,7 +21,11 @@ impl Block<17, 32> for MXFP4 {
     #[inline(always)]
     fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
         let e = u32::from(block[0]);
-        let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 });
+        let d = f32::from_bits(if e < 2 {
+            0x0020_0000 << e
+        } else {
+            (e - 1) << 23
+        });
         halves(&block[1..], out, |q, _| e2m1(q) * d);
     }
 }

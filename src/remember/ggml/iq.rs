@@ -83,7 +83,9 @@ impl Block<74, 256> for IQ2_XS {
             let code = usize::from(word(block, 2 + 2 * i));
             signed(grids::IQ2_XS[code & 511], SIGNS[code >> 9])
         };
-        gather::<16>(out, entry, signed_value, |g| quarter(d, nibble(block, 66, g)));
+        gather::<16>(out, entry, signed_value, |g| {
+            quarter(d, nibble(block, 66, g))
+        });
     }
 }
 
@@ -94,9 +96,14 @@ impl Block<82, 256> for IQ2_S {
         let d = half(block, 0);
         let entry = |i: usize| {
             let high = usize::from(block[66 + i / 4] >> (i % 4 * 2) & 3) << 8;
-            signed(grids::IQ2_S[usize::from(block[2 + i]) | high], block[34 + i])
+            signed(
+                grids::IQ2_S[usize::from(block[2 + i]) | high],
+                block[34 + i],
+            )
         };
-        gather::<16>(out, entry, signed_value, |g| quarter(d, nibble(block, 74, g)));
+        gather::<16>(out, entry, signed_value, |g| {
+            quarter(d, nibble(block, 74, g))
+        });
     }
 }
 
@@ -120,9 +127,14 @@ impl Block<98, 256> for IQ3_XXS {
         let bits = |g: usize| double_word(block, 66 + 4 * g);
         let entry = |i: usize| {
             let grid = |at: usize| grids::IQ3_XXS[usize::from(block[2 + 2 * i + at])];
-            signed(join(grid(0), grid(1)), SIGNS[(bits(i / 4) >> (7 * (i % 4)) & 127) as usize])
+            signed(
+                join(grid(0), grid(1)),
+                SIGNS[(bits(i / 4) >> (7 * (i % 4)) & 127) as usize],
+            )
         };
-        gather::<32>(out, entry, signed_value, |g| d * (0.5 + (bits(g) >> 28) as f32) * 0.5);
+        gather::<32>(out, entry, signed_value, |g| {
+            d * (0.5 + (bits(g) >> 28) as f32) * 0.5
+        });
     }
 }
 
@@ -135,9 +147,14 @@ impl Block<110, 256> for IQ3_S {
             let ninth = usize::from(block[66 + i / 4]) >> (i % 4 * 2);
             let first = usize::from(block[2 + 2 * i]) | (ninth & 1) << 8;
             let second = usize::from(block[3 + 2 * i]) | (ninth & 2) << 7;
-            signed(join(grids::IQ3_S[first], grids::IQ3_S[second]), block[74 + i])
+            signed(
+                join(grids::IQ3_S[first], grids::IQ3_S[second]),
+                block[74 + i],
+            )
         };
-        gather::<32>(out, entry, signed_value, |g| d * (1 + 2 * nibble(block, 106, g)) as f32);
+        gather::<32>(out, entry, signed_value, |g| {
+            d * (1 + 2 * nibble(block, 106, g)) as f32
+        });
     }
 }
 
@@ -164,7 +181,9 @@ impl Block<50, 256> for IQ1_S {
             let high = usize::from(bits(i / 4) >> (i % 4 * 3) & 7) << 8;
             shifted(usize::from(block[2 + i]) | high, bits(i / 4) & 0x8000 != 0)
         };
-        gather::<32>(out, entry, shifted_value, |g| d * f32::from(2 * (bits(g) >> 12 & 7) + 1));
+        gather::<32>(out, entry, shifted_value, |g| {
+            d * f32::from(2 * (bits(g) >> 12 & 7) + 1)
+        });
     }
 }
 
@@ -174,13 +193,16 @@ impl Block<56, 256> for IQ1_M {
     #[inline(always)]
     fn decode(block: &[u8; 56], out: &mut [f32; 256]) {
         let scales = |i: usize| word(block, 48 + 2 * i);
-        let d = scales(0) >> 12 | scales(1) >> 8 & 0xf0 | scales(2) >> 4 & 0xf00 | scales(3) & 0xf000;
+        let d =
+            scales(0) >> 12 | scales(1) >> 8 & 0xf0 | scales(2) >> 4 & 0xf00 | scales(3) & 0xf000;
         let d = crate::element::f32_from_f16(d);
         let entry = |i: usize| {
             let bits = nibble(block, 32, i) as usize;
             shifted(usize::from(block[i]) | (bits & 7) << 8, bits & 8 != 0)
         };
-        gather::<16>(out, entry, shifted_value, |g| d * f32::from(2 * (scales(g / 4) >> (g % 4 * 3) & 7) + 1));
+        gather::<16>(out, entry, shifted_value, |g| {
+            d * f32::from(2 * (scales(g / 4) >> (g % 4 * 3) & 7) + 1)
+        });
     }
 }
 
@@ -199,9 +221,12 @@ impl Block<136, 256> for IQ4_XS {
     fn decode(block: &[u8; 136], out: &mut [f32; 256]) {
         let (d, high) = (half(block, 0), word(block, 2));
         for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let scale = u16::from(block[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> (2 * g) & 3) << 4;
+            let scale =
+                u16::from(block[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> (2 * g) & 3) << 4;
             let dl = d * (i32::from(scale) - 32) as f32;
-            halves(&block[8 + 16 * g..24 + 16 * g], out, |q, _| dl * IQ4[usize::from(q & 15)]);
+            halves(&block[8 + 16 * g..24 + 16 * g], out, |q, _| {
+                dl * IQ4[usize::from(q & 15)]
+            });
         }
     }
 }

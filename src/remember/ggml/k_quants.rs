@@ -50,7 +50,10 @@ impl Block<110, 256> for Q3_K {
         }
         let packed = &block[96..108];
         scale(out, |g| {
-            let (low, high) = (packed[g % 8] >> (g / 8 * 4) & 15, packed[8 + g % 4] >> (g / 4 * 2) & 3);
+            let (low, high) = (
+                packed[g % 8] >> (g / 8 * 4) & 15,
+                packed[8 + g % 4] >> (g / 4 * 2) & 3,
+            );
             d * (i32::from(low | high << 4) - 32) as f32
         });
     }
@@ -62,7 +65,10 @@ fn scale_min(packed: &[u8], g: usize) -> (f32, f32) {
     let (scale, min) = if g < 4 {
         (packed[g] & 63, packed[g + 4] & 63)
     } else {
-        (packed[g + 4] & 15 | packed[g - 4] >> 6 << 4, packed[g + 4] >> 4 | packed[g] >> 6 << 4)
+        (
+            packed[g + 4] & 15 | packed[g - 4] >> 6 << 4,
+            packed[g + 4] >> 4 | packed[g] >> 6 << 4,
+        )
     };
     (f32::from(scale), f32::from(min))
 }
@@ -109,7 +115,11 @@ impl Block<210, 256> for Q6_K {
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (low, high) = (n / 4 * 64 + n % 2 * 32, 128 + n / 4 * 32);
             let (nibble, pair) = (n % 4 / 2 * 4, n % 4 * 2);
-            for ((out, &l), &h) in out.iter_mut().zip(&block[low..low + 32]).zip(&block[high..high + 32]) {
+            for ((out, &l), &h) in out
+                .iter_mut()
+                .zip(&block[low..low + 32])
+                .zip(&block[high..high + 32])
+            {
                 *out = (i32::from(l >> nibble & 15 | (h >> pair & 3) << 4) - 32) as f32;
             }
         }

@@ -47,7 +47,9 @@ impl Block<22, 32> for Q5_0 {
     #[inline(always)]
     fn decode(block: &[u8; 22], out: &mut [f32; 32]) {
         let (d, bits) = (half(block, 0), double_word(block, 2));
-        halves(&block[6..], out, |q, j| ((i32::from(q) | fifth(bits, j)) - 16) as f32 * d);
+        halves(&block[6..], out, |q, j| {
+            ((i32::from(q) | fifth(bits, j)) - 16) as f32 * d
+        });
     }
 }
 
@@ -55,7 +57,9 @@ impl Block<24, 32> for Q5_1 {
     #[inline(always)]
     fn decode(block: &[u8; 24], out: &mut [f32; 32]) {
         let (d, m, bits) = (half(block, 0), half(block, 2), double_word(block, 4));
-        halves(&block[8..], out, |q, j| (i32::from(q) | fifth(bits, j)) as f32 * d + m);
+        halves(&block[8..], out, |q, j| {
+            (i32::from(q) | fifth(bits, j)) as f32 * d + m
+        });
     }
 }
 

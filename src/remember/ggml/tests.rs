@@ -75,7 +75,11 @@ impl Bits<'_> {
 
     /// Nibble `j` of a run of bytes of which each has two values `apart` from each other.
     fn nibble(self, at: usize, j: usize, apart: usize) -> i32 {
-        self.get(at + j / (2 * apart) * apart + j % apart, j / apart % 2 * 4, 4)
+        self.get(
+            at + j / (2 * apart) * apart + j % apart,
+            j / apart % 2 * 4,
+            4,
+        )
     }
 
     /// Scale and minimum of group `g`, of the eight in twelve bytes at `at`.
@@ -95,7 +99,10 @@ impl Bits<'_> {
 /// Value `i` of a block.
 fn twin(dtype: Dtype, block: &[u8], i: usize) -> f32 {
     let twins = [legacy, k_quants, small, iq, iq1];
-    twins.iter().find_map(|twin| twin(dtype, Bits(block), i)).unwrap()
+    twins
+        .iter()
+        .find_map(|twin| twin(dtype, Bits(block), i))
+        .unwrap()
 }
 
 fn legacy(dtype: Dtype, b: Bits<'_>, i: usize) -> Option<f32> {
@@ -147,7 +154,9 @@ fn k_quants(dtype: Dtype, b: Bits<'_>, i: usize) -> Option<f32> {
 }
 
 /// Twice the values of E2M1.
-const E2M1: [f32; 16] = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+const E2M1: [f32; 16] = [
+    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
+];
 
 fn small(dtype: Dtype, b: Bits<'_>, i: usize) -> Option<f32> {
     Some(match dtype {
@@ -183,7 +192,11 @@ fn small(dtype: Dtype, b: Bits<'_>, i: usize) -> Option<f32> {
 
 /// `value`, negated if bit `i` of an index of seven bits is set; the eighth makes the number of set bits even.
 fn parity(value: f32, index: i32, i: usize) -> f32 {
-    let set = if i == 7 { index.count_ones() % 2 } else { index as u32 >> i & 1 };
+    let set = if i == 7 {
+        index.count_ones() % 2
+    } else {
+        index as u32 >> i & 1
+    };
     if set == 1 { -value } else { value }
 }
 
@@ -204,8 +217,8 @@ fn iq(dtype: Dtype, b: Bits<'_>, i: usize) -> Option<f32> {
         }
         Dtype::IQ2_S => {
             let index = b.get(2 + of8, 0, 8) + 256 * b.get(66, 2 * of8, 2);
-            let value =
-                quarter(b.half(0), b.get(74, 4 * of16, 4)) * f32::from(grids::IQ2_S[index as usize].to_le_bytes()[j]);
+            let value = quarter(b.half(0), b.get(74, 4 * of16, 4))
+                * f32::from(grids::IQ2_S[index as usize].to_le_bytes()[j]);
             if b.get(34, i, 1) == 1 { -value } else { value }
         }
         Dtype::IQ3_XXS => {
@@ -240,23 +253,42 @@ fn iq1(dtype: Dtype, b: Bits<'_>, i: usize) -> Option<f32> {
             let d: i32 = (0..4).map(|n| b.get(48 + 2 * n, 12, 4) << (4 * n)).sum();
             let scale = b.get(48 + of16 / 4 * 2, of16 % 4 * 3, 3);
             let index = b.get(of8, 0, 8) + 256 * b.get(32, 4 * of8, 3);
-            (f16::from_bits(d as u16).to_f32_const(), scale, index, b.get(32, 4 * of8 + 3, 1))
+            (
+                f16::from_bits(d as u16).to_f32_const(),
+                scale,
+                index,
+                b.get(32, 4 * of8 + 3, 1),
+            )
         }
         _ => return None,
     };
     let delta = if down == 1 { -0.125 } else { 0.125 };
-    Some(d * (2 * scale + 1) as f32 * (f32::from(grids::IQ1[index as usize].to_le_bytes()[i % 8]) / 8.0 - 1.0 + delta))
+    Some(
+        d * (2 * scale + 1) as f32
+            * (f32::from(grids::IQ1[index as usize].to_le_bytes()[i % 8]) / 8.0 - 1.0 + delta),
+    )
 }
 
 /// Zeros, the ends of the subnormals, the largest, what is not finite, and two plain ones.
-const HOSTILE: [u16; 12] = [0, 0x8000, 1, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x211f, 0x9c42];
+const HOSTILE: [u16; 12] = [
+    0, 0x8000, 1, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x211f, 0x9c42,
+];
 
 /// Multipliers, of which there may be none.
-const MULTIPLIERS: [Option<f32>; 6] = [None, Some(0.37), Some(-1.0), Some(0.0), Some(1e-40), Some(f32::NAN)];
+const MULTIPLIERS: [Option<f32>; 6] = [
+    None,
+    Some(0.37),
+    Some(-1.0),
+    Some(0.0),
+    Some(1e-40),
+    Some(f32::NAN),
+];
 
 fn random(n: usize, mut state: u64) -> Vec<u8> {
     let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
         (state >> 56) as u8
     };
     (0..n).map(|_| next()).collect()
@@ -264,7 +296,10 @@ fn random(n: usize, mut state: u64) -> Vec<u8> {
 
 /// Puts the scale `bits`, and another one where the type has two, into `block`.
 fn hostile(t: &Type, block: &mut [u8], n: usize) {
-    let (first, second) = (HOSTILE[n % HOSTILE.len()], HOSTILE[n / HOSTILE.len() % HOSTILE.len()]);
+    let (first, second) = (
+        HOSTILE[n % HOSTILE.len()],
+        HOSTILE[n / HOSTILE.len() % HOSTILE.len()],
+    );
     for (&at, bits) in t.scales.iter().zip([first, second]) {
         block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
     }
@@ -277,8 +312,11 @@ fn hostile(t: &Type, block: &mut [u8], n: usize) {
         }
         // An f32; of its subnormals there are more than of f16's.
         Dtype::Q8_K => {
-            let wide =
-                if n.is_multiple_of(3) { f32::from_bits(first.into()) } else { f16::from_bits(first).to_f32_const() };
+            let wide = if n.is_multiple_of(3) {
+                f32::from_bits(first.into())
+            } else {
+                f16::from_bits(first).to_f32_const()
+            };
             block[..4].copy_from_slice(&wide.to_le_bytes());
         }
         Dtype::MXFP4 => block[0] = n as u8,
@@ -289,10 +327,15 @@ fn hostile(t: &Type, block: &mut [u8], n: usize) {
 
 /// Decodes `blocks` at every level into every type; the values must be the twin's, rounded once.
 fn check(t: &Type, blocks: &[u8]) {
-    let places = blocks.chunks(t.bytes).flat_map(|block| (0..t.values).map(move |i| (block, i)));
+    let places = blocks
+        .chunks(t.bytes)
+        .flat_map(|block| (0..t.values).map(move |i| (block, i)));
     let plain: Vec<f32> = places.map(|(block, i)| twin(t.dtype, block, i)).collect();
     for multiplier in MULTIPLIERS {
-        let want: Vec<f32> = plain.iter().map(|&x| multiplier.map_or(x, |m| x * m)).collect();
+        let want: Vec<f32> = plain
+            .iter()
+            .map(|&x| multiplier.map_or(x, |m| x * m))
+            .collect();
         for level in Level::available() {
             check_one(t, blocks, multiplier, level, &want);
         }
@@ -310,10 +353,17 @@ fn check_one(t: &Type, blocks: &[u8], multiplier: Option<f32>, level: Level, wan
         let same = if want.is_nan() {
             got.0.is_nan() && got.1.is_nan() && got.2.is_nan()
         } else {
-            let rounded = (f16::from_f32_const(want).to_bits(), bf16::from_f32(want).to_bits());
+            let rounded = (
+                f16::from_f32_const(want).to_bits(),
+                bf16::from_f32(want).to_bits(),
+            );
             got.0.to_bits() == want.to_bits() && (got.1.to_bits(), got.2.to_bits()) == rounded
         };
-        assert!(same, "{} {level:?} × {multiplier:?} [{i}]: {want:e}, got {got:?}", t.dtype);
+        assert!(
+            same,
+            "{} {level:?} × {multiplier:?} [{i}]: {want:e}, got {got:?}",
+            t.dtype
+        );
     }
 }
 
@@ -331,7 +381,10 @@ fn random_blocks() {
 fn hostile_scales() {
     for (seed, t) in TYPES.iter().enumerate() {
         let mut blocks = random(256 * t.bytes, seed as u64 + 1000);
-        blocks.chunks_mut(t.bytes).enumerate().for_each(|(n, block)| hostile(t, block, n));
+        blocks
+            .chunks_mut(t.bytes)
+            .enumerate()
+            .for_each(|(n, block)| hostile(t, block, n));
         check(t, &blocks);
     }
 }
@@ -339,13 +392,22 @@ fn hostile_scales() {
 /// The table of dtypes and that of decoders say what ggml says: of a block's bytes comes each of its values.
 #[test]
 fn every_block_type_has_a_decoder() {
-    let blocks: Vec<Dtype> = Dtype::ALL.iter().copied().filter(|d| d.is_ggml_block()).collect();
+    let blocks: Vec<Dtype> = Dtype::ALL
+        .iter()
+        .copied()
+        .filter(|d| d.is_ggml_block())
+        .collect();
     assert_eq!(blocks.len(), TYPES.len());
     for &dtype in Dtype::ALL {
         assert_eq!(decoder(dtype).is_some(), dtype.is_ggml_block(), "{dtype}");
     }
     for t in TYPES {
-        assert_eq!((t.dtype.block_size(), t.dtype.type_size()), (t.values, Some(t.bytes)), "{}", t.dtype);
+        assert_eq!(
+            (t.dtype.block_size(), t.dtype.type_size()),
+            (t.values, Some(t.bytes)),
+            "{}",
+            t.dtype
+        );
         let mut out = vec![f32::INFINITY; t.values];
         decoder(t.dtype).unwrap()(&vec![0; t.bytes], None, Level::Baseline, Out::F32(&mut out));
         assert!(out.iter().all(|x| x.is_finite()), "{}", t.dtype);

@@ -25,9 +25,14 @@ pub(super) fn symmetric(x: &[f32], w: &[f32], half: i32) -> (f32, Vec<i32>) {
         return (0.0, vec![0; x.len()]);
     }
     let (mut scale, mut best, mut codes) = (0.0, 0.0, vec![]);
-    for step in [0, -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
+    for step in [
+        0, -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+    ] {
         let inverse = -(half as f32 + 0.1 * step as f32) / max;
-        let tried: Vec<i32> = x.iter().map(|x| nearest(inverse * x).clamp(-half, half - 1)).collect();
+        let tried: Vec<i32> = x
+            .iter()
+            .map(|x| nearest(inverse * x).clamp(-half, half - 1))
+            .collect();
         let (mut lx, mut l2) = (0.0, 0.0);
         for ((x, w), &l) in x.iter().zip(w).zip(&tried) {
             lx += w * x * l as f32;
@@ -53,7 +58,10 @@ pub(super) fn coordinate(x: &[f32]) -> (f32, Vec<i32>) {
     }
     let (mut lx, mut l2) = (0.0, 0.0);
     let inverse = -4.0 / max;
-    let mut codes: Vec<i32> = x.iter().map(|x| nearest(inverse * x).clamp(-4, 3)).collect();
+    let mut codes: Vec<i32> = x
+        .iter()
+        .map(|x| nearest(inverse * x).clamp(-4, 3))
+        .collect();
     for (x, &l) in x.iter().zip(&codes) {
         lx += x * x * x * l as f32;
         l2 += x * x * l as f32 * l as f32;
@@ -72,7 +80,10 @@ pub(super) fn coordinate(x: &[f32]) -> (f32, Vec<i32>) {
             }
         }
     }
-    (if l2 > 0.0 { lx / l2 } else { 0.0 }, codes.iter().map(|l| l + 4).collect())
+    (
+        if l2 > 0.0 { lx / l2 } else { 0.0 },
+        codes.iter().map(|l| l + 4).collect(),
+    )
 }
 
 /// What is added to the highest code: the first, the increment and how often. With importance values are clamped
@@ -89,8 +100,14 @@ pub(super) fn affine(
     squared: bool,
 ) -> (f32, f32, Vec<i32>) {
     let limit = top as f32;
-    let mut min = x.iter().copied().fold(x[0], |a, b| if b < a { b } else { a });
-    let max = x.iter().copied().fold(x[0], |a, b| if b > a { b } else { a });
+    let mut min = x
+        .iter()
+        .copied()
+        .fold(x[0], |a, b| if b < a { b } else { a });
+    let max = x
+        .iter()
+        .copied()
+        .fold(x[0], |a, b| if b > a { b } else { a });
     let (mut sum_w, mut sum_x) = (w[0], w[0] * x[0]);
     for (x, w) in x.iter().zip(w).skip(1) {
         sum_w += w;
@@ -109,7 +126,10 @@ pub(super) fn affine(
         })
     };
     let inverse = limit / (max - min);
-    let mut codes: Vec<i32> = x.iter().map(|x| nearest(inverse * (x - min)).clamp(0, top)).collect();
+    let mut codes: Vec<i32> = x
+        .iter()
+        .map(|x| nearest(inverse * (x - min)).clamp(0, top))
+        .collect();
     let mut scale = 1.0 / inverse;
     let mut best = error(scale, min, &codes);
     for step in 0..=steps {
@@ -145,7 +165,10 @@ pub(super) fn affine(
 
 /// `make_qp_quants`
 pub(super) fn positive(x: &[f32], w: &[f32], top: i32) -> (f32, Vec<u8>) {
-    let max = x.iter().copied().fold(0.0, |a, b| if a > b { a } else { b });
+    let max = x
+        .iter()
+        .copied()
+        .fold(0.0, |a, b| if a > b { a } else { b });
     if max < 1e-15 {
         return (0.0, vec![0; x.len()]);
     }
@@ -155,7 +178,12 @@ pub(super) fn positive(x: &[f32], w: &[f32], top: i32) -> (f32, Vec<u8>) {
         let scale = 1.0 / tried;
         let error = x.iter().zip(w).fold(0.0, |sum, (x, w)| {
             let l = nearest(tried * x);
-            let diff = x - scale * (if step == 0 { i32::from(l as u8) } else { l.min(top) }) as f32;
+            let diff = x - scale
+                * (if step == 0 {
+                    i32::from(l as u8)
+                } else {
+                    l.min(top)
+                }) as f32;
             sum + w * diff * diff
         });
         if step == 0 || error < best {

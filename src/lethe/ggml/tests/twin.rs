@@ -2,7 +2,9 @@
 
 use half::f16;
 
-use super::search::{IMPORTANT, affine, coordinate, furthest, nearest, positive, square, symmetric};
+use super::search::{
+    IMPORTANT, affine, coordinate, furthest, nearest, positive, square, symmetric,
+};
 use crate::Dtype;
 
 /// A block in which any bits can be set.
@@ -26,14 +28,26 @@ impl Bits {
 
 /// Values times their importance.
 fn weigh(x: &[f32], importance: &[f32], mean: f32) -> Vec<f32> {
-    x.iter().zip(importance).map(|(x, w)| w * (mean + x * x).sqrt()).collect()
+    x.iter()
+        .zip(importance)
+        .map(|(x, w)| w * (mean + x * x).sqrt())
+        .collect()
 }
 
 /// A block's bytes. `importance` has the weights and the mean square of the row.
-pub(super) fn twin(dtype: Dtype, bytes: usize, x: &[f32], importance: Option<(&[f32], f32)>) -> Vec<u8> {
+pub(super) fn twin(
+    dtype: Dtype,
+    bytes: usize,
+    x: &[f32],
+    importance: Option<(&[f32], f32)>,
+) -> Vec<u8> {
     let mut out = Bits(vec![0; bytes]);
     let twins = [legacy, small, two, three, four, six];
-    assert!(twins.iter().any(|twin| twin(dtype, x, importance, &mut out).is_some()));
+    assert!(
+        twins
+            .iter()
+            .any(|twin| twin(dtype, x, importance, &mut out).is_some())
+    );
     out.0
 }
 
@@ -50,8 +64,14 @@ fn legacy(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -
     };
     let half = (top + 1) / 2;
     let codes = if with_min {
-        let least = x.iter().copied().fold(f32::MAX, |a, b| if b < a { b } else { a });
-        let most = x.iter().copied().fold(f32::MIN, |a, b| if b > a { b } else { a });
+        let least = x
+            .iter()
+            .copied()
+            .fold(f32::MAX, |a, b| if b < a { b } else { a });
+        let most = x
+            .iter()
+            .copied()
+            .fold(f32::MIN, |a, b| if b > a { b } else { a });
         let d = (most - least) / top as f32;
         let code = |x: &f32| ((x - least) * if d == 0.0 { 0.0 } else { 1.0 / d } + 0.5) as i32;
         let plain = || (d, -least, x.iter().map(|x| code(x).min(top)).collect());
@@ -61,7 +81,8 @@ fn legacy(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -
         codes
     } else {
         let d = furthest(x) / -half as f32;
-        let code = |x: &f32| (x * if d == 0.0 { 0.0 } else { 1.0 / d } + (half as f32 + 0.5)) as i32;
+        let code =
+            |x: &f32| (x * if d == 0.0 { 0.0 } else { 1.0 / d } + (half as f32 + 0.5)) as i32;
         let plain = || (d, x.iter().map(|x| code(x).min(top)).collect());
         let (d, codes) = w.map_or_else(plain, |w| symmetric(x, &w, half));
         out.half(0, d);
@@ -82,7 +103,10 @@ fn legacy(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -
 fn small(dtype: Dtype, x: &[f32], _: Importance<'_>, out: &mut Bits) -> Option<()> {
     let max = furthest(x).abs();
     let inverse = |d: f32| if d == 0.0 { 0.0 } else { 1.0 / d };
-    let trits = x.iter().map(|x| (x * inverse(max)).round() as i32 + 1).enumerate();
+    let trits = x
+        .iter()
+        .map(|x| (x * inverse(max)).round() as i32 + 1)
+        .enumerate();
     match dtype {
         Dtype::Q8_0 | Dtype::Q8_1 => {
             let d = max / 127.0;
@@ -92,14 +116,23 @@ fn small(dtype: Dtype, x: &[f32], _: Importance<'_>, out: &mut Bits) -> Option<(
                 out.half(2, codes.iter().sum::<i32>() as f32 * d);
             }
             out.half(0, d);
-            codes.iter().enumerate().for_each(|(i, &code)| out.set(start + i, 0, 8, code));
+            codes
+                .iter()
+                .enumerate()
+                .for_each(|(i, &code)| out.set(start + i, 0, 8, code));
         }
         Dtype::Q8_K if max != 0.0 => {
             let inverse = -127.0 / furthest(x);
             out.set(0, 0, 32, (1.0 / inverse).to_bits() as i32);
             let codes: Vec<i32> = x.iter().map(|x| nearest(inverse * x).min(127)).collect();
-            codes.iter().enumerate().for_each(|(i, &code)| out.set(4 + i, 0, 8, code));
-            codes.chunks(16).enumerate().for_each(|(g, codes)| out.set(260 + 2 * g, 0, 16, codes.iter().sum()));
+            codes
+                .iter()
+                .enumerate()
+                .for_each(|(i, &code)| out.set(4 + i, 0, 8, code));
+            codes
+                .chunks(16)
+                .enumerate()
+                .for_each(|(g, codes)| out.set(260 + 2 * g, 0, 16, codes.iter().sum()));
         }
         Dtype::Q8_K => {}
         Dtype::TQ1_0 => {
@@ -113,7 +146,10 @@ fn small(dtype: Dtype, x: &[f32], _: Importance<'_>, out: &mut Bits) -> Option<(
                 };
                 numbers[at] += trit * [81, 27, 9, 3, 1][n];
             }
-            numbers.iter().enumerate().for_each(|(at, n)| out.set(at, 0, 8, (n * 256 + 242) / 243));
+            numbers
+                .iter()
+                .enumerate()
+                .for_each(|(at, n)| out.set(at, 0, 8, (n * 256 + 242) / 243));
         }
         Dtype::TQ2_0 => {
             out.half(64, max);
@@ -125,19 +161,29 @@ fn small(dtype: Dtype, x: &[f32], _: Importance<'_>, out: &mut Bits) -> Option<(
         }
         Dtype::Q1_0 => {
             out.half(0, x.iter().fold(0.0, |sum, x| sum + x.abs()) / 128.0);
-            x.iter().enumerate().for_each(|(i, &x)| out.set(2, i, 1, i32::from(x >= 0.0)));
+            x.iter()
+                .enumerate()
+                .for_each(|(i, &x)| out.set(2, i, 1, i32::from(x >= 0.0)));
         }
         Dtype::MXFP4 => {
-            let e = if max > 0.0 { max.log2().floor() as i32 + 125 } else { 0 } & 255;
+            let e = if max > 0.0 {
+                max.log2().floor() as i32 + 125
+            } else {
+                0
+            } & 255;
             out.set(0, 0, 8, e);
             let d = 2f64.powi(e - 128) as f32;
-            x.iter().enumerate().for_each(|(i, &x)| out.set(1 + i % 16, i / 16 * 4, 4, e2m1(x, d)));
+            x.iter()
+                .enumerate()
+                .for_each(|(i, &x)| out.set(1 + i % 16, i / 16 * 4, 4, e2m1(x, d)));
         }
         Dtype::NVFP4 => {
             for (g, x) in x.chunks(16).enumerate() {
                 let (code, d) = ue4m3(furthest(x).abs() / 6.0);
                 out.set(g, 0, 8, code);
-                x.iter().enumerate().for_each(|(i, &x)| out.set(4 + 8 * g + i % 8, i / 8 * 4, 4, e2m1(x, d)));
+                x.iter()
+                    .enumerate()
+                    .for_each(|(i, &x)| out.set(4 + 8 * g + i % 8, i / 8 * 4, 4, e2m1(x, d)));
             }
         }
         _ => return None,
@@ -151,7 +197,13 @@ fn e2m1(x: f32, d: f32) -> i32 {
         let magnitude = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0][code % 8];
         (if code < 8 { magnitude } else { -magnitude } * d - x).abs()
     };
-    (1..16).fold(0, |best, code| if error(code) < error(best) { code } else { best }) as i32
+    (1..16).fold(0, |best, code| {
+        if error(code) < error(best) {
+            code
+        } else {
+            best
+        }
+    }) as i32
 }
 
 /// The nearest of the scales, ties to the higher; from 256 on, with what is rounded to it, there is 448 alone.
@@ -162,7 +214,10 @@ fn ue4m3(x: f32) -> (i32, f32) {
     };
     // Among subnormal ones 7 is not left by rounding.
     let top = if x < 0.015_625 { 7 } else { 0x78 };
-    let code = (0..=top).rev().find(|&code| code == 0 || x >= (value(code - 1) + value(code)) / 2.0).unwrap();
+    let code = (0..=top)
+        .rev()
+        .find(|&code| code == 0 || x >= (value(code - 1) + value(code)) / 2.0)
+        .unwrap();
     let code = if code == 0x78 { 0x7e } else { code };
     (code, value(code) / 2.0)
 }
@@ -172,7 +227,9 @@ fn stored(x: &[f32], d: f32, min: f32, (low, high): (i32, i32), searched: Vec<i3
     if d == 0.0 {
         return searched;
     }
-    x.iter().map(|x| nearest((x + min) / d).clamp(low, high) - low).collect()
+    x.iter()
+        .map(|x| nearest((x + min) / d).clamp(low, high) - low)
+        .collect()
 }
 
 fn two(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> Option<()> {
@@ -199,7 +256,13 @@ fn two(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> O
             return positive(values, &sums, 15);
         }
         let max = values.iter().copied().fold(0.0, f32::max);
-        let code = |&x: &f32| if max > 0.0 { nearest(15.0 / max * x) as u8 } else { 0 };
+        let code = |&x: &f32| {
+            if max > 0.0 {
+                nearest(15.0 / max * x) as u8
+            } else {
+                0
+            }
+        };
         (max / 15.0, values.iter().map(code).collect())
     };
     let ((d, scales), (min, mins)) = (quantize(&scales), quantize(&mins));
@@ -208,7 +271,13 @@ fn two(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> O
         // A negative scale wraps and spoils the minimum.
         let packed = scales[g] | mins[g] << 4;
         out.set(g, 0, 8, i32::from(packed));
-        let codes = stored(x, d * f32::from(packed & 15), min * f32::from(packed >> 4), (0, 3), codes);
+        let codes = stored(
+            x,
+            d * f32::from(packed & 15),
+            min * f32::from(packed >> 4),
+            (0, 3),
+            codes,
+        );
         for (j, &code) in codes.iter().enumerate() {
             let i = 16 * g + j;
             out.set(16 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2, code);
@@ -241,13 +310,22 @@ fn three(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) ->
         (0.0, vec![0; 16])
     } else {
         let inverse = -32.0 / max;
-        (1.0 / inverse, scales.iter().map(|x| i32::from(nearest(inverse * x) as i8).clamp(-32, 31) + 32).collect())
+        (
+            1.0 / inverse,
+            scales
+                .iter()
+                .map(|x| i32::from(nearest(inverse * x) as i8).clamp(-32, 31) + 32)
+                .collect(),
+        )
     };
     let d = out.half(108, d);
     for (g, (x, codes)) in x.chunks(16).zip(codes).enumerate() {
         out.set(96 + g % 8, g / 8 * 4, 4, scales[g]);
         out.set(104 + g % 4, g / 4 * 2, 2, scales[g] >> 4);
-        for (j, &code) in stored(x, d * (scales[g] - 32) as f32, 0.0, (-4, 3), codes).iter().enumerate() {
+        for (j, &code) in stored(x, d * (scales[g] - 32) as f32, 0.0, (-4, 3), codes)
+            .iter()
+            .enumerate()
+        {
             let i = 16 * g + j;
             out.set(i % 32, i / 32, 1, code >> 2);
             out.set(32 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2, code);
@@ -285,14 +363,23 @@ fn four(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> 
         }
         let max = values.iter().copied().fold(0.0, f32::max);
         let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
-        (max / 63.0, values.iter().map(|x| (nearest(inverse * x) as u8).min(63)).collect())
+        (
+            max / 63.0,
+            values
+                .iter()
+                .map(|x| (nearest(inverse * x) as u8).min(63))
+                .collect(),
+        )
     };
     let ((d, scales), (min, mins)) = (quantize(&scales), quantize(&mins));
     let (d, min) = (out.half(0, d), out.half(2, min));
     for g in 0..8 {
         // A negative scale wraps; in Q4_K it spoils others.
         let limit = if top == 31 { 63 } else { 255 };
-        let (scale, m) = (i32::from(scales[g].min(limit)), i32::from(mins[g].min(limit)));
+        let (scale, m) = (
+            i32::from(scales[g].min(limit)),
+            i32::from(mins[g].min(limit)),
+        );
         if g < 4 {
             out.set(4 + g, 0, 8, scale);
             out.set(8 + g, 0, 8, m);
@@ -307,9 +394,15 @@ fn four(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> 
         let six = |at: usize| i32::from(out.0[at] & 63);
         let four = |at: usize, shift: i32| i32::from(out.0[at] >> shift & 15);
         let two = |at: usize| i32::from(out.0[at] >> 6) << 4;
-        let (scale, m) =
-            if g < 4 { (six(4 + g), six(8 + g)) } else { (four(8 + g, 0) | two(g), four(8 + g, 4) | two(4 + g)) };
-        for (j, &code) in stored(x, d * scale as f32, min * m as f32, (0, top), codes).iter().enumerate() {
+        let (scale, m) = if g < 4 {
+            (six(4 + g), six(8 + g))
+        } else {
+            (four(8 + g, 0) | two(g), four(8 + g, 4) | two(4 + g))
+        };
+        for (j, &code) in stored(x, d * scale as f32, min * m as f32, (0, top), codes)
+            .iter()
+            .enumerate()
+        {
             let start = if top == 31 { 48 } else { 16 };
             out.set(start + g / 2 * 32 + j, g % 2 * 4, 4, code);
             if top == 31 {
@@ -326,7 +419,11 @@ fn six(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> O
     }
     let squares: Vec<f32> = x.iter().map(|x| x * x).collect();
     let w = importance.map_or(&squares[..], |(w, _)| w);
-    let found: Vec<_> = x.chunks(16).zip(w.chunks(16)).map(|(x, w)| symmetric(x, w, 32)).collect();
+    let found: Vec<_> = x
+        .chunks(16)
+        .zip(w.chunks(16))
+        .map(|(x, w)| symmetric(x, w, 32))
+        .collect();
     let max = furthest(&found.iter().map(|&(scale, _)| scale).collect::<Vec<_>>());
     if max.abs() < 1e-15 {
         return Some(());
@@ -336,7 +433,10 @@ fn six(dtype: Dtype, x: &[f32], importance: Importance<'_>, out: &mut Bits) -> O
     for (g, (x, (scale, codes))) in x.chunks(16).zip(found).enumerate() {
         let scale = nearest(inverse * scale).min(127) as i8;
         out.set(192 + g, 0, 8, i32::from(scale));
-        for (j, &code) in stored(x, d * f32::from(scale), 0.0, (-32, 31), codes).iter().enumerate() {
+        for (j, &code) in stored(x, d * f32::from(scale), 0.0, (-32, 31), codes)
+            .iter()
+            .enumerate()
+        {
             let i = 16 * g + j;
             let (half, run) = (i / 128, i % 128 / 32);
             out.set(half * 64 + run % 2 * 32 + i % 32, run / 2 * 4, 4, code);

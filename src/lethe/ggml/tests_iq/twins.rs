@@ -11,11 +11,17 @@ use crate::simd::Level;
 
 /// The points of a decoder's grid: the rank of each byte among those that there are.
 fn points<const N: usize>(grid: &[u64]) -> Vec<[i32; N]> {
-    let bytes: Vec<[u8; N]> = grid.iter().map(|entry| std::array::from_fn(|i| entry.to_le_bytes()[i])).collect();
+    let bytes: Vec<[u8; N]> = grid
+        .iter()
+        .map(|entry| std::array::from_fn(|i| entry.to_le_bytes()[i]))
+        .collect();
     let mut levels = bytes.concat();
     levels.sort_unstable();
     levels.dedup();
-    bytes.iter().map(|bytes| bytes.map(|byte| levels.binary_search(&byte).unwrap() as i32)).collect()
+    bytes
+        .iter()
+        .map(|bytes| bytes.map(|byte| levels.binary_search(&byte).unwrap() as i32))
+        .collect()
 }
 
 /// The nearest point as ggml finds it: of all points sorted by distance, then index, those at the first few distances.
@@ -31,13 +37,25 @@ fn nearest<const N: usize>(
     if points.contains(&codes) {
         return codes;
     }
-    let distance = |point: &[i32; N]| codes.iter().zip(point).map(|(a, b)| (a - b).pow(2)).sum::<i32>();
-    let mut sorted: Vec<_> = points.iter().map(|point| (distance(point), point)).collect();
+    let distance = |point: &[i32; N]| {
+        codes
+            .iter()
+            .zip(point)
+            .map(|(a, b)| (a - b).pow(2))
+            .sum::<i32>()
+    };
+    let mut sorted: Vec<_> = points
+        .iter()
+        .map(|point| (distance(point), point))
+        .collect();
     sorted.sort_by_key(|&(distance, _)| distance);
     let mut distances: Vec<i32> = sorted.iter().map(|&(distance, _)| distance).collect();
     distances.dedup();
     let (mut least, mut best) = (f32::MAX, None);
-    for (_, point) in sorted.into_iter().filter(|&(distance, _)| distance <= distances[rings - 1]) {
+    for (_, point) in sorted
+        .into_iter()
+        .filter(|&(distance, _)| distance <= distances[rings - 1])
+    {
         let mut sum = 0.0;
         for i in 0..N {
             let difference = scale * level(point[i]) - values[i];
@@ -70,10 +88,20 @@ struct Twin<'a, const N: usize> {
 
 impl<const N: usize> Twin<'_, N> {
     /// Points for each `N` values, and whether they are what the values are rounded to.
-    fn place(&self, values: &[f32], roots: &[f32], inverse: f32, scale: f32) -> Vec<([i32; N], bool)> {
+    fn place(
+        &self,
+        values: &[f32],
+        roots: &[f32],
+        inverse: f32,
+        scale: f32,
+    ) -> Vec<([i32; N], bool)> {
         let groups = values.chunks(N).zip(roots.chunks(N));
         let place = |(values, roots): (&[f32], &[f32])| {
-            let code = |i: usize| (0.5 * (inverse * values[i] - 1.0)).round_ties_even().clamp(0.0, self.top as f32);
+            let code = |i: usize| {
+                (0.5 * (inverse * values[i] - 1.0))
+                    .round_ties_even()
+                    .clamp(0.0, self.top as f32)
+            };
             let codes = std::array::from_fn(|i| code(i) as i32);
             let point = nearest(self.points, codes, self.rings, values, roots, scale, odd);
             (point, point == codes)
@@ -82,10 +110,15 @@ impl<const N: usize> Twin<'_, N> {
     }
 
     fn sums(values: &[f32], weights: &[f32], points: &[([i32; N], bool)]) -> (f32, f32) {
-        let levels = points.iter().flat_map(|(point, _)| point).map(|&code| odd(code));
+        let levels = points
+            .iter()
+            .flat_map(|(point, _)| point)
+            .map(|&code| odd(code));
         levels
             .zip(values.iter().zip(weights))
-            .fold((0.0, 0.0), |(product, square), (q, (&x, &w))| (product + w * x * q, square + w * q * q))
+            .fold((0.0, 0.0), |(product, square), (q, (&x, &w))| {
+                (product + w * x * q, square + w * q * q)
+            })
     }
 
     fn fit(&self, values: &[f32], weights: &[f32], max: f32, start: f32) -> (f32, Vec<[i32; N]>) {
@@ -160,11 +193,33 @@ fn iq1_twin() {
     let (points, grid) = (points::<8>(&grids::IQ1), neighbours::iq1());
     let mut random = Random(5);
     for round in 0..400 {
-        let (values, weights) = (random.array::<8>(1.0), random.array::<8>(1.0).map(|x: f32| x * x));
-        let packed = (0..8).fold(0, |packed, i| packed | ((random.next() * 3.0) as u16).min(2) << (2 * i));
+        let (values, weights) = (
+            random.array::<8>(1.0),
+            random.array::<8>(1.0).map(|x: f32| x * x),
+        );
+        let packed = (0..8).fold(0, |packed, i| {
+            packed | ((random.next() * 3.0) as u16).min(2) << (2 * i)
+        });
         let scale = random.next();
-        let expected = nearest(&points, unpack(packed, 2), 3, &values, &weights, scale, |code| code as f32 - 0.875);
-        let point = grid.nearest(packed, &values, &weights, scale, Levels { low: -0.875, step: 1.0 });
+        let expected = nearest(
+            &points,
+            unpack(packed, 2),
+            3,
+            &values,
+            &weights,
+            scale,
+            |code| code as f32 - 0.875,
+        );
+        let point = grid.nearest(
+            packed,
+            &values,
+            &weights,
+            scale,
+            Levels {
+                low: -0.875,
+                step: 1.0,
+            },
+        );
         assert_eq!(unpack::<8>(point, 2), expected, "round {round}");
         assert_eq!(points[grid.index(point)], expected);
     }
@@ -181,26 +236,48 @@ fn three_groups(x: &[f32], w: &[f32], levels: [f32; 3], first: usize, second: us
 }
 
 /// The same for one half of the sorted values; a half's sums are made of what the boundaries take away from it.
-fn two_boundaries(x: &[f32], w: &[f32], levels: [f32; 3], first: usize, second: usize) -> (f32, f32) {
+fn two_boundaries(
+    x: &[f32],
+    w: &[f32],
+    levels: [f32; 3],
+    first: usize,
+    second: usize,
+) -> (f32, f32) {
     let [a, b, c] = levels;
     let (last_x, last_w) = (x[x.len() - 1], w[w.len() - 1]);
-    (last_x * c - (x[first] + x[second]), last_w * c * c + w[first] * (a * a - b * b) + w[second] * (b * b - c * c))
+    (
+        last_x * c - (x[first] + x[second]),
+        last_w * c * c + w[first] * (a * a - b * b) + w[second] * (b * b - c * c),
+    )
 }
 
 const SHIFTS: [[f32; 3]; 2] = [[-0.875, 0.125, 1.125], [-1.125, -0.125, 0.875]];
 
 /// Sums of `w * x` and `w` up to each boundary, of those sorted values that `which` takes.
-fn running(order: &[usize], values: &[f32], weights: &[f32], which: impl Fn(usize) -> bool) -> (Vec<f32>, Vec<f32>) {
+fn running(
+    order: &[usize],
+    values: &[f32],
+    weights: &[f32],
+    which: impl Fn(usize) -> bool,
+) -> (Vec<f32>, Vec<f32>) {
     let (mut x, mut w) = (vec![0.0], vec![0.0]);
     for (j, &i) in order.iter().enumerate() {
-        x.push(if which(i) { x[j] + weights[i] * values[i] } else { x[j] });
+        x.push(if which(i) {
+            x[j] + weights[i] * values[i]
+        } else {
+            x[j]
+        });
         w.push(if which(i) { w[j] + weights[i] } else { w[j] });
     }
     (x, w)
 }
 
 /// The best of all pairs of boundaries and shifts, in ggml's order.
-fn split(n: usize, shifts: usize, sums: impl Fn(usize, usize, usize) -> (f32, f32)) -> (usize, usize, usize, u32) {
+fn split(
+    n: usize,
+    shifts: usize,
+    sums: impl Fn(usize, usize, usize) -> (f32, f32),
+) -> (usize, usize, usize, u32) {
     let (mut score, mut best) = (-f32::MAX, (0, 0, 0, 0));
     for first in 0..=n {
         for second in first..=n {
@@ -220,26 +297,56 @@ fn split(n: usize, shifts: usize, sums: impl Fn(usize, usize, usize) -> (f32, f3
 #[test]
 fn splits_twin() {
     let mut random = Random(17);
-    let found = |split: iq1::Split| (split.first, split.second, split.shift, split.scale.to_bits());
+    let found = |split: iq1::Split| {
+        (
+            split.first,
+            split.second,
+            split.shift,
+            split.scale.to_bits(),
+        )
+    };
     for round in 0..200 {
-        let (mut values, weights) = (random.array::<32>(1.0), random.array::<32>(1.0).map(|x: f32| x * x));
+        let (mut values, weights) = (
+            random.array::<32>(1.0),
+            random.array::<32>(1.0).map(|x: f32| x * x),
+        );
         if round % 3 == 0 {
             values = values.map(|x| x.round() - 0.5);
         }
         let order = iq1::order(&values);
         let (x, w) = running(&order, &values, &weights, |_| true);
-        let twin = split(32, 2, |shift, first, second| three_groups(&x, &w, SHIFTS[shift], first, second));
-        assert_eq!(iq1::split32(&order, &values, &weights).map(found), Some(twin), "round {round}");
+        let twin = split(32, 2, |shift, first, second| {
+            three_groups(&x, &w, SHIFTS[shift], first, second)
+        });
+        assert_eq!(
+            iq1::split32(&order, &values, &weights).map(found),
+            Some(twin),
+            "round {round}"
+        );
 
-        let (values, weights) = (values.as_chunks::<16>().0[0], weights.as_chunks::<16>().0[0]);
+        let (values, weights) = (
+            values.as_chunks::<16>().0[0],
+            weights.as_chunks::<16>().0[0],
+        );
         let order = iq1::order(&values);
         let halves = [0, 1].map(|half| running(&order, &values, &weights, |i| i / 8 == half));
         let twin = split(16, 4, |shifts, first, second| {
-            let [a, b] = [(0, shifts >> 1), (1, shifts & 1)]
-                .map(|(half, shift)| two_boundaries(&halves[half].0, &halves[half].1, SHIFTS[shift], first, second));
+            let [a, b] = [(0, shifts >> 1), (1, shifts & 1)].map(|(half, shift)| {
+                two_boundaries(
+                    &halves[half].0,
+                    &halves[half].1,
+                    SHIFTS[shift],
+                    first,
+                    second,
+                )
+            });
             (a.0 + b.0, a.1 + b.1)
         });
-        assert_eq!(iq1::split16(&order, &values, &weights).map(found), Some(twin), "round {round}");
+        assert_eq!(
+            iq1::split16(&order, &values, &weights).map(found),
+            Some(twin),
+            "round {round}"
+        );
     }
 }
 
@@ -247,7 +354,9 @@ fn splits_twin() {
 fn order_is_stable() {
     let mut random = Random(9);
     for distinct in [1, 2, 5, 1000] {
-        let values = random.array::<32>(1.0).map(|x: f32| (x * distinct as f32 / 4.0).round());
+        let values = random
+            .array::<32>(1.0)
+            .map(|x: f32| (x * distinct as f32 / 4.0).round());
         let mut expected: Vec<usize> = (0..32).collect();
         expected.sort_by(|&a, &b| values[a].partial_cmp(&values[b]).unwrap());
         assert_eq!(iq1::order(&values).to_vec(), expected);
@@ -266,23 +375,38 @@ fn nearest_level(x: f32) -> usize {
     let (mut low, mut high) = (0, 15);
     while high - low > 1 {
         let middle = (low + high) / 2;
-        if x < levels[middle] { high = middle } else { low = middle }
+        if x < levels[middle] {
+            high = middle
+        } else {
+            low = middle
+        }
     }
-    if x - levels[high - 1] < levels[high] - x { high - 1 } else { high }
+    if x - levels[high - 1] < levels[high] - x {
+        high - 1
+    } else {
+        high
+    }
 }
 
 #[test]
 fn iq4_levels() {
     let check = |x: f32| {
         let (index, level) = iq4::both(x);
-        assert_eq!((usize::from(index), level), (nearest_level(x), grids::IQ4[nearest_level(x)]), "{x:e}");
+        assert_eq!(
+            (usize::from(index), level),
+            (nearest_level(x), grids::IQ4[nearest_level(x)]),
+            "{x:e}"
+        );
     };
     // Around each half and whole number, and everywhere.
     for halves in -300..=300 {
         let bits = (halves as f32 / 2.0).to_bits();
         (0..=2000).for_each(|i| check(f32::from_bits(bits.wrapping_add(i).wrapping_sub(1000))));
     }
-    (0..=u32::MAX).step_by(4099).map(f32::from_bits).for_each(check);
+    (0..=u32::MAX)
+        .step_by(4099)
+        .map(f32::from_bits)
+        .for_each(check);
 }
 
 #[test]
@@ -291,10 +415,16 @@ fn iq4_twin() {
     for round in 0..300 {
         let values = random.array::<32>(if round % 2 == 0 { 0.02 } else { 3.0 });
         let weights = values.map(|x| x * x);
-        let max = values.iter().fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max });
+        let max = values
+            .iter()
+            .fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max });
         let (mut scale, mut score) = (0.0, 0.0);
         for off in [i32::MIN, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7] {
-            let inverse = if off == i32::MIN { 1.0 / (-max / -127.0) } else { (off - 127) as f32 / max };
+            let inverse = if off == i32::MIN {
+                1.0 / (-max / -127.0)
+            } else {
+                (off - 127) as f32 / max
+            };
             let (mut product, mut square) = (0.0, 0.0);
             for (x, w) in values.iter().zip(weights) {
                 let q = grids::IQ4[nearest_level(inverse * x)];
@@ -308,7 +438,12 @@ fn iq4_twin() {
         }
         let codes = values.map(|x| nearest_level(1.0 / scale * x) as u8);
         let out = encoded(Dtype::IQ4_NL, &values, 32, None, Level::detect());
-        assert_eq!(out[..2], half::f16::from_f32(scale).to_le_bytes(), "round {round}");
-        (0..16).for_each(|i| assert_eq!(out[2 + i], codes[i] | codes[16 + i] << 4, "round {round}"));
+        assert_eq!(
+            out[..2],
+            half::f16::from_f32(scale).to_le_bytes(),
+            "round {round}"
+        );
+        (0..16)
+            .for_each(|i| assert_eq!(out[2 + i], codes[i] | codes[16 + i] << 4, "round {round}"));
     }
 }
