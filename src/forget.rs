@@ -30,7 +30,9 @@ pub(crate) mod seam;
 #[cfg(all(feature = "bnb", feature = "qnat"))]
 mod tests;
 
-pub(crate) use self::choice::{Choice, Choices, Subject, choose};
+pub(crate) use self::choice::{Candidate, Decision, Decisions, choose};
 pub use self::scheme::{Forget, ForgetScheme};
 pub(crate) use self::seam::names::fused;
-pub(crate) use self::seam::{Encode, Method, Put, Scope, Stored, Survey, Values, Weight};
+pub(crate) use self::seam::{
+    Encode, Method, Put, Scope, StoredTensor, Survey, TileValues, WeightInfo,
+};

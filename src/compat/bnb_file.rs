@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::element::Out;
-use crate::forget::bnb::{Bnb4, Codes};
-use crate::forget::{Method, Stored, Values, Weight};
+use crate::forget::bnb::{Bnb4, Bnb4QuantType};
+use crate::forget::{Method, StoredTensor, TileValues, WeightInfo};
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::Tile;
 use crate::simd::{Level, dispatch};
@@ -100,7 +100,7 @@ pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<V
 }
 
 /// What is stored of each input that becomes NF4.
-type Encoded = Vec<Option<Vec<(Stored, Vec<u8>)>>>;
+type Encoded = Vec<Option<Vec<(StoredTensor, Vec<u8>)>>>;
 
 fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
     let encode = |input: &BnbWriteInput<'_>| {
@@ -114,7 +114,7 @@ fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
 /// Values that are encoded at once.
 const TILE_VALUES: usize = 256 << 10;
 
-fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
+fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
     let &BnbWriteInput {
         name,
         shape,
@@ -128,17 +128,17 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
         )));
     }
     let method = Bnb4 {
-        codes: Codes::Nf4,
+        quant_type: Bnb4QuantType::Nf4,
         block: NF4_BLOCK_SIZE,
-        double: false,
-        compute: TargetDtype::BF16,
+        double_quant: false,
+        compute_dtype: TargetDtype::BF16,
     };
-    let encoder = method.encoder(&Weight {
+    let encoder = method.encoder(&WeightInfo {
         name,
         shape,
         dtype: TargetDtype::BF16,
     })?;
-    let zeros = |s: Stored| {
+    let zeros = |s: StoredTensor| {
         let len = s.dtype.byte_len(&s.shape).unwrap_or(0);
         (s, vec![0; len])
     };
@@ -163,7 +163,7 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
         if let Some(x) = values.iter().find(|x| !x.is_finite()) {
             return Err(wrong(format!("it has a value {x}, which has no code")));
         }
-        let values = Values {
+        let values = TileValues {
             tile: &tile,
             values: &values,
             survey: 0.0,

@@ -89,7 +89,7 @@ fn in_qnat(
     let double = options
         .forget
         .as_ref()
-        .is_some_and(|forget| forget.scheme.doubles());
+        .is_some_and(|forget| forget.scheme.is_double_quantized());
     layout(&tensors, &model.metadata, double)
 }
 

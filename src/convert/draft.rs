@@ -15,7 +15,9 @@ use crate::ConvertTarget;
 use crate::config::Selection;
 use crate::containers::model::{ParsedModel, Part, Tensor};
 #[cfg(feature = "lethe")]
-use crate::forget::{Choice, Choices, Forget, Method, Stored, Subject, Weight, choose, fused};
+use crate::forget::{
+    Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, choose, fused,
+};
 use crate::scheme::count;
 #[cfg(feature = "lethe")]
 use crate::scheme::{Decode, Plain};
@@ -114,7 +116,7 @@ impl<'m> Draft<'m> {
         } else {
             weight_dtype
         };
-        let encoder = method.encoder(&Weight {
+        let encoder = method.encoder(&WeightInfo {
             name: &name,
             shape: &shape,
             dtype: weight_dtype,
@@ -130,7 +132,7 @@ impl<'m> Draft<'m> {
             .filter(|part| part.check().is_some())
             .collect();
         let mut body = Some((encoding.input.cut, Body::Encode(encoding)));
-        let draft = |Stored { name, dtype, shape }| {
+        let draft = |StoredTensor { name, dtype, shape }| {
             let len = dtype.byte_len(&shape).map(|n| n as u64);
             let len = len.ok_or_else(|| {
                 AnamnesisError::parse(format!("tensor `{name}`: its size overflows"))
@@ -259,7 +261,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     };
     let draft = |item| {
         #[cfg(feature = "lethe")]
-        if let Some(Choice::Encode { method, label }) = choices.next() {
+        if let Some(Decision::Encode { method, label }) = choices.next() {
             return Draft::encode(item, &*method, label, options.run.to);
         }
         #[cfg(feature = "lethe")]
@@ -436,20 +438,20 @@ fn choices(
     forget: &Forget,
     options: &ConvertOptions,
     report: &mut Report,
-) -> Result<Vec<Choice>> {
+) -> Result<Vec<Decision>> {
     let to = options.run.to;
     let subjects: Vec<_> = resolution
         .items
         .iter()
         .map(|item| subject(item, item.module(), to))
         .collect();
-    let Choices {
+    let Decisions {
         all: mut choices,
         notes,
     } = choose(model, &subjects, forget, to)?;
     report.notes.extend(notes);
-    let is_refused = |item: &Item<'_>, choice: &Choice| {
-        item.module().is_some() && matches!(choice, Choice::Keep(_))
+    let is_refused = |item: &Item<'_>, choice: &Decision| {
+        item.module().is_some() && matches!(choice, Decision::Keep(_))
     };
     if resolution
         .items
@@ -464,14 +466,14 @@ fn choices(
             .collect();
         let others = choose(model, &subjects, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
-            if is_refused(item, choice) && matches!(other, Choice::Encode { .. }) {
+            if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
                 *choice = other;
                 item.take_module();
             }
         }
     }
     for (item, choice) in resolution.items.iter_mut().zip(&choices) {
-        let module = matches!(choice, Choice::Encode { .. })
+        let module = matches!(choice, Decision::Encode { .. })
             .then(|| item.take_module())
             .flatten();
         module
@@ -481,11 +483,11 @@ fn choices(
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
         match choice {
-            Choice::Encode { label, .. } => report.encoded.push(Encoded {
+            Decision::Encode { label, .. } => report.encoded.push(Encoded {
                 name,
                 scheme: label.clone(),
             }),
-            Choice::Keep(reason) => report.kept.push(Kept {
+            Decision::Keep(reason) => report.kept.push(Kept {
                 name,
                 reason: reason.clone(),
             }),
@@ -497,13 +499,13 @@ fn choices(
 
 /// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
 #[cfg(feature = "lethe")]
-fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
-    let kept = |(choice, item): (&Choice, &Item<'_>)| {
+fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
+    let kept = |(choice, item): (&Decision, &Item<'_>)| {
         let (name, rank) = match item {
             Item::Group(group) => (group.name.as_str(), group.shape.len()),
             Item::Plain(t) => (t.name(), t.shape().len()),
         };
-        let is_kept = matches!(choice, Choice::Keep(_)) && rank == 2;
+        let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
         name.strip_suffix(".weight")
             .filter(|_| is_kept)
             .map(str::to_owned)
@@ -514,8 +516,8 @@ fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<serde_js
         .filter_map(kept)
         .collect();
     choices.iter().find_map(|choice| match choice {
-        Choice::Encode { method, .. } => method.config(&skipped),
-        Choice::Keep(_) => None,
+        Decision::Encode { method, .. } => method.config(&skipped),
+        Decision::Keep(_) => None,
     })
 }
 
@@ -530,7 +532,11 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
 
 /// What is chosen of: an item, or `module` in its stead.
 #[cfg(feature = "lethe")]
-fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtype) -> Subject<'a> {
+fn subject<'a>(
+    item: &'a Item<'_>,
+    module: Option<&'a Group<'_>>,
+    to: TargetDtype,
+) -> Candidate<'a> {
     let (name, shape, stored) = match item {
         Item::Group(group) => {
             let group = module.unwrap_or(group);
@@ -542,15 +548,15 @@ fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtyp
         }
         Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
     };
-    let weight = Weight {
+    let weight = WeightInfo {
         name,
         shape,
         dtype: dtype_of(item, to),
     };
-    Subject {
+    Candidate {
         name: item.name(),
         weight,
         stored,
-        is_group: matches!(item, Item::Group(_)),
+        is_quantized: matches!(item, Item::Group(_)),
     }
 }

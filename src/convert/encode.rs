@@ -9,7 +9,7 @@ use super::bands::Bands;
 use super::in_order::InOrder;
 use super::plan::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
-use crate::forget::{Encode, Put, Survey, Values};
+use crate::forget::{Encode, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
 use crate::kernels::lethe::mean::Mean;
 use crate::kernels::remember::widen::Widen;
@@ -156,8 +156,8 @@ impl<'m> Encoding<'m> {
         };
         let seen = self.surveyed.of(self.looks())?;
         Some(match survey {
-            Survey::Max => f64::from(seen.largest),
-            Survey::MeanOfMax(_) => f64::from(seen.mean.finish()),
+            Survey::MaxAbs => f64::from(seen.largest),
+            Survey::MeanOfBlockMaxAbs(_) => f64::from(seen.mean.finish()),
         })
     }
 
@@ -203,7 +203,7 @@ impl<'m> Encoding<'m> {
         let Scratch { values, back, .. } = scratch;
         back.resize(values.len(), 0.0);
         self.encoder.encode(
-            &Values {
+            &TileValues {
                 tile: &tile,
                 values,
                 survey,
@@ -347,7 +347,7 @@ impl Input<'_> {
 /// Values of which the largest is wanted, if not of all.
 fn run_of(encoder: &dyn Encode) -> Option<usize> {
     match encoder.survey() {
-        Some(Survey::MeanOfMax(n)) => Some(n),
+        Some(Survey::MeanOfBlockMaxAbs(n)) => Some(n),
         _ => None,
     }
 }

@@ -5,8 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Stored, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+};
 use crate::kernels::lethe::integer::{Quantizer, Rule};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -27,30 +29,30 @@ impl Default for Awq {
 }
 
 impl Method for Awq {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let rows = weight.rows();
         // The library counts words as 4 for each 32 columns.
         let ragged = !rows.is_multiple_of(32);
-        objection_to_matrix(weight, self.group)
+        grouped_matrix_objection(weight, self.group)
             .or_else(|| ragged.then(|| format!("its {rows} rows are no multiple of 32")))
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, bits, group) = (weight.rows(), weight.cols(), BITS, self.group);
         let groups = cols / group;
-        let stored = |end: &str, dtype, shape: [usize; 2]| Stored {
+        let stored = |end: &str, dtype, shape: [usize; 2]| StoredTensor {
             name: format!("{}.{end}", weight.base()),
             dtype,
             shape: shape.to_vec(),
         };
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
             rows,
             cols,
         };
-        let interleaved = Form::Packed(Packing::Interleaved);
+        let interleaved = MatrixForm::Packed(WordPacking::AwqInterleaved);
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
             quantizer: Quantizer {
@@ -68,9 +70,9 @@ impl Method for Awq {
             offsets: Some(matrix(1, interleaved, groups)),
             scales: matrix(
                 2,
-                Form::Floats {
+                MatrixForm::Floats {
                     dtype: TargetDtype::F16,
-                    turned: true,
+                    is_transposed: true,
                 },
                 groups,
             ),

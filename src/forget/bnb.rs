@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
+use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::element::Out;
-use crate::forget::seam::rows::grid_of_runs;
+use crate::forget::seam::rows::flat_block_grid;
 use crate::kernels::lethe::bnb::{
     FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels,
 };
@@ -25,18 +25,18 @@ use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The two kinds of 4-bit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Codes {
+pub(crate) enum Bnb4QuantType {
     Nf4,
     Fp4,
 }
 
 /// What is the same for every tensor of a kind.
-struct Tables {
+struct Bnb4Tables {
     levels: Levels,
     pairs: Pairs,
 }
 
-impl Codes {
+impl Bnb4QuantType {
     fn name(self) -> &'static str {
         match self {
             Self::Nf4 => "nf4",
@@ -51,10 +51,10 @@ impl Codes {
         }
     }
 
-    fn tables(self) -> &'static Tables {
-        static TABLES: [OnceLock<Tables>; 2] = [const { OnceLock::new() }; 2];
+    fn tables(self) -> &'static Bnb4Tables {
+        static TABLES: [OnceLock<Bnb4Tables>; 2] = [const { OnceLock::new() }; 2];
         let codebook = self.codebook();
-        TABLES[self as usize].get_or_init(|| Tables {
+        TABLES[self as usize].get_or_init(|| Bnb4Tables {
             levels: levels(codebook),
             pairs: Pairs::new(codebook, true),
         })
@@ -67,17 +67,17 @@ const BLOCKS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 /// 4-bit weights.
 #[derive(Debug, Clone)]
 pub(crate) struct Bnb4 {
-    pub codes: Codes,
+    pub quant_type: Bnb4QuantType,
     /// Values that share a scale: a power of two from 32 to 4096; transformers has 64.
     pub block: usize,
     /// Whether scales are quantized too.
-    pub double: bool,
+    pub double_quant: bool,
     /// What layers compute in, for the config.
-    pub compute: TargetDtype,
+    pub compute_dtype: TargetDtype,
 }
 
 impl Method for Bnb4 {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if !BLOCKS.contains(&self.block) {
             return Some(format!(
                 "bitsandbytes has no blocks of {} values",
@@ -87,8 +87,8 @@ impl Method for Bnb4 {
         not_linear(weight)
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        Ok(Box::new(FourBit {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
+        Ok(Box::new(Bnb4Encoder {
             name: weight.name.to_owned(),
             shape: weight.shape.to_vec(),
             rows: weight.rows(),
@@ -104,7 +104,7 @@ impl Method for Bnb4 {
 }
 
 /// Why a tensor cannot be the weight of a quantized linear layer.
-fn not_linear(weight: &Weight<'_>) -> Option<String> {
+fn not_linear(weight: &WeightInfo<'_>) -> Option<String> {
     if base(weight.name).is_none() {
         return Some("its name does not end in `weight`, as those of linear layers do".to_owned());
     }
@@ -125,14 +125,14 @@ fn base(name: &str) -> Option<&str> {
 
 /// What transformers writes to `config.json`; of 8 bits without `four`.
 fn config(four: Option<&Bnb4>, skipped: &[String]) -> serde_json::Value {
-    let compute = four.map_or(TargetDtype::F32, |four| four.compute);
+    let compute = four.map_or(TargetDtype::F32, |four| four.compute_dtype);
     json!({
         "_load_in_4bit": four.is_some(),
         "_load_in_8bit": four.is_none(),
         "bnb_4bit_compute_dtype": compute.torch_name(),
         "bnb_4bit_quant_storage": "uint8",
-        "bnb_4bit_quant_type": four.map_or(Codes::Fp4, |four| four.codes).name(),
-        "bnb_4bit_use_double_quant": four.is_some_and(|four| four.double),
+        "bnb_4bit_quant_type": four.map_or(Bnb4QuantType::Fp4, |four| four.quant_type).name(),
+        "bnb_4bit_use_double_quant": four.is_some_and(|four| four.double_quant),
         "llm_int8_enable_fp32_cpu_offload": false,
         "llm_int8_has_fp16_weight": false,
         "llm_int8_skip_modules": skipped,
@@ -144,7 +144,7 @@ fn config(four: Option<&Bnb4>, skipped: &[String]) -> serde_json::Value {
 }
 
 /// A 4-bit weight.
-struct FourBit {
+struct Bnb4Encoder {
     name: String,
     shape: Vec<usize>,
     rows: usize,
@@ -164,12 +164,12 @@ const NESTED_QUANT_MAP: usize = 5;
 /// Length of the longest F64 that [`python_float`] gives for an F32.
 const LONGEST_FLOAT: usize = 24;
 
-impl FourBit {
+impl Bnb4Encoder {
     /// The JSON of `quant_state`, as Python's `json.dumps` has it. An offset that comes later is left room for:
     /// JSON may end in blanks.
     fn state(&self, offset: Option<f32>) -> Vec<u8> {
         let (kind, block, dtype) = (
-            self.method.codes.name(),
+            self.method.quant_type.name(),
             self.method.block,
             self.dtype.torch_name(),
         );
@@ -178,7 +178,7 @@ impl FourBit {
         let mut text = format!(
             r#"{{"quant_type": "{kind}", "blocksize": {block}, "dtype": "{dtype}", "shape": [{shape}]"#
         );
-        if self.method.double {
+        if self.method.double_quant {
             let nested =
                 r#", "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": "#;
             text += nested;
@@ -194,9 +194,9 @@ impl FourBit {
     /// Passes on what belongs to no tile.
     fn put_tables(&self, offset: f32, put: &mut Put<'_>) -> Result<()> {
         // The map in the file has +0 for each zero.
-        let map = self.method.codes.codebook().map(|level| level + 0.0);
+        let map = self.method.quant_type.codebook().map(|level| level + 0.0);
         put(QUANT_MAP, 0, bytemuck::cast_slice(&map))?;
-        if self.method.double {
+        if self.method.double_quant {
             put(NESTED_QUANT_MAP, 0, bytemuck::cast_slice(dynamic_map()))?;
         }
         put(QUANT_STATE, 0, &self.state(Some(offset)))
@@ -217,17 +217,20 @@ fn python_float(x: f32) -> String {
     }
 }
 
-impl Encode for FourBit {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for Bnb4Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         let n = self.rows * self.cols;
         let blocks = n.div_ceil(self.method.block);
-        let state = format!(".quant_state.bitsandbytes__{}", self.method.codes.name());
-        let stored = |suffix: &str, dtype, shape| Stored {
+        let state = format!(
+            ".quant_state.bitsandbytes__{}",
+            self.method.quant_type.name()
+        );
+        let stored = |suffix: &str, dtype, shape| StoredTensor {
             name: format!("{}{suffix}", self.name),
             dtype,
             shape,
         };
-        let scales = if self.method.double {
+        let scales = if self.method.double_quant {
             Dtype::U8
         } else {
             Dtype::F32
@@ -238,7 +241,7 @@ impl Encode for FourBit {
             stored(".quant_map", Dtype::F32, vec![16]),
             stored(&state, Dtype::U8, vec![self.state(None).len()]),
         ];
-        if self.method.double {
+        if self.method.double_quant {
             all.push(stored(
                 ".nested_absmax",
                 Dtype::F32,
@@ -250,22 +253,30 @@ impl Encode for FourBit {
     }
 
     fn grid(&self) -> Grid {
-        let &Bnb4 { block, double, .. } = &self.method;
-        let unit = if double { block * NESTED_BLOCK } else { block };
-        grid_of_runs(self.rows, self.cols, unit, 4.0 + 64.0 / block as f64)
+        let &Bnb4 {
+            block,
+            double_quant,
+            ..
+        } = &self.method;
+        let unit = if double_quant {
+            block * NESTED_BLOCK
+        } else {
+            block
+        };
+        flat_block_grid(self.rows, self.cols, unit, 4.0 + 64.0 / block as f64)
     }
 
     fn survey(&self) -> Option<Survey> {
         self.method
-            .double
-            .then_some(Survey::MeanOfMax(self.method.block))
+            .double_quant
+            .then_some(Survey::MeanOfBlockMaxAbs(self.method.block))
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let &Bnb4 {
-            codes: kind,
+            quant_type: kind,
             block,
-            double,
+            double_quant,
             ..
         } = &self.method;
         let (tables, offset) = (kind.tables(), values.survey as f32);
@@ -283,7 +294,7 @@ impl Encode for FourBit {
             );
             put(WEIGHT, start as u64 / 2, &codes)?;
             let first = start / block;
-            if double {
+            if double_quant {
                 inner.clear();
                 outer.clear();
                 encode_nested(&scales, offset, &mut inner, &mut outer);
@@ -325,15 +336,15 @@ impl Encode for FourBit {
 
 /// LLM.int8() weights.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Int8;
+pub(crate) struct BnbInt8;
 
-impl Method for Int8 {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+impl Method for BnbInt8 {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         not_linear(weight)
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        Ok(Box::new(EightBit {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
+        Ok(Box::new(BnbInt8Encoder {
             name: weight.name.to_owned(),
             rows: weight.rows(),
             cols: weight.cols(),
@@ -346,13 +357,13 @@ impl Method for Int8 {
 }
 
 /// An LLM.int8() weight.
-struct EightBit {
+struct BnbInt8Encoder {
     name: String,
     rows: usize,
     cols: usize,
 }
 
-impl EightBit {
+impl BnbInt8Encoder {
     /// Values beyond F16 have no finite scale.
     fn check(&self, first: usize, scales: &[f32]) -> Result<()> {
         match scales.iter().position(|scale| !scale.is_finite()) {
@@ -369,21 +380,21 @@ impl EightBit {
     }
 }
 
-impl Encode for EightBit {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for BnbInt8Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         let base = base(&self.name).unwrap_or_default();
         vec![
-            Stored {
+            StoredTensor {
                 name: self.name.clone(),
                 dtype: Dtype::I8,
                 shape: vec![self.rows, self.cols],
             },
-            Stored {
+            StoredTensor {
                 name: format!("{base}SCB"),
                 dtype: Dtype::F32,
                 shape: vec![self.rows],
             },
-            Stored {
+            StoredTensor {
                 name: format!("{base}weight_format"),
                 dtype: Dtype::U8,
                 shape: vec![],
@@ -404,7 +415,7 @@ impl Encode for EightBit {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (cols, first) = (self.cols, values.tile.rows.start);
         let (mut codes, mut scales) = (
             vec![0; values.values.len()],

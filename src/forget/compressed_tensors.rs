@@ -8,8 +8,10 @@
 use serde_json::{Value, json};
 
 use super::ct_config;
-use super::{Encode, Method, Stored, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+};
 use crate::kernels::lethe::integer::{Quantizer, Rule};
 use crate::{Dtype, Result};
 
@@ -49,7 +51,7 @@ impl CompressedTensors {
         ..Self::W8A16
     };
 
-    fn group_of(&self, weight: &Weight<'_>) -> usize {
+    fn group_of(&self, weight: &WeightInfo<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
     }
 
@@ -63,11 +65,11 @@ impl CompressedTensors {
 }
 
 impl Method for CompressedTensors {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
-        objection_to_matrix(weight, self.group_of(weight))
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        grouped_matrix_objection(weight, self.group_of(weight))
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, bits, group) = (
             weight.rows(),
             weight.cols(),
@@ -77,23 +79,23 @@ impl Method for CompressedTensors {
         let rule = Rule::CompressedTensors {
             symmetric: self.symmetric,
         };
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
             rows,
             cols,
         };
-        let stored = |end: &str, dtype, shape: &[usize]| Stored {
+        let stored = |end: &str, dtype, shape: &[usize]| StoredTensor {
             name: format!("{}{end}", weight.name),
             dtype,
             shape: shape.to_vec(),
         };
         let (groups, floats) = (
             cols / group,
-            Form::Floats {
+            MatrixForm::Floats {
                 dtype: weight.dtype,
-                turned: false,
+                is_transposed: false,
             },
         );
         let scale = stored("_scale", weight.dtype.dtype(), &[rows, groups]);
@@ -107,16 +109,16 @@ impl Method for CompressedTensors {
                 dtype: weight.dtype,
             },
             stored: vec![stored("", Dtype::I8, &[rows, cols]), scale.clone()],
-            codes: matrix(0, Form::Bytes { flip: 0x80 }, cols),
+            codes: matrix(0, MatrixForm::Bytes { flip: 0x80 }, cols),
             scales: matrix(1, floats, groups),
-            offsets: zero.map(|part| matrix(part, Form::Bytes { flip: 0x80 }, groups)),
+            offsets: zero.map(|part| matrix(part, MatrixForm::Bytes { flip: 0x80 }, groups)),
             row_align: 1,
             index: None,
             constant: None,
         };
         if !self.activations {
             let words = (cols * bits).div_ceil(32);
-            out.codes.form = Form::Packed(Packing::Along);
+            out.codes.form = MatrixForm::Packed(WordPacking::AlongRows);
             out.stored = vec![
                 stored("_packed", Dtype::I32, &[rows, words]),
                 scale,
@@ -135,7 +137,7 @@ impl Method for CompressedTensors {
             if self.activations {
                 out.stored.push(stored(name, Dtype::I8, &[rows, groups]));
             } else {
-                place.form = Form::Packed(Packing::DownTurned);
+                place.form = MatrixForm::Packed(WordPacking::DownColumnsTransposed);
                 out.row_align = 32;
                 out.stored.push(stored(
                     name,

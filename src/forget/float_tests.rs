@@ -10,7 +10,7 @@ use super::fp8::{Fp8, Fp8Layout};
 use super::mx::{Mx, MxLayout, ScaleRule};
 #[cfg(feature = "nvfp4")]
 use super::nvfp4::Nvfp4;
-use super::{Encode, Method, Stored, Survey, Values, Weight};
+use super::{Encode, Method, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::element::{f32_from_bf16, f32_from_f16};
 use crate::scheme::{Granularity, Tile};
 use crate::simd::Level;
@@ -69,12 +69,12 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
                 "even" => ScaleRule::Even,
                 "rceil" => ScaleRule::Rceil,
                 "ggml" => ScaleRule::Ggml,
-                _ => ScaleRule::Own,
+                _ => ScaleRule::LayoutDefault,
             };
             Some(Box::new(Mx {
                 layout,
                 rule,
-                wide: words[0] == "mxfp8",
+                is_mxfp8: words[0] == "mxfp8",
             }))
         }
         _ => None,
@@ -107,7 +107,7 @@ fn widened(view: &safetensors::tensor::TensorView<'_>) -> (TargetDtype, Vec<f32>
 
 /// What is stored, and the values that decoding should give.
 struct Encoded {
-    stored: Vec<(Stored, Vec<u8>)>,
+    stored: Vec<(StoredTensor, Vec<u8>)>,
     back: Vec<f32>,
 }
 
@@ -116,13 +116,13 @@ fn encode(encoder: &dyn Encode, values: &[f32], level: Level, [rows, cols]: [usi
     let grid = encoder.grid();
     assert_eq!(grid.rows * grid.cols, values.len());
     let survey = match encoder.survey() {
-        Some(Survey::Max) => values
+        Some(Survey::MaxAbs) => values
             .iter()
             .fold(0.0, |max: f64, &x| max.max(f64::from(x).abs())),
         Some(other) => panic!("{other:?}"),
         None => 0.0,
     };
-    let empty = |stored: Stored| {
+    let empty = |stored: StoredTensor| {
         let bytes = stored.shape.iter().product::<usize>() * stored.dtype.bits() / 8;
         (stored, vec![0xa5; bytes])
     };
@@ -158,7 +158,7 @@ fn encode(encoder: &dyn Encode, values: &[f32], level: Level, [rows, cols]: [usi
             };
             encoder
                 .encode(
-                    &Values {
+                    &TileValues {
                         tile: &tile,
                         values: &part,
                         survey,
@@ -188,7 +188,7 @@ fn encode(encoder: &dyn Encode, values: &[f32], level: Level, [rows, cols]: [usi
 /// What our decoder makes of it.
 fn decoded(encoded: &Encoded, method: &dyn Method) -> Vec<f32> {
     let dir = tempfile::tempdir().unwrap();
-    let view = |(stored, bytes): &(Stored, Vec<u8>)| {
+    let view = |(stored, bytes): &(StoredTensor, Vec<u8>)| {
         let dtype = [
             safetensors::Dtype::U8,
             safetensors::Dtype::F8_E4M3,
@@ -267,7 +267,7 @@ fn check(file: &Path) -> (usize, usize) {
     };
     let input = tensors.tensor("weights").unwrap();
     let (dtype, values) = widened(&input);
-    let weight = Weight {
+    let weight = WeightInfo {
         name: &metadata["name"],
         shape: input.shape(),
         dtype,
@@ -375,7 +375,7 @@ fn what_does_not_fit() {
         let method = method_of(method);
         method.is_some_and(|method| {
             method
-                .objection(&Weight {
+                .objection(&WeightInfo {
                     name,
                     shape,
                     dtype: TargetDtype::BF16,

@@ -10,9 +10,9 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
+use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::element::Element;
-use crate::forget::seam::rows::{LONGEST, Matrix, no_matrix, stored};
+use crate::forget::seam::rows::{ByteMatrix, MAX_ROW_LEN, linear_weight_objection, stored_tensor};
 use crate::kernels::lethe::fp8::{Blocks, ComfyKitchen, CompressedTensors, Recipe, Transformers};
 use crate::kernels::remember::fp8::{E4M3, E5M2};
 use crate::scheme::{Granularity, Grid};
@@ -44,7 +44,7 @@ pub(crate) struct Fp8 {
 
 impl Fp8 {
     /// Rows and columns of a block of `weight`.
-    fn block(&self, weight: &Weight<'_>) -> [usize; 2] {
+    fn block(&self, weight: &WeightInfo<'_>) -> [usize; 2] {
         match self.granularity {
             Granularity::Tensor => [usize::MAX, usize::MAX],
             Granularity::Channel => [1, weight.cols().max(1)],
@@ -57,7 +57,7 @@ impl Fp8 {
         self.granularity == Granularity::Tensor
     }
 
-    fn runner(&self, dtype: TargetDtype) -> Runner {
+    fn runner(&self, dtype: TargetDtype) -> Fp8Runner {
         use half::{bf16, f16};
         match (self.layout, dtype) {
             (Fp8Layout::Transformers { powers: false, .. }, _) => run::<Transformers<false>>,
@@ -83,7 +83,7 @@ impl Fp8 {
     }
 
     /// Name, type and shape of the scales.
-    fn scales(&self, weight: &Weight<'_>, [rows, cols]: [usize; 2]) -> Stored {
+    fn scales(&self, weight: &WeightInfo<'_>, [rows, cols]: [usize; 2]) -> StoredTensor {
         let outer = weight.shape.len().saturating_sub(2);
         let leading = &weight.shape[..outer];
         let height = weight.shape.get(outer).copied().unwrap_or(1);
@@ -91,18 +91,18 @@ impl Fp8 {
         let of_blocks: Vec<usize> = leading.iter().copied().chain(grid).collect();
         let name = |end: &str| format!("{}{end}", weight.name);
         match self.layout {
-            Fp8Layout::Transformers { powers, .. } => stored(
+            Fp8Layout::Transformers { powers, .. } => stored_tensor(
                 name("_scale_inv"),
                 if powers { Dtype::F8E8M0 } else { Dtype::F32 },
                 &of_blocks,
             ),
             Fp8Layout::CompressedTensors if self.is_whole() => {
-                stored(name("_scale"), weight.dtype.dtype(), &[1])
+                stored_tensor(name("_scale"), weight.dtype.dtype(), &[1])
             }
             Fp8Layout::CompressedTensors => {
-                stored(name("_scale"), weight.dtype.dtype(), &of_blocks)
+                stored_tensor(name("_scale"), weight.dtype.dtype(), &of_blocks)
             }
-            Fp8Layout::ComfyUi { .. } => stored(name("_scale"), Dtype::F32, &[]),
+            Fp8Layout::ComfyUi { .. } => stored_tensor(name("_scale"), Dtype::F32, &[]),
         }
     }
 
@@ -116,7 +116,7 @@ impl Fp8 {
     }
 
     /// Why a stack or a matrix does not fit transformers' blocks.
-    fn not_whole(&self, weight: &Weight<'_>, ragged: bool) -> Option<String> {
+    fn not_whole(&self, weight: &WeightInfo<'_>, ragged: bool) -> Option<String> {
         let [.., height, width] = *weight.shape else {
             return Some("it has one dimension".to_owned());
         };
@@ -141,23 +141,23 @@ impl Fp8 {
 }
 
 impl Method for Fp8 {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let shape = match self.layout {
             Fp8Layout::Transformers { ragged, .. } => self.not_whole(weight, ragged),
-            Fp8Layout::CompressedTensors => no_matrix(weight, 1),
+            Fp8Layout::CompressedTensors => linear_weight_objection(weight, 1),
             Fp8Layout::ComfyUi { .. } if !self.is_whole() => {
                 Some("ComfyUI has one scale for a tensor".to_owned())
             }
-            Fp8Layout::ComfyUi { .. } => no_matrix(weight, 1),
+            Fp8Layout::ComfyUi { .. } => linear_weight_objection(weight, 1),
         };
         let cols = self.block(weight)[1];
-        let long = !self.is_whole() && cols > LONGEST;
+        let long = !self.is_whole() && cols > MAX_ROW_LEN;
         shape.or_else(|| {
-            long.then(|| format!("its {cols} values of a scale are more than {LONGEST}"))
+            long.then(|| format!("its {cols} values of a scale are more than {MAX_ROW_LEN}"))
         })
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let block = self.block(weight);
         let dtype = if self.layout == (Fp8Layout::ComfyUi { wide: true }) {
             Dtype::F8E5M2
@@ -165,15 +165,15 @@ impl Method for Fp8 {
             Dtype::F8E4M3
         };
         let mut parts = vec![
-            stored(weight.name.to_owned(), dtype, weight.shape),
+            stored_tensor(weight.name.to_owned(), dtype, weight.shape),
             self.scales(weight, block),
         ];
         let description = self.description();
         let name = format!("{}.comfy_quant", weight.base());
-        parts.extend(description.map(|text| stored(name, Dtype::U8, &[text.len()])));
+        parts.extend(description.map(|text| stored_tensor(name, Dtype::U8, &[text.len()])));
         let (rows, cols) = (weight.rows(), weight.cols());
         let (run, whole) = (self.runner(weight.dtype), self.is_whole());
-        Ok(Box::new(Encoder {
+        Ok(Box::new(Fp8Encoder {
             stored: parts,
             description,
             run,
@@ -229,7 +229,7 @@ impl Method for Fp8 {
 }
 
 /// A tile, and where its codes, values and scales go.
-struct Job<'a> {
+struct Fp8Job<'a> {
     values: &'a [f32],
     width: usize,
     block: [usize; 2],
@@ -240,10 +240,10 @@ struct Job<'a> {
     scales: &'a mut [f32],
 }
 
-type Runner = fn(Job<'_>);
+type Fp8Runner = fn(Fp8Job<'_>);
 
-fn run<R: Recipe>(job: Job<'_>) {
-    let Job {
+fn run<R: Recipe>(job: Fp8Job<'_>) {
+    let Fp8Job {
         values,
         width,
         block: [rows, cols],
@@ -270,10 +270,10 @@ fn run<R: Recipe>(job: Job<'_>) {
 }
 
 /// Encodes one weight.
-struct Encoder {
-    stored: Vec<Stored>,
+struct Fp8Encoder {
+    stored: Vec<StoredTensor>,
     description: Option<&'static str>,
-    run: Runner,
+    run: Fp8Runner,
     rows: usize,
     cols: usize,
     block: [usize; 2],
@@ -281,8 +281,8 @@ struct Encoder {
     whole: bool,
 }
 
-impl Encode for Encoder {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for Fp8Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.clone()
     }
 
@@ -299,11 +299,11 @@ impl Encode for Encoder {
     }
 
     fn survey(&self) -> Option<Survey> {
-        self.whole.then_some(Survey::Max)
+        self.whole.then_some(Survey::MaxAbs)
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             survey,
@@ -322,7 +322,7 @@ impl Encode for Encoder {
             }
         ];
         let max = self.whole.then_some(survey as f32);
-        let job = Job {
+        let job = Fp8Job {
             values,
             width,
             block: self.block,
@@ -333,7 +333,7 @@ impl Encode for Encoder {
             scales: &mut scales,
         };
         (self.run)(job);
-        Matrix {
+        ByteMatrix {
             part: 0,
             stride: self.cols,
         }
@@ -344,7 +344,7 @@ impl Encode for Encoder {
             let first = tile.cols.start / cols;
             let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
             let stride = self.cols.div_ceil(cols) * size;
-            return Matrix { part: 1, stride }.put(
+            return ByteMatrix { part: 1, stride }.put(
                 rows,
                 first * size..(first + across) * size,
                 &bytes,

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Encode, Method, Put, Stored, Values, Weight};
+use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::element::Element;
 use crate::element::Out;
 use crate::forget::gguf::imatrix::Imatrix;
-use crate::forget::seam::rows::LONGEST;
+use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::ggml::{Encoder, encoder};
 use crate::kernels::remember::ggml::{Decoder, decoder};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
@@ -21,27 +21,29 @@ pub(crate) struct Ggml {
 }
 
 impl Method for Ggml {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let block = self.dtype.block_size();
         match weight.shape {
             [] | [_] => Some("it has one dimension".to_owned()),
             [.., cols] if !cols.is_multiple_of(block) => {
                 Some(format!("its {cols} columns are no multiple of {block}"))
             }
-            [.., cols] if *cols > LONGEST => Some(format!("its rows are longer than {LONGEST}")),
+            [.., cols] if *cols > MAX_ROW_LEN => {
+                Some(format!("its rows are longer than {MAX_ROW_LEN}"))
+            }
             _ => None,
         }
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        let stored = Stored {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
+        let stored = StoredTensor {
             name: weight.name.to_owned(),
             dtype: self.dtype,
             shape: weight.shape.to_vec(),
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let Some(to) = TargetDtype::of(self.dtype) {
-            return Ok(Box::new(Cast {
+            return Ok(Box::new(GgmlFloatEncoder {
                 stored,
                 to,
                 rows,
@@ -70,8 +72,8 @@ impl Method for Ggml {
             .map_or(1, |(stack, _)| stack.iter().product());
         let row_bytes = cols / self.dtype.block_size() * bytes;
         let rows_each = (rows / matrices.max(1)).max(1);
-        let spoiled = AtomicU64::new(0);
-        Ok(Box::new(Blocks {
+        let corrupted_blocks = AtomicU64::new(0);
+        Ok(Box::new(GgmlBlockEncoder {
             stored,
             encoder,
             decoder,
@@ -80,14 +82,14 @@ impl Method for Ggml {
             rows_each,
             cols,
             row_bytes,
-            spoiled,
+            corrupted_blocks,
         }))
     }
 }
 
 /// A tensor of blocks.
-struct Blocks {
-    stored: Stored,
+struct GgmlBlockEncoder {
+    stored: StoredTensor,
     encoder: Encoder,
     decoder: Decoder,
     /// If it has this tensor.
@@ -97,13 +99,13 @@ struct Blocks {
     rows_each: usize,
     cols: usize,
     row_bytes: usize,
-    /// Blocks that the encoder spoils.
-    spoiled: AtomicU64,
+    /// GgmlBlockEncoder that the encoder spoils.
+    corrupted_blocks: AtomicU64,
 }
 
-/// Blocks of IQ3_S in which a group of values is zero and another is not: the reference leaves no room for the codes of
+/// GgmlBlockEncoder of IQ3_S in which a group of values is zero and another is not: the reference leaves no room for the codes of
 /// the first, so that those behind it are read in the wrong place. Our bytes are its.
-fn spoiled(dtype: Dtype, values: &[f32]) -> u64 {
+fn corrupted_blocks(dtype: Dtype, values: &[f32]) -> u64 {
     if dtype != Dtype::IQ3_S {
         return 0;
     }
@@ -115,8 +117,8 @@ fn spoiled(dtype: Dtype, values: &[f32]) -> u64 {
     values.chunks(256).filter(is_spoiled).count() as u64
 }
 
-impl Encode for Blocks {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for GgmlBlockEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         vec![self.stored.clone()]
     }
 
@@ -133,15 +135,17 @@ impl Encode for Blocks {
     }
 
     fn warning(&self) -> Option<String> {
-        let n = self.spoiled.load(Ordering::Relaxed);
+        let n = self.corrupted_blocks.load(Ordering::Relaxed);
         let what = "in which groups of zeros stand before others, and ggml's IQ3_S spoils such blocks: take another type";
         (n > 0).then(|| format!("{n} blocks {what}"))
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        self.spoiled
-            .fetch_add(spoiled(self.stored.dtype, values.values), Ordering::Relaxed);
+        self.corrupted_blocks.fetch_add(
+            corrupted_blocks(self.stored.dtype, values.values),
+            Ordering::Relaxed,
+        );
         let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
         let importance = match &self.imatrix {
             Some(imatrix) => imatrix.of_tensor(&self.stored.name, &self.stored.shape)?,
@@ -170,7 +174,7 @@ impl Encode for Blocks {
         (self.stored.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
     }
 
-    /// Blocks of MXFP4: an exponent, and bytes of which each has a code of either half.
+    /// GgmlBlockEncoder of MXFP4: an exponent, and bytes of which each has a code of either half.
     fn pack(
         &self,
         tile: &Tile,
@@ -189,15 +193,15 @@ impl Encode for Blocks {
 }
 
 /// A tensor of ordinary floats.
-struct Cast {
-    stored: Stored,
+struct GgmlFloatEncoder {
+    stored: StoredTensor,
     to: TargetDtype,
     rows: usize,
     cols: usize,
 }
 
-impl Encode for Cast {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for GgmlFloatEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         vec![self.stored.clone()]
     }
 
@@ -213,7 +217,7 @@ impl Encode for Cast {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let first = values.tile.rows.start * self.cols * self.to.byte_size();
         fn cast<E: Element>(values: &[f32], back: &mut [f32]) -> Vec<E> {
             let mut out = vec![E::from_f32(0.0); values.len()];

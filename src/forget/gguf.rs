@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::imatrix::Imatrix;
-use self::mixture::{Mixture, ModelFacts, Shape};
+use self::mixture::{Mixture, MixtureTensor, ModelFacts};
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
-use crate::forget::choice::{Choice, Choices, Subject, Wishes, encode};
+use crate::forget::choice::{Candidate, Decision, Decisions, TensorFilter, encode};
 use crate::kernels::lethe::ggml::requires_importance;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
@@ -19,12 +19,12 @@ use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 /// Settles the type of each tensor.
 pub(crate) fn choose(
     model: &ParsedModel,
-    subjects: &[Subject<'_>],
+    candidates: &[Candidate<'_>],
     forget: &Forget,
-    wishes: &Wishes,
-) -> Result<Choices> {
+    filter: &TensorFilter,
+) -> Result<Decisions> {
     let Some((file_type, pure)) = forget.scheme.file_type() else {
-        return Ok(Choices {
+        return Ok(Decisions {
             all: vec![],
             notes: vec![],
         });
@@ -40,12 +40,12 @@ pub(crate) fn choose(
         pure,
         has_imatrix: imatrix.is_some(),
     };
-    let shapes = subjects.iter().map(|s| Shape {
+    let shapes = candidates.iter().map(|s| MixtureTensor {
         name: s.weight.name,
         dims: s.weight.shape,
         dtype: dtype_of(s),
     });
-    let shapes: Vec<Shape<'_>> = shapes.collect();
+    let shapes: Vec<MixtureTensor<'_>> = shapes.collect();
     let chosen = mixture.choose(&facts(model), &shapes)?;
     let (mut methods, mut notes) = (
         Methods {
@@ -54,46 +54,49 @@ pub(crate) fn choose(
         },
         Vec::new(),
     );
-    let mut choice = |(subject, chosen): (&Subject<'_>, mixture::Choice)| -> Result<Choice> {
-        let kept = match &chosen {
-            mixture::Choice::Keep(reason) => Some(reason.clone()),
-            mixture::Choice::Type { .. } => None,
-        };
-        if let Some(reason) = wishes.objection(subject, |_| kept) {
-            return Ok(Choice::Keep(reason));
-        }
-        let dtype = match chosen {
-            mixture::Choice::Type { dtype, note } => {
-                notes.extend(note.map(|note| format!("tensor `{}`: {note}", subject.weight.name)));
-                dtype
+    let mut choice =
+        |(candidate, chosen): (&Candidate<'_>, mixture::TypeChoice)| -> Result<Decision> {
+            let kept = match &chosen {
+                mixture::TypeChoice::Keep(reason) => Some(reason.clone()),
+                mixture::TypeChoice::Type { .. } => None,
+            };
+            if let Some(reason) = filter.objection(candidate, |_| kept) {
+                return Ok(Decision::Keep(reason));
             }
-            // It was asked for.
-            mixture::Choice::Keep(_) => file_type.dtype,
+            let dtype = match chosen {
+                mixture::TypeChoice::Type { dtype, note } => {
+                    notes.extend(
+                        note.map(|note| format!("tensor `{}`: {note}", candidate.weight.name)),
+                    );
+                    dtype
+                }
+                // It was asked for.
+                mixture::TypeChoice::Keep(_) => file_type.dtype,
+            };
+            if dtype == dtype_of(candidate) {
+                return Ok(Decision::Keep(format!("it is {dtype} already")));
+            }
+            let choice = encode(&methods.of(dtype), &dtype.to_string(), candidate);
+            if matches!(choice, Decision::Encode { .. }) {
+                methods.check(&mixture, candidate, dtype)?;
+            }
+            Ok(choice)
         };
-        if dtype == dtype_of(subject) {
-            return Ok(Choice::Keep(format!("it is {dtype} already")));
-        }
-        let choice = encode(&methods.of(dtype), &dtype.to_string(), subject);
-        if matches!(choice, Choice::Encode { .. }) {
-            methods.check(&mixture, subject, dtype)?;
-        }
-        Ok(choice)
-    };
-    let all = subjects
+    let all = candidates
         .iter()
         .zip(chosen)
         .map(&mut choice)
         .collect::<Result<_>>()?;
-    Ok(Choices { all, notes })
+    Ok(Decisions { all, notes })
 }
 
 /// The type that a tensor has where its blocks are not decoded. What other schemes store as integers or floats are codes.
-fn dtype_of(subject: &Subject<'_>) -> Dtype {
-    let is_own = !subject.is_group || subject.stored.is_ggml_block();
+fn dtype_of(candidate: &Candidate<'_>) -> Dtype {
+    let is_own = !candidate.is_quantized || candidate.stored.is_ggml_block();
     if is_own {
-        subject.stored
+        candidate.stored
     } else {
-        subject.weight.dtype.dtype()
+        candidate.weight.dtype.dtype()
     }
 }
 
@@ -104,15 +107,15 @@ struct Methods {
 }
 
 impl Methods {
-    /// Whether what is known of the columns' importance will do for `subject`.
-    fn check(&self, mixture: &Mixture, subject: &Subject<'_>, dtype: Dtype) -> Result<()> {
-        let name = subject.weight.name;
+    /// Whether what is known of the columns' importance will do for `candidate`.
+    fn check(&self, mixture: &Mixture, candidate: &Candidate<'_>, dtype: Dtype) -> Result<()> {
+        let name = candidate.weight.name;
         if !mixture.requires_imatrix(name, dtype) && !requires_importance(dtype) {
             return Ok(());
         }
         let what = match &self.imatrix {
             None => "it takes an importance matrix (--imatrix)",
-            Some(imatrix) if imatrix.of_tensor(name, subject.weight.shape)?.is_none() => {
+            Some(imatrix) if imatrix.of_tensor(name, candidate.weight.shape)?.is_none() => {
                 "the importance matrix does not have it"
             }
             Some(_) => return Ok(()),

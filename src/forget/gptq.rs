@@ -6,8 +6,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Encode, Method, Stored, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+};
 use crate::kernels::lethe::integer::{Quantizer, Rule};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -36,7 +38,7 @@ impl Gptq {
         ..Self::INT4
     };
 
-    fn group_of(&self, weight: &Weight<'_>) -> usize {
+    fn group_of(&self, weight: &WeightInfo<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
     }
 
@@ -51,9 +53,9 @@ impl Gptq {
 }
 
 impl Method for Gptq {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let (rows, cols, per_words) = (weight.rows(), weight.cols(), self.per_words());
-        objection_to_matrix(weight, self.group_of(weight)).or_else(|| match () {
+        grouped_matrix_objection(weight, self.group_of(weight)).or_else(|| match () {
             () if !rows.is_multiple_of(per_words) => {
                 Some(format!("its {rows} rows are no multiple of {per_words}"))
             }
@@ -64,7 +66,7 @@ impl Method for Gptq {
         })
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, bits, group) = (
             weight.rows(),
             weight.cols(),
@@ -72,17 +74,17 @@ impl Method for Gptq {
             self.group_of(weight),
         );
         let groups = cols / group;
-        let stored = |end: &str, dtype, shape: &[usize]| Stored {
+        let stored = |end: &str, dtype, shape: &[usize]| StoredTensor {
             name: format!("{}.{end}", weight.base()),
             dtype,
             shape: shape.to_vec(),
         };
         let zeros = if self.version_2 {
-            Form::Packed(Packing::Down)
+            MatrixForm::Packed(WordPacking::DownColumns)
         } else {
-            Form::Lowered(Packing::Down)
+            MatrixForm::PackedMinusOne(WordPacking::DownColumns)
         };
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
@@ -105,13 +107,17 @@ impl Method for Gptq {
                 stored("scales", Dtype::F16, &[groups, rows]),
                 stored("g_idx", Dtype::I32, &[cols]),
             ],
-            codes: matrix(0, Form::Packed(Packing::AlongTurned), cols),
+            codes: matrix(
+                0,
+                MatrixForm::Packed(WordPacking::AlongRowsTransposed),
+                cols,
+            ),
             offsets: Some(matrix(1, zeros, groups)),
             scales: matrix(
                 2,
-                Form::Floats {
+                MatrixForm::Floats {
                     dtype: TargetDtype::F16,
-                    turned: true,
+                    is_transposed: true,
                 },
                 groups,
             ),

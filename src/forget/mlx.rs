@@ -5,8 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection};
+use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection,
+};
 use crate::kernels::lethe::integer::{Quantizer, Rule};
 use crate::kernels::lethe::mlx::{self, Mode};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
@@ -43,17 +45,17 @@ impl Mlx {
 }
 
 impl Method for Mlx {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if weight.shape.len() < 2 {
             return Some("it has fewer than two dimensions".to_owned());
         }
         if !weight.name.ends_with(".weight") {
             return Some("it is no module's weight, and the name would be another".to_owned());
         }
-        objection(weight, self.bits_and_group().1)
+        group_objection(weight, self.bits_and_group().1)
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, (bits, group)) = (weight.rows(), weight.cols(), self.bits_and_group());
         let stored = |end: &str, dtype, width: usize| {
             let mut shape = weight.shape.to_vec();
@@ -62,14 +64,14 @@ impl Method for Mlx {
                 .next_back()
                 .into_iter()
                 .for_each(|last| *last = width);
-            Stored {
+            StoredTensor {
                 name: format!("{}.{end}", weight.base()),
                 dtype,
                 shape,
             }
         };
         let groups = cols / group;
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
@@ -77,11 +79,11 @@ impl Method for Mlx {
             cols,
         };
         let words = stored("weight", Dtype::U32, cols * bits / 32);
-        let codes = matrix(0, Form::Packed(Packing::Along), cols);
+        let codes = matrix(0, MatrixForm::Packed(WordPacking::AlongRows), cols);
         if let Self::Floating(mode) = *self {
             let stored = vec![words, stored("scales", Dtype::U8, groups)];
-            let scales = matrix(1, Form::Bytes { flip: 0 }, groups);
-            return Ok(Box::new(Floating {
+            let scales = matrix(1, MatrixForm::Bytes { flip: 0 }, groups);
+            return Ok(Box::new(MlxFloatEncoder {
                 mode,
                 dtype: weight.dtype,
                 stored,
@@ -90,9 +92,9 @@ impl Method for Mlx {
             }));
         }
         let dtype = weight.dtype.dtype();
-        let floats = Form::Floats {
+        let floats = MatrixForm::Floats {
             dtype: weight.dtype,
-            turned: false,
+            is_transposed: false,
         };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
@@ -128,21 +130,21 @@ impl Method for Mlx {
 }
 
 /// One tensor in a floating-point mode.
-struct Floating {
+struct MlxFloatEncoder {
     mode: Mode,
     dtype: TargetDtype,
-    stored: Vec<Stored>,
-    codes: Place,
-    scales: Place,
+    stored: Vec<StoredTensor>,
+    codes: StoredMatrix,
+    scales: StoredMatrix,
 }
 
-impl Encode for Floating {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for MlxFloatEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.clone()
     }
 
     fn grid(&self) -> Grid {
-        let Place {
+        let StoredMatrix {
             rows, cols, bits, ..
         } = self.codes;
         let load_bits = (8 + bits) as f64 + 8.0 / self.mode.group() as f64;
@@ -156,7 +158,7 @@ impl Encode for Floating {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         mlx::encode(
@@ -190,7 +192,7 @@ impl Encode for Floating {
     }
 }
 
-impl Floating {
+impl MlxFloatEncoder {
     /// Passes on what is stored of a tile.
     fn store(
         &self,

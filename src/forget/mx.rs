@@ -10,8 +10,10 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::forget::seam::rows::{Matrix, no_matrix, put_both, shortened, stored};
+use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
+use crate::forget::seam::rows::{
+    ByteMatrix, linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+};
 use crate::kernels::lethe::groups::{Job, Recipe};
 use crate::kernels::lethe::mx::{
     BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo,
@@ -36,7 +38,7 @@ pub(crate) enum MxLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScaleRule {
     /// That of the library whose layout it is; for gpt-oss [`Rceil`](Self::Rceil).
-    Own,
+    LayoutDefault,
     CompressedTensors,
     ModelOpt,
     /// torchao's modes. `Rceil` is what NVIDIA's instructions do.
@@ -66,13 +68,13 @@ impl ScaleRule {
 pub(crate) struct Mx {
     pub layout: MxLayout,
     pub rule: ScaleRule,
-    pub wide: bool,
+    pub is_mxfp8: bool,
 }
 
-type Runner = fn(Job<'_>);
+type MxRunner = fn(Job<'_>);
 
 /// The runner of a rule that takes both kinds of elements.
-fn runner<N: Format>(rule: ScaleRule, dtype: TargetDtype) -> Runner
+fn runner<N: Format>(rule: ScaleRule, dtype: TargetDtype) -> MxRunner
 where
     ModelOpt<N>: Recipe<BLOCK>,
 {
@@ -94,17 +96,17 @@ impl Mx {
     /// The rule that `Own` means.
     fn rule(&self) -> ScaleRule {
         match (self.rule, self.layout) {
-            (ScaleRule::Own, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
-            (ScaleRule::Own, MxLayout::ModelOpt) => ScaleRule::ModelOpt,
-            (ScaleRule::Own, MxLayout::GptOss) => ScaleRule::Rceil,
+            (ScaleRule::LayoutDefault, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
+            (ScaleRule::LayoutDefault, MxLayout::ModelOpt) => ScaleRule::ModelOpt,
+            (ScaleRule::LayoutDefault, MxLayout::GptOss) => ScaleRule::Rceil,
             (rule, _) => rule,
         }
     }
 }
 
 impl Method for Mx {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
-        if self.wide && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        if self.is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
             return Some("MXFP8 is not known there".to_owned());
         }
         let ragged = |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
@@ -116,13 +118,13 @@ impl Method for Mx {
                 ragged(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
             }
             (MxLayout::GptOss, ..) => Some("it is no stack of matrices".to_owned()),
-            _ => no_matrix(weight, BLOCK),
+            _ => linear_weight_objection(weight, BLOCK),
         }
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rule, dtype) = (self.rule(), weight.dtype);
-        let run = if self.wide {
+        let run = if self.is_mxfp8 {
             runner::<E4M3>(rule, dtype)
         } else {
             runner::<E2M1>(rule, dtype)
@@ -135,14 +137,15 @@ impl Method for Mx {
             } else {
                 (last, first)
             };
-            let part =
-                |end, shape: &[usize]| stored(format!("{}{end}", weight.base()), Dtype::U8, shape);
+            let part = |end, shape: &[usize]| {
+                stored_tensor(format!("{}{end}", weight.base()), Dtype::U8, shape)
+            };
             let blocks = part("_blocks", &[experts, outputs, inputs / BLOCK, BLOCK / 2]);
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
                     let family = Some(Family::Mxfp4 { wide: true });
-                    Box::new(Rows {
+                    Box::new(MxMatrixEncoder {
                         stored,
                         run,
                         rows,
@@ -151,7 +154,7 @@ impl Method for Mx {
                         family,
                     })
                 }
-                false => Box::new(Stack {
+                false => Box::new(ExpertStackEncoder {
                     stored,
                     run,
                     rows,
@@ -161,15 +164,15 @@ impl Method for Mx {
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);
-        let (end, dtype, unit) = match (self.wide, self.layout) {
+        let (end, dtype, unit) = match (self.is_mxfp8, self.layout) {
             (true, _) => ("", Dtype::F8E4M3, 1),
             (false, MxLayout::CompressedTensors) => ("_packed", Dtype::U8, 2),
             (false, _) => ("", Dtype::U8, 2),
         };
-        let codes = stored(name(end), dtype, &shortened(weight, unit));
-        let scales = stored(name("_scale"), Dtype::U8, &shortened(weight, BLOCK));
+        let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
+        let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
         let family = (unit == 2).then_some(Family::Mxfp4 { wide: false });
-        Ok(Box::new(Rows {
+        Ok(Box::new(MxMatrixEncoder {
             stored: [codes, scales],
             run,
             rows,
@@ -189,9 +192,9 @@ impl Method for Mx {
                 skipped,
             )
         };
-        let algo = if self.wide { "MXFP8" } else { "MXFP4" };
+        let algo = if self.is_mxfp8 { "MXFP8" } else { "MXFP4" };
         Some(match self.layout {
-            MxLayout::CompressedTensors if self.wide => of(8, "mxfp8-quantized"),
+            MxLayout::CompressedTensors if self.is_mxfp8 => of(8, "mxfp8-quantized"),
             MxLayout::CompressedTensors => of(4, "mxfp4-pack-quantized"),
             MxLayout::ModelOpt => json!({
                 "group_size": BLOCK,
@@ -206,9 +209,9 @@ impl Method for Mx {
 }
 
 /// Encodes a matrix.
-struct Rows {
-    stored: [Stored; 2],
-    run: Runner,
+struct MxMatrixEncoder {
+    stored: [StoredTensor; 2],
+    run: MxRunner,
     rows: usize,
     cols: usize,
     /// Codes in a byte.
@@ -216,8 +219,8 @@ struct Rows {
     family: Option<Family>,
 }
 
-impl Encode for Rows {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for MxMatrixEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.to_vec()
     }
 
@@ -232,8 +235,8 @@ impl Encode for Rows {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             level,
@@ -268,24 +271,24 @@ impl Encode for Rows {
     }
 }
 
-impl Rows {
+impl MxMatrixEncoder {
     /// Passes on what is stored of a tile.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
-        put_both(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
+        put_codes_and_scales(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
     }
 }
 
 /// Encodes a stack of experts, column by column.
-struct Stack {
-    stored: [Stored; 2],
-    run: Runner,
+struct ExpertStackEncoder {
+    stored: [StoredTensor; 2],
+    run: MxRunner,
     rows: usize,
     inputs: usize,
     outputs: usize,
 }
 
-impl Encode for Stack {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for ExpertStackEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.to_vec()
     }
 
@@ -301,8 +304,8 @@ impl Encode for Stack {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             level,
@@ -325,13 +328,13 @@ impl Encode for Stack {
     }
 }
 
-impl Stack {
+impl ExpertStackEncoder {
     /// Passes on what is stored of a tile, column by column.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
             self.put(
                 tile,
-                &Matrix {
+                &ByteMatrix {
                     part,
                     stride: self.inputs / unit,
                 },
@@ -347,7 +350,7 @@ impl Stack {
     fn put(
         &self,
         tile: &Tile,
-        matrix: &Matrix,
+        matrix: &ByteMatrix,
         unit: usize,
         bytes: &[u8],
         put: &mut Put<'_>,

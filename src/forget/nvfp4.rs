@@ -8,8 +8,10 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
-use crate::forget::seam::rows::{no_matrix, put_both, shortened, stored};
+use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
+use crate::forget::seam::rows::{
+    linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+};
 use crate::kernels::lethe::groups::Job;
 use crate::kernels::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
 use crate::kernels::remember::nvfp4::BLOCK;
@@ -24,13 +26,13 @@ pub(crate) enum Nvfp4 {
 }
 
 impl Method for Nvfp4 {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
-        no_matrix(weight, BLOCK)
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        linear_weight_objection(weight, BLOCK)
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         use half::{bf16, f16};
-        let (ends, global, run): (_, &[usize], Runner) = match (self, weight.dtype) {
+        let (ends, global, run): (_, &[usize], Nvfp4Runner) = match (self, weight.dtype) {
             (Self::ModelOpt, _) => (["", "_scale", "_scale_2"], &[], modelopt),
             (Self::CompressedTensors, dtype) => {
                 let run = match dtype {
@@ -43,11 +45,11 @@ impl Method for Nvfp4 {
         };
         let name = |i: usize| format!("{}{}", weight.name, ends[i]);
         let stored = [
-            stored(name(0), Dtype::U8, &shortened(weight, 2)),
-            stored(name(1), Dtype::F8E4M3, &shortened(weight, BLOCK)),
-            stored(name(2), Dtype::F32, global),
+            stored_tensor(name(0), Dtype::U8, &packed_shape(weight, 2)),
+            stored_tensor(name(1), Dtype::F8E4M3, &packed_shape(weight, BLOCK)),
+            stored_tensor(name(2), Dtype::F32, global),
         ];
-        Ok(Box::new(Encoder {
+        Ok(Box::new(Nvfp4Encoder {
             stored,
             run,
             rows: weight.rows(),
@@ -79,7 +81,7 @@ impl Method for Nvfp4 {
 }
 
 /// Encodes groups of a tensor with this largest magnitude, and returns its scale.
-type Runner = fn(f32, Job<'_>) -> f32;
+type Nvfp4Runner = fn(f32, Job<'_>) -> f32;
 
 fn modelopt(max: f32, job: Job<'_>) -> f32 {
     let global = multiplier(max);
@@ -94,15 +96,15 @@ fn compressed_tensors<E: crate::kernels::lethe::fp8::Own>(max: f32, job: Job<'_>
 }
 
 /// Encodes one weight.
-struct Encoder {
-    stored: [Stored; 3],
-    run: Runner,
+struct Nvfp4Encoder {
+    stored: [StoredTensor; 3],
+    run: Nvfp4Runner,
     rows: usize,
     cols: usize,
 }
 
-impl Encode for Encoder {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for Nvfp4Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.to_vec()
     }
 
@@ -118,7 +120,7 @@ impl Encode for Encoder {
     }
 
     fn survey(&self) -> Option<Survey> {
-        Some(Survey::Max)
+        Some(Survey::MaxAbs)
     }
 
     /// vLLM and TensorRT-LLM have one scale for what they fuse; llm-compressor and ModelOpt's export see to it.
@@ -126,8 +128,8 @@ impl Encode for Encoder {
         true
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             survey,
@@ -142,7 +144,7 @@ impl Encode for Encoder {
             level,
         };
         let global = (self.run)(survey as f32, job);
-        put_both(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
+        put_codes_and_scales(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
         if tile.is_first() {
             put(2, 0, &global.to_le_bytes())
         } else {

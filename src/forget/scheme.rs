@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::mx::ScaleRule;
-use super::schemes::{Row, SCHEMES};
+use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
 #[cfg(feature = "gguf")]
 use crate::forget::gguf::mixture::FileType;
@@ -22,20 +22,20 @@ use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForgetScheme {
-    kind: Kind,
-    parameters: Parameters,
+    kind: SchemeKind,
+    parameters: SchemeParameters,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum SchemeKind {
     #[cfg(feature = "gguf")]
     Gguf(FileType),
-    Row(&'static Row),
+    Table(&'static SchemeRow),
 }
 
 /// What can be said of a scheme beside its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Parameters {
+pub(super) struct SchemeParameters {
     /// Values that share a scale: of a group, or of a block.
     pub group: Option<usize>,
     pub rule: ScaleRule,
@@ -99,8 +99,8 @@ impl ForgetScheme {
     pub fn container(&self) -> ConvertTarget {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(_) => ConvertTarget::Gguf,
-            Kind::Row(row) => row.container,
+            SchemeKind::Gguf(_) => ConvertTarget::Gguf,
+            SchemeKind::Table(row) => row.container,
         }
     }
 
@@ -115,16 +115,16 @@ impl ForgetScheme {
 
     /// Whether it quantizes scales, too.
     #[cfg(feature = "qnat")]
-    pub(crate) fn doubles(&self) -> bool {
-        matches!(self.kind, Kind::Row(row) if row.name.ends_with("-dq"))
+    pub(crate) fn is_double_quantized(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.name.ends_with("-dq"))
     }
 
     /// The number in llama.cpp's `enum llama_ftype`.
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(file_type) => file_type.number,
-            Kind::Row(_) => None,
+            SchemeKind::Gguf(file_type) => file_type.number,
+            SchemeKind::Table(_) => None,
         }
     }
 
@@ -132,8 +132,8 @@ impl ForgetScheme {
     #[cfg(feature = "gguf")]
     pub(super) fn file_type(&self) -> Option<(FileType, bool)> {
         match self.kind {
-            Kind::Gguf(file_type) => Some((file_type, self.parameters.pure)),
-            Kind::Row(_) => None,
+            SchemeKind::Gguf(file_type) => Some((file_type, self.parameters.pure)),
+            SchemeKind::Table(_) => None,
         }
     }
 
@@ -141,9 +141,9 @@ impl ForgetScheme {
     pub(super) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(_) => None,
-            Kind::Row(row) => Some((
-                (row.make)(&Parameters {
+            SchemeKind::Gguf(_) => None,
+            SchemeKind::Table(row) => Some((
+                (row.make)(&SchemeParameters {
                     dtype,
                     ..self.parameters
                 }),
@@ -156,8 +156,8 @@ impl ForgetScheme {
     pub(crate) fn config_keys(&self) -> Vec<&'static str> {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(_) => vec![],
-            Kind::Row(row) => row.config_keys.to_vec(),
+            SchemeKind::Gguf(_) => vec![],
+            SchemeKind::Table(row) => row.config_keys.to_vec(),
         }
     }
 }
@@ -169,10 +169,10 @@ impl FromStr for ForgetScheme {
         let kind = match text.split_once(':') {
             #[cfg(feature = "gguf")]
             Some((container, name)) if container.eq_ignore_ascii_case("gguf") => {
-                FileType::from_name(name).map(Kind::Gguf)
+                FileType::from_name(name).map(SchemeKind::Gguf)
             }
             _ => {
-                let fits = |row: &&Row| {
+                let fits = |row: &&SchemeRow| {
                     [row.name, row.alias]
                         .iter()
                         .any(|name| name.eq_ignore_ascii_case(text))
@@ -181,12 +181,12 @@ impl FromStr for ForgetScheme {
                     .iter()
                     .find(fits)
                     .filter(|_| !text.is_empty())
-                    .map(Kind::Row)
+                    .map(SchemeKind::Table)
             }
         };
-        let parameters = Parameters {
+        let parameters = SchemeParameters {
             group: None,
-            rule: ScaleRule::Own,
+            rule: ScaleRule::LayoutDefault,
             pure: false,
             dtype: TargetDtype::default(),
         };
@@ -205,8 +205,8 @@ impl fmt::Display for ForgetScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
-            Kind::Row(row) => f.write_str(row.name),
+            SchemeKind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
+            SchemeKind::Table(row) => f.write_str(row.name),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(feature = "awq")]
 use super::awq::Awq;
 #[cfg(feature = "bnb")]
-use super::bnb::{Bnb4, Codes, Int8};
+use super::bnb::{Bnb4, Bnb4QuantType, BnbInt8};
 use super::compressed_tensors::CompressedTensors;
 use super::fp8::{Fp8, Fp8Layout};
 #[cfg(feature = "gptq")]
@@ -16,14 +16,14 @@ use super::mx::{Mx, MxLayout};
 use super::nvfp4::Nvfp4;
 #[cfg(feature = "qnat")]
 use super::qnat::Qnat;
-use super::scheme::Parameters;
+use super::scheme::SchemeParameters;
 use super::{Method, Scope};
 use crate::ConvertTarget;
 use crate::kernels::lethe::mlx::Mode;
 use crate::scheme::Granularity;
 
 /// A scheme.
-pub(super) struct Row {
+pub(super) struct SchemeRow {
     pub name: &'static str,
     /// Another name for it; empty if there is none.
     pub alias: &'static str,
@@ -34,16 +34,16 @@ pub(super) struct Row {
     pub scope: Scope,
     /// Keys of its description in `config.json`.
     pub config_keys: &'static [&'static str],
-    pub make: fn(&Parameters) -> Arc<dyn Method>,
+    pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
 
-impl PartialEq for Row {
+impl PartialEq for SchemeRow {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl std::fmt::Debug for Row {
+impl std::fmt::Debug for SchemeRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
@@ -55,10 +55,10 @@ const CONFIG: &[&str] = &["quantization_config"];
 const fn linear(
     name: &'static str,
     about: &'static str,
-    make: fn(&Parameters) -> Arc<dyn Method>,
-) -> Row {
+    make: fn(&SchemeParameters) -> Arc<dyn Method>,
+) -> SchemeRow {
     let (container, scope) = (ConvertTarget::Safetensors, Scope::Linear);
-    Row {
+    SchemeRow {
         name,
         alias: "",
         about,
@@ -73,10 +73,10 @@ const fn linear(
 const fn mlx(
     name: &'static str,
     about: &'static str,
-    make: fn(&Parameters) -> Arc<dyn Method>,
-) -> Row {
+    make: fn(&SchemeParameters) -> Arc<dyn Method>,
+) -> SchemeRow {
     let config_keys = &["quantization", "quantization_config"];
-    Row {
+    SchemeRow {
         scope: Scope::LinearAndEmbeddings,
         config_keys,
         ..linear(name, about, make)
@@ -88,9 +88,9 @@ const fn mlx(
 const fn qnat(
     name: &'static str,
     about: &'static str,
-    make: fn(&Parameters) -> Arc<dyn Method>,
-) -> Row {
-    Row {
+    make: fn(&SchemeParameters) -> Arc<dyn Method>,
+) -> SchemeRow {
+    SchemeRow {
         container: ConvertTarget::Qnat,
         scope: Scope::All,
         config_keys: &[],
@@ -99,33 +99,33 @@ const fn qnat(
 }
 
 /// Every scheme but those of GGUF.
-pub(super) const SCHEMES: &[Row] = &[
+pub(super) const SCHEMES: &[SchemeRow] = &[
     #[cfg(feature = "bnb")]
-    Row {
+    SchemeRow {
         alias: "bnb-nf4",
         ..linear("nf4", "BitsAndBytes NF4, blocks of 64", |p| {
-            bnb4(p, Codes::Nf4, false)
+            bnb4(p, Bnb4QuantType::Nf4, false)
         })
     },
     #[cfg(feature = "bnb")]
     linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
-        bnb4(p, Codes::Nf4, true)
+        bnb4(p, Bnb4QuantType::Nf4, true)
     }),
     #[cfg(feature = "bnb")]
     linear("fp4", "BitsAndBytes FP4, blocks of 64", |p| {
-        bnb4(p, Codes::Fp4, false)
+        bnb4(p, Bnb4QuantType::Fp4, false)
     }),
     #[cfg(feature = "bnb")]
     linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
-        bnb4(p, Codes::Fp4, true)
+        bnb4(p, Bnb4QuantType::Fp4, true)
     }),
     #[cfg(feature = "bnb")]
-    Row {
+    SchemeRow {
         alias: "bnb-int8",
         ..linear(
             "int8",
             "BitsAndBytes LLM.int8(), a scale for each row",
-            |_| Arc::new(Int8),
+            |_| Arc::new(BnbInt8),
         )
     },
     linear("fp8", "FP8 of compressed-tensors, one scale", |_| {
@@ -139,22 +139,22 @@ pub(super) const SCHEMES: &[Row] = &[
     linear(
         "fp8-block-ct",
         "FP8 of compressed-tensors, blocks of 128 × 128",
-        |p| ct_fp8(square(p)),
+        |p| ct_fp8(square_blocks(p)),
     ),
     linear(
         "fp8-block",
         "FP8 of transformers and DeepSeek, blocks of 128 × 128",
-        |p| tf_fp8(square(p), false, false),
+        |p| tf_fp8(square_blocks(p), false, false),
     ),
     linear(
         "fp8-block-ragged",
         "the same, with smaller blocks at the edges",
-        |p| tf_fp8(square(p), false, true),
+        |p| tf_fp8(square_blocks(p), false, true),
     ),
     linear(
         "fp8-block-ue8m0",
         "the same, with powers of two as scales",
-        |p| tf_fp8(square(p), true, false),
+        |p| tf_fp8(square_blocks(p), true, false),
     ),
     linear("fp8-tensor", "FP8 of transformers, one scale", |_| {
         tf_fp8(Granularity::Tensor, false, false)
@@ -243,26 +243,28 @@ pub(super) const SCHEMES: &[Row] = &[
     }),
     #[cfg(feature = "qnat")]
     qnat("qnat", "NF4 of qlora-rs", |_| {
-        Arc::new(Qnat { double: false })
+        Arc::new(Qnat {
+            double_quant: false,
+        })
     }),
     #[cfg(feature = "qnat")]
     qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
-        Arc::new(Qnat { double: true })
+        Arc::new(Qnat { double_quant: true })
     }),
 ];
 
 #[cfg(feature = "bnb")]
-fn bnb4(p: &Parameters, codes: Codes, double: bool) -> Arc<dyn Method> {
+fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> Arc<dyn Method> {
     Arc::new(Bnb4 {
-        codes,
+        quant_type,
         block: p.group.unwrap_or(64),
-        double,
-        compute: p.dtype,
+        double_quant,
+        compute_dtype: p.dtype,
     })
 }
 
 /// Square blocks.
-fn square(p: &Parameters) -> Granularity {
+fn square_blocks(p: &SchemeParameters) -> Granularity {
     let side = p.group.unwrap_or(128);
     Granularity::Block {
         rows: side,
@@ -291,15 +293,15 @@ fn comfy_fp8(wide: bool) -> Arc<dyn Method> {
     })
 }
 
-fn mx(p: &Parameters, layout: MxLayout, wide: bool) -> Arc<dyn Method> {
+fn mx(p: &SchemeParameters, layout: MxLayout, is_mxfp8: bool) -> Arc<dyn Method> {
     Arc::new(Mx {
         layout,
         rule: p.rule,
-        wide,
+        is_mxfp8,
     })
 }
 
-fn ct(p: &Parameters, scheme: CompressedTensors) -> Arc<dyn Method> {
+fn ct(p: &SchemeParameters, scheme: CompressedTensors) -> Arc<dyn Method> {
     Arc::new(CompressedTensors {
         group: p.group.or(scheme.group),
         ..scheme
@@ -314,14 +316,14 @@ const GPTQ_ASYM: Gptq = Gptq {
 };
 
 #[cfg(feature = "gptq")]
-fn gptq(p: &Parameters, scheme: Gptq) -> Arc<dyn Method> {
+fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
     Arc::new(Gptq {
         group: p.group.or(scheme.group),
         ..scheme
     })
 }
 
-fn affine(p: &Parameters, bits: usize) -> Arc<dyn Method> {
+fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
     Arc::new(Mlx::Affine {
         bits,
         group: p.group.unwrap_or(64),

@@ -10,7 +10,7 @@ use crate::{Dtype, Result, TargetDtype};
 
 /// A tensor that is to be encoded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Weight<'a> {
+pub(crate) struct WeightInfo<'a> {
     /// Name in the model, `….weight` as a rule.
     pub name: &'a str,
     /// Outermost dimension first.
@@ -19,7 +19,7 @@ pub(crate) struct Weight<'a> {
     pub dtype: TargetDtype,
 }
 
-impl Weight<'_> {
+impl WeightInfo<'_> {
     /// Number of rows, all dimensions but the last together.
     pub(crate) fn rows(&self) -> usize {
         self.shape
@@ -40,7 +40,7 @@ impl Weight<'_> {
 
 /// One of the stored tensors that an encoded one becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     pub name: String,
     pub dtype: Dtype,
     /// Outermost dimension first.
@@ -51,14 +51,14 @@ pub(crate) struct Stored {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survey {
     /// The largest magnitude.
-    Max,
+    MaxAbs,
     /// The mean of the largest magnitudes of so many values each, in their order; the last may be fewer.
-    MeanOfMax(usize),
+    MeanOfBlockMaxAbs(usize),
 }
 
 /// Values to be encoded: a tile of the tensor, row by row. All are finite.
 #[derive(Debug)]
-pub(crate) struct Values<'a> {
+pub(crate) struct TileValues<'a> {
     pub tile: &'a Tile,
     pub values: &'a [f32],
     /// What was surveyed.
@@ -72,7 +72,7 @@ pub(crate) type Put<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<()> + 'a;
 /// Encodes one logical tensor, tile by tile, on any thread, in any order.
 pub(crate) trait Encode: Send + Sync {
     /// What is stored, in the order of the output.
-    fn stored(&self) -> Vec<Stored>;
+    fn stored(&self) -> Vec<StoredTensor>;
 
     /// How the values may be cut. `load_bits` is what the encoder needs beside values, for each of them.
     fn grid(&self) -> Grid;
@@ -94,7 +94,7 @@ pub(crate) trait Encode: Send + Sync {
 
     /// Encodes a tile: passes what is stored of it to `put`, and makes `back` the values that decoding will give, row
     /// by row. The tile at (0, 0) also passes what belongs to no tile.
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
 
     /// What the codes are, if other schemes can have the same.
     fn family(&self) -> Option<Family> {
@@ -133,10 +133,10 @@ pub(crate) trait Method: Send + Sync {
     }
 
     /// Why a tensor like this cannot be encoded: `its 100 columns are no multiple of 64`.
-    fn objection(&self, weight: &Weight<'_>) -> Option<String>;
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String>;
 
     /// The encoder of a tensor without objection.
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>>;
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
 
     /// What `config.json` says of it; `skipped` are the modules that stay as they are.
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {

@@ -42,7 +42,7 @@ pub(super) fn values_of(t: &Tensor<'_>) -> Vec<f32> {
 /// An encoded tensor: what is stored, and what it decodes to.
 #[derive(Debug, PartialEq)]
 pub(super) struct Encoded {
-    pub stored: Vec<(Stored, Vec<u8>)>,
+    pub stored: Vec<(StoredTensor, Vec<u8>)>,
     pub back: Vec<u32>,
 }
 
@@ -82,7 +82,7 @@ fn encode_cut(
     width: usize,
 ) -> Encoded {
     let grid = encoder.grid();
-    let mut stored: Vec<(Stored, Vec<Option<u8>>)> = encoder
+    let mut stored: Vec<(StoredTensor, Vec<Option<u8>>)> = encoder
         .stored()
         .into_iter()
         .map(|s| {
@@ -108,7 +108,7 @@ fn encode_cut(
             .collect();
         let values: Vec<f32> = places.iter().map(|&at| values[at]).collect();
         let mut back = vec![f32::NAN; values.len()];
-        let values = Values {
+        let values = TileValues {
             tile,
             values: &values,
             survey,
@@ -146,9 +146,10 @@ fn encode_cut(
 }
 
 /// The file of these tensors.
-pub(super) fn file(all: &[(Stored, Vec<u8>)]) -> Vec<u8> {
-    let whole =
-        |(s, data): &'_ (Stored, Vec<u8>)| (s.name.clone(), s.shape.clone(), s.dtype, data.clone());
+pub(super) fn file(all: &[(StoredTensor, Vec<u8>)]) -> Vec<u8> {
+    let whole = |(s, data): &'_ (StoredTensor, Vec<u8>)| {
+        (s.name.clone(), s.shape.clone(), s.dtype, data.clone())
+    };
     let all: Vec<_> = all.iter().map(whole).collect();
     let tensors: Vec<_> = all
         .iter()

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::containers::model::gguf::GgufMetadata;
-use crate::forget::gguf::mixture::{Canonical, canonical, is_token_embedding};
+use crate::forget::gguf::mixture::{LlamaName, is_token_embedding, llama_name};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, Tensor};
 
@@ -41,7 +41,7 @@ impl Imatrix {
         let read = if is_gguf {
             crate::parse(path).and_then(|model| of_gguf(&model))
         } else {
-            Legacy::read(&source)
+            LegacyReader::read(&source)
         };
         read.map_err(|error| error.about(path.display()))
     }
@@ -57,9 +57,9 @@ impl Imatrix {
     /// # Errors
     /// `Parse` if the matrix is of another size, except that of a token embedding, which is none.
     pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
-        let Canonical {
+        let LlamaName {
             name: ours, expert, ..
-        } = canonical(name);
+        } = llama_name(name);
         let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
             return Ok(None);
         };
@@ -111,7 +111,7 @@ impl Imatrix {
 
 /// The tensors of an entry in a GGUF file.
 #[derive(Default)]
-struct Entry<'m> {
+struct ImatrixEntry<'m> {
     /// Only read to prove that it fits.
     sums: Option<Tensor<'m>>,
     squares: Option<Tensor<'m>>,
@@ -129,7 +129,7 @@ fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
         chunks: chunks(metadata)?,
         ..Imatrix::default()
     };
-    let mut entries: BTreeMap<&str, Entry<'_>> = BTreeMap::new();
+    let mut entries: BTreeMap<&str, ImatrixEntry<'_>> = BTreeMap::new();
     for tensor in model.tensors() {
         let Some((name, what)) = tensor.name().rsplit_once('.') else {
             continue;
@@ -183,7 +183,7 @@ fn missing(key: &str) -> AnamnesisError {
 }
 
 /// The means of an entry: none if it is empty.
-fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
+fn means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
     let (Some(squares), Some(counts)) = (entry.squares, entry.counts) else {
         return Err(AnamnesisError::parse(
             "it has not both `in_sum2` and `counts`",
@@ -252,13 +252,13 @@ fn read_numbers(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result
 }
 
 /// A file of the older format, at the place that has been reached.
-struct Legacy<'a> {
+struct LegacyReader<'a> {
     source: &'a Source,
     at: u64,
     len: u64,
 }
 
-impl<'a> Legacy<'a> {
+impl<'a> LegacyReader<'a> {
     fn read(source: &'a Source) -> Result<Imatrix> {
         let mut file = Self {
             source,

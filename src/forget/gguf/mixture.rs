@@ -15,13 +15,13 @@ use std::collections::HashMap;
 
 pub(crate) use self::facts::ModelFacts;
 pub(crate) use self::file_type::FileType;
-pub(crate) use self::names::{Canonical, canonical};
-use self::rules::{Category, Counters, Rules};
+pub(crate) use self::names::{LlamaName, llama_name};
+use self::rules::{Category, Counters, TypeRules};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor as it is before.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct MixtureTensor<'a> {
     /// In llama.cpp's words or in those of Hugging Face.
     pub name: &'a str,
     /// Outermost dimension first.
@@ -31,7 +31,7 @@ pub(crate) struct Shape<'a> {
 
 /// What becomes of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum TypeChoice {
     /// It stays as it is, and why.
     Keep(String),
     /// It is encoded as `dtype`; the note says why that is not the one that the mixture has for it.
@@ -49,7 +49,7 @@ pub(crate) struct Mixture {
 }
 
 /// A tensor as llama.cpp would see it: all experts of a layer together.
-struct Stacked<'a> {
+struct LlamaTensor<'a> {
     name: String,
     /// The number after `blk.`, or −1.
     layer: i64,
@@ -57,7 +57,7 @@ struct Stacked<'a> {
     dims: Vec<usize>,
     dtype: Dtype,
     /// Whether it belongs to an encoder of images or sounds, which llama.cpp keeps in a file of its own.
-    foreign: bool,
+    is_multimodal: bool,
     /// Where its parts are among the tensors of the model.
     parts: Vec<usize>,
     /// A part's name, for messages.
@@ -69,12 +69,16 @@ impl Mixture {
     ///
     /// # Errors
     /// `Unsupported` if a model with experts has feed-forward tensors outside its layers.
-    pub(crate) fn choose(&self, facts: &ModelFacts, tensors: &[Shape<'_>]) -> Result<Vec<Choice>> {
+    pub(crate) fn choose(
+        &self,
+        facts: &ModelFacts,
+        tensors: &[MixtureTensor<'_>],
+    ) -> Result<Vec<TypeChoice>> {
         let mut stacked = stack(tensors);
         // What a GGUF file has is one model, whatever its parts are called.
         stacked
             .iter_mut()
-            .for_each(|tensor| tensor.foreign &= !facts.are_certain());
+            .for_each(|tensor| tensor.is_multimodal &= !facts.are_from_gguf());
         let facts = facts.completed(&stacked);
         let categories: Vec<Category> = stacked
             .iter()
@@ -83,8 +87,8 @@ impl Mixture {
         let mut own = stacked
             .iter()
             .zip(&categories)
-            .filter(|(tensor, _)| !tensor.foreign);
-        let rules = Rules {
+            .filter(|(tensor, _)| !tensor.is_multimodal);
+        let rules = TypeRules {
             file_type: self.file_type,
             has_imatrix: self.has_imatrix,
             attention_values: own
@@ -95,7 +99,7 @@ impl Mixture {
             facts: &facts,
         };
         let mut counters = Counters::default();
-        let mut choices = vec![Choice::Keep(String::new()); tensors.len()];
+        let mut choices = vec![TypeChoice::Keep(String::new()); tensors.len()];
         for (tensor, &category) in stacked.iter().zip(&categories) {
             let choice = self.choose_one(&rules, &mut counters, tensor, category)?;
             tensor
@@ -108,17 +112,17 @@ impl Mixture {
 
     fn choose_one(
         &self,
-        rules: &Rules<'_>,
+        rules: &TypeRules<'_>,
         counters: &mut Counters,
-        tensor: &Stacked<'_>,
+        tensor: &LlamaTensor<'_>,
         category: Category,
-    ) -> Result<Choice> {
+    ) -> Result<TypeChoice> {
         if let Some(reason) = kept(tensor, rules.facts) {
-            return Ok(Choice::Keep(reason));
+            return Ok(TypeChoice::Keep(reason));
         }
         let mut dtype = self.file_type.dtype;
         if !dtype.is_ggml_block() {
-            return Ok(Choice::Type { dtype, note: None });
+            return Ok(TypeChoice::Type { dtype, note: None });
         }
         if self.file_type.is_mixture() && !self.pure {
             dtype = rules.dtype(counters, tensor, category)?;
@@ -128,7 +132,7 @@ impl Mixture {
 
     /// Whether a tensor that gets `dtype` is worthless without an importance matrix.
     pub(crate) fn requires_imatrix(&self, name: &str, dtype: Dtype) -> bool {
-        let name = canonical(name).name;
+        let name = llama_name(name).name;
         match dtype {
             _ if is_token_embedding(&name) || name == "output.weight" => false,
             Dtype::IQ3_XXS
@@ -149,15 +153,15 @@ pub(crate) fn is_token_embedding(name: &str) -> bool {
 }
 
 /// The tensors under llama.cpp's names and in its order: by layer, what is in none before, and by name.
-fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
-    let mut stacked: Vec<Stacked<'_>> = Vec::new();
+fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
+    let mut stacked: Vec<LlamaTensor<'_>> = Vec::new();
     let mut experts: HashMap<String, usize> = HashMap::new();
     for (i, tensor) in tensors.iter().enumerate() {
-        let Canonical {
+        let LlamaName {
             name,
             expert,
-            foreign,
-        } = canonical(tensor.name);
+            is_multimodal,
+        } = llama_name(tensor.name);
         if expert.is_some() {
             if let Some(there) = experts.get(&name).and_then(|&at| stacked.get_mut(at)) {
                 there.parts.push(i);
@@ -172,12 +176,12 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
             .unwrap_or_default()
             .to_vec();
         let (dtype, shown, layer) = (tensor.dtype, tensor.name, layer(&name));
-        stacked.push(Stacked {
+        stacked.push(LlamaTensor {
             name,
             layer,
             dims,
             dtype,
-            foreign,
+            is_multimodal,
             parts: vec![i],
             shown,
         });
@@ -190,7 +194,7 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
         if tensor.parts.len() > 1 {
             tensor.dims.insert(0, tensor.parts.len());
         }
-        tensor.foreign &= is_language;
+        tensor.is_multimodal &= is_language;
     }
     stacked.sort_by(|a, b| (a.layer, &a.name).cmp(&(b.layer, &b.name)));
     stacked
@@ -209,7 +213,7 @@ fn layer(name: &str) -> i64 {
 
 /// Parts of names, in llama.cpp's words, of tensors that are small and lose much. What is marked with an architecture
 /// is so in that one only.
-const KEPT: &[(&str, &str)] = &[
+const NOT_QUANTIZED: &[(&str, &str)] = &[
     ("", "_norm.weight"),
     ("", "ffn_gate_inp.weight"),
     ("", "ffn_gate_tid2eid.weight"),
@@ -262,19 +266,19 @@ const KEPT: &[(&str, &str)] = &[
 ];
 
 /// Why a tensor stays as it is, if it does.
-fn kept(tensor: &Stacked<'_>, facts: &ModelFacts) -> Option<String> {
+fn kept(tensor: &LlamaTensor<'_>, facts: &ModelFacts) -> Option<String> {
     let name = tensor.name.as_str();
     let is_kept = |(arch, part): &&(&str, &str)| {
         (arch.is_empty() || *arch == facts.architecture) && name.contains(part)
     };
-    let reason = if tensor.foreign {
+    let reason = if tensor.is_multimodal {
         "it is no part of the language model"
     } else if tensor.dims.len() < 2 {
         "it is a vector"
     } else if !name.ends_with("weight") {
         "its name does not end in `weight`"
     } else if matches!(name, "position_embd.weight" | "token_types.weight")
-        || KEPT.iter().any(|part| is_kept(&part))
+        || NOT_QUANTIZED.iter().any(|part| is_kept(&part))
     {
         "llama.cpp does not quantize tensors of this name"
     } else if !tensor.dtype.is_floating_point() && !tensor.dtype.is_quantized() {
@@ -286,10 +290,10 @@ fn kept(tensor: &Stacked<'_>, facts: &ModelFacts) -> Option<String> {
 }
 
 /// `dtype`, or what replaces it for rows of `cols` values that are not whole blocks.
-fn fit(dtype: Dtype, cols: usize) -> Choice {
+fn fit(dtype: Dtype, cols: usize) -> TypeChoice {
     let block = dtype.block_size();
     if cols.is_multiple_of(block) {
-        return Choice::Type { dtype, note: None };
+        return TypeChoice::Type { dtype, note: None };
     }
     let short = match dtype {
         Dtype::IQ1_S | Dtype::IQ1_M | Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ2_S => {
@@ -302,7 +306,7 @@ fn fit(dtype: Dtype, cols: usize) -> Choice {
         Dtype::Q6_K => Dtype::Q8_0,
         _ if block <= 32 => dtype,
         // There llama.cpp gives up.
-        _ => return Choice::Keep(format!("its {cols} columns are no multiple of {block}")),
+        _ => return TypeChoice::Keep(format!("its {cols} columns are no multiple of {block}")),
     };
     let instead = if cols.is_multiple_of(short.block_size()) {
         short
@@ -311,14 +315,14 @@ fn fit(dtype: Dtype, cols: usize) -> Choice {
     };
     let note =
         format!("its {cols} columns are no multiple of {block}: {instead} instead of {dtype}");
-    Choice::Type {
+    TypeChoice::Type {
         dtype: instead,
         note: Some(note),
     }
 }
 
 /// What a model cannot be for its tensors to have types.
-fn no_layer(tensor: &Stacked<'_>, layers: i64) -> AnamnesisError {
+fn no_layer(tensor: &LlamaTensor<'_>, layers: i64) -> AnamnesisError {
     let what = format!(
         "tensor `{}` is in none of the {layers} layers that the model has",
         tensor.shown

@@ -4,9 +4,9 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::layout::{Form, Packing, Place};
-use super::{Encode, Put, Stored, Values, Weight};
-use crate::forget::seam::rows::LONGEST;
+pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordPacking};
+use super::{Encode, Put, StoredTensor, TileValues, WeightInfo};
+use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::integer::{Groups, Quantizer, Rule};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -17,11 +17,11 @@ pub(crate) struct Grouped {
     /// For messages.
     pub name: String,
     pub quantizer: Quantizer,
-    pub stored: Vec<Stored>,
-    pub codes: Place,
-    pub scales: Place,
+    pub stored: Vec<StoredTensor>,
+    pub codes: StoredMatrix,
+    pub scales: StoredMatrix,
     /// Where zero points or biases go, if they are stored.
-    pub offsets: Option<Place>,
+    pub offsets: Option<StoredMatrix>,
     /// Tiles start at such rows.
     pub row_align: usize,
     /// The stored tensor that has the group of each column.
@@ -31,24 +31,24 @@ pub(crate) struct Grouped {
 }
 
 /// Why a weight has no groups of `group` columns.
-pub(crate) fn objection(weight: &Weight<'_>, group: usize) -> Option<String> {
+pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     let (rows, cols) = (weight.rows(), weight.cols());
     match group {
         _ if rows == 0 || cols == 0 || group == 0 => Some("there is nothing in it".to_owned()),
         _ if !cols.is_multiple_of(group) => {
             Some(format!("its {cols} columns are no multiple of {group}"))
         }
-        _ if col_align(cols, group) > LONGEST => {
-            Some(format!("its {cols} columns are more than {LONGEST}"))
+        _ if col_align(cols, group) > MAX_ROW_LEN => {
+            Some(format!("its {cols} columns are more than {MAX_ROW_LEN}"))
         }
         _ => None,
     }
 }
 
 /// The same of a matrix: schemes for linear layers know no stacks.
-pub(crate) fn objection_to_matrix(weight: &Weight<'_>, group: usize) -> Option<String> {
+pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     match weight.shape.len() {
-        2 => objection(weight, group),
+        2 => group_objection(weight, group),
         rank => Some(format!("it has {rank} dimensions and no two")),
     }
 }
@@ -63,12 +63,12 @@ fn col_align(cols: usize, group: usize) -> usize {
 }
 
 impl Encode for Grouped {
-    fn stored(&self) -> Vec<Stored> {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.clone()
     }
 
     fn grid(&self) -> Grid {
-        let Place {
+        let StoredMatrix {
             rows,
             cols,
             bits,
@@ -78,7 +78,10 @@ impl Encode for Grouped {
         let group = self.quantizer.group;
         // Codes of a byte each, packed, and perhaps turned; the numbers of each group as floats and stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
-        let transposed = !matches!(form, Form::Packed(Packing::Along) | Form::Bytes { .. });
+        let transposed = !matches!(
+            form,
+            MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. }
+        );
         Grid {
             rows,
             cols,
@@ -89,7 +92,7 @@ impl Encode for Grouped {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let mut out = Groups::default();
         self.quantizer.run(values.values, level, back, &mut out);
@@ -120,7 +123,7 @@ impl Encode for Grouped {
             Rule::Awq => false,
             Rule::Mlx => return None,
         };
-        let Form::Floats { dtype, .. } = self.scales.form else {
+        let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;
         };
         Some(Family::Int {
@@ -165,9 +168,9 @@ impl Grouped {
             cols: tile.cols.start / group..tile.cols.end / group,
         };
         self.codes.put_codes(tile, out.codes, level, put)?;
-        self.scales.put_numbers(&groups, &out.scales, level, put)?;
+        self.scales.put_floats(&groups, &out.scales, level, put)?;
         if let Some(offsets) = &self.offsets {
-            offsets.put_numbers(&groups, &out.offsets, level, put)?;
+            offsets.put_floats(&groups, &out.offsets, level, put)?;
         }
         if tile.rows.start > 0 {
             return Ok(());

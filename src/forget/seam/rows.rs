@@ -1,18 +1,18 @@
 //! What encoders share: how values may be cut, where the bytes of a tile go, and stored tensors by name.
 
-use super::{Put, Stored, Weight};
+use super::{Put, StoredTensor, WeightInfo};
 use crate::scheme::Tile;
 #[cfg(any(feature = "bnb", feature = "qnat"))]
 use crate::scheme::{Grid, lcm};
 use crate::{Dtype, Result};
 
 /// Longest row that is encoded as a whole.
-pub(crate) const LONGEST: usize = 1 << 19;
+pub(crate) const MAX_ROW_LEN: usize = 1 << 19;
 
 /// How values may be cut whose blocks of `unit` run over all of them in order, whatever the rows: inside rows if those
 /// hold whole units, else between rows.
 #[cfg(any(feature = "bnb", feature = "qnat"))]
-pub(crate) fn grid_of_runs(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
+pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
     let inside = cols.is_multiple_of(unit);
     let (row_align, col_align) = if inside {
         (1, unit)
@@ -30,14 +30,14 @@ pub(crate) fn grid_of_runs(rows: usize, cols: usize, unit: usize, load_bits: f64
 }
 
 /// A matrix of bytes, as a stored tensor, of which each value of the weight takes a part.
-pub(crate) struct Matrix {
+pub(crate) struct ByteMatrix {
     /// Number of the stored tensor.
     pub part: usize,
     /// Bytes of a row.
     pub stride: usize,
 }
 
-impl Matrix {
+impl ByteMatrix {
     /// Puts rows `rows`, bytes `cols` of each.
     pub(crate) fn put(
         &self,
@@ -59,7 +59,7 @@ impl Matrix {
 }
 
 /// Puts two matrices of a tile of `cols` columns, each with the number of values that one of its bytes has.
-pub(crate) fn put_both(
+pub(crate) fn put_codes_and_scales(
     tile: &Tile,
     cols: usize,
     matrices: [(usize, &[u8]); 2],
@@ -67,7 +67,7 @@ pub(crate) fn put_both(
 ) -> Result<()> {
     for (part, (unit, bytes)) in matrices.into_iter().enumerate() {
         let inside = tile.cols.start / unit..tile.cols.end / unit;
-        Matrix {
+        ByteMatrix {
             part,
             stride: cols / unit,
         }
@@ -77,8 +77,8 @@ pub(crate) fn put_both(
 }
 
 /// A stored tensor.
-pub(crate) fn stored(name: String, dtype: Dtype, shape: &[usize]) -> Stored {
-    Stored {
+pub(crate) fn stored_tensor(name: String, dtype: Dtype, shape: &[usize]) -> StoredTensor {
+    StoredTensor {
         name,
         dtype,
         shape: shape.to_vec(),
@@ -86,7 +86,7 @@ pub(crate) fn stored(name: String, dtype: Dtype, shape: &[usize]) -> Stored {
 }
 
 /// The shape of a weight, of whose rows each `unit` values become one.
-pub(crate) fn shortened(weight: &Weight<'_>, unit: usize) -> Vec<usize> {
+pub(crate) fn packed_shape(weight: &WeightInfo<'_>, unit: usize) -> Vec<usize> {
     let mut shape = weight.shape.to_vec();
     if let Some(cols) = shape.last_mut() {
         *cols /= unit;
@@ -95,7 +95,7 @@ pub(crate) fn shortened(weight: &Weight<'_>, unit: usize) -> Vec<usize> {
 }
 
 /// Why `weight` is no matrix of a layer, with rows of whole groups of `unit` values.
-pub(crate) fn no_matrix(weight: &Weight<'_>, unit: usize) -> Option<String> {
+pub(crate) fn linear_weight_objection(weight: &WeightInfo<'_>, unit: usize) -> Option<String> {
     match weight.shape {
         _ if !weight.name.ends_with(".weight") => {
             Some("its name does not end in `.weight`".to_owned())

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::Stacked;
+use super::LlamaTensor;
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 
 /// What the rules ask of a model.
@@ -16,7 +16,7 @@ pub(crate) struct ModelFacts {
     /// Number of layers, with those that predict further tokens.
     pub layers: i64,
     /// Those of them that predict further tokens.
-    pub next_layers: i64,
+    pub nextn_layers: i64,
     /// Experts of a layer.
     pub experts: i64,
     /// Heads of the first layer's attention.
@@ -24,7 +24,7 @@ pub(crate) struct ModelFacts {
     /// Those of its keys and values.
     pub kv_heads: i64,
     /// Whether there is metadata of a model, and what it does not say is not so.
-    is_certain: bool,
+    is_from_gguf: bool,
 }
 
 impl ModelFacts {
@@ -41,7 +41,7 @@ impl ModelFacts {
                 .and_then(first)
         };
         let number = |key: &str| get(key).unwrap_or(0);
-        let (heads, next_layers) = (
+        let (heads, nextn_layers) = (
             number("attention.head_count"),
             number("nextn_predict_layers"),
         );
@@ -58,15 +58,15 @@ impl ModelFacts {
             number("expert_count"),
             get("attention.head_count_kv").unwrap_or(heads),
         );
-        let is_certain = get("block_count").is_some();
+        let is_from_gguf = get("block_count").is_some();
         Self {
             layers,
-            next_layers,
+            nextn_layers,
             experts,
             heads,
             kv_heads,
             architecture,
-            is_certain,
+            is_from_gguf,
         }
     }
 
@@ -120,7 +120,7 @@ impl ModelFacts {
             architecture: architecture.to_owned(),
             layers: number(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])
                 .unwrap_or(0),
-            next_layers: 0,
+            nextn_layers: 0,
             experts: experts.unwrap_or(0),
             heads,
             kv_heads: if is_latent {
@@ -128,19 +128,19 @@ impl ModelFacts {
             } else {
                 kv_heads.unwrap_or(heads)
             },
-            is_certain: false,
+            is_from_gguf: false,
         }
     }
 
     /// Whether nothing has to be guessed.
-    pub(crate) fn are_certain(&self) -> bool {
-        self.is_certain
+    pub(crate) fn are_from_gguf(&self) -> bool {
+        self.is_from_gguf
     }
 
     /// With what tensors tell, where there is no metadata.
-    pub(super) fn completed(&self, tensors: &[Stacked<'_>]) -> Self {
+    pub(super) fn completed(&self, tensors: &[LlamaTensor<'_>]) -> Self {
         let mut facts = self.clone();
-        if self.is_certain {
+        if self.is_from_gguf {
             return facts;
         }
         let counted = tensors
@@ -151,7 +151,7 @@ impl ModelFacts {
             .saturating_add(1);
         if counted > facts.layers {
             // A config counts those apart that predict further tokens.
-            facts.next_layers = if facts.layers > 0 {
+            facts.nextn_layers = if facts.layers > 0 {
                 counted - facts.layers
             } else {
                 0
@@ -183,13 +183,13 @@ impl ModelFacts {
     }
 
     /// How many heads share a key.
-    pub(crate) fn group(&self) -> i64 {
+    pub(crate) fn gqa_ratio(&self) -> i64 {
         self.heads.checked_div(self.kv_heads).unwrap_or(0)
     }
 
     /// Whether llama.cpp calls the model 70B.
     pub(crate) fn is_70b(&self) -> bool {
-        let layers = self.layers - self.next_layers;
+        let layers = self.layers - self.nextn_layers;
         match self.architecture.as_str() {
             "llama" | "llama-embed" => {
                 layers == 80 && self.heads != self.kv_heads && self.experts != 8

@@ -7,17 +7,17 @@ mod table;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use self::table::{LEAVES, TOPS};
+use self::table::{LAYER_TENSORS, MODEL_TENSORS};
 
 /// A tensor's name in llama.cpp's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Canonical {
+pub(crate) struct LlamaName {
     /// `blk.3.ffn_down_exps.weight`; of a name that is not known, that name.
     pub name: String,
     /// Which of the experts that llama.cpp stores together, if this is one by itself.
     pub expert: Option<usize>,
     /// Whether it belongs to an encoder of images or sounds, which llama.cpp keeps in a file of its own.
-    pub foreign: bool,
+    pub is_multimodal: bool,
 }
 
 /// What comes before a layer's number.
@@ -33,7 +33,7 @@ const LAYERS: &[&str] = &[
 ];
 
 /// Parts of names of encoders of images and sounds, and of what joins them to a language model.
-const FOREIGN: &[&str] = &[
+const MULTIMODAL: &[&str] = &[
     "visual",
     "vision",
     "audio",
@@ -49,7 +49,7 @@ const FOREIGN: &[&str] = &[
 ];
 
 /// Names of tensors that are in no layer, and can be of other things, too.
-const VAGUE: &[&str] = &[
+const AMBIGUOUS: &[&str] = &[
     "output",
     "head",
     "encoder",
@@ -61,20 +61,20 @@ const VAGUE: &[&str] = &[
 /// What names begin with that are about a whole model.
 const WHOLE: &[&str] = &["model", "language_model", "transformer", "backbone", "rwkv"];
 
-/// [`LEAVES`], by the names that models have.
+/// [`LAYER_TENSORS`], by the names that models have.
 static BY_LEAF: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
-    LEAVES
+    LAYER_TENSORS
         .iter()
         .flat_map(|(ours, theirs)| theirs.iter().map(move |leaf| (*leaf, *ours)))
         .collect()
 });
 
 /// What llama.cpp calls the tensor `name`.
-pub(crate) fn canonical(name: &str) -> Canonical {
-    let plain = |foreign| Canonical {
+pub(crate) fn llama_name(name: &str) -> LlamaName {
+    let plain = |is_multimodal| LlamaName {
         name: name.to_owned(),
         expert: None,
-        foreign,
+        is_multimodal,
     };
     if name.starts_with("blk.") {
         return plain(false);
@@ -87,7 +87,7 @@ pub(crate) fn canonical(name: &str) -> Canonical {
         .get(..layer.unwrap_or(parts.len()))
         .unwrap_or_default();
     if prefix.iter().any(|part| {
-        FOREIGN
+        MULTIMODAL
             .iter()
             .any(|word| part.to_ascii_lowercase().contains(word))
     }) {
@@ -97,10 +97,10 @@ pub(crate) fn canonical(name: &str) -> Canonical {
         let found = base.and_then(|_| top(&parts));
         return found.map_or_else(
             || plain(false),
-            |name| Canonical {
+            |name| LlamaName {
                 name,
                 expert: None,
-                foreign: false,
+                is_multimodal: false,
             },
         );
     };
@@ -121,10 +121,10 @@ pub(crate) fn canonical(name: &str) -> Canonical {
                 true => "enc.blk",
                 false => "blk",
             };
-            Canonical {
+            LlamaName {
                 name: format!("{stack}.{bid}.{ours}.weight"),
                 expert,
-                foreign: false,
+                is_multimodal: false,
             }
         }
     }
@@ -146,10 +146,11 @@ fn top(parts: &[&str]) -> Option<String> {
         && matches!(*last, "linear" | "out" | "decoder");
     let last = if is_head { &"output" } else { last };
     // Some names say what they are only where nothing but the whole model is around them.
-    if !is_head && VAGUE.contains(last) && !outer.iter().all(|part| WHOLE.contains(part)) {
+    if !is_head && AMBIGUOUS.contains(last) && !outer.iter().all(|part| WHOLE.contains(part)) {
         return None;
     }
-    TOPS.iter()
+    MODEL_TENSORS
+        .iter()
         .find(|(theirs, _)| theirs == last)
         .map(|(_, ours)| format!("{ours}.weight"))
 }

@@ -3,7 +3,7 @@
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`, `llama_tensor_get_type_impl`,
 //! `init_quantize_state_counters`).
 
-use super::{FileType, ModelFacts, Stacked, is_token_embedding, no_layer};
+use super::{FileType, LlamaTensor, ModelFacts, is_token_embedding, no_layer};
 use crate::{Dtype, Result};
 
 /// What a tensor is for, by its name.
@@ -64,7 +64,7 @@ pub(crate) struct Counters {
 }
 
 /// What the rules are about.
-pub(crate) struct Rules<'a> {
+pub(crate) struct TypeRules<'a> {
     pub file_type: FileType,
     pub has_imatrix: bool,
     /// How many tensors hold an attention's values.
@@ -75,16 +75,16 @@ pub(crate) struct Rules<'a> {
 }
 
 /// The first and the last eighth of layers, and each third between.
-fn wants_more(layer: i64, layers: i64) -> bool {
+fn uses_more_bits(layer: i64, layers: i64) -> bool {
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
 
-impl Rules<'_> {
+impl TypeRules<'_> {
     /// The type for a tensor, before its columns are looked at.
     pub(crate) fn dtype(
         &self,
         counters: &mut Counters,
-        tensor: &Stacked<'_>,
+        tensor: &LlamaTensor<'_>,
         category: Category,
     ) -> Result<Dtype> {
         let dtype = self.file_type.dtype;
@@ -143,7 +143,7 @@ impl Rules<'_> {
 
     /// The layer of a feed-forward tensor: how many have been before, unless there are experts, which may be missing
     /// from some layers.
-    fn layer(&self, tensor: &Stacked<'_>, count: i64) -> Result<i64> {
+    fn layer(&self, tensor: &LlamaTensor<'_>, count: i64) -> Result<i64> {
         if self.facts.experts <= 1 {
             return Ok(count);
         }
@@ -154,7 +154,7 @@ impl Rules<'_> {
         }
     }
 
-    fn output(&self, tensor: &Stacked<'_>) -> Dtype {
+    fn output(&self, tensor: &LlamaTensor<'_>) -> Dtype {
         let (name, dtype) = (self.file_type.name, self.file_type.dtype);
         let cols = tensor.dims.last().copied().unwrap_or(1);
         let is_whole = cols.is_multiple_of(dtype.block_size());
@@ -169,7 +169,7 @@ impl Rules<'_> {
     }
 
     /// Experts are told by their three dimensions, where nothing else has as many.
-    fn mxfp4(&self, tensor: &Stacked<'_>, category: Category) -> Dtype {
+    fn mxfp4(&self, tensor: &LlamaTensor<'_>, category: Category) -> Dtype {
         let outer = tensor
             .dims
             .len()
@@ -193,7 +193,7 @@ impl Rules<'_> {
         match category {
             _ if category.is_values() => {
                 counters.values += 1;
-                if facts.group() >= 4 || facts.experts >= 4 {
+                if facts.gqa_ratio() >= 4 || facts.experts >= 4 {
                     Dtype::Q4_K
                 } else {
                     more
@@ -213,7 +213,7 @@ impl Rules<'_> {
     }
 
     fn values(&self, counters: &mut Counters) -> Dtype {
-        let (facts, many) = (self.facts, self.facts.group() >= 4);
+        let (facts, many) = (self.facts, self.facts.gqa_ratio() >= 4);
         let (i, n) = (counters.values, self.attention_values);
         counters.values += 1;
         let dtype = match self.file_type.name {
@@ -230,7 +230,7 @@ impl Rules<'_> {
             }
             "Q3_K_L" => Dtype::Q5_K,
             "IQ4_NL" | "IQ4_XS" if many => Dtype::Q5_K,
-            "Q4_K_M" | "Q5_K_M" if wants_more(i as i64, n as i64) => Dtype::Q6_K,
+            "Q4_K_M" | "Q5_K_M" if uses_more_bits(i as i64, n as i64) => Dtype::Q6_K,
             "Q4_K_S" if i < 4 => Dtype::Q5_K,
             _ => self.file_type.dtype,
         };
@@ -253,7 +253,7 @@ impl Rules<'_> {
     fn down(&self, layer: i64) -> Dtype {
         let layers = self.facts.layers;
         let is_falcon = self.facts.architecture == "falcon";
-        let (is_first, more) = (layer < layers / 8, wants_more(layer, layers));
+        let (is_first, more) = (layer < layers / 8, uses_more_bits(layer, layers));
         match self.file_type.name {
             "Q2_K" => Dtype::Q3_K,
             "Q2_K_S" if is_first => Dtype::Q4_K,

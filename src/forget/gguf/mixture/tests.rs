@@ -76,10 +76,10 @@ fn dtype(dims: &[usize]) -> Dtype {
     }
 }
 
-fn shapes(tensors: &[(String, Vec<usize>)]) -> Vec<Shape<'_>> {
+fn shapes(tensors: &[(String, Vec<usize>)]) -> Vec<MixtureTensor<'_>> {
     tensors
         .iter()
-        .map(|(name, dims)| Shape {
+        .map(|(name, dims)| MixtureTensor {
             name,
             dims,
             dtype: dtype(dims),
@@ -107,10 +107,10 @@ fn expand(letters: &Value, runs: &str) -> Vec<Dtype> {
     types
 }
 
-fn chosen(choice: &Choice, dims: &[usize]) -> Dtype {
+fn chosen(choice: &TypeChoice, dims: &[usize]) -> Dtype {
     match choice {
-        Choice::Keep(_) => dtype(dims),
-        Choice::Type { dtype, .. } => *dtype,
+        TypeChoice::Keep(_) => dtype(dims),
+        TypeChoice::Type { dtype, .. } => *dtype,
     }
 }
 
@@ -157,7 +157,7 @@ fn types_are_those_of_llama_cpp() {
         let choices = mixture.choose(facts, &shapes(tensors));
         let Some(types) = types else {
             // One bad layer is an error there and here; a row without a fallback is kept here.
-            let is_short = |choice: &Choice| matches!(choice, Choice::Keep(reason) if reason.contains("no multiple of 128"));
+            let is_short = |choice: &TypeChoice| matches!(choice, TypeChoice::Keep(reason) if reason.contains("no multiple of 128"));
             let gives_up = choices.map_or(true, |choices| choices.iter().any(is_short));
             assert!(gives_up, "{name} {mixture:?}");
             return;
@@ -210,9 +210,9 @@ fn names_of_hugging_face_get_the_same_types() {
                 }
             }
         }
-        let shapes: Vec<Shape<'_>> = theirs
+        let shapes: Vec<MixtureTensor<'_>> = theirs
             .iter()
-            .map(|(name, _, dims)| Shape {
+            .map(|(name, _, dims)| MixtureTensor {
                 name,
                 dims,
                 dtype: dtype(dims),
@@ -249,7 +249,7 @@ fn what_wants_an_importance_matrix() {
             };
             let mut wanting: Vec<(&str, Dtype)> = Vec::new();
             for ((tensor, _), choice) in tensors.iter().zip(&choices) {
-                let Choice::Type { dtype, .. } = choice else {
+                let TypeChoice::Type { dtype, .. } = choice else {
                     continue;
                 };
                 if mixture.requires_imatrix(tensor, *dtype) {
@@ -280,12 +280,12 @@ fn names_are_those_of_gguf_py() {
         serde_json::from_str(include_str!("../../../../tests/data/mixture/names.json")).unwrap();
     let facts = ModelFacts::default();
     let treated = |name: &str| {
-        let tensor = Stacked {
+        let tensor = LlamaTensor {
             name: name.to_owned(),
             layer: layer(name),
             dims: vec![256, 256],
             dtype: Dtype::F32,
-            foreign: false,
+            is_multimodal: false,
             parts: vec![],
             shown: name,
         };
@@ -306,7 +306,7 @@ fn names_are_those_of_gguf_py() {
             .map(|ours| treated(&format!("{}.weight", text(ours))))
             .collect();
         let name = text(&line[0]).trim_end_matches(".weight");
-        let ours = canonical(&format!("{name}.weight")).name;
+        let ours = llama_name(&format!("{name}.weight")).name;
         // Vectors are kept under any name.
         let is_vector = ["norm", "ln", "router_bias"]
             .iter()
@@ -328,7 +328,7 @@ fn names_of_llama_cpp_stay() {
     let goldens = goldens();
     for model in goldens["models"].as_object().unwrap().values() {
         for (name, dims) in tensors(model) {
-            let ours = canonical(&name);
+            let ours = llama_name(&name);
             assert!(ours.name == name || dims.len() == 1, "{name}: {ours:?}");
             assert_eq!(ours.expert, None, "{name}");
         }
@@ -359,15 +359,15 @@ fn file_types_by_name() {
 }
 
 /// The choice for tensors of these shapes, all BF16.
-fn choose(name: &str, tensors: &[(&str, &[usize])]) -> Vec<Choice> {
+fn choose(name: &str, tensors: &[(&str, &[usize])]) -> Vec<TypeChoice> {
     let mixture = Mixture {
         file_type: FileType::from_name(name).unwrap(),
         has_imatrix: false,
         pure: false,
     };
-    let shapes: Vec<Shape<'_>> = tensors
+    let shapes: Vec<MixtureTensor<'_>> = tensors
         .iter()
-        .map(|&(name, dims)| Shape {
+        .map(|&(name, dims)| MixtureTensor {
             name,
             dims,
             dtype: Dtype::BF16,
@@ -378,8 +378,8 @@ fn choose(name: &str, tensors: &[(&str, &[usize])]) -> Vec<Choice> {
 
 #[test]
 fn reasons_and_notes() {
-    let as_is = |dtype| Choice::Type { dtype, note: None };
-    let noted = |dtype, note: &str| Choice::Type {
+    let as_is = |dtype| TypeChoice::Type { dtype, note: None };
+    let noted = |dtype, note: &str| TypeChoice::Type {
         dtype,
         note: Some(note.to_owned()),
     };
@@ -396,7 +396,7 @@ fn reasons_and_notes() {
             ("model.visual.blocks.0.attn.qkv.weight", &[9, 256]),
         ],
     );
-    let keep = |reason: &str| Choice::Keep(reason.to_owned());
+    let keep = |reason: &str| TypeChoice::Keep(reason.to_owned());
     assert_eq!(
         found,
         [
@@ -444,7 +444,7 @@ fn reasons_and_notes() {
         [as_is(Dtype::MXFP4)]
     );
     // Integers stay.
-    let shape = Shape {
+    let shape = MixtureTensor {
         name: "blk.0.table.weight",
         dims: &[4, 256],
         dtype: Dtype::I32,
@@ -472,7 +472,7 @@ fn facts_of_configs() {
             found.architecture.as_str(),
             found.layers,
             found.experts,
-            found.group()
+            found.gqa_ratio()
         ),
         ("llama", 80, 0, 8)
     );
@@ -482,19 +482,22 @@ fn facts_of_configs() {
         r#"{"model_type":"deepseek_v3","num_hidden_layers":61,"num_attention_heads":128,"num_key_value_heads":128,
             "kv_lora_rank":512,"n_routed_experts":256}"#,
     );
-    assert_eq!((found.layers, found.experts, found.group()), (61, 256, 128));
+    assert_eq!(
+        (found.layers, found.experts, found.gqa_ratio()),
+        (61, 256, 128)
+    );
     let dims = [6, 256];
     let shapes = [
         "model.layers.0.mlp.down_proj.weight",
         "model.layers.61.eh_proj.weight",
     ]
-    .map(|name| Shape {
+    .map(|name| MixtureTensor {
         name,
         dims: &dims,
         dtype: Dtype::BF16,
     });
     let found = found.completed(&stack(&shapes));
-    assert_eq!((found.layers, found.next_layers), (62, 1));
+    assert_eq!((found.layers, found.nextn_layers), (62, 1));
     // Without a config, tensors tell.
     let names = [
         "model.layers.7.self_attn.q_proj.weight",
@@ -502,20 +505,20 @@ fn facts_of_configs() {
     ];
     let experts =
         [0, 1, 2].map(|expert| format!("model.layers.7.mlp.experts.{expert}.up_proj.weight"));
-    let mut shapes: Vec<Shape<'_>> = experts
+    let mut shapes: Vec<MixtureTensor<'_>> = experts
         .iter()
-        .map(|name| Shape {
+        .map(|name| MixtureTensor {
             name,
             dims: &dims,
             dtype: Dtype::BF16,
         })
         .collect();
-    shapes.push(Shape {
+    shapes.push(MixtureTensor {
         name: names[0],
         dims: &[12, 256],
         dtype: Dtype::BF16,
     });
-    shapes.push(Shape {
+    shapes.push(MixtureTensor {
         name: names[1],
         dims: &[3, 256],
         dtype: Dtype::BF16,
@@ -524,9 +527,9 @@ fn facts_of_configs() {
     assert_eq!(
         (
             found.layers,
-            found.next_layers,
+            found.nextn_layers,
             found.experts,
-            found.group()
+            found.gqa_ratio()
         ),
         (8, 0, 3, 4)
     );

@@ -15,41 +15,44 @@ use crate::{Result, TargetDtype};
 
 /// How integers of a few bits of a matrix lie in words of 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Packing {
+pub(crate) enum WordPacking {
     /// A bit stream along each row, row by row.
-    Along,
+    AlongRows,
     /// The same, with the rows as columns.
     #[cfg(feature = "gptq")]
-    AlongTurned,
+    AlongRowsTransposed,
     /// A bit stream down each column, stored as a row.
     #[cfg(feature = "gptq")]
-    Down,
+    DownColumns,
     /// The same, stored as a column.
-    DownTurned,
+    DownColumnsTransposed,
     /// AWQ's: eight rows in a word, in its order, and the columns as rows.
     #[cfg(feature = "awq")]
-    Interleaved,
+    AwqInterleaved,
 }
 
 /// What is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum MatrixForm {
     /// Integers of a few bits.
-    Packed(Packing),
+    Packed(WordPacking),
     /// The same, as GPTQ's version 1 has zero points.
     #[cfg(feature = "gptq")]
-    Lowered(Packing),
+    PackedMinusOne(WordPacking),
     /// A byte each, some of its bits flipped.
     Bytes { flip: u8 },
     /// Floats, with the rows as columns if so.
-    Floats { dtype: TargetDtype, turned: bool },
+    Floats {
+        dtype: TargetDtype,
+        is_transposed: bool,
+    },
 }
 
 /// Where a matrix goes: the number of a stored tensor, and its form.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct StoredMatrix {
     pub part: usize,
-    pub form: Form,
+    pub form: MatrixForm,
     pub bits: usize,
     /// Rows and columns of the matrix, as the weight has them.
     pub rows: usize,
@@ -83,7 +86,7 @@ impl Rectangle {
     }
 }
 
-impl Place {
+impl StoredMatrix {
     /// Passes the codes of a tile, row by row, to where they go.
     pub(crate) fn put_codes(
         &self,
@@ -93,18 +96,18 @@ impl Place {
         put: &mut Put<'_>,
     ) -> Result<()> {
         match self.form {
-            Form::Packed(packing) => {
+            MatrixForm::Packed(packing) => {
                 let (rectangle, bytes) = self.pack(packing, tile, &codes, level);
                 rectangle.put(self.part, &bytes, put)
             }
             #[cfg(feature = "gptq")]
-            Form::Lowered(packing) => {
+            MatrixForm::PackedMinusOne(packing) => {
                 lower_codes(&mut codes, self.bits);
                 let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
                 lower_words(&mut bytes, self.bits);
                 rectangle.put(self.part, &bytes, put)
             }
-            Form::Bytes { flip } => {
+            MatrixForm::Bytes { flip } => {
                 codes.iter_mut().for_each(|code| *code ^= flip);
                 let lines = Rectangle {
                     stride: self.cols,
@@ -113,7 +116,7 @@ impl Place {
                 };
                 lines.put(self.part, &codes, put)
             }
-            Form::Floats { .. } => self.put_numbers(
+            MatrixForm::Floats { .. } => self.put_floats(
                 tile,
                 &codes.into_iter().map(f32::from).collect::<Vec<_>>(),
                 level,
@@ -123,14 +126,18 @@ impl Place {
     }
 
     /// Passes the numbers of a tile, row by row, to where they go.
-    pub(crate) fn put_numbers(
+    pub(crate) fn put_floats(
         &self,
         tile: &Tile,
         numbers: &[f32],
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let Form::Floats { dtype, turned } = self.form else {
+        let MatrixForm::Floats {
+            dtype,
+            is_transposed,
+        } = self.form
+        else {
             return self.put_codes(
                 tile,
                 numbers.iter().map(|&number| number as u8).collect(),
@@ -139,7 +146,7 @@ impl Place {
             );
         };
         let size = dtype.byte_size();
-        if !turned {
+        if !is_transposed {
             let lines = Rectangle {
                 stride: self.cols * size,
                 lines: tile.rows.clone(),
@@ -160,7 +167,7 @@ impl Place {
     /// Codes of a tile in words, and where they go.
     fn pack(
         &self,
-        packing: Packing,
+        packing: WordPacking,
         tile: &Tile,
         codes: &[u8],
         level: Level,
@@ -170,7 +177,7 @@ impl Place {
         let along = Rectangle::words(&tile.cols, bits);
         let down = Rectangle::words(&tile.rows, bits);
         match packing {
-            Packing::Along => {
+            WordPacking::AlongRows => {
                 streams(codes, width, bits, level, &mut packed);
                 let stride = row_bytes(self.cols, bits);
                 (
@@ -183,7 +190,7 @@ impl Place {
                 )
             }
             #[cfg(feature = "gptq")]
-            Packing::AlongTurned => {
+            WordPacking::AlongRowsTransposed => {
                 streams(codes, width, bits, level, &mut packed);
                 transpose(&packed, along.len(), &mut turned);
                 (
@@ -196,7 +203,7 @@ impl Place {
                 )
             }
             #[cfg(feature = "gptq")]
-            Packing::Down => {
+            WordPacking::DownColumns => {
                 streams(&turn(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
                 (
@@ -208,7 +215,7 @@ impl Place {
                     packed,
                 )
             }
-            Packing::DownTurned => {
+            WordPacking::DownColumnsTransposed => {
                 streams(&turn(codes, width), height, bits, level, &mut packed);
                 transpose(&packed, down.len(), &mut turned);
                 (
@@ -221,7 +228,7 @@ impl Place {
                 )
             }
             #[cfg(feature = "awq")]
-            Packing::Interleaved => {
+            WordPacking::AwqInterleaved => {
                 crate::kernels::lethe::pack::interleave(codes, width, level, &mut packed);
                 transpose(&packed, width, &mut turned);
                 let stride = row_bytes(self.rows, bits);

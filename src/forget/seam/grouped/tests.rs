@@ -5,24 +5,24 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use safetensors::SafeTensors;
-use safetensors::tensor::Dtype as Stored;
+use safetensors::tensor::Dtype as SafetensorsDtype;
 use serde_json::{Value, json};
 
 use crate::TargetDtype;
 use crate::forget::compressed_tensors::CompressedTensors;
-use crate::forget::{Encode, Method, Values, Weight};
+use crate::forget::{Encode, Method, TileValues, WeightInfo};
 use crate::scheme::Tile;
 use crate::simd::Level;
 
 /// A file of the generators: `original` and what the library stores of it as `m.…`.
-struct Case {
+struct GroupedCase {
     pub name: String,
     pub bytes: Vec<u8>,
     pub encoder: Value,
     pub config: Value,
 }
 
-impl Case {
+impl GroupedCase {
     /// All cases of a directory of `tests/data`.
     fn all(family: &str) -> Vec<Self> {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -117,7 +117,7 @@ fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype
             .map(|&b| u16::from_le_bytes(b))
     };
     match view.dtype() {
-        Stored::F32 => (
+        SafetensorsDtype::F32 => (
             view.data()
                 .as_chunks()
                 .0
@@ -126,11 +126,11 @@ fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype
                 .collect(),
             TargetDtype::F32,
         ),
-        Stored::F16 => (
+        SafetensorsDtype::F16 => (
             halves().map(|b| f16::from_bits(b).to_f32_const()).collect(),
             TargetDtype::F16,
         ),
-        Stored::BF16 => (
+        SafetensorsDtype::BF16 => (
             halves().map(|b| bf16::from_bits(b).to_f32()).collect(),
             TargetDtype::BF16,
         ),
@@ -168,7 +168,7 @@ fn encoded(
     step: (usize, usize),
 ) -> (Vec<Vec<u8>>, Vec<f32>) {
     let cols = encoder.grid().cols;
-    let size = |stored: &crate::forget::Stored| {
+    let size = |stored: &crate::forget::StoredTensor| {
         stored.shape.iter().product::<usize>() * stored.dtype.bits() / 8
     };
     let mut out: Vec<Vec<u8>> = encoder
@@ -186,7 +186,7 @@ fn encoded(
             .flat_map(|row| values[of_row(row)].iter().copied())
             .collect();
         let mut back = vec![f32::NAN; part.len()];
-        let input = Values {
+        let input = TileValues {
             tile,
             values: &part,
             survey: 0.0,
@@ -210,11 +210,11 @@ fn encoded(
 }
 
 /// The encoder of a case, and the values that it is given.
-fn encoder(case: &Case) -> (Box<dyn Encode>, Vec<f32>) {
+fn encoder(case: &GroupedCase) -> (Box<dyn Encode>, Vec<f32>) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let original = file.tensor("original").unwrap();
     let (values, dtype) = widened(&original);
-    let weight = Weight {
+    let weight = WeightInfo {
         name: "m.weight",
         shape: original.shape(),
         dtype,
@@ -225,7 +225,7 @@ fn encoder(case: &Case) -> (Box<dyn Encode>, Vec<f32>) {
 }
 
 /// Differing bytes of a case, of all.
-fn compare(case: &Case) -> (usize, usize) {
+fn compare(case: &GroupedCase) -> (usize, usize) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let (encoder, values) = encoder(case);
     let (ours, back) = encoded(
@@ -291,7 +291,7 @@ fn compare(case: &Case) -> (usize, usize) {
 }
 
 /// What our own decoder makes of what is stored.
-fn decoded(case: &Case, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
+fn decoded(case: &GroupedCase, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (stored, bytes) in encoder.stored().iter().zip(parts) {
         let at = data.len();
@@ -319,7 +319,10 @@ fn decoded(case: &Case, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
 
 #[test]
 fn decoding_gives_what_encoding_says() {
-    for case in ["int_encode", "mlx_encode"].into_iter().flat_map(Case::all) {
+    for case in ["int_encode", "mlx_encode"]
+        .into_iter()
+        .flat_map(GroupedCase::all)
+    {
         let (encoder, values) = encoder(&case);
         let (parts, back) = encoded(&*encoder, &values, Level::detect(), (64, 64));
         let decoded = decoded(&case, &*encoder, &parts);
@@ -334,9 +337,11 @@ fn decoding_gives_what_encoding_says() {
 /// What the library writes of itself aside.
 #[test]
 fn configs_equal_their_libraries() {
-    let cases = ["int_encode", "mlx_encode"]
-        .into_iter()
-        .flat_map(|family| Case::all(family).into_iter().map(move |c| (family, c)));
+    let cases = ["int_encode", "mlx_encode"].into_iter().flat_map(|family| {
+        GroupedCase::all(family)
+            .into_iter()
+            .map(move |c| (family, c))
+    });
     for (family, case) in cases {
         let mut ours = case.method().config(&["lm_head".to_owned()]).unwrap();
         if family == "mlx_encode" {
@@ -357,7 +362,7 @@ fn configs_equal_their_libraries() {
 fn objections() {
     let ct = CompressedTensors::W4A16;
     let object = |method: &dyn Method, shape: &[usize]| {
-        let weight = Weight {
+        let weight = WeightInfo {
             name: "m.weight",
             shape,
             dtype: TargetDtype::BF16,
@@ -402,7 +407,7 @@ fn scales_that_cannot_be_stored_are_errors() {
         Box::new(crate::forget::awq::Awq::default()),
     ];
     for method in methods {
-        let weight = Weight {
+        let weight = WeightInfo {
             name: "m.weight",
             shape: &[32, 128],
             dtype: TargetDtype::BF16,
@@ -415,7 +420,7 @@ fn scales_that_cannot_be_stored_are_errors() {
         let values: Vec<f32> = (0..32 * 128)
             .map(|i| if i == 5 { 1e6 } else { 0.0 })
             .collect();
-        let input = Values {
+        let input = TileValues {
             tile: &tile,
             values: &values,
             survey: 0.0,
@@ -431,7 +436,7 @@ fn scales_that_cannot_be_stored_are_errors() {
 /// Every case of a directory.
 fn check_all(family: &str) {
     let (mut differing, mut all) = (0, 0);
-    for case in Case::all(family) {
+    for case in GroupedCase::all(family) {
         let (count, of) = compare(&case);
         println!("{}: {count} of {of}", case.name);
         (differing, all) = (differing + count, all + of);

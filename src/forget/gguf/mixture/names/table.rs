@@ -3,7 +3,7 @@
 //! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py` (`TensorNameMap`), without what decides over no type.
 
 /// Tensors that are in no layer, by the last part of their names.
-pub(super) const TOPS: &[(&str, &str)] = &[
+pub(super) const MODEL_TENSORS: &[(&str, &str)] = &[
     ("embed_tokens", "token_embd"),
     ("embed_in", "token_embd"),
     ("wte", "token_embd"),
@@ -33,7 +33,7 @@ pub(super) const TOPS: &[(&str, &str)] = &[
 ];
 
 /// Tensors of a layer: what llama.cpp calls them, and what they are called behind the layer's number.
-pub(super) const LEAVES: &[(&str, &[&str])] = &[
+pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
     (
         "attn_qkv",
         &[
