@@ -16,7 +16,7 @@ use crate::config::Selection;
 use crate::containers::model::{ParsedModel, Part, Tensor};
 #[cfg(feature = "lethe")]
 use crate::forget::{
-    Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, choose, fused,
+    Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
 };
 use crate::scheme::count;
 #[cfg(feature = "lethe")]
@@ -382,7 +382,7 @@ fn share(drafts: &mut [Draft<'_>]) {
     for (i, encoding) in encodings
         .iter()
         .enumerate()
-        .filter(|(_, encoding)| encoding.encoder.shares())
+        .filter(|(_, encoding)| encoding.encoder.shares_survey())
     {
         if let Some((parent, number)) = fused(&encoding.input.name) {
             families
@@ -448,7 +448,7 @@ fn choices(
     let Decisions {
         all: mut choices,
         notes,
-    } = choose(model, &subjects, forget, to)?;
+    } = decide(model, &subjects, forget, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &Item<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
@@ -464,7 +464,7 @@ fn choices(
             .iter()
             .map(|item| subject(item, None, to))
             .collect();
-        let others = choose(model, &subjects, forget, to)?.all;
+        let others = decide(model, &subjects, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
             if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
                 *choice = other;

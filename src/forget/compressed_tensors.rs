@@ -1,13 +1,17 @@
-//! compressed-tensors: integers of one to eight bits in groups or channels. Packed: `W_packed` I32, `W_scale` in the type
-//! of the model, `W_shape` I64, and `W_zero_point` I32, packed down the rows, if it is asymmetric. For activations of
-//! eight bits, too: `W` I8 and `W_scale`.
+//! compressed-tensors: integers of one to eight bits, with a scale for each group of a row or for each row (a channel).
+//!
+//! - `pack-quantized`, weights only: `W_packed` I32 `[rows, words]`, `W_scale` in the type of the model `[rows, groups]`,
+//!   `W_shape` I64 `[2]`, because rows are padded to whole words. If asymmetric, `W_zero_point` I32 `[words, groups]`,
+//!   packed down the rows.
+//! - `int-quantized`, for activations of eight bits: `W` I8 `[rows, cols]`, `W_scale`, and `W_zero_point` I8.
+//!
+//! The config of the library's other formats, which FP8, MX and NVFP4 use, is here too.
 //!
 //! Layouts and config: compressed-tensors 0.20 `compressors/pack_quantized`, `compressors/naive_quantized`,
 //! `compressors/model_compressors/model_compressor.py` (`update_config`).
 
 use serde_json::{Value, json};
 
-use super::ct_config;
 use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
@@ -18,17 +22,18 @@ use crate::{Dtype, Result};
 /// A scheme of compressed-tensors with integer weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CompressedTensors {
-    /// One to eight.
+    /// Bits of a code: one to eight.
     pub bits: usize,
-    /// Columns of a group; none are whole rows, which the library calls channels.
+    /// Columns of a group. None: whole rows, which the library calls channels.
     pub group: Option<usize>,
     pub symmetric: bool,
-    /// Whether activations are integers of eight bits, scaled for each token. Then weights are bytes.
+    /// Whether activations are quantized to eight bits as well, with a scale for each token. Integer matrix
+    /// multiplication reads weights as bytes, so the codes are not packed.
     pub activations: bool,
 }
 
 impl CompressedTensors {
-    /// Four bits, and what enters the layer as it is.
+    /// Weights of four bits, activations in the type of the model.
     pub(crate) const W4A16: Self = Self {
         bits: 4,
         group: Some(128),
@@ -39,7 +44,7 @@ impl CompressedTensors {
         symmetric: false,
         ..Self::W4A16
     };
-    /// Eight bits in channels.
+    /// Weights of eight bits in channels, activations in the type of the model.
     pub(crate) const W8A16: Self = Self {
         bits: 8,
         group: None,
@@ -99,6 +104,7 @@ impl Method for CompressedTensors {
             },
         );
         let scale = stored("_scale", weight.dtype.dtype(), &[rows, groups]);
+        // Index of the zero points: behind `_shape`, which only packed weights have.
         let zero = (!self.symmetric).then_some(2 + usize::from(!self.activations));
         let mut out = Grouped {
             name: weight.name.to_owned(),
@@ -137,6 +143,7 @@ impl Method for CompressedTensors {
             if self.activations {
                 out.stored.push(stored(name, Dtype::I8, &[rows, groups]));
             } else {
+                // A word holds the zero points of up to 32 rows: no tile may end inside one.
                 place.form = MatrixForm::Packed(WordPacking::DownColumnsTransposed);
                 out.row_align = 32;
                 out.stored.push(stored(
@@ -166,11 +173,65 @@ impl Method for CompressedTensors {
         } else {
             Value::Null
         };
-        Some(ct_config::config(
+        Some(model_config(
             self.format(),
             &weights,
             &activations,
             skipped,
         ))
     }
+}
+
+/// The config of a model whose linear layers are all in `format`, except the modules `ignore`: what the library's
+/// `ModelCompressor.update_config` writes.
+pub(super) fn model_config(
+    format: &str,
+    weights: &Value,
+    activations: &Value,
+    ignore: &[String],
+) -> Value {
+    json!({
+        "config_groups": {
+            "group_0": {
+                "format": format,
+                "input_activations": activations,
+                "output_activations": null,
+                "targets": ["Linear"],
+                "weights": weights,
+            },
+        },
+        "format": format,
+        "global_compression_ratio": null,
+        "ignore": ignore,
+        "kv_cache_scheme": null,
+        "moe_sparsity_config": null,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "sparsity_config": {},
+        "transform_config": {},
+        "version": "0.20.0",
+    })
+}
+
+/// The `QuantizationArgs` of weights or activations that are floats of `bits` bits. `more` has the keys that only some
+/// strategies have.
+pub(super) fn float_args(
+    bits: u32,
+    strategy: &str,
+    dynamic: bool,
+    group: Option<usize>,
+    more: Value,
+) -> Value {
+    let mut value = json!({
+        "dynamic": dynamic,
+        "group_size": group,
+        "num_bits": bits,
+        "strategy": strategy,
+        "symmetric": true,
+        "type": "float",
+    });
+    if let (Some(value), Value::Object(more)) = (value.as_object_mut(), more) {
+        value.extend(more);
+    }
+    value
 }

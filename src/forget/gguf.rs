@@ -11,7 +11,7 @@ use self::mixture::{Mixture, MixtureTensor, ModelFacts};
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
-use crate::forget::choice::{Candidate, Decision, Decisions, TensorFilter, encode};
+use crate::forget::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
 use crate::kernels::lethe::ggml::requires_importance;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};

@@ -1,15 +1,19 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values of a row.
+//! MXFP4 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent. FP4 codes lie two to a
+//! byte, the first in the low bits.
 //!
-//! - compressed-tensors: `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3, and `X_scale` U8 `[rows, cols / 32]`.
-//! - ModelOpt: `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
+//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3, and
+//!   `X_scale` U8 `[rows, cols / 32]`.
+//! - ModelOpt (`MXFP4QTensor`, `MXFP8QTensor`): `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
 //! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8
 //!   `[experts, out, in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
+//!
+//! No survey pass: an exponent depends on its block alone.
 
 use std::marker::PhantomData;
 
 use serde_json::{Value, json};
 
-use super::ct_config as ct;
+use super::compressed_tensors as ct;
 use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::rows::{
     ByteMatrix, linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
@@ -25,33 +29,37 @@ use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// Whose names and configs.
+/// The library whose names and config are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MxLayout {
     CompressedTensors,
     ModelOpt,
-    /// Stacks of experts, in MXFP4.
+    /// MXFP4 of OpenAI's gpt-oss, for stacks of experts only.
     GptOss,
 }
 
-/// Whose power of two, and whose rounding of what is left.
+/// The library whose choice of the exponent, and rounding of the scaled values, is used. The MX specification fixes
+/// neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScaleRule {
-    /// That of the library whose layout it is; for gpt-oss [`Rceil`](Self::Rceil).
+    /// The rule of the library that the layout belongs to; [`Rceil`](Self::Rceil) for gpt-oss.
     LayoutDefault,
     CompressedTensors,
     ModelOpt,
-    /// torchao's modes. `Rceil` is what NVIDIA's instructions do.
+    /// `FLOOR` of torchao's `ScaleCalculationMode`.
     Floor,
+    /// `CEIL` of torchao.
     Ceil,
+    /// `EVEN` of torchao.
     Even,
+    /// `RCEIL` of torchao, which is what NVIDIA's conversion instructions do.
     Rceil,
-    /// ggml's, of MXFP4.
+    /// `quantize_row_mxfp4_ref` of ggml, which has MXFP4 only.
     Ggml,
 }
 
 impl ScaleRule {
-    /// Those that can be asked for, by name.
+    /// The rules by the names that users give them. `LayoutDefault` has none: it is what an absent option means.
     pub(super) const ALL: [(&'static str, Self); 7] = [
         ("compressed-tensors", Self::CompressedTensors),
         ("modelopt", Self::ModelOpt),
@@ -63,7 +71,7 @@ impl ScaleRule {
     ];
 }
 
-/// MXFP4 or, if it is `wide`, MXFP8.
+/// MXFP4 or MXFP8 in one layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mx {
     pub layout: MxLayout,
@@ -71,9 +79,10 @@ pub(crate) struct Mx {
     pub is_mxfp8: bool,
 }
 
+/// The kernel of one rule, element format and type of the model.
 type MxRunner = fn(Job<'_>);
 
-/// The runner of a rule that takes both kinds of elements.
+/// The kernel of `rule` for elements `N`. compressed-tensors rounds to `dtype`, the others compute in F32.
 fn runner<N: Format>(rule: ScaleRule, dtype: TargetDtype) -> MxRunner
 where
     ModelOpt<N>: Recipe<BLOCK>,
@@ -93,7 +102,7 @@ where
 }
 
 impl Mx {
-    /// The rule that `Own` means.
+    /// The rule, with `LayoutDefault` replaced by the rule that it stands for.
     fn rule(&self) -> ScaleRule {
         match (self.rule, self.layout) {
             (ScaleRule::LayoutDefault, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
@@ -109,13 +118,14 @@ impl Method for Mx {
         if self.is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
             return Some("MXFP8 is not known there".to_owned());
         }
-        let ragged = |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
+        let partial_block =
+            |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
         match (self.layout, weight.name.ends_with(".weight"), weight.shape) {
             (_, true, [_, _, inputs]) => {
-                ragged(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
+                partial_block(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
             }
             (MxLayout::GptOss, false, [_, inputs, _]) => {
-                ragged(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
+                partial_block(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
             }
             (MxLayout::GptOss, ..) => Some("it is no stack of matrices".to_owned()),
             _ => linear_weight_objection(weight, BLOCK),
@@ -131,6 +141,8 @@ impl Method for Mx {
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
+            // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is [experts, in, out], as
+            // transformers multiplies with it, and gpt-oss stores the blocks of its columns.
             let in_rows = weight.name.ends_with(".weight");
             let (outputs, inputs) = if in_rows {
                 (first, last)
@@ -185,9 +197,9 @@ impl Method for Mx {
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let of = |bits, format| {
             let more = json!({"scale_dtype": "torch.uint8"});
-            ct::config(
+            ct::model_config(
                 format,
-                &ct::floats(bits, "group", false, Some(BLOCK), more),
+                &ct::float_args(bits, "group", false, Some(BLOCK), more),
                 &Value::Null,
                 skipped,
             )
@@ -208,13 +220,13 @@ impl Method for Mx {
     }
 }
 
-/// Encodes a matrix.
+/// Encodes a matrix, or a stack of matrices, whose blocks lie in rows.
 struct MxMatrixEncoder {
     stored: [StoredTensor; 2],
     run: MxRunner,
     rows: usize,
     cols: usize,
-    /// Codes in a byte.
+    /// Codes in a byte: two of FP4, one of FP8.
     unit: usize,
     family: Option<Family>,
 }
@@ -272,16 +284,18 @@ impl Encode for MxMatrixEncoder {
 }
 
 impl MxMatrixEncoder {
-    /// Passes on what is stored of a tile.
+    /// Passes the codes and exponents of a tile to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         put_codes_and_scales(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
     }
 }
 
-/// Encodes a stack of experts, column by column.
+/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is stored
+/// as a row.
 struct ExpertStackEncoder {
     stored: [StoredTensor; 2],
     run: MxRunner,
+    /// Rows of all matrices: experts × inputs.
     rows: usize,
     inputs: usize,
     outputs: usize,
@@ -297,8 +311,10 @@ impl Encode for ExpertStackEncoder {
         Grid {
             rows,
             cols,
+            // A matrix has whole blocks of rows, so that no block reaches into the next matrix of the stack.
             row_align: BLOCK,
             col_align: 1,
+            // The transposed values and their decoded values as F32, and a byte for each code.
             load_bits: 72.0,
             transposed: true,
         }
@@ -312,24 +328,25 @@ impl Encode for ExpertStackEncoder {
             ..
         } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
-        let turned = turn(values, width);
-        let mut turned_back = vec![0.0; values.len()];
+        // The kernel takes blocks of consecutive values: columns become rows, and back.
+        let transposed = turn(values, width);
+        let mut transposed_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         (self.run)(Job {
-            values: &turned,
+            values: &transposed,
             codes,
             shared,
-            back: &mut turned_back,
+            back: &mut transposed_back,
             level,
         });
-        back.copy_from_slice(&turn(&turned_back, height));
+        back.copy_from_slice(&turn(&transposed_back, height));
         self.store(tile, codes, shared, put)
     }
 }
 
 impl ExpertStackEncoder {
-    /// Passes on what is stored of a tile, column by column.
+    /// Passes the codes and exponents of a tile, which are in the order of its columns, to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
             self.put(
@@ -346,7 +363,8 @@ impl ExpertStackEncoder {
         Ok(())
     }
 
-    /// Puts the columns of `tile`, of which each stored byte has `unit` values, expert by expert.
+    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of several. A byte stands for
+    /// `unit` values.
     fn put(
         &self,
         tile: &Tile,
@@ -355,6 +373,7 @@ impl ExpertStackEncoder {
         bytes: &[u8],
         put: &mut Put<'_>,
     ) -> Result<()> {
+        // Bytes of a whole column of the tile, of which an expert has a part.
         let pitch = tile.rows.len() / unit;
         let mut row = tile.rows.start;
         while row < tile.rows.end {
@@ -382,7 +401,7 @@ impl ExpertStackEncoder {
     }
 }
 
-/// Two codes in each byte, the first in its low bits.
+/// Packs FP4 codes, two to a byte, the first in the low bits.
 fn pairs(codes: &[u8]) -> Vec<u8> {
     codes
         .as_chunks()

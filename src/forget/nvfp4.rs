@@ -1,13 +1,18 @@
-//! NVFP4: FP4 in groups of 16 values of a row, with a scale in E4M3, and one for the tensor.
+//! NVFP4: FP4 in groups of 16 values of a row, each with a scale in E4M3, and one scale in F32 for the tensor.
 //!
-//! - ModelOpt: `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`, which multiplies.
-//! - compressed-tensors: `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, which divides.
+//! - ModelOpt (`NVFP4QTensor`): `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`.
+//!   Decoding multiplies by both scales.
+//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, by which decoding
+//!   divides.
+//!
+//! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the largest code. So a survey
+//! pass has to find that magnitude before the first group is encoded.
 
 use std::marker::PhantomData;
 
 use serde_json::{Value, json};
 
-use super::ct_config as ct;
+use super::compressed_tensors as ct;
 use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::forget::seam::rows::{
     linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
@@ -73,14 +78,15 @@ impl Method for Nvfp4 {
             }),
             Self::CompressedTensors => {
                 let more = json!({"scale_dtype": "torch.float8_e4m3fn"});
-                let weights = ct::floats(4, "tensor_group", false, Some(BLOCK), more);
-                ct::config("nvfp4-pack-quantized", &weights, &Value::Null, skipped)
+                let weights = ct::float_args(4, "tensor_group", false, Some(BLOCK), more);
+                ct::model_config("nvfp4-pack-quantized", &weights, &Value::Null, skipped)
             }
         })
     }
 }
 
-/// Encodes groups of a tensor with this largest magnitude, and returns its scale.
+/// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of the tensor, and
+/// returns the scale of the tensor.
 type Nvfp4Runner = fn(f32, Job<'_>) -> f32;
 
 fn modelopt(max: f32, job: Job<'_>) -> f32 {
@@ -95,7 +101,7 @@ fn compressed_tensors<E: crate::kernels::lethe::fp8::Own>(max: f32, job: Job<'_>
     global
 }
 
-/// Encodes one weight.
+/// Encodes one tensor to NVFP4.
 struct Nvfp4Encoder {
     stored: [StoredTensor; 3],
     run: Nvfp4Runner,
@@ -123,8 +129,9 @@ impl Encode for Nvfp4Encoder {
         Some(Survey::MaxAbs)
     }
 
-    /// vLLM and TensorRT-LLM have one scale for what they fuse; llm-compressor and ModelOpt's export see to it.
-    fn shares(&self) -> bool {
+    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the same. llm-compressor and
+    /// ModelOpt's export take care of that as well.
+    fn shares_survey(&self) -> bool {
         true
     }
 

@@ -1,4 +1,6 @@
-//! The table of schemes.
+//! The table of schemes: name, description, container, default tensors, keys in `config.json`, and the method.
+//!
+//! File types of GGUF are not in it: they are in `gguf/mixture/file_type.rs`. A scheme is added by a row here.
 
 use std::sync::Arc;
 
@@ -22,21 +24,22 @@ use crate::ConvertTarget;
 use crate::kernels::lethe::mlx::Mode;
 use crate::scheme::Granularity;
 
-/// A scheme.
+/// A row of the table.
 pub(super) struct SchemeRow {
     pub name: &'static str,
-    /// Another name for it; empty if there is none.
+    /// A second name; empty if there is none.
     pub alias: &'static str,
-    /// What it is, for people.
+    /// Description in `amn forget --list`.
     pub about: &'static str,
     pub container: ConvertTarget,
-    /// Which tensors it is for.
+    /// Which tensors are encoded by default.
     pub scope: Scope,
-    /// Keys of its description in `config.json`.
+    /// Keys in `config.json` under which the scheme's description is stored.
     pub config_keys: &'static [&'static str],
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
 
+// Names are unique, and functions have no useful equality.
 impl PartialEq for SchemeRow {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -51,7 +54,7 @@ impl std::fmt::Debug for SchemeRow {
 
 const CONFIG: &[&str] = &["quantization_config"];
 
-/// A scheme of safetensors, for linear layers.
+/// A scheme in safetensors that encodes linear layers.
 const fn linear(
     name: &'static str,
     about: &'static str,
@@ -69,7 +72,7 @@ const fn linear(
     }
 }
 
-/// One of MLX's, which quantizes embeddings too.
+/// A scheme of MLX, which quantizes embeddings too. mlx-lm writes the description under both keys.
 const fn mlx(
     name: &'static str,
     about: &'static str,
@@ -83,7 +86,7 @@ const fn mlx(
     }
 }
 
-/// One of qlora-rs's container, in which everything is quantized.
+/// A scheme in the container of qlora-rs, which has no other kind of tensor.
 #[cfg(feature = "qnat")]
 const fn qnat(
     name: &'static str,
@@ -98,7 +101,7 @@ const fn qnat(
     }
 }
 
-/// Every scheme but those of GGUF.
+/// Every scheme except the file types of GGUF.
 pub(super) const SCHEMES: &[SchemeRow] = &[
     #[cfg(feature = "bnb")]
     SchemeRow {
@@ -128,7 +131,7 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
             |_| Arc::new(BnbInt8),
         )
     },
-    linear("fp8", "FP8 of compressed-tensors, one scale", |_| {
+    linear("fp8", "FP8 of compressed-tensors, one scale for each tensor", |_| {
         ct_fp8(Granularity::Tensor)
     }),
     linear(
@@ -148,21 +151,21 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
     ),
     linear(
         "fp8-block-ragged",
-        "the same, with smaller blocks at the edges",
+        "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges",
         |p| tf_fp8(square_blocks(p), false, true),
     ),
     linear(
         "fp8-block-ue8m0",
-        "the same, with powers of two as scales",
+        "FP8 of transformers, blocks of 128 × 128, scales are powers of two",
         |p| tf_fp8(square_blocks(p), true, false),
     ),
-    linear("fp8-tensor", "FP8 of transformers, one scale", |_| {
+    linear("fp8-tensor", "FP8 of transformers, one scale for each tensor", |_| {
         tf_fp8(Granularity::Tensor, false, false)
     }),
-    linear("fp8-comfy", "FP8 E4M3 of ComfyUI, one scale", |_| {
+    linear("fp8-comfy", "FP8 E4M3 of ComfyUI, one scale for each tensor", |_| {
         comfy_fp8(false)
     }),
-    linear("fp8-comfy-e5m2", "FP8 E5M2 of ComfyUI, one scale", |_| {
+    linear("fp8-comfy-e5m2", "FP8 E5M2 of ComfyUI, one scale for each tensor", |_| {
         comfy_fp8(true)
     }),
     linear("mxfp8", "MXFP8 of compressed-tensors", |p| {
@@ -191,7 +194,7 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
     linear("w4a16", "INT4 of compressed-tensors, groups of 128", |p| {
         ct(p, CompressedTensors::W4A16)
     }),
-    linear("w4a16-asym", "the same, with zero points", |p| {
+    linear("w4a16-asym", "INT4 of compressed-tensors, groups of 128, with zero points", |p| {
         ct(p, CompressedTensors::W4A16_ASYM)
     }),
     linear(
@@ -226,12 +229,12 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest",
         |p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })),
     ),
-    mlx("mlx-2bit", "MLX affine, groups of 64", |p| affine(p, 2)),
-    mlx("mlx-3bit", "MLX affine, groups of 64", |p| affine(p, 3)),
-    mlx("mlx-4bit", "MLX affine, groups of 64", |p| affine(p, 4)),
-    mlx("mlx-5bit", "MLX affine, groups of 64", |p| affine(p, 5)),
-    mlx("mlx-6bit", "MLX affine, groups of 64", |p| affine(p, 6)),
-    mlx("mlx-8bit", "MLX affine, groups of 64", |p| affine(p, 8)),
+    mlx("mlx-2bit", "MLX affine, 2 bits, groups of 64", |p| affine(p, 2)),
+    mlx("mlx-3bit", "MLX affine, 3 bits, groups of 64", |p| affine(p, 3)),
+    mlx("mlx-4bit", "MLX affine, 4 bits, groups of 64", |p| affine(p, 4)),
+    mlx("mlx-5bit", "MLX affine, 5 bits, groups of 64", |p| affine(p, 5)),
+    mlx("mlx-6bit", "MLX affine, 6 bits, groups of 64", |p| affine(p, 6)),
+    mlx("mlx-8bit", "MLX affine, 8 bits, groups of 64", |p| affine(p, 8)),
     mlx("mlx-mxfp4", "MLX MXFP4", |_| {
         Arc::new(Mlx::Floating(Mode::Mxfp4))
     }),
@@ -263,7 +266,7 @@ fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> 
     })
 }
 
-/// Square blocks.
+/// Blocks with as many rows as columns: 128, as DeepSeek and transformers have them, or the group size.
 fn square_blocks(p: &SchemeParameters) -> Granularity {
     let side = p.group.unwrap_or(128);
     Granularity::Block {
@@ -279,16 +282,19 @@ fn ct_fp8(granularity: Granularity) -> Arc<dyn Method> {
     })
 }
 
-fn tf_fp8(granularity: Granularity, powers: bool, ragged: bool) -> Arc<dyn Method> {
+fn tf_fp8(granularity: Granularity, is_ue8m0: bool, allows_edge_blocks: bool) -> Arc<dyn Method> {
     Arc::new(Fp8 {
-        layout: Fp8Layout::Transformers { powers, ragged },
+        layout: Fp8Layout::Transformers {
+            is_ue8m0,
+            allows_edge_blocks,
+        },
         granularity,
     })
 }
 
-fn comfy_fp8(wide: bool) -> Arc<dyn Method> {
+fn comfy_fp8(is_e5m2: bool) -> Arc<dyn Method> {
     Arc::new(Fp8 {
-        layout: Fp8Layout::ComfyUi { wide },
+        layout: Fp8Layout::ComfyUi { is_e5m2 },
         granularity: Granularity::Tensor,
     })
 }

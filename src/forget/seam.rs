@@ -1,4 +1,12 @@
 //! The seam between the pipeline and the schemes that models are encoded to.
+//!
+//! A [`Method`] is a scheme with its parameters. For each tensor it makes an [`Encode`], which names the stored tensors
+//! and encodes values tile by tile, on any thread and in any order. Every tile writes its bytes at positions that depend
+//! on nothing but the tile, so that the output does not depend on the number of threads.
+//!
+//! - `grouped`: the encoder of integers in groups, which most schemes use.
+//! - `rows`: helpers for stored tensors, alignments and objections.
+//! - `names`: which tensors are not encoded by default.
 
 pub(crate) mod grouped;
 pub(crate) mod names;
@@ -8,37 +16,37 @@ use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// A tensor that is to be encoded.
+/// Name, shape and type of a tensor that is to be encoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WeightInfo<'a> {
-    /// Name in the model, `….weight` as a rule.
+    /// Full name, which ends in `.weight` for the weights of layers.
     pub name: &'a str,
     /// Outermost dimension first.
     pub shape: &'a [usize],
-    /// Type of its values, and of the scales where a scheme stores those in the type of the model.
+    /// Type of the values. Some schemes compute in it, and store scales in it.
     pub dtype: TargetDtype,
 }
 
 impl WeightInfo<'_> {
-    /// Number of rows, all dimensions but the last together.
+    /// Number of rows: the product of all dimensions but the last.
     pub(crate) fn rows(&self) -> usize {
         self.shape
             .split_last()
             .map_or(1, |(_, outer)| outer.iter().product())
     }
 
-    /// Length of a row.
+    /// Length of a row: the last dimension.
     pub(crate) fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Name of the module: without `.weight`.
+    /// Name of the module: the tensor's name without `.weight`.
     pub(crate) fn base(&self) -> &str {
         self.name.strip_suffix(".weight").unwrap_or(self.name)
     }
 }
 
-/// One of the stored tensors that an encoded one becomes.
+/// Name, type and shape of one of the stored tensors that an encoded tensor becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredTensor {
     pub name: String,
@@ -47,53 +55,61 @@ pub(crate) struct StoredTensor {
     pub shape: Vec<usize>,
 }
 
-/// What has to be known of all values before the first of them is encoded.
+/// What the survey pass computes of all values before the first tile is encoded. A scheme whose scale depends on the
+/// whole tensor needs it, for tiles are encoded independently of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survey {
-    /// The largest magnitude.
+    /// The largest magnitude of all values.
     MaxAbs,
-    /// The mean of the largest magnitudes of so many values each, in their order; the last may be fewer.
+    /// The mean of the largest magnitudes of blocks of this many consecutive values. The last block may be shorter.
     MeanOfBlockMaxAbs(usize),
 }
 
-/// Values to be encoded: a tile of the tensor, row by row. All are finite.
+/// Values of one tile, which are to be encoded.
 #[derive(Debug)]
 pub(crate) struct TileValues<'a> {
     pub tile: &'a Tile,
+    /// The values, row by row. All are finite: the pipeline refuses others.
     pub values: &'a [f32],
-    /// What was surveyed.
+    /// Result of the survey pass; 0 if the encoder has none.
     pub survey: f64,
     pub level: Level,
 }
 
-/// Where codes go: the number of a stored tensor, a byte in it, the bytes.
+/// Takes encoded bytes: index of the stored tensor, offset of the first byte in it, bytes.
 pub(crate) type Put<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<()> + 'a;
 
-/// Encodes one logical tensor, tile by tile, on any thread, in any order.
+/// Encodes one logical tensor, tile by tile, on any thread and in any order.
 pub(crate) trait Encode: Send + Sync {
-    /// What is stored, in the order of the output.
+    /// The stored tensors, in the order in which they are written. `Put` refers to them by their index here.
     fn stored(&self) -> Vec<StoredTensor>;
 
-    /// How the values may be cut. `load_bits` is what the encoder needs beside values, for each of them.
+    /// How the tensor may be cut into tiles: a tile boundary must never divide a group of values that share a scale, or a
+    /// stored byte. `load_bits` is the memory that the encoder needs for each value, beside the value itself.
     fn grid(&self) -> Grid;
 
-    /// What `encode` has to know of all values.
+    /// What `encode` must know of all values, if anything.
     fn survey(&self) -> Option<Survey> {
         None
     }
 
-    /// Whether weights that inference fuses into one are surveyed together.
-    fn shares(&self) -> bool {
+    /// Whether weights that inference engines fuse into one matrix are surveyed together, so that they get the same
+    /// scale (see [`names::fused`]).
+    fn shares_survey(&self) -> bool {
         false
     }
 
-    /// What a user should know, once all tiles are encoded.
+    /// A warning for the user, asked for once all tiles are encoded.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Encodes a tile: passes what is stored of it to `put`, and makes `back` the values that decoding will give, row
-    /// by row. The tile at (0, 0) also passes what belongs to no tile.
+    /// Encodes a tile: passes its bytes to `put`, and fills `back` with the values that decoding will give, row by row.
+    /// The report computes errors from them, so that nothing is read again. The tile at (0, 0) also writes the bytes that
+    /// belong to no tile, such as the scale of the whole tensor.
+    ///
+    /// # Errors
+    /// `Unsupported` if the scheme cannot hold a value or a scale, and the errors of `put`.
     fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
 
     /// What the codes are, if other schemes can have the same.
@@ -114,31 +130,35 @@ pub(crate) trait Encode: Send + Sync {
     }
 }
 
-/// Which tensors a method is for, as a rule.
+/// Which tensors a scheme encodes by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Weights of linear layers.
     Linear,
-    /// Those, embeddings and the last layer.
+    /// Weights of linear layers, embeddings and the output layer.
     LinearAndEmbeddings,
     /// Every tensor.
     All,
 }
 
-/// A way to encode tensors, with all its parameters.
+/// A scheme with its parameters.
 pub(crate) trait Method: Send + Sync {
-    /// Whether tensors without values are encoded, too.
+    /// Whether tensors without values are encoded. Only containers that hold nothing but encoded tensors need that.
     fn takes_empty(&self) -> bool {
         false
     }
 
-    /// Why a tensor like this cannot be encoded: `its 100 columns are no multiple of 64`.
+    /// The reason why a tensor of this name and shape cannot be encoded, such as `its 100 columns are no multiple of 64`.
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String>;
 
-    /// The encoder of a tensor without objection.
+    /// The encoder of a tensor that has no [`objection`](Self::objection).
+    ///
+    /// # Errors
+    /// `Unsupported` if there is no encoder for the type, `Parse` if the importance matrix does not fit the tensor.
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
 
-    /// What `config.json` says of it; `skipped` are the modules that stay as they are.
+    /// The scheme's description in `config.json`, if it has one. `skipped` are the modules with a matrix that stays as it
+    /// is: loaders would otherwise look for their scales.
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
         None

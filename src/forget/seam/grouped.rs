@@ -1,4 +1,8 @@
-//! The encoder that integers by groups share: the arithmetic of one library, and places for codes, scales and zero points.
+//! The shared encoder of integers in groups: each group of consecutive values of a row has a scale and mostly a zero point.
+//! compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror of `scheme/seam/grouped.rs`.
+//!
+//! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the stored matrix that
+//! they go to: which tensor, packed how, transposed or not (`layout`).
 
 mod layout;
 #[cfg(test)]
@@ -12,25 +16,25 @@ use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
-/// One tensor as integers by groups.
+/// Encodes one tensor as integers in groups.
 pub(crate) struct Grouped {
-    /// For messages.
+    /// Name of the tensor, for messages.
     pub name: String,
     pub quantizer: Quantizer,
     pub stored: Vec<StoredTensor>,
     pub codes: StoredMatrix,
     pub scales: StoredMatrix,
-    /// Where zero points or biases go, if they are stored.
+    /// Zero points or biases, if they are stored.
     pub offsets: Option<StoredMatrix>,
-    /// Tiles start at such rows.
+    /// Rows at which tiles may begin: codes or zero points that are packed down columns must fill whole words.
     pub row_align: usize,
-    /// The stored tensor that has the group of each column.
+    /// Index of the stored tensor that holds the group number of each column (GPTQ's `g_idx`).
     pub index: Option<usize>,
-    /// Number and bytes of what belongs to no value.
+    /// Index and bytes of a stored tensor that depends on the shape alone (compressed-tensors' `weight_shape`).
     pub constant: Option<(usize, Vec<u8>)>,
 }
 
-/// Why a weight has no groups of `group` columns.
+/// The reason why the rows of `weight` cannot be divided into groups of `group` columns.
 pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     let (rows, cols) = (weight.rows(), weight.cols());
     match group {
@@ -45,7 +49,7 @@ pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<S
     }
 }
 
-/// The same of a matrix: schemes for linear layers know no stacks.
+/// The reason why `weight` is not a matrix, or why its rows cannot be divided into groups of `group` columns.
 pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     match weight.shape.len() {
         2 => group_objection(weight, group),
@@ -53,7 +57,8 @@ pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) ->
     }
 }
 
-/// Columns that tiles start at: of whole groups, and of whole words. All of them if groups end within words.
+/// Columns at which tiles may begin: multiples of a group whose codes fill whole 32-bit words, at any width in bits. A
+/// group that is no multiple of 32 may end within a word, which two tiles would then share, so tiles are whole rows.
 fn col_align(cols: usize, group: usize) -> usize {
     if group.is_multiple_of(32) {
         group
@@ -76,7 +81,8 @@ impl Encode for Grouped {
             ..
         } = self.codes;
         let group = self.quantizer.group;
-        // Codes of a byte each, packed, and perhaps turned; the numbers of each group as floats and stored.
+        // A byte for each code, the packed words and their transpose; four 32-bit numbers for each group: scale and
+        // offset, as floats and as they are stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
         let transposed = !matches!(
             form,
@@ -160,7 +166,7 @@ impl Encode for Grouped {
 }
 
 impl Grouped {
-    /// Passes on what is stored of a tile.
+    /// Passes the bytes of an encoded tile to `put`.
     fn store(&self, tile: &Tile, out: Groups, level: Level, put: &mut Put<'_>) -> Result<()> {
         let group = self.quantizer.group;
         let groups = Tile {
@@ -172,6 +178,7 @@ impl Grouped {
         if let Some(offsets) = &self.offsets {
             offsets.put_floats(&groups, &out.offsets, level, put)?;
         }
+        // The group numbers of columns are the same for all rows: the tiles of the first rows write them.
         if tile.rows.start > 0 {
             return Ok(());
         }

@@ -1,4 +1,8 @@
-//! Where codes, scales and zero points of groups go.
+//! Stored matrices of codes, scales and zero points: how a tile of them is packed, and where its bytes lie.
+//!
+//! Libraries store a weight `[out, in]` in one of four ways: packed along rows or down columns, and either matrix as it is
+//! or transposed. Tiles begin at multiples of whole words in the packed direction (`Grouped::grid`), so that no two tiles
+//! write the same word.
 
 use std::ops::Range;
 
@@ -13,62 +17,69 @@ use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
-/// How integers of a few bits of a matrix lie in words of 32 bits.
+/// How a matrix `[rows, cols]` of integers of a few bits is packed into 32-bit words, and the shape of the words. A bit
+/// stream has the first code in its least significant bits; `words(n)` is `⌈n · bits / 32⌉`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WordPacking {
-    /// A bit stream along each row, row by row.
+    /// `[rows, words(cols)]`: a bit stream along each row.
     AlongRows,
-    /// The same, with the rows as columns.
+    /// `[words(cols), rows]`: a bit stream along each row, stored as a column.
     #[cfg(feature = "gptq")]
     AlongRowsTransposed,
-    /// A bit stream down each column, stored as a row.
+    /// `[cols, words(rows)]`: a bit stream down each column, stored as a row.
     #[cfg(feature = "gptq")]
     DownColumns,
-    /// The same, stored as a column.
+    /// `[words(rows), cols]`: a bit stream down each column, stored as a column.
     DownColumnsTransposed,
-    /// AWQ's: eight rows in a word, in its order, and the columns as rows.
+    /// `[cols, rows / 8]`: 4-bit codes of eight rows in a word, in AWQ's order 0, 2, 4, 6, 1, 3, 5, 7.
     #[cfg(feature = "awq")]
     AwqInterleaved,
 }
 
-/// What is stored.
+/// The form in which a matrix is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MatrixForm {
-    /// Integers of a few bits.
+    /// Integers of a few bits, packed.
     Packed(WordPacking),
-    /// The same, as GPTQ's version 1 has zero points.
+    /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a word are lowered word by
+    /// word, with a borrow between codes, as by gptqmodel's `convert_gptq_v2_to_v1_format_module`. Codes of other widths
+    /// cross words and are lowered before they are packed, modulo their range.
     #[cfg(feature = "gptq")]
     PackedMinusOne(WordPacking),
-    /// A byte each, some of its bits flipped.
+    /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned code.
     Bytes { flip: u8 },
-    /// Floats, with the rows as columns if so.
+    /// Floats of type `dtype`.
     Floats {
         dtype: TargetDtype,
         is_transposed: bool,
     },
 }
 
-/// Where a matrix goes: the number of a stored tensor, and its form.
+/// A matrix of codes, scales or zero points, and the form and the tensor in which it is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredMatrix {
+    /// Index of the stored tensor.
     pub part: usize,
     pub form: MatrixForm,
+    /// Bits of an integer.
     pub bits: usize,
-    /// Rows and columns of the matrix, as the weight has them.
+    /// Rows and columns of the matrix before it is packed or transposed: those of the weight, or of its groups.
     pub rows: usize,
     pub cols: usize,
 }
 
-/// A rectangle of a stored matrix, whose lines have `stride` bytes.
+/// A rectangle of a stored matrix.
 struct Rectangle {
+    /// Bytes in a line of the matrix.
     stride: usize,
+    /// Lines of the matrix that the rectangle is in.
     lines: Range<usize>,
-    /// Bytes before it in a line.
+    /// Offset of the rectangle in each line, in bytes.
     at: usize,
 }
 
 impl Rectangle {
-    /// Words of 32 bits of a bit stream that codes `codes` take.
+    /// The 32-bit words of a bit stream that hold the codes number `codes`.
     fn words(codes: &Range<usize>, bits: usize) -> Range<usize> {
         codes.start * bits / 32..(codes.end * bits).div_ceil(32)
     }
@@ -76,6 +87,7 @@ impl Rectangle {
     fn put(&self, part: usize, bytes: &[u8], put: &mut Put<'_>) -> Result<()> {
         let first = (self.lines.start as u64) * self.stride as u64 + self.at as u64;
         let width = bytes.len() / self.lines.len().max(1);
+        // Whole lines follow each other: one write instead of one for each line.
         if bytes.is_empty() || width == self.stride {
             return put(part, first, bytes);
         }
@@ -87,7 +99,7 @@ impl Rectangle {
 }
 
 impl StoredMatrix {
-    /// Passes the codes of a tile, row by row, to where they go.
+    /// Packs the codes of a tile, which are in row order, and passes them to `put`.
     pub(crate) fn put_codes(
         &self,
         tile: &Tile,
@@ -125,7 +137,8 @@ impl StoredMatrix {
         }
     }
 
-    /// Passes the numbers of a tile, row by row, to where they go.
+    /// Converts the floats of a tile, which are in row order, and passes them to `put`. Where integers are stored, they
+    /// have integral values.
     pub(crate) fn put_floats(
         &self,
         tile: &Tile,
@@ -164,7 +177,7 @@ impl StoredMatrix {
         lines.put(self.part, &floats(columns, dtype), put)
     }
 
-    /// Codes of a tile in words, and where they go.
+    /// The packed codes of a tile, and the rectangle of the stored matrix that they fill.
     fn pack(
         &self,
         packing: WordPacking,
@@ -245,7 +258,7 @@ impl StoredMatrix {
     }
 }
 
-/// Numbers as they are stored.
+/// The little-endian bytes of numbers in `dtype`.
 fn floats<'a>(numbers: impl Iterator<Item = &'a f32>, dtype: TargetDtype) -> Vec<u8> {
     match dtype {
         TargetDtype::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),
