@@ -1,5 +1,7 @@
-//! AWQ's files without its search, GEMM layout: `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`,
-//! `X.scales` F16 `[groups, out]`. Four bits, with zero points.
+//! The GEMM layout of AWQ, without its search for scales of columns: four bits, with zero points.
+//!
+//! `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales` F16 `[groups, out]`. The weight
+//! `[out, in]` is transposed, and a word has the codes of eight outputs in the order 0, 2, 4, 6, 1, 3, 5, 7.
 //!
 //! Layout and config: AutoAWQ 0.2.9 `modules/linear/gemm.py` (`WQLinear_GEMM.from_linear`), `models/_config.py`.
 
@@ -15,7 +17,7 @@ use crate::{Dtype, Result, TargetDtype};
 const BITS: usize = 4;
 const PER_WORD: usize = 32 / BITS;
 
-/// Integers in AWQ's layout.
+/// Integers in the layout of AWQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Awq {
     /// Inputs of a group.
@@ -31,10 +33,10 @@ impl Default for Awq {
 impl Method for Awq {
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let rows = weight.rows();
-        // The library counts words as 4 for each 32 columns.
-        let ragged = !rows.is_multiple_of(32);
+        // The library computes the width of packed tensors as `out // 32 * 4` words.
+        let is_ragged = !rows.is_multiple_of(32);
         grouped_matrix_objection(weight, self.group)
-            .or_else(|| ragged.then(|| format!("its {rows} rows are no multiple of 32")))
+            .or_else(|| is_ragged.then(|| format!("its {rows} rows are no multiple of 32")))
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {

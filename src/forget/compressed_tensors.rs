@@ -173,12 +173,7 @@ impl Method for CompressedTensors {
         } else {
             Value::Null
         };
-        Some(model_config(
-            self.format(),
-            &weights,
-            &activations,
-            skipped,
-        ))
+        Some(model_config(self.format(), &weights, &activations, skipped))
     }
 }
 

@@ -125,7 +125,11 @@ impl TensorFilter {
     /// Whether the user asked for `candidate`, which overrides the defaults for its name.
     pub(crate) fn is_requested(&self, candidate: &Candidate<'_>) -> bool {
         let named = self.has_include_patterns && self.selection.has(candidate.name);
-        named || self.like.as_ref().is_some_and(|like| contains(like, candidate))
+        named
+            || self
+                .like
+                .as_ref()
+                .is_some_and(|like| contains(like, candidate))
     }
 
     /// The reason not to encode `candidate`, if there is one. `by_default` gives the reason for a name that the user did
@@ -141,7 +145,11 @@ impl TensorFilter {
             () if !self.selection.has(candidate.name) => {
                 Some("not among the tensors that were asked for".to_owned())
             }
-            () if self.like.as_ref().is_some_and(|like| !contains(like, candidate)) => {
+            () if self
+                .like
+                .as_ref()
+                .is_some_and(|like| !contains(like, candidate)) =>
+            {
                 Some("not quantized in the model that this one is to be like".to_owned())
             }
             () if !is_float => Some(format!("{} is not encoded", candidate.stored)),

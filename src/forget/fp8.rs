@@ -65,7 +65,12 @@ impl Fp8 {
     fn runner(&self, dtype: TargetDtype) -> Fp8Runner {
         use half::{bf16, f16};
         match (self.layout, dtype) {
-            (Fp8Layout::Transformers { is_ue8m0: false, .. }, _) => run::<Transformers<false>>,
+            (
+                Fp8Layout::Transformers {
+                    is_ue8m0: false, ..
+                },
+                _,
+            ) => run::<Transformers<false>>,
             (Fp8Layout::Transformers { is_ue8m0: true, .. }, _) => run::<Transformers<true>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensors<f32>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensors<f16>>,
@@ -79,8 +84,12 @@ impl Fp8 {
             (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::BF16) => {
                 run::<ComfyKitchen<bf16, E4M3>>
             }
-            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F32) => run::<ComfyKitchen<f32, E5M2>>,
-            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F16) => run::<ComfyKitchen<f16, E5M2>>,
+            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F32) => {
+                run::<ComfyKitchen<f32, E5M2>>
+            }
+            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F16) => {
+                run::<ComfyKitchen<f16, E5M2>>
+            }
             (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::BF16) => {
                 run::<ComfyKitchen<bf16, E5M2>>
             }
@@ -122,7 +131,11 @@ impl Fp8 {
 
     /// The reason why transformers cannot read `weight`, a matrix or a stack, in these blocks. The blocks of a stack must
     /// be whole: its rows count through all matrices, so that a smaller block at an edge would reach into the next matrix.
-    fn transformers_objection(&self, weight: &WeightInfo<'_>, allows_edge_blocks: bool) -> Option<String> {
+    fn transformers_objection(
+        &self,
+        weight: &WeightInfo<'_>,
+        allows_edge_blocks: bool,
+    ) -> Option<String> {
         let [.., height, width] = *weight.shape else {
             return Some("it has one dimension".to_owned());
         };
@@ -218,7 +231,10 @@ impl Method for Fp8 {
                     (Granularity::Tensor, _) => {
                         (ct::float_args(8, "tensor", false, None, Value::Null), token)
                     }
-                    (_, None) => (ct::float_args(8, "channel", false, None, Value::Null), token),
+                    (_, None) => (
+                        ct::float_args(8, "channel", false, None, Value::Null),
+                        token,
+                    ),
                     (_, Some(block)) => (
                         ct::float_args(8, "block", false, None, json!({"block_structure": block})),
                         ct::float_args(8, "group", true, Some(block[1]), Value::Null),
@@ -327,7 +343,11 @@ impl Encode for Fp8Encoder {
         } = *values;
         let [rows, cols] = self.block;
         let width = tile.cols.len();
-        let across = if self.has_one_scale { 1 } else { width.div_ceil(cols) };
+        let across = if self.has_one_scale {
+            1
+        } else {
+            width.div_ceil(cols)
+        };
         let mut codes = vec![0; values.len()];
         let mut scales = vec![
             0.0;

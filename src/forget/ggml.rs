@@ -1,4 +1,8 @@
-//! GGUF: a tensor becomes one of the same name, in blocks, or in ordinary floats where no blocks fit.
+//! A tensor of a GGUF file: one stored tensor of the same name and shape, in blocks of a ggml type or in plain floats.
+//!
+//! A block has its scales among its codes, so that there are no companions. llama.cpp reads rows of whole blocks, and
+//! falls back to floats where a row is no multiple of the block (`gguf/mixture.rs`). Some types weigh the error of a column
+//! by its importance (`gguf/imatrix.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +18,10 @@ use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// Encoding into one of ggml's types.
+/// One of ggml's types.
 pub(crate) struct Ggml {
     pub dtype: Dtype,
+    /// The importance of columns, if the user gave an importance matrix.
     pub imatrix: Option<Arc<Imatrix>>,
 }
 
@@ -60,6 +65,7 @@ impl Method for Ggml {
                 "nothing is encoded to it",
             ));
         };
+        // Looked up again in each tile, but checked here: a matrix of the wrong size is an error before anything is written.
         let imatrix = match &self.imatrix {
             Some(imatrix) => imatrix
                 .of_tensor(weight.name, weight.shape)?
@@ -71,7 +77,7 @@ impl Method for Ggml {
             .split_last_chunk::<2>()
             .map_or(1, |(stack, _)| stack.iter().product());
         let row_bytes = cols / self.dtype.block_size() * bytes;
-        let rows_each = (rows / matrices.max(1)).max(1);
+        let matrix_rows = (rows / matrices.max(1)).max(1);
         let corrupted_blocks = AtomicU64::new(0);
         Ok(Box::new(GgmlBlockEncoder {
             stored,
@@ -79,7 +85,7 @@ impl Method for Ggml {
             decoder,
             imatrix,
             rows,
-            rows_each,
+            matrix_rows,
             cols,
             row_bytes,
             corrupted_blocks,
@@ -87,34 +93,36 @@ impl Method for Ggml {
     }
 }
 
-/// A tensor of blocks.
+/// Encodes one tensor to blocks.
 struct GgmlBlockEncoder {
     stored: StoredTensor,
     encoder: Encoder,
     decoder: Decoder,
-    /// If it has this tensor.
+    /// The importance matrix, if it has this tensor.
     imatrix: Option<Arc<Imatrix>>,
     rows: usize,
     /// Rows of each matrix of a stack.
-    rows_each: usize,
+    matrix_rows: usize,
     cols: usize,
     row_bytes: usize,
-    /// GgmlBlockEncoder that the encoder spoils.
+    /// Number of blocks so far that [`corrupted_iq3_s_blocks`] counted.
     corrupted_blocks: AtomicU64,
 }
 
-/// GgmlBlockEncoder of IQ3_S in which a group of values is zero and another is not: the reference leaves no room for the codes of
-/// the first, so that those behind it are read in the wrong place. Our bytes are its.
-fn corrupted_blocks(dtype: Dtype, values: &[f32]) -> u64 {
+/// Number of IQ3_S blocks in which a group of 32 zeros stands before another group.
+///
+/// ggml's `quantize_row_iq3_s_impl` writes no codes for a group of zeros and does not advance past it, so the codes of the
+/// groups behind are read in the wrong place. The bytes written here are the same as ggml's, and the user gets a warning.
+fn corrupted_iq3_s_blocks(dtype: Dtype, values: &[f32]) -> u64 {
     if dtype != Dtype::IQ3_S {
         return 0;
     }
     let is_zero = |values: &[f32]| values.iter().all(|&x| x == 0.0);
-    let is_spoiled = |block: &&[f32]| {
+    let is_corrupted = |block: &&[f32]| {
         let groups: Vec<bool> = block.chunks(32).map(is_zero).collect();
         groups.windows(2).any(|pair| pair[0] && !pair[1])
     };
-    values.chunks(256).filter(is_spoiled).count() as u64
+    values.chunks(256).filter(is_corrupted).count() as u64
 }
 
 impl Encode for GgmlBlockEncoder {
@@ -128,6 +136,7 @@ impl Encode for GgmlBlockEncoder {
             rows,
             cols,
             row_align: 1,
+            // Whole rows: the importance of columns is indexed by the column.
             col_align: cols,
             load_bits: 8.0,
             transposed: false,
@@ -143,7 +152,7 @@ impl Encode for GgmlBlockEncoder {
     fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         self.corrupted_blocks.fetch_add(
-            corrupted_blocks(self.stored.dtype, values.values),
+            corrupted_iq3_s_blocks(self.stored.dtype, values.values),
             Ordering::Relaxed,
         );
         let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
@@ -153,9 +162,10 @@ impl Encode for GgmlBlockEncoder {
         };
         let mut row = tile.rows.start;
         while row < tile.rows.end {
-            // Rows of one matrix, which have the same importance.
-            let matrix = row / self.rows_each;
-            let end = ((matrix + 1) * self.rows_each).min(tile.rows.end);
+            // A tile may have rows of several matrices of a stack, and each matrix has its own importance of columns,
+            // unless the tensor is a single expert, whose slice is all that `of_tensor` returns.
+            let matrix = row / self.matrix_rows;
+            let end = ((matrix + 1) * self.matrix_rows).min(tile.rows.end);
             let rows = row - tile.rows.start..end - tile.rows.start;
             let importance = importance.map(|all| match all.len() == self.cols {
                 true => all,
@@ -174,7 +184,7 @@ impl Encode for GgmlBlockEncoder {
         (self.stored.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
     }
 
-    /// GgmlBlockEncoder of MXFP4: an exponent, and bytes of which each has a code of either half.
+    /// Blocks of MXFP4: an exponent, and bytes of which each has a code of either half.
     fn pack(
         &self,
         tile: &Tile,
@@ -192,7 +202,7 @@ impl Encode for GgmlBlockEncoder {
     }
 }
 
-/// A tensor of ordinary floats.
+/// Converts one tensor to F32, F16 or BF16.
 struct GgmlFloatEncoder {
     stored: StoredTensor,
     to: TargetDtype,

@@ -1,4 +1,8 @@
-//! Types of the tensors of a GGUF file: llama.cpp's mixtures, or one for all.
+//! Types of the tensors of a GGUF file: by the mixture of a llama.cpp file type, or the same for all.
+//!
+//! - `mixture`: the ggml type of each tensor, by llama.cpp's rules.
+//! - `imatrix`: importance matrices, which some types need and others use.
+//! - [`Ggml`] in `ggml.rs`: the encoder of one type.
 
 pub(crate) mod imatrix;
 pub(crate) mod mixture;
@@ -16,8 +20,15 @@ use crate::kernels::lethe::ggml::requires_importance;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
-/// Settles the type of each tensor.
-pub(crate) fn choose(
+/// Decides on the type of each tensor.
+///
+/// The user's filter comes first: llama.cpp has no such option, so its own reasons to keep a tensor count only where the
+/// user did not ask for it.
+///
+/// # Errors
+/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one that is not there or if
+/// the mixture fits no layer.
+pub(crate) fn decide(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
     forget: &Forget,
@@ -40,13 +51,13 @@ pub(crate) fn choose(
         pure,
         has_imatrix: imatrix.is_some(),
     };
-    let shapes = candidates.iter().map(|s| MixtureTensor {
+    let tensors = candidates.iter().map(|s| MixtureTensor {
         name: s.weight.name,
         dims: s.weight.shape,
         dtype: dtype_of(s),
     });
-    let shapes: Vec<MixtureTensor<'_>> = shapes.collect();
-    let chosen = mixture.choose(&facts(model), &shapes)?;
+    let tensors: Vec<MixtureTensor<'_>> = tensors.collect();
+    let chosen = mixture.choose(&read_facts(model), &tensors)?;
     let (mut methods, mut notes) = (
         Methods {
             imatrix,
@@ -70,7 +81,7 @@ pub(crate) fn choose(
                     );
                     dtype
                 }
-                // It was asked for.
+                // llama.cpp would keep it, but the user asked for it: it gets the type that most tensors have.
                 mixture::TypeChoice::Keep(_) => file_type.dtype,
             };
             if dtype == dtype_of(candidate) {
@@ -78,7 +89,7 @@ pub(crate) fn choose(
             }
             let choice = encode(&methods.of(dtype), &dtype.to_string(), candidate);
             if matches!(choice, Decision::Encode { .. }) {
-                methods.check(&mixture, candidate, dtype)?;
+                methods.check_importance(&mixture, candidate, dtype)?;
             }
             Ok(choice)
         };
@@ -90,25 +101,31 @@ pub(crate) fn choose(
     Ok(Decisions { all, notes })
 }
 
-/// The type that a tensor has where its blocks are not decoded. What other schemes store as integers or floats are codes.
+/// The ggml type that `candidate` has already, or the type that it is decoded to. What other schemes store as integers or
+/// floats are codes, whose type says nothing about the values.
 fn dtype_of(candidate: &Candidate<'_>) -> Dtype {
-    let is_own = !candidate.is_quantized || candidate.stored.is_ggml_block();
-    if is_own {
+    let has_ggml_type = !candidate.is_quantized || candidate.stored.is_ggml_block();
+    if has_ggml_type {
         candidate.stored
     } else {
         candidate.weight.dtype.dtype()
     }
 }
 
-/// A method for each type.
+/// The methods of the types that occur in the model. All share one importance matrix.
 struct Methods {
     imatrix: Option<Arc<Imatrix>>,
     all: HashMap<Dtype, Arc<dyn Method>>,
 }
 
 impl Methods {
-    /// Whether what is known of the columns' importance will do for `candidate`.
-    fn check(&self, mixture: &Mixture, candidate: &Candidate<'_>, dtype: Dtype) -> Result<()> {
+    /// Checks that the importance of columns is known, if encoding `candidate` to `dtype` needs it.
+    fn check_importance(
+        &self,
+        mixture: &Mixture,
+        candidate: &Candidate<'_>,
+        dtype: Dtype,
+    ) -> Result<()> {
         let name = candidate.weight.name;
         if !mixture.requires_imatrix(name, dtype) && !requires_importance(dtype) {
             return Ok(());
@@ -138,8 +155,9 @@ impl Methods {
     }
 }
 
-/// What the mixtures want to know of the model.
-fn facts(model: &ParsedModel) -> ModelFacts {
+/// Reads the facts that mixtures depend on: from the metadata of a GGUF file, or from `config.json` beside the model. A
+/// config that is missing or cannot be read leaves facts unknown, which are then counted from the tensors.
+fn read_facts(model: &ParsedModel) -> ModelFacts {
     if let Some(gguf) = model.gguf() {
         return ModelFacts::from_metadata(gguf.metadata());
     }

@@ -1,5 +1,9 @@
-//! MLX: `X.weight` U32 with `X.scales`, of any rank. Affine: integers, with `X.scales` and `X.biases` in the type of the
-//! model. The floating-point modes: `X.scales` U8.
+//! MLX: packed codes `X.weight` U32 `[.., cols * bits / 32]` with `X.scales`, for weights of any rank.
+//!
+//! - Affine mode: integers without zero points; `X.scales` and `X.biases` `[.., groups]` in the type of the model.
+//! - Floating-point modes (`mxfp4`, `mxfp8`, `nvfp4`): `X.scales` U8 `[.., groups]`, exponents or E4M3.
+//!
+//! Packing runs along rows, so that all dimensions but the last stay: stacks of experts are encoded like matrices.
 //!
 //! Layout: MLX 0.32.4 `mx.quantize`; config: mlx-lm 0.32.2 `utils.py` (`quantize_model`).
 
@@ -15,7 +19,7 @@ use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// What codes are.
+/// A mode of MLX's `quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mlx {
     /// Integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128.
@@ -118,7 +122,7 @@ impl Method for Mlx {
         }))
     }
 
-    /// A module that is skipped has no `scales`, by which mlx-lm knows it.
+    /// Skipped modules are `false`. mlx-lm accepts that, but does not write it: it quantizes the modules that have `scales`.
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let (bits, group) = self.bits_and_group();
         let mut config = json!({ "group_size": group, "bits": bits, "mode": self.mode() });
@@ -129,7 +133,7 @@ impl Method for Mlx {
     }
 }
 
-/// One tensor in a floating-point mode.
+/// Encodes one tensor in a floating-point mode.
 struct MlxFloatEncoder {
     mode: Mode,
     dtype: TargetDtype,
@@ -193,7 +197,7 @@ impl Encode for MlxFloatEncoder {
 }
 
 impl MlxFloatEncoder {
-    /// Passes on what is stored of a tile.
+    /// Passes the codes and scales of a tile to `put`.
     fn store(
         &self,
         tile: &Tile,

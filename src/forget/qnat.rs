@@ -1,5 +1,11 @@
-//! QNAT: a tensor is its codes, block by block, with the scales behind them: F32, or double_quant-quantized a byte each and
-//! then their step.
+//! QNAT, the container of qlora-rs: a tensor is one run of bytes, its NF4 codes block by block and its scales behind them.
+//!
+//! - Plain: codes, then an F32 scale for each block.
+//! - Double-quantized: codes, then a byte for each scale, then the F32 step of those bytes. The step depends on the largest
+//!   scale, which is the largest magnitude of the tensor and takes a survey pass.
+//!
+//! A block of an odd size is padded to whole bytes of codes. The offsets of both sections follow from the number of
+//! blocks, so that tiles write to them independently.
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
@@ -13,14 +19,15 @@ use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{Dtype, Result};
 
-/// NF4 in QNAT.
+/// NF4 of qlora-rs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Qnat {
-    /// Whether scales are quantized too, which takes version 2.
+    /// Whether the scales are quantized, too, which version 2 of the container can hold.
     pub double_quant: bool,
 }
 
 impl Method for Qnat {
+    /// The container has no other kind of tensor, so one without values is stored as an encoded tensor of no blocks.
     fn takes_empty(&self) -> bool {
         true
     }
@@ -45,7 +52,7 @@ impl Method for Qnat {
     }
 }
 
-/// A tensor in blocks.
+/// Encodes one tensor to NF4.
 struct QnatEncoder {
     name: String,
     rows: usize,
@@ -55,19 +62,19 @@ struct QnatEncoder {
 }
 
 impl QnatEncoder {
-    fn count(&self) -> usize {
+    fn block_count(&self) -> usize {
         self.rows * self.cols / self.block
     }
 
-    /// Bytes of a block's codes.
-    fn width(&self) -> usize {
+    /// Bytes of the codes of a block.
+    fn block_bytes(&self) -> usize {
         self.block.div_ceil(2)
     }
 }
 
 impl Encode for QnatEncoder {
     fn stored(&self) -> Vec<StoredTensor> {
-        let len = data_len(self.block, self.count(), self.double_quant);
+        let len = data_len(self.block, self.block_count(), self.double_quant);
         vec![StoredTensor {
             name: self.name.clone(),
             dtype: Dtype::U8,
@@ -94,8 +101,8 @@ impl Encode for QnatEncoder {
             double_quant,
             ..
         } = self;
-        let scales_at = (self.count() * self.width()) as u64;
-        // A tensor of zeros has scales of 1.
+        let scales_at = (self.block_count() * self.block_bytes()) as u64;
+        // The library gives a block of zeros the scale 1, which is the largest scale if all values are zeros.
         let max = if values.survey == 0.0 {
             1.0
         } else {
@@ -114,7 +121,7 @@ impl Encode for QnatEncoder {
                 &mut scales,
             );
             let first = start / block;
-            put(0, (first * self.width()) as u64, &codes)?;
+            put(0, (first * self.block_bytes()) as u64, &codes)?;
             if double_quant {
                 let bytes: Vec<u8> = scales
                     .iter()
@@ -142,7 +149,11 @@ impl Encode for QnatEncoder {
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
         if double_quant && values.tile.is_first() {
-            put(0, scales_at + self.count() as u64, &step.to_le_bytes())?;
+            put(
+                0,
+                scales_at + self.block_count() as u64,
+                &step.to_le_bytes(),
+            )?;
         }
         Ok(())
     }
@@ -153,10 +164,10 @@ impl Encode for QnatEncoder {
 mod tests {
     use std::collections::HashMap;
 
-    use super::super::tests::{by_name, bytes_of, data, encode, values_of};
     use super::*;
     use crate::TargetDtype;
     use crate::containers::write::qnat::{Tensor, layout};
+    use crate::forget::test_support::{by_name, bytes_of, data, encode, values_of};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]
@@ -220,7 +231,7 @@ mod tests {
                 name: weight.name(),
                 shape,
                 block,
-                blocks: encoder.count(),
+                blocks: encoder.block_count(),
             };
             let layout = layout(&[tensor], &HashMap::new(), double_quant).unwrap();
             let mut whole = layout.pieces[0].1.clone();

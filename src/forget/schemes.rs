@@ -131,9 +131,11 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
             |_| Arc::new(BnbInt8),
         )
     },
-    linear("fp8", "FP8 of compressed-tensors, one scale for each tensor", |_| {
-        ct_fp8(Granularity::Tensor)
-    }),
+    linear(
+        "fp8",
+        "FP8 of compressed-tensors, one scale for each tensor",
+        |_| ct_fp8(Granularity::Tensor),
+    ),
     linear(
         "fp8-channel",
         "FP8 of compressed-tensors, a scale for each row",
@@ -159,15 +161,21 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         "FP8 of transformers, blocks of 128 × 128, scales are powers of two",
         |p| tf_fp8(square_blocks(p), true, false),
     ),
-    linear("fp8-tensor", "FP8 of transformers, one scale for each tensor", |_| {
-        tf_fp8(Granularity::Tensor, false, false)
-    }),
-    linear("fp8-comfy", "FP8 E4M3 of ComfyUI, one scale for each tensor", |_| {
-        comfy_fp8(false)
-    }),
-    linear("fp8-comfy-e5m2", "FP8 E5M2 of ComfyUI, one scale for each tensor", |_| {
-        comfy_fp8(true)
-    }),
+    linear(
+        "fp8-tensor",
+        "FP8 of transformers, one scale for each tensor",
+        |_| tf_fp8(Granularity::Tensor, false, false),
+    ),
+    linear(
+        "fp8-comfy",
+        "FP8 E4M3 of ComfyUI, one scale for each tensor",
+        |_| comfy_fp8(false),
+    ),
+    linear(
+        "fp8-comfy-e5m2",
+        "FP8 E5M2 of ComfyUI, one scale for each tensor",
+        |_| comfy_fp8(true),
+    ),
     linear("mxfp8", "MXFP8 of compressed-tensors", |p| {
         mx(p, MxLayout::CompressedTensors, true)
     }),
@@ -194,9 +202,11 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
     linear("w4a16", "INT4 of compressed-tensors, groups of 128", |p| {
         ct(p, CompressedTensors::W4A16)
     }),
-    linear("w4a16-asym", "INT4 of compressed-tensors, groups of 128, with zero points", |p| {
-        ct(p, CompressedTensors::W4A16_ASYM)
-    }),
+    linear(
+        "w4a16-asym",
+        "INT4 of compressed-tensors, groups of 128, with zero points",
+        |p| ct(p, CompressedTensors::W4A16_ASYM),
+    ),
     linear(
         "w8a16",
         "INT8 of compressed-tensors, a scale for each row",
@@ -229,12 +239,24 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest",
         |p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })),
     ),
-    mlx("mlx-2bit", "MLX affine, 2 bits, groups of 64", |p| affine(p, 2)),
-    mlx("mlx-3bit", "MLX affine, 3 bits, groups of 64", |p| affine(p, 3)),
-    mlx("mlx-4bit", "MLX affine, 4 bits, groups of 64", |p| affine(p, 4)),
-    mlx("mlx-5bit", "MLX affine, 5 bits, groups of 64", |p| affine(p, 5)),
-    mlx("mlx-6bit", "MLX affine, 6 bits, groups of 64", |p| affine(p, 6)),
-    mlx("mlx-8bit", "MLX affine, 8 bits, groups of 64", |p| affine(p, 8)),
+    mlx("mlx-2bit", "MLX affine, 2 bits, groups of 64", |p| {
+        affine(p, 2)
+    }),
+    mlx("mlx-3bit", "MLX affine, 3 bits, groups of 64", |p| {
+        affine(p, 3)
+    }),
+    mlx("mlx-4bit", "MLX affine, 4 bits, groups of 64", |p| {
+        affine(p, 4)
+    }),
+    mlx("mlx-5bit", "MLX affine, 5 bits, groups of 64", |p| {
+        affine(p, 5)
+    }),
+    mlx("mlx-6bit", "MLX affine, 6 bits, groups of 64", |p| {
+        affine(p, 6)
+    }),
+    mlx("mlx-8bit", "MLX affine, 8 bits, groups of 64", |p| {
+        affine(p, 8)
+    }),
     mlx("mlx-mxfp4", "MLX MXFP4", |_| {
         Arc::new(Mlx::Floating(Mode::Mxfp4))
     }),

@@ -1,5 +1,9 @@
-use super::super::tests::{by_name, bytes_of, data, decoded, encode, file, values_of};
+//! What is stored of 4-bit and INT8 weights, against the files of bitsandbytes and transformers.
+
+use super::four_bit::{MAX_FLOAT_LEN, python_float};
 use super::*;
+use crate::forget::test_support::{by_name, bytes_of, data, decoded, encode, file, values_of};
+use crate::forget::{Method, Survey, TileValues};
 use crate::kernels::lethe::codebook::absmax;
 use crate::kernels::lethe::mean::mean;
 use crate::simd::Level;
@@ -157,7 +161,7 @@ fn floats_as_python_has_them() {
         (f32::MAX, "3.4028234663852886e+38"),
     ] {
         assert_eq!(python_float(x), text);
-        assert!(text.len() <= LONGEST_FLOAT);
+        assert!(text.len() <= MAX_FLOAT_LEN);
     }
 }
 

@@ -1,4 +1,9 @@
-//! Which of ggml's types each tensor of a model gets: the mixtures behind llama.cpp's file types, such as Q4_K_M.
+//! The ggml type of each tensor of a model: the mixtures behind llama.cpp's file types, such as Q4_K_M.
+//!
+//! A mixture gives more bits to tensors that lose much: the output layer, values of attention, `ffn_down` and the first
+//! and last layers. llama.cpp counts the tensors of a kind while it visits them in file order, and the count decides. So
+//! the tensors are brought under llama.cpp's names (`names`) and into its order first; then `rules` gives each a type, and
+//! [`fallback`] replaces types whose blocks do not divide the row.
 //!
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`llama_tensor_get_type`, `tensor_allows_quantization`,
 //! `tensor_type_fallback`, `tensor_requires_imatrix`) and, for the order of tensors, `src/llama-model-loader.h`
@@ -19,63 +24,63 @@ pub(crate) use self::names::{LlamaName, llama_name};
 use self::rules::{Category, Counters, TypeRules};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// A tensor as it is before.
+/// A tensor of the model before it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MixtureTensor<'a> {
-    /// In llama.cpp's words or in those of Hugging Face.
+    /// Name in llama.cpp's or in Hugging Face's naming.
     pub name: &'a str,
     /// Outermost dimension first.
     pub dims: &'a [usize],
     pub dtype: Dtype,
 }
 
-/// What becomes of a tensor.
+/// The mixture's choice for a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TypeChoice {
-    /// It stays as it is, and why.
+    /// llama.cpp does not quantize it, for this reason.
     Keep(String),
-    /// It is encoded as `dtype`; the note says why that is not the one that the mixture has for it.
+    /// It is encoded to `dtype`. The note tells why it is not the type that the rules give.
     Type { dtype: Dtype, note: Option<String> },
 }
 
-/// How a model is to be quantized.
+/// The arguments of `llama-quantize` that decide on types.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mixture {
     pub file_type: FileType,
-    /// Whether there is an importance matrix, for whichever tensors.
+    /// Whether there is an importance matrix, no matter for which tensors.
     pub has_imatrix: bool,
-    /// Whether all tensors get the type that most of them have.
+    /// Whether all tensors get the main type of the file type.
     pub pure: bool,
 }
 
-/// A tensor as llama.cpp would see it: all experts of a layer together.
+/// A tensor of llama.cpp's conversion of the model, in which all experts of a layer are one tensor.
 struct LlamaTensor<'a> {
     name: String,
-    /// The number after `blk.`, or −1.
+    /// Layer number after `blk.`, or −1.
     layer: i64,
-    /// Outermost dimension first, as few as will do.
+    /// Outermost dimension first, without leading ones.
     dims: Vec<usize>,
     dtype: Dtype,
-    /// Whether it belongs to an encoder of images or sounds, which llama.cpp keeps in a file of its own.
+    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another file (`mmproj`).
     is_multimodal: bool,
-    /// Where its parts are among the tensors of the model.
+    /// Indices of the model's tensors that it consists of.
     parts: Vec<usize>,
-    /// A part's name, for messages.
+    /// Name of its first part, for messages.
     shown: &'a str,
 }
 
 impl Mixture {
-    /// What becomes of each of `tensors`, which are all of the model's.
+    /// The choice for each of `tensors`, which are all tensors of the model, in their order.
     ///
     /// # Errors
-    /// `Unsupported` if a model with experts has feed-forward tensors outside its layers.
+    /// `Unsupported` if a model with experts has feed-forward tensors outside its layers, as in llama.cpp.
     pub(crate) fn choose(
         &self,
         facts: &ModelFacts,
         tensors: &[MixtureTensor<'_>],
     ) -> Result<Vec<TypeChoice>> {
         let mut stacked = stack(tensors);
-        // What a GGUF file has is one model, whatever its parts are called.
+        // A GGUF file holds one model, whatever its tensors are called.
         stacked
             .iter_mut()
             .for_each(|tensor| tensor.is_multimodal &= !facts.are_from_gguf());
@@ -84,18 +89,18 @@ impl Mixture {
             .iter()
             .map(|tensor| Category::of(&tensor.name))
             .collect();
-        let mut own = stacked
+        let mut language = stacked
             .iter()
             .zip(&categories)
             .filter(|(tensor, _)| !tensor.is_multimodal);
         let rules = TypeRules {
             file_type: self.file_type,
             has_imatrix: self.has_imatrix,
-            attention_values: own
+            attention_values: language
                 .clone()
                 .filter(|(_, category)| category.is_values())
                 .count(),
-            is_tied: !own.any(|(_, category)| *category == Category::Output),
+            is_tied: !language.any(|(_, category)| *category == Category::Output),
             facts: &facts,
         };
         let mut counters = Counters::default();
@@ -117,7 +122,7 @@ impl Mixture {
         tensor: &LlamaTensor<'_>,
         category: Category,
     ) -> Result<TypeChoice> {
-        if let Some(reason) = kept(tensor, rules.facts) {
+        if let Some(reason) = keep_reason(tensor, rules.facts) {
             return Ok(TypeChoice::Keep(reason));
         }
         let mut dtype = self.file_type.dtype;
@@ -127,10 +132,11 @@ impl Mixture {
         if self.file_type.is_mixture() && !self.pure {
             dtype = rules.dtype(counters, tensor, category)?;
         }
-        Ok(fit(dtype, tensor.dims.last().copied().unwrap_or(1)))
+        Ok(fallback(dtype, tensor.dims.last().copied().unwrap_or(1)))
     }
 
-    /// Whether a tensor that gets `dtype` is worthless without an importance matrix.
+    /// Whether llama.cpp refuses to encode the tensor to `dtype` without an importance matrix
+    /// (`tensor_requires_imatrix`).
     pub(crate) fn requires_imatrix(&self, name: &str, dtype: Dtype) -> bool {
         let name = llama_name(name).name;
         match dtype {
@@ -147,12 +153,13 @@ impl Mixture {
     }
 }
 
-/// Whether `name`, one of llama.cpp's, is that of a table of tokens.
+/// Whether `name`, in llama.cpp's naming, is a table of token embeddings.
 pub(crate) fn is_token_embedding(name: &str) -> bool {
     matches!(name, "token_embd.weight" | "per_layer_token_embd.weight")
 }
 
-/// The tensors under llama.cpp's names and in its order: by layer, what is in none before, and by name.
+/// The tensors under llama.cpp's names and in its order (`weight_name_comparer`): those outside layers first, then by
+/// layer, and by name within a layer. The experts of a layer become one tensor.
 fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
     let mut stacked: Vec<LlamaTensor<'_>> = Vec::new();
     let mut experts: HashMap<String, usize> = HashMap::new();
@@ -186,7 +193,7 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
             shown,
         });
     }
-    // An encoder beside a language model is none of its parts; by itself it is a model like others.
+    // An encoder of images beside a language model goes to another file. By itself it is a model like others.
     let is_language = stacked
         .iter()
         .any(|tensor| tensor.name == "token_embd.weight");
@@ -200,7 +207,7 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
     stacked
 }
 
-/// The number after `blk.`, or −1, as C's `sscanf` has it.
+/// The layer number after `blk.`, or −1. Like llama.cpp's `sscanf("blk.%d.")`, it ignores what follows the digits.
 fn layer(name: &str) -> i64 {
     let Some(rest) = name.strip_prefix("blk.") else {
         return -1;
@@ -211,8 +218,8 @@ fn layer(name: &str) -> i64 {
         .unwrap_or(-1)
 }
 
-/// Parts of names, in llama.cpp's words, of tensors that are small and lose much. What is marked with an architecture
-/// is so in that one only.
+/// Architectures and parts of llama.cpp names of the tensors that are not quantized (`tensor_allows_quantization`): they
+/// are small and lose much. An empty architecture means all.
 const NOT_QUANTIZED: &[(&str, &str)] = &[
     ("", "_norm.weight"),
     ("", "ffn_gate_inp.weight"),
@@ -265,8 +272,8 @@ const NOT_QUANTIZED: &[(&str, &str)] = &[
     ("", "mm.a.code_embd"),
 ];
 
-/// Why a tensor stays as it is, if it does.
-fn kept(tensor: &LlamaTensor<'_>, facts: &ModelFacts) -> Option<String> {
+/// The reason why llama.cpp does not quantize `tensor`, if there is one.
+fn keep_reason(tensor: &LlamaTensor<'_>, facts: &ModelFacts) -> Option<String> {
     let name = tensor.name.as_str();
     let is_kept = |(arch, part): &&(&str, &str)| {
         (arch.is_empty() || *arch == facts.architecture) && name.contains(part)
@@ -289,8 +296,9 @@ fn kept(tensor: &LlamaTensor<'_>, facts: &ModelFacts) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// `dtype`, or what replaces it for rows of `cols` values that are not whole blocks.
-fn fit(dtype: Dtype, cols: usize) -> TypeChoice {
+/// `dtype`, or the type that replaces it in rows of `cols` values that are not whole blocks (`tensor_type_fallback`):
+/// a type of at least as many bits in blocks of 32, or F16 if those do not divide the row either.
+fn fallback(dtype: Dtype, cols: usize) -> TypeChoice {
     let block = dtype.block_size();
     if cols.is_multiple_of(block) {
         return TypeChoice::Type { dtype, note: None };
@@ -305,7 +313,7 @@ fn fit(dtype: Dtype, cols: usize) -> TypeChoice {
         Dtype::Q5_K => Dtype::Q5_1,
         Dtype::Q6_K => Dtype::Q8_0,
         _ if block <= 32 => dtype,
-        // There llama.cpp gives up.
+        // llama.cpp fails for the whole model here.
         _ => return TypeChoice::Keep(format!("its {cols} columns are no multiple of {block}")),
     };
     let instead = if cols.is_multiple_of(short.block_size()) {
@@ -321,7 +329,7 @@ fn fit(dtype: Dtype, cols: usize) -> TypeChoice {
     }
 }
 
-/// What a model cannot be for its tensors to have types.
+/// The error for a feed-forward tensor of a model with experts that is in no layer.
 fn no_layer(tensor: &LlamaTensor<'_>, layers: i64) -> AnamnesisError {
     let what = format!(
         "tensor `{}` is in none of the {layers} layers that the model has",

@@ -1,12 +1,15 @@
 //! The rules of llama.cpp's mixtures: which tensors get more or fewer bits than most.
 //!
+//! Each function is one branch of `llama_tensor_get_type_impl`, of which the first case that applies decides. Some cases
+//! depend on the number of tensors of a kind that were visited before, so tensors must come in llama.cpp's order.
+//!
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`, `llama_tensor_get_type_impl`,
 //! `init_quantize_state_counters`).
 
 use super::{FileType, LlamaTensor, ModelFacts, is_token_embedding, no_layer};
 use crate::{Dtype, Result};
 
-/// What a tensor is for, by its name.
+/// The kind of a tensor by its name (`tensor_category`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Category {
     TokenEmbedding,
@@ -23,7 +26,7 @@ pub(crate) enum Category {
     Other,
 }
 
-/// Parts of names, the first of which decides.
+/// Parts of names with their category. The first that a name contains decides.
 const CATEGORIES: &[(&str, Category)] = &[
     ("attn_qkv.weight", Category::QueryKeyValue),
     ("attn_kv_b.weight", Category::KeyValueB),
@@ -48,13 +51,13 @@ impl Category {
         found.map_or(Self::Other, |(_, category)| *category)
     }
 
-    /// Whether it holds an attention's values, which bear less than the rest.
+    /// Whether it holds values of an attention, which lose more than queries and keys (`category_is_attn_v`).
     pub(crate) fn is_values(self) -> bool {
         matches!(self, Self::Value | Self::QueryKeyValue | Self::KeyValueB)
     }
 }
 
-/// How many tensors of a kind have been seen.
+/// Numbers of tensors of each kind that have been visited (`quantize_state_impl`).
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     values: usize,
@@ -63,24 +66,27 @@ pub(crate) struct Counters {
     up: i64,
 }
 
-/// What the rules are about.
+/// The file type and the model that the rules are applied to.
 pub(crate) struct TypeRules<'a> {
     pub file_type: FileType,
     pub has_imatrix: bool,
-    /// How many tensors hold an attention's values.
+    /// Number of tensors that hold values of an attention.
     pub attention_values: usize,
-    /// Whether the token embedding is the output layer, too.
+    /// Whether the token embedding is the output layer, too, so that it gets the type of the latter.
     pub is_tied: bool,
     pub facts: &'a ModelFacts,
 }
 
-/// The first and the last eighth of layers, and each third between.
+/// Whether `layer` gets more bits (`use_more_bits`): the first and the last eighth of layers, and every third between.
 fn uses_more_bits(layer: i64, layers: i64) -> bool {
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
 
 impl TypeRules<'_> {
-    /// The type for a tensor, before its columns are looked at.
+    /// The type of a tensor, regardless of whether its rows are whole blocks. Counts the tensor.
+    ///
+    /// # Errors
+    /// `Unsupported` if the model has experts and a feed-forward tensor is in no layer.
     pub(crate) fn dtype(
         &self,
         counters: &mut Counters,
@@ -115,7 +121,7 @@ impl TypeRules<'_> {
             name,
             "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M"
         ) {
-            return Ok(self.lowest(counters, category));
+            return Ok(self.low_bits(counters, category));
         }
         match category {
             _ if category.is_values() => Ok(self.values(counters)),
@@ -141,8 +147,8 @@ impl TypeRules<'_> {
         }
     }
 
-    /// The layer of a feed-forward tensor: how many have been before, unless there are experts, which may be missing
-    /// from some layers.
+    /// The layer of a feed-forward tensor (`layer_info`): the count of such tensors, or the number in its name if the model
+    /// has experts, because some layers may have none.
     fn layer(&self, tensor: &LlamaTensor<'_>, count: i64) -> Result<i64> {
         if self.facts.experts <= 1 {
             return Ok(count);
@@ -168,7 +174,7 @@ impl TypeRules<'_> {
         }
     }
 
-    /// Experts are told by their three dimensions, where nothing else has as many.
+    /// The type in `MXFP4_MOE`: MXFP4 for experts, which llama.cpp recognizes by their third dimension.
     fn mxfp4(&self, tensor: &LlamaTensor<'_>, category: Category) -> Dtype {
         let outer = tensor
             .dims
@@ -185,8 +191,8 @@ impl TypeRules<'_> {
         }
     }
 
-    /// File types of fewer than three bits.
-    fn lowest(&self, counters: &mut Counters, category: Category) -> Dtype {
+    /// The type in file types of fewer than three bits.
+    fn low_bits(&self, counters: &mut Counters, category: Category) -> Dtype {
         let (name, facts) = (self.file_type.name, self.facts);
         let is_larger = matches!(name, "IQ2_S" | "IQ2_M");
         let more = if is_larger { Dtype::IQ3_S } else { Dtype::Q2_K };

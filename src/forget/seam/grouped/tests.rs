@@ -1,111 +1,20 @@
-//! Encoders against the bytes of their libraries: every case, cut into tiles in several ways, at every CPU level.
+//! Integers in groups against the bytes of their libraries: every case, in tiles of several sizes, at every CPU level.
+
+mod cases;
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use half::{bf16, f16};
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype as SafetensorsDtype;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::cases::{GroupedCase, mlx};
 use crate::TargetDtype;
 use crate::forget::compressed_tensors::CompressedTensors;
 use crate::forget::{Encode, Method, TileValues, WeightInfo};
 use crate::scheme::Tile;
 use crate::simd::Level;
-
-/// A file of the generators: `original` and what the library stores of it as `m.…`.
-struct GroupedCase {
-    pub name: String,
-    pub bytes: Vec<u8>,
-    pub encoder: Value,
-    pub config: Value,
-}
-
-impl GroupedCase {
-    /// All cases of a directory of `tests/data`.
-    fn all(family: &str) -> Vec<Self> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
-            .join(family);
-        let mut paths: Vec<_> = std::fs::read_dir(directory)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        paths.sort();
-        let off = |name: &str| {
-            !cfg!(feature = "gptq") && name.starts_with("gptq")
-                || !cfg!(feature = "awq") && name.starts_with("awq")
-        };
-        paths.retain(|path| !off(&path.file_name().unwrap().to_string_lossy()));
-        let read = |path: &std::path::PathBuf| {
-            let bytes = std::fs::read(path).unwrap();
-            let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-            let metadata = header.metadata().clone().unwrap();
-            let json = |key: &str| serde_json::from_str(&metadata[key]).unwrap();
-            let (encoder, config) = (json("encoder"), json("config"));
-            Self {
-                name: path.file_stem().unwrap().to_string_lossy().into_owned(),
-                bytes,
-                encoder,
-                config,
-            }
-        };
-        paths.iter().map(read).collect()
-    }
-
-    fn number(&self, key: &str) -> Option<usize> {
-        self.encoder[key].as_u64().map(|n| n as usize)
-    }
-
-    fn flag(&self, key: &str) -> bool {
-        self.encoder[key].as_bool().unwrap_or_default()
-    }
-
-    fn method(&self) -> Box<dyn Method> {
-        let (bits, group) = (self.number("bits").unwrap_or(4), self.number("group"));
-        let symmetric = self.flag("symmetric");
-        match self.encoder["method"].as_str().unwrap() {
-            "compressed-tensors" => Box::new(CompressedTensors {
-                bits,
-                group,
-                symmetric,
-                activations: self.flag("activations"),
-            }),
-            #[cfg(feature = "gptq")]
-            "gptq" => {
-                let version_2 = self.flag("version_2");
-                Box::new(crate::forget::gptq::Gptq {
-                    bits,
-                    group,
-                    symmetric,
-                    version_2,
-                })
-            }
-            #[cfg(feature = "awq")]
-            "awq" => Box::new(crate::forget::awq::Awq {
-                group: group.unwrap(),
-            }),
-            "mlx" => Box::new(mlx(
-                self.encoder["mode"].as_str().unwrap(),
-                bits,
-                group.unwrap(),
-            )),
-            other => panic!("{other}"),
-        }
-    }
-}
-
-fn mlx(mode: &str, bits: usize, group: usize) -> crate::forget::mlx::Mlx {
-    use crate::forget::mlx::Mlx;
-    use crate::kernels::lethe::mlx::Mode;
-    match mode {
-        "mxfp4" => Mlx::Floating(Mode::Mxfp4),
-        "mxfp8" => Mlx::Floating(Mode::Mxfp8),
-        "nvfp4" => Mlx::Floating(Mode::Nvfp4),
-        _ => Mlx::Affine { bits, group },
-    }
-}
 
 /// Values of a stored tensor, and its type.
 fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype) {
@@ -160,7 +69,7 @@ fn tiles(encoder: &dyn Encode, rows: usize, cols: usize) -> Vec<Tile> {
         .collect()
 }
 
-/// What encoding gives: the bytes of every stored tensor, all written once, and the values of decoding.
+/// The bytes of every stored tensor, each written once, and the values that decoding gives according to the encoder.
 fn encoded(
     encoder: &dyn Encode,
     values: &[f32],
@@ -224,7 +133,7 @@ fn encoder(case: &GroupedCase) -> (Box<dyn Encode>, Vec<f32>) {
     (method.encoder(&weight).unwrap(), values)
 }
 
-/// Differing bytes of a case, of all.
+/// The number of bytes of a case that differ from the library's, and the number of all its bytes.
 fn compare(case: &GroupedCase) -> (usize, usize) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let (encoder, values) = encoder(case);
@@ -290,7 +199,7 @@ fn compare(case: &GroupedCase) -> (usize, usize) {
     (differing, all)
 }
 
-/// What our own decoder makes of what is stored.
+/// The values that this crate decodes from the stored tensors `parts`.
 fn decoded(case: &GroupedCase, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (stored, bytes) in encoder.stored().iter().zip(parts) {
@@ -318,7 +227,7 @@ fn decoded(case: &GroupedCase, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f
 }
 
 #[test]
-fn decoding_gives_what_encoding_says() {
+fn decoding_gives_the_values_of_the_encoder() {
     for case in ["int_encode", "mlx_encode"]
         .into_iter()
         .flat_map(GroupedCase::all)
@@ -334,7 +243,7 @@ fn decoding_gives_what_encoding_says() {
     }
 }
 
-/// What the library writes of itself aside.
+/// Except for the `meta` in which a library names itself.
 #[test]
 fn configs_equal_their_libraries() {
     let cases = ["int_encode", "mlx_encode"].into_iter().flat_map(|family| {
@@ -345,7 +254,7 @@ fn configs_equal_their_libraries() {
     for (family, case) in cases {
         let mut ours = case.method().config(&["lm_head".to_owned()]).unwrap();
         if family == "mlx_encode" {
-            // mlx-lm takes that, and does not write it.
+            // mlx-lm accepts the key, but does not write it.
             assert_eq!(
                 ours.as_object_mut().unwrap().remove("lm_head"),
                 Some(json!(false))
@@ -398,7 +307,7 @@ fn objections() {
     );
 }
 
-/// F16 holds neither the scale nor the range.
+/// F16 can hold neither the scale nor the range.
 #[cfg(all(feature = "gptq", feature = "awq"))]
 #[test]
 fn scales_that_cannot_be_stored_are_errors() {
