@@ -1,4 +1,4 @@
-//! safetensors of tensors that are in memory as a whole.
+//! Writes a safetensors file of tensors that are in memory, to a path or to bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::containers::write::{Entry, Layout, safetensors};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// A tensor in memory.
+/// A tensor whose bytes are all in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WholeTensor<'a> {
     pub name: &'a str,
@@ -17,9 +17,14 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
-/// What the metadata of every file say.
+/// The metadata that transformers expects in a file.
 const FORMAT: (&str, &str) = ("format", "pt");
 
+/// Checks the tensors and lays out the file.
+///
+/// # Errors
+/// `Parse` that names a tensor whose bytes do not fit its shape, whose type is not in safetensors, or whose name occurs
+/// twice.
 fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layout> {
     let mut names = HashSet::new();
     let entry = |t: &WholeTensor<'_>| {
@@ -61,7 +66,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
     )
 }
 
-/// Passes every byte of the file with its place to `put`.
+/// Passes every byte of the file to `put`, with its offset.
 fn write(
     layout: &Layout,
     tensors: &[WholeTensor<'_>],
@@ -77,7 +82,7 @@ fn write(
         .try_for_each(|(t, &at)| put(at, t.data))
 }
 
-/// Writes a file, and replaces an older one.
+/// Writes the file to `path`, and replaces an existing one.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     let layout = plan(tensors, FORMAT)?;
     let place = Place {
@@ -90,12 +95,12 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// The file in memory.
+/// The bytes of the file.
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)
 }
 
-/// The file in memory, with another key and value as its metadata.
+/// The bytes of the file, with `metadata` as its only key and value.
 pub(crate) fn to_bytes_with(
     tensors: &[WholeTensor<'_>],
     metadata: (&str, &str),

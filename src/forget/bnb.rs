@@ -1,7 +1,7 @@
 //! BitsAndBytes as transformers saves it.
 //!
-//! - 4-bit: `X.weight` U8 `[⌈n/2⌉, 1]`, `.absmax`, `.quant_map`, `.quant_state.bitsandbytes__nf4|fp4` and, double-quantized,
-//!   `.nested_absmax` and `.nested_quant_map`.
+//! - 4-bit: `X.weight` U8 `[⌈n/2⌉, 1]`, `.absmax`, `.quant_map`, `.quant_state.bitsandbytes__nf4|fp4` and,
+//!   double-quantized, `.nested_absmax` and `.nested_quant_map`.
 //! - INT8: `X.weight` I8 `[out, in]`, `X.SCB` F32 `[out]`, `X.weight_format` U8 `[]`.
 //!
 //! Config: transformers 5.23 `BitsAndBytesConfig.to_dict`.

@@ -1,8 +1,8 @@
 //! compressed-tensors: integers of one to eight bits, with a scale for each group of a row or for each row (a channel).
 //!
-//! - `pack-quantized`, weights only: `W_packed` I32 `[rows, words]`, `W_scale` in the type of the model `[rows, groups]`,
-//!   `W_shape` I64 `[2]`, because rows are padded to whole words. If asymmetric, `W_zero_point` I32 `[words, groups]`,
-//!   packed down the rows.
+//! - `pack-quantized`, weights only: `W_packed` I32 `[rows, words]`, `W_scale` in the type of the model `[rows,
+//!   groups]`, `W_shape` I64 `[2]`, because rows are padded to whole words. If asymmetric, `W_zero_point` I32 `[words,
+//!   groups]`, packed down the rows.
 //! - `int-quantized`, for activations of eight bits: `W` I8 `[rows, cols]`, `W_scale`, and `W_zero_point` I8.
 //!
 //! The config of the library's other formats, which FP8, MX and NVFP4 use, is here too.
@@ -115,6 +115,7 @@ impl Method for CompressedTensors {
                 dtype: weight.dtype,
             },
             stored: vec![stored("", Dtype::I8, &[rows, cols]), scale.clone()],
+            // The quantizer's codes are unsigned; flipping the highest bit subtracts 128 and makes them signed bytes.
             codes: matrix(0, MatrixForm::Bytes { flip: 0x80 }, cols),
             scales: matrix(1, floats, groups),
             offsets: zero.map(|part| matrix(part, MatrixForm::Bytes { flip: 0x80 }, groups)),
@@ -123,6 +124,7 @@ impl Method for CompressedTensors {
             constant: None,
         };
         if !self.activations {
+            // Rows are padded to whole words, which hides their length: so the shape is stored, too.
             let words = (cols * bits).div_ceil(32);
             out.codes.form = MatrixForm::Packed(WordPacking::AlongRows);
             out.stored = vec![
@@ -143,7 +145,7 @@ impl Method for CompressedTensors {
             if self.activations {
                 out.stored.push(stored(name, Dtype::I8, &[rows, groups]));
             } else {
-                // A word holds the zero points of up to 32 rows: no tile may end inside one.
+                // 32 rows fill whole words at any number of bits, so that tiles share no word.
                 place.form = MatrixForm::Packed(WordPacking::DownColumnsTransposed);
                 out.row_align = 32;
                 out.stored.push(stored(

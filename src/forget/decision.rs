@@ -1,7 +1,7 @@
 //! Which tensors of a model are encoded, by which method, and why the others stay as they are.
 //!
-//! Three questions are asked of each tensor, in this order: does the user want it (`--include`, `--exclude`, `--like`), is
-//! a tensor of its name encoded by default, and does its shape fit the method.
+//! Three questions are asked of each tensor, in this order: does the user want it (`--include`, `--exclude`, `--like`),
+//! is a tensor of its name encoded by default, and does its shape fit the method.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -50,8 +50,8 @@ pub(crate) struct Decisions {
 /// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded to `to`.
 ///
 /// # Errors
-/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be read, and for mixtures of
-/// GGUF that llama.cpp refuses, too.
+/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be read, and for mixtures
+/// of GGUF that llama.cpp refuses, too.
 pub(crate) fn decide(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
@@ -132,8 +132,8 @@ impl TensorFilter {
                 .is_some_and(|like| contains(like, candidate))
     }
 
-    /// The reason not to encode `candidate`, if there is one. `by_default` gives the reason for a name that the user did
-    /// not ask for.
+    /// The reason not to encode `candidate`, if there is one. `by_default` gives the reason for a name that the user
+    /// did not ask for.
     pub(crate) fn objection(
         &self,
         candidate: &Candidate<'_>,

@@ -1,8 +1,9 @@
 //! FP8 weights: the codes `X` F8_E4M3 or F8_E5M2 in the shape of the weight, and scales by which codes are multiplied.
 //!
-//! - transformers (`integrations/finegrained_fp8.py`): `X_scale_inv` F32 `[row blocks, column blocks]`, F8_E8M0 if scales
-//!   are powers of two, or `[1, 1]` for a whole tensor. Stacks of experts are encoded like matrices.
-//! - compressed-tensors (`naive_quantized`): `X_scale` in the type of the model, `[1]`, `[rows, 1]` or one for each block.
+//! - transformers (`integrations/finegrained_fp8.py`): `X_scale_inv` F32 `[row blocks, column blocks]`, F8_E8M0 if
+//!   scales are powers of two, or `[1, 1]` for a whole tensor. Stacks of experts are encoded like matrices.
+//! - compressed-tensors (`naive_quantized`): `X_scale` in the type of the model, `[1]`, `[rows, 1]` or one for each
+//!   block.
 //! - ComfyUI (comfy-kitchen `TensorCoreFP8Layout`): `X_scale` F32 `[]`, and `P.comfy_quant`, a JSON text that names the
 //!   format, for there is no config.
 //!
@@ -129,8 +130,9 @@ impl Fp8 {
         }
     }
 
-    /// The reason why transformers cannot read `weight`, a matrix or a stack, in these blocks. The blocks of a stack must
-    /// be whole: its rows count through all matrices, so that a smaller block at an edge would reach into the next matrix.
+    /// The reason why transformers cannot read `weight`, a matrix or a stack, in these blocks. The blocks of a stack
+    /// must be whole: its rows count through all matrices, so that a smaller block at an edge would reach into the next
+    /// matrix.
     fn transformers_objection(
         &self,
         weight: &WeightInfo<'_>,
@@ -396,8 +398,8 @@ impl Encode for Fp8Encoder {
     }
 }
 
-/// The bytes of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and a
-/// power of two in F8_E8M0 is the exponent field of its F32.
+/// The bytes of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
+/// a power of two in F8_E8M0 is the exponent field of its F32.
 fn scale_bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
     use half::{bf16, f16};
     match dtype {

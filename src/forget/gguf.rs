@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::imatrix::Imatrix;
-use self::mixture::{Mixture, MixtureTensor, ModelFacts};
+use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice};
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
@@ -22,12 +22,12 @@ use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Decides on the type of each tensor.
 ///
-/// The user's filter comes first: llama.cpp has no such option, so its own reasons to keep a tensor count only where the
-/// user did not ask for it.
+/// The user's filter comes first: llama.cpp has no such option, so its own reasons to keep a tensor count only where
+/// the user did not ask for it.
 ///
 /// # Errors
-/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one that is not there or if
-/// the mixture fits no layer.
+/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one that is not there or
+/// if the mixture fits no layer.
 pub(crate) fn decide(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
@@ -51,58 +51,66 @@ pub(crate) fn decide(
         pure,
         has_imatrix: imatrix.is_some(),
     };
-    let tensors = candidates.iter().map(|s| MixtureTensor {
-        name: s.weight.name,
-        dims: s.weight.shape,
-        dtype: dtype_of(s),
+    let tensors = candidates.iter().map(|candidate| MixtureTensor {
+        name: candidate.weight.name,
+        dims: candidate.weight.shape,
+        dtype: dtype_of(candidate),
     });
     let tensors: Vec<MixtureTensor<'_>> = tensors.collect();
-    let chosen = mixture.choose(&read_facts(model), &tensors)?;
-    let (mut methods, mut notes) = (
-        Methods {
-            imatrix,
-            all: HashMap::new(),
-        },
-        Vec::new(),
-    );
-    let mut choice =
-        |(candidate, chosen): (&Candidate<'_>, mixture::TypeChoice)| -> Result<Decision> {
-            let kept = match &chosen {
-                mixture::TypeChoice::Keep(reason) => Some(reason.clone()),
-                mixture::TypeChoice::Type { .. } => None,
-            };
-            if let Some(reason) = filter.objection(candidate, |_| kept) {
-                return Ok(Decision::Keep(reason));
-            }
-            let dtype = match chosen {
-                mixture::TypeChoice::Type { dtype, note } => {
-                    notes.extend(
-                        note.map(|note| format!("tensor `{}`: {note}", candidate.weight.name)),
-                    );
-                    dtype
-                }
-                // llama.cpp would keep it, but the user asked for it: it gets the type that most tensors have.
-                mixture::TypeChoice::Keep(_) => file_type.dtype,
-            };
-            if dtype == dtype_of(candidate) {
-                return Ok(Decision::Keep(format!("it is {dtype} already")));
-            }
-            let choice = encode(&methods.of(dtype), &dtype.to_string(), candidate);
-            if matches!(choice, Decision::Encode { .. }) {
-                methods.check_importance(&mixture, candidate, dtype)?;
-            }
-            Ok(choice)
+    // Types are chosen for all tensors, also for those that the user excludes: the rules count tensors.
+    let choices = mixture.choose(&read_facts(model), &tensors)?;
+    let mut methods = Methods {
+        imatrix,
+        all: HashMap::new(),
+    };
+    let mut notes = Vec::new();
+    let decisions = candidates.iter().zip(choices).map(|(candidate, choice)| {
+        let dtype = match settle(choice, candidate, filter, file_type.dtype, &mut notes) {
+            Ok(dtype) => dtype,
+            Err(reason) => return Ok(Decision::Keep(reason)),
         };
-    let all = candidates
-        .iter()
-        .zip(chosen)
-        .map(&mut choice)
-        .collect::<Result<_>>()?;
+        let decision = encode(&methods.of(dtype), &dtype.to_string(), candidate);
+        if matches!(decision, Decision::Encode { .. }) {
+            methods.check_importance(&mixture, candidate, dtype)?;
+        }
+        Ok(decision)
+    });
+    let all = decisions.collect::<Result<_>>()?;
     Ok(Decisions { all, notes })
 }
 
-/// The ggml type that `candidate` has already, or the type that it is decoded to. What other schemes store as integers or
-/// floats are codes, whose type says nothing about the values.
+/// The type that `candidate` is encoded to, or the reason why it stays as it is. `main` is the type of most tensors.
+fn settle(
+    choice: TypeChoice,
+    candidate: &Candidate<'_>,
+    filter: &TensorFilter,
+    main: Dtype,
+    notes: &mut Vec<String>,
+) -> std::result::Result<Dtype, String> {
+    let kept = match &choice {
+        TypeChoice::Keep(reason) => Some(reason.clone()),
+        TypeChoice::Type { .. } => None,
+    };
+    if let Some(reason) = filter.objection(candidate, |_| kept) {
+        return Err(reason);
+    }
+    let dtype = match choice {
+        TypeChoice::Type { dtype, note } => {
+            let name = candidate.weight.name;
+            notes.extend(note.map(|note| format!("tensor `{name}`: {note}")));
+            dtype
+        }
+        // llama.cpp would keep it, but the user asked for it.
+        TypeChoice::Keep(_) => main,
+    };
+    if dtype == dtype_of(candidate) {
+        return Err(format!("it is {dtype} already"));
+    }
+    Ok(dtype)
+}
+
+/// The ggml type that `candidate` has already, or the type that it is decoded to. What other schemes store as integers
+/// or floats are codes, whose type says nothing about the values.
 fn dtype_of(candidate: &Candidate<'_>) -> Dtype {
     let has_ggml_type = !candidate.is_quantized || candidate.stored.is_ggml_block();
     if has_ggml_type {

@@ -1,7 +1,8 @@
 //! The layout of GPTQ, without its search: codes are rounded to nearest, and groups follow the order of inputs.
 //!
 //! - `X.qweight` I32 `[in * bits / 32, out]`: the weight `[out, in]` packed along its rows and transposed.
-//! - `X.qzeros` I32 `[groups, out * bits / 32]`: zero points, packed along the outputs of a group; in version 1 less one.
+//! - `X.qzeros` I32 `[groups, out * bits / 32]`: zero points, packed along the outputs of a group; in version 1 less
+//!   one.
 //! - `X.scales` F16 `[groups, out]`.
 //! - `X.g_idx` I32 `[in]`: the group of each input, which loaders expect even if groups are in order.
 //!
@@ -146,8 +147,8 @@ impl Method for Gptq {
             "meta": { "quantizer": [concat!("anamnesis:", env!("CARGO_PKG_VERSION"))] },
             "sym": self.symmetric,
         });
-        // The key `lm_head` says that the output layer is not quantized. Other skipped modules are excluded by a regular
-        // expression with a `-:` prefix, as `QuantizeConfig.dynamic` has it.
+        // The key `lm_head` says that the output layer is not quantized. Other skipped modules are excluded by a
+        // regular expression with a `-:` prefix, as `QuantizeConfig.dynamic` has it.
         let except = |name: &&String| !name.ends_with("lm_head");
         let dynamic: Map<String, Value> = skipped
             .iter()

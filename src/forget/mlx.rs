@@ -122,7 +122,8 @@ impl Method for Mlx {
         }))
     }
 
-    /// Skipped modules are `false`. mlx-lm accepts that, but does not write it: it quantizes the modules that have `scales`.
+    /// Skipped modules are `false`. mlx-lm accepts that, but does not write it: it quantizes the modules that have
+    /// `scales`.
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let (bits, group) = self.bits_and_group();
         let mut config = json!({ "group_size": group, "bits": bits, "mode": self.mode() });

@@ -1,11 +1,11 @@
 //! MXFP4 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent. FP4 codes lie two to a
 //! byte, the first in the low bits.
 //!
-//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3, and
-//!   `X_scale` U8 `[rows, cols / 32]`.
+//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3,
+//!   and `X_scale` U8 `[rows, cols / 32]`.
 //! - ModelOpt (`MXFP4QTensor`, `MXFP8QTensor`): `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
-//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8
-//!   `[experts, out, in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
+//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8 `[experts, out,
+//!   in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
 //!
 //! No survey pass: an exponent depends on its block alone.
 
@@ -141,8 +141,8 @@ impl Method for Mx {
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
-            // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is [experts, in, out], as
-            // transformers multiplies with it, and gpt-oss stores the blocks of its columns.
+            // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is [experts, in, out],
+            // as transformers multiplies with it, and gpt-oss stores the blocks of its columns.
             let in_rows = weight.name.ends_with(".weight");
             let (outputs, inputs) = if in_rows {
                 (first, last)
@@ -290,8 +290,8 @@ impl MxMatrixEncoder {
     }
 }
 
-/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is stored
-/// as a row.
+/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is
+/// stored as a row.
 struct ExpertStackEncoder {
     stored: [StoredTensor; 2],
     run: MxRunner,
@@ -363,8 +363,8 @@ impl ExpertStackEncoder {
         Ok(())
     }
 
-    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of several. A byte stands for
-    /// `unit` values.
+    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of several. A byte stands
+    /// for `unit` values.
     fn put(
         &self,
         tile: &Tile,

@@ -2,8 +2,8 @@
 //!
 //! - ModelOpt (`NVFP4QTensor`): `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`.
 //!   Decoding multiplies by both scales.
-//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, by which decoding
-//!   divides.
+//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, by which
+//!   decoding divides.
 //!
 //! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the largest code. So a survey
 //! pass has to find that magnitude before the first group is encoded.
@@ -129,8 +129,8 @@ impl Encode for Nvfp4Encoder {
         Some(Survey::MaxAbs)
     }
 
-    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the same. llm-compressor and
-    /// ModelOpt's export take care of that as well.
+    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the same. llm-compressor
+    /// and ModelOpt's export take care of that as well.
     fn shares_survey(&self) -> bool {
         true
     }

@@ -1,8 +1,9 @@
-//! QNAT, the container of qlora-rs: a tensor is one run of bytes, its NF4 codes block by block and its scales behind them.
+//! QNAT, the container of qlora-rs: a tensor is one run of bytes, its NF4 codes block by block and its scales behind
+//! them.
 //!
 //! - Plain: codes, then an F32 scale for each block.
-//! - Double-quantized: codes, then a byte for each scale, then the F32 step of those bytes. The step depends on the largest
-//!   scale, which is the largest magnitude of the tensor and takes a survey pass.
+//! - Double-quantized: codes, then a byte for each scale, then the F32 step of those bytes. The step depends on the
+//!   largest scale, which is the largest magnitude of the tensor and takes a survey pass.
 //!
 //! A block of an odd size is padded to whole bytes of codes. The offsets of both sections follow from the number of
 //! blocks, so that tiles write to them independently.

@@ -65,8 +65,8 @@ impl ForgetScheme {
         self
     }
 
-    /// Sets the library whose powers of two are the scales of MXFP4 and MXFP8: `compressed-tensors`, `modelopt`, `ggml`,
-    /// or `floor`, `ceil`, `even`, `rceil` (the modes of torchao).
+    /// Sets the library whose powers of two are the scales of MXFP4 and MXFP8: `compressed-tensors`, `modelopt`,
+    /// `ggml`, or `floor`, `ceil`, `even`, `rceil` (the modes of torchao).
     ///
     /// # Errors
     /// `Unsupported` if no rule has this name.

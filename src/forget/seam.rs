@@ -1,8 +1,8 @@
 //! The seam between the pipeline and the schemes that models are encoded to.
 //!
 //! A [`Method`] is a scheme with its parameters. For each tensor it makes an [`Encode`], which names the stored tensors
-//! and encodes values tile by tile, on any thread and in any order. Every tile writes its bytes at positions that depend
-//! on nothing but the tile, so that the output does not depend on the number of threads.
+//! and encodes values tile by tile, on any thread and in any order. Every tile writes its bytes at positions that
+//! depend on nothing but the tile, so that the output does not depend on the number of threads.
 //!
 //! - `grouped`: the encoder of integers in groups, which most schemes use.
 //! - `rows`: helpers for stored tensors, alignments and objections.
@@ -84,8 +84,8 @@ pub(crate) trait Encode: Send + Sync {
     /// The stored tensors, in the order in which they are written. `Put` refers to them by their index here.
     fn stored(&self) -> Vec<StoredTensor>;
 
-    /// How the tensor may be cut into tiles: a tile boundary must never divide a group of values that share a scale, or a
-    /// stored byte. `load_bits` is the memory that the encoder needs for each value, beside the value itself.
+    /// How the tensor may be cut into tiles: a tile boundary must never divide a group of values that share a scale, or
+    /// a stored byte. `load_bits` is the memory that the encoder needs for each value, beside the value itself.
     fn grid(&self) -> Grid;
 
     /// What `encode` must know of all values, if anything.
@@ -105,8 +105,8 @@ pub(crate) trait Encode: Send + Sync {
     }
 
     /// Encodes a tile: passes its bytes to `put`, and fills `back` with the values that decoding will give, row by row.
-    /// The report computes errors from them, so that nothing is read again. The tile at (0, 0) also writes the bytes that
-    /// belong to no tile, such as the scale of the whole tensor.
+    /// The report computes errors from them, so that nothing is read again. The tile at (0, 0) also writes the bytes
+    /// that belong to no tile, such as the scale of the whole tensor.
     ///
     /// # Errors
     /// `Unsupported` if the scheme cannot hold a value or a scale, and the errors of `put`.
@@ -148,7 +148,8 @@ pub(crate) trait Method: Send + Sync {
         false
     }
 
-    /// The reason why a tensor of this name and shape cannot be encoded, such as `its 100 columns are no multiple of 64`.
+    /// The reason why a tensor of this name and shape cannot be encoded, such as `its 100 columns are no multiple of
+    /// 64`.
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String>;
 
     /// The encoder of a tensor that has no [`objection`](Self::objection).
@@ -157,8 +158,8 @@ pub(crate) trait Method: Send + Sync {
     /// `Unsupported` if there is no encoder for the type, `Parse` if the importance matrix does not fit the tensor.
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
 
-    /// The scheme's description in `config.json`, if it has one. `skipped` are the modules with a matrix that stays as it
-    /// is: loaders would otherwise look for their scales.
+    /// The scheme's description in `config.json`, if it has one. `skipped` are the modules with a matrix that stays as
+    /// it is: loaders would otherwise look for their scales.
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
         None

@@ -1,12 +1,12 @@
-//! Importance matrices of llama.cpp: for each column of a weight the mean square of the activations that it is multiplied
-//! with. Encoders weigh the error of a column by it.
+//! Importance matrices of llama.cpp: for each column of a weight the mean square of the activations that it is
+//! multiplied with. Encoders weigh the error of a column by it.
 //!
-//! Files store sums and counts, not means. The mean is taken as `load_imatrix` does, in F32. Each expert has a count of its
-//! own: the tokens that were routed to it.
+//! Files store sums and counts, not means. The mean is taken as `load_imatrix` does, in F32. Each expert has a count of
+//! its own: the tokens that were routed to it.
 //!
 //! Source: llama.cpp 0.6.0 `common/imatrix-loader.cpp` (`common_imatrix_load`, both formats),
-//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp` (`llama_model_quantize_impl`, what
-//! is refused).
+//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp` (`llama_model_quantize_impl`,
+//! what is refused).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -257,8 +257,8 @@ fn read_f32_by(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<
     Ok(values)
 }
 
-/// Reads a file of the older format: a count of entries, and for each a name, a number of evaluations and F32 means times
-/// that number; behind them the number of chunks and the name of the text.
+/// Reads a file of the older format: a count of entries, and for each a name, a number of evaluations and F32 means
+/// times that number; behind them the number of chunks and the name of the text.
 struct LegacyReader<'a> {
     source: &'a Source,
     at: u64,

@@ -1,9 +1,9 @@
 //! The ggml type of each tensor of a model: the mixtures behind llama.cpp's file types, such as Q4_K_M.
 //!
 //! A mixture gives more bits to tensors that lose much: the output layer, values of attention, `ffn_down` and the first
-//! and last layers. llama.cpp counts the tensors of a kind while it visits them in file order, and the count decides. So
-//! the tensors are brought under llama.cpp's names (`names`) and into its order first; then `rules` gives each a type, and
-//! [`fallback`] replaces types whose blocks do not divide the row.
+//! and last layers. llama.cpp counts the tensors of a kind while it visits them in file order, and the count decides.
+//! So the tensors are brought under llama.cpp's names (`names`) and into its order first; then `rules` gives each a
+//! type, and [`fallback`] replaces types whose blocks do not divide the row.
 //!
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`llama_tensor_get_type`, `tensor_allows_quantization`,
 //! `tensor_type_fallback`, `tensor_requires_imatrix`) and, for the order of tensors, `src/llama-model-loader.h`
@@ -218,8 +218,8 @@ fn layer(name: &str) -> i64 {
         .unwrap_or(-1)
 }
 
-/// Architectures and parts of llama.cpp names of the tensors that are not quantized (`tensor_allows_quantization`): they
-/// are small and lose much. An empty architecture means all.
+/// Architectures and parts of llama.cpp names of the tensors that are not quantized (`tensor_allows_quantization`):
+/// they are small and lose much. An empty architecture means all.
 const NOT_QUANTIZED: &[(&str, &str)] = &[
     ("", "_norm.weight"),
     ("", "ffn_gate_inp.weight"),

@@ -1,5 +1,5 @@
-//! The shared encoder of integers in groups: each group of consecutive values of a row has a scale and mostly a zero point.
-//! compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror of `scheme/seam/grouped.rs`.
+//! The shared encoder of integers in groups: each group of consecutive values of a row has a scale and mostly a zero
+//! point. compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror of `scheme/seam/grouped.rs`.
 //!
 //! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the stored matrix that
 //! they go to: which tensor, packed how, transposed or not (`layout`).

@@ -6,12 +6,12 @@ use crate::scheme::Tile;
 use crate::scheme::{Grid, lcm};
 use crate::{Dtype, Result};
 
-/// Longest row, or longest run of values with one scale, that is encoded in one piece. A tile has at least one row where
-/// rows cannot be divided, so this bounds the memory of a worker.
+/// Longest row, or longest run of values with one scale, that is encoded in one piece. A tile has at least one row
+/// where rows cannot be divided, so this bounds the memory of a worker.
 pub(crate) const MAX_ROW_LEN: usize = 1 << 19;
 
-/// The grid of a scheme that takes the tensor as a flat sequence and divides it into blocks of `unit` values, regardless
-/// of rows.
+/// The grid of a scheme that takes the tensor as a flat sequence and divides it into blocks of `unit` values,
+/// regardless of rows.
 ///
 /// If rows are whole blocks, tiles may end at any block. If not, tiles are whole rows, and as many of them as the least
 /// common multiple of block and row demands: then a tile is a run of the flat sequence that begins with a block.

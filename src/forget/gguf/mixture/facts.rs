@@ -24,12 +24,12 @@ pub(crate) struct ModelFacts {
     pub heads: i64,
     /// Heads of keys and values of the first layer.
     pub kv_heads: i64,
-    /// Whether there is metadata of a model, and what it does not say is not so.
+    /// Whether the facts are from a GGUF file's metadata, where a key that is missing means 0, not unknown.
     is_from_gguf: bool,
 }
 
 impl ModelFacts {
-    /// What the metadata of a GGUF file says.
+    /// The facts that the metadata of a GGUF file states.
     pub(crate) fn from_metadata(metadata: &GgufMetadata) -> Self {
         let Some(architecture) = metadata.get("general.architecture") else {
             return Self::default();

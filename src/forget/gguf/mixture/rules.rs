@@ -1,7 +1,7 @@
 //! The rules of llama.cpp's mixtures: which tensors get more or fewer bits than most.
 //!
-//! Each function is one branch of `llama_tensor_get_type_impl`, of which the first case that applies decides. Some cases
-//! depend on the number of tensors of a kind that were visited before, so tensors must come in llama.cpp's order.
+//! Each function is one branch of `llama_tensor_get_type_impl`, of which the first case that applies decides. Some
+//! cases depend on the number of tensors of a kind that were visited before, so tensors must come in llama.cpp's order.
 //!
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`, `llama_tensor_get_type_impl`,
 //! `init_quantize_state_counters`).
@@ -117,6 +117,7 @@ impl TypeRules<'_> {
                 _ => dtype,
             });
         }
+        // For these file types llama.cpp has a branch that replaces all that follows.
         if matches!(
             name,
             "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M"
@@ -140,15 +141,15 @@ impl TypeRules<'_> {
                 };
                 let (layer, layers) = (self.layer(tensor, *count)?, self.facts.layers);
                 *count += 1;
-                let less = name == "IQ3_XS" && layer >= layers / 8 && layer < 7 * layers / 8;
-                Ok(if less { Dtype::IQ3_XXS } else { dtype })
+                let is_middle = name == "IQ3_XS" && layer >= layers / 8 && layer < 7 * layers / 8;
+                Ok(if is_middle { Dtype::IQ3_XXS } else { dtype })
             }
             _ => Ok(dtype),
         }
     }
 
-    /// The layer of a feed-forward tensor (`layer_info`): the count of such tensors, or the number in its name if the model
-    /// has experts, because some layers may have none.
+    /// The layer of a feed-forward tensor (`layer_info`): the count of such tensors, or the number in its name if the
+    /// model has experts, because some layers may have none.
     fn layer(&self, tensor: &LlamaTensor<'_>, count: i64) -> Result<i64> {
         if self.facts.experts <= 1 {
             return Ok(count);
@@ -222,6 +223,7 @@ impl TypeRules<'_> {
         let (facts, many) = (self.facts, self.facts.gqa_ratio() >= 4);
         let (i, n) = (counters.values, self.attention_values);
         counters.values += 1;
+        // With four or more heads to a key the tensor of values is small, so that more bits cost little.
         let dtype = match self.file_type.name {
             "Q2_K" if !many => Dtype::Q3_K,
             "IQ3_XXS" if !many && !self.has_imatrix => Dtype::IQ3_S,
@@ -241,7 +243,9 @@ impl TypeRules<'_> {
             _ => self.file_type.dtype,
         };
         match dtype {
+            // In a model of 8 experts attention is a small part of all values (Mixtral 8x7B).
             _ if facts.experts == 8 => Dtype::Q8_0,
+            // In 70B models 8 heads share a key, so values are an eighth of the size of queries.
             Dtype::Q3_K | Dtype::Q4_K if facts.is_70b() => Dtype::Q5_K,
             _ => dtype,
         }

@@ -1,8 +1,8 @@
 //! Stored matrices of codes, scales and zero points: how a tile of them is packed, and where its bytes lie.
 //!
-//! Libraries store a weight `[out, in]` in one of four ways: packed along rows or down columns, and either matrix as it is
-//! or transposed. Tiles begin at multiples of whole words in the packed direction (`Grouped::grid`), so that no two tiles
-//! write the same word.
+//! Libraries store a weight `[out, in]` in one of four ways: packed along rows or down columns, and either matrix as it
+//! is or transposed. Tiles begin at multiples of whole words in the packed direction (`Grouped::grid`), so that no two
+//! tiles write the same word.
 
 use std::ops::Range;
 
@@ -41,9 +41,9 @@ pub(crate) enum WordPacking {
 pub(crate) enum MatrixForm {
     /// Integers of a few bits, packed.
     Packed(WordPacking),
-    /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a word are lowered word by
-    /// word, with a borrow between codes, as by gptqmodel's `convert_gptq_v2_to_v1_format_module`. Codes of other widths
-    /// cross words and are lowered before they are packed, modulo their range.
+    /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a word are lowered word
+    /// by word, with a borrow between codes, as by gptqmodel's `convert_gptq_v2_to_v1_format_module`. Codes of other
+    /// widths cross words and are lowered before they are packed, modulo their range.
     #[cfg(feature = "gptq")]
     PackedMinusOne(WordPacking),
     /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned code.
