@@ -35,7 +35,7 @@ mod schemes;
 pub(crate) mod seam;
 #[cfg(test)]
 #[cfg(all(feature = "bnb", feature = "qnat"))]
-mod test_support;
+mod tests_support;
 
 pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme};

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::TargetDtype;
     use crate::containers::write::qnat::{Tensor, layout};
-    use crate::forget::test_support::{by_name, bytes_of, data, encode, values_of};
+    use crate::forget::tests_support::{by_name, bytes_of, data, encode, values_of};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]

@@ -2,7 +2,7 @@
 
 use super::four_bit::{MAX_FLOAT_LEN, python_float};
 use super::*;
-use crate::forget::test_support::{by_name, bytes_of, data, decoded, encode, file, values_of};
+use crate::forget::tests_support::{by_name, bytes_of, data, decoded, encode, file, values_of};
 use crate::forget::{Method, Survey, TileValues};
 use crate::kernels::lethe::codebook::absmax;
 use crate::kernels::lethe::mean::mean;
