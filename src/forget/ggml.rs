@@ -8,8 +8,8 @@ use super::rows::LONGEST;
 use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::element::Element;
 use crate::element::Out;
-use crate::lethe::ggml::{Encoder, encoder};
-use crate::remember::ggml::{Decoder, decoder};
+use crate::lethe::ggml::{GgmlEncoder, encoder};
+use crate::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -88,8 +88,8 @@ impl Method for Ggml {
 /// A tensor of blocks.
 struct Blocks {
     stored: Stored,
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: GgmlEncoder,
+    decoder: GgmlDecoder,
     /// If it has this tensor.
     imatrix: Option<Arc<Imatrix>>,
     rows: usize,

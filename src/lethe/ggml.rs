@@ -18,48 +18,51 @@ mod search;
 mod ternary;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_iq;
 
 use std::marker::PhantomData;
 
 use half::f16;
 
+use self::{fp4::*, iq1::*, iq2::*, iq3::*, iq4::*, k_quants::*, legacy::*, ternary::*}; // their block types
 use crate::Dtype;
+use crate::dtype::ggml::ggml_block_types;
 use crate::element::Element;
-use crate::remember::ggml::half;
+use crate::remember::ggml::f16_at;
 use crate::simd::{Level, Routine, perform};
 
 /// How much the errors of a block's values matter.
 #[derive(Clone, Copy)]
-struct Importance<'a, const ELEMS: usize> {
+struct BlockImportance<'a, const VALUES: usize> {
     /// Of each value: of its column, that is.
-    weights: &'a [f32; ELEMS],
+    weights: &'a [f32; VALUES],
     /// Mean square of the whole row, if the type asks for it.
     row_square: f32,
 }
 
-/// A block type: `ELEMS` values become `BYTES` bytes.
-trait Pack<const BYTES: usize, const ELEMS: usize> {
+/// A block type: `VALUES` values become `BYTES` bytes.
+trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     /// Whether importance needs `row_square`, a sum that nothing can be done beside.
     const ROW_SQUARE: bool = true;
 
+    /// Whether ggml refuses to encode the type without importance.
+    const REQUIRES_IMPORTANCE: bool = false;
+
     /// Encodes one block. `#[inline(always)]`, with everything that it calls.
     fn encode(
-        values: &[f32; ELEMS],
-        importance: Option<Importance<'_, ELEMS>>,
+        values: &[f32; VALUES],
+        importance: Option<BlockImportance<'_, VALUES>>,
         out: &mut [u8; BYTES],
     );
 }
 
 /// Puts `x` at `at` in f16.
 #[inline(always)]
-fn put_half(out: &mut [u8], at: usize, x: f32) {
+fn put_f16(out: &mut [u8], at: usize, x: f32) {
     out[at..at + 2].copy_from_slice(&<f16 as Element>::from_f32(x).to_bits().to_le_bytes());
 }
 
 /// Whole rows of whole blocks.
-struct Rows<'a, P, const BYTES: usize, const ELEMS: usize> {
+struct GgmlRows<'a, P, const BYTES: usize, const VALUES: usize> {
     values: &'a [f32],
     cols: usize,
     importance: Option<&'a [f32]>,
@@ -67,18 +70,18 @@ struct Rows<'a, P, const BYTES: usize, const ELEMS: usize> {
     pack: PhantomData<P>,
 }
 
-impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
-    for Rows<'_, P, BYTES, ELEMS>
+impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Routine
+    for GgmlRows<'_, P, BYTES, VALUES>
 {
     #[inline(always)]
     fn run(&mut self) {
         let rows = self
             .values
             .chunks_exact(self.cols)
-            .zip(self.out.chunks_exact_mut(self.cols / ELEMS * BYTES));
+            .zip(self.out.chunks_exact_mut(self.cols / VALUES * BYTES));
         for (values, out) in rows {
             let blocks = values
-                .as_chunks::<ELEMS>()
+                .as_chunks::<VALUES>()
                 .0
                 .iter()
                 .zip(out.as_chunks_mut::<BYTES>().0);
@@ -93,10 +96,10 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
                     let values_of_sum = if P::ROW_SQUARE { values } else { &[] };
                     let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);
                     let row_square = square / self.cols as f32;
-                    for ((values, out), weights) in blocks.zip(weights.as_chunks::<ELEMS>().0) {
+                    for ((values, out), weights) in blocks.zip(weights.as_chunks::<VALUES>().0) {
                         P::encode(
                             values,
-                            Some(Importance {
+                            Some(BlockImportance {
                                 weights,
                                 row_square,
                             }),
@@ -110,10 +113,10 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
 }
 
 /// Encodes whole rows of so many values, with the importance of each column if it is known.
-pub(crate) type Encoder =
+pub(crate) type GgmlEncoder =
     fn(values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level, out: &mut [u8]);
 
-fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
+fn encode<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
     values: &[f32],
     cols: usize,
     importance: Option<&[f32]>,
@@ -122,7 +125,7 @@ fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
 ) {
     perform(
         level,
-        &mut Rows {
+        &mut GgmlRows {
             values,
             cols,
             importance,
@@ -132,52 +135,26 @@ fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
     );
 }
 
-/// Whether ggml encodes this type only with the importance of each column. Without it such an encoder takes all columns
-/// for equally important.
-///
-/// As ggml `ggml.c`, `ggml_quantize_requires_imatrix`.
-pub(crate) fn requires_importance(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ1_S)
-}
-
-macro_rules! packs {
-    ($($dtype:ident $module:ident $bytes:literal $elems:literal;)*) => {
-        /// The encoder of a block type.
-        pub(crate) fn encoder(dtype: Dtype) -> Option<Encoder> {
+macro_rules! encoder {
+    ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
+        /// The encoder of a block type; `None` for any other dtype.
+        pub(crate) fn encoder(dtype: Dtype) -> Option<GgmlEncoder> {
             match dtype {
-                $(Dtype::$dtype => Some(encode::<$module::$dtype, $bytes, $elems>),)*
+                $(Dtype::$block => Some(encode::<$block, $bytes, $values>),)*
                 _ => None,
+            }
+        }
+
+        /// Whether ggml encodes `dtype` only with the importance of each column. Without it the encoder here takes all
+        /// columns for equally important.
+        ///
+        /// As ggml `ggml.c`, `ggml_quantize_requires_imatrix`.
+        pub(crate) fn requires_importance(dtype: Dtype) -> bool {
+            match dtype {
+                $(Dtype::$block => <$block as EncodeBlock<$bytes, $values>>::REQUIRES_IMPORTANCE,)*
+                _ => false,
             }
         }
     };
 }
-
-packs! {
-    Q4_0 legacy 18 32;
-    Q4_1 legacy 20 32;
-    Q5_0 legacy 22 32;
-    Q5_1 legacy 24 32;
-    Q8_0 legacy 34 32;
-    Q8_1 legacy 36 32;
-    Q2_K k_quants 84 256;
-    Q3_K k_quants 110 256;
-    Q4_K k_quants 144 256;
-    Q5_K k_quants 176 256;
-    Q6_K k_quants 210 256;
-    Q8_K k_quants 292 256;
-    IQ1_S iq1 50 256;
-    IQ1_M iq1 56 256;
-    IQ2_XXS iq2 66 256;
-    IQ2_XS iq2 74 256;
-    IQ2_S iq2 82 256;
-    IQ3_XXS iq3 98 256;
-    IQ3_S iq3 110 256;
-    IQ4_NL iq4 18 32;
-    IQ4_XS iq4 136 256;
-    TQ1_0 ternary 54 256;
-    TQ2_0 ternary 66 256;
-    Q1_0 ternary 18 128;
-    Q2_0 ternary 18 64;
-    MXFP4 fp4 17 32;
-    NVFP4 fp4 36 64;
-}
+ggml_block_types! { encoder {} }

@@ -13,7 +13,7 @@ use super::{
 use super::{read, refused, wrong};
 use crate::element::Out;
 use crate::model::{Part, Tensor};
-use crate::remember::ggml::{Decoder, decoder};
+use crate::remember::ggml::{GgmlDecoder, decoder};
 use crate::simd::Level;
 use crate::{Dtype, Result};
 
@@ -136,7 +136,7 @@ fn squatter(id: u32) -> &'static str {
 struct Weight<'m> {
     codes: Part<'m>,
     dtype: Dtype,
-    decode: Decoder,
+    decode: GgmlDecoder,
     block: usize,
     block_bytes: usize,
     rows: usize,

@@ -5,7 +5,7 @@
 //! `ggml_fp32_to_ue4m3`.
 
 use super::legacy::absmax;
-use super::{Importance, Pack};
+use super::{BlockImportance, EncodeBlock};
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
@@ -85,11 +85,15 @@ fn floor_log2(x: f32) -> i32 {
     if gap < place / 2.0 { above } else { below }
 }
 
-impl Pack<17, 32> for MXFP4 {
+impl EncodeBlock<17, 32> for MXFP4 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 17]) {
+    fn encode(
+        values: &[f32; 32],
+        _importance: Option<BlockImportance<'_, 32>>,
+        out: &mut [u8; 17],
+    ) {
         let max = absmax(values);
         // Of what is below 2^-125, C wraps the exponent to a huge one.
         let e = if max > 0.0 {
@@ -129,11 +133,15 @@ fn ue4m3(x: f32) -> (u8, f32) {
     (code as u8, value)
 }
 
-impl Pack<36, 64> for NVFP4 {
+impl EncodeBlock<36, 64> for NVFP4 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 64], _importance: Option<Importance<'_, 64>>, out: &mut [u8; 36]) {
+    fn encode(
+        values: &[f32; 64],
+        _importance: Option<BlockImportance<'_, 64>>,
+        out: &mut [u8; 36],
+    ) {
         let (scales, codes) = out.split_at_mut(4);
         let groups = values
             .as_chunks::<16>()

@@ -8,7 +8,7 @@
 use super::grid_fit::{group, square, weigh};
 use super::neighbours::{self, Grid, Levels, code};
 use super::search::nearest_int;
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
@@ -264,11 +264,16 @@ pub(super) fn split32(
     search(&Sums::<40>::new(order, values, weights, None))
 }
 
-impl Pack<50, 256> for IQ1_S {
+impl EncodeBlock<50, 256> for IQ1_S {
     const ROW_SQUARE: bool = false;
+    const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 50]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 50],
+    ) {
         let grid = neighbours::iq1();
         let importance = importance.map(|importance| importance.weights);
         let mean = 2.0 * square(values) / 256.0;
@@ -316,7 +321,7 @@ impl Pack<50, 256> for IQ1_S {
             *out = word.to_le_bytes();
         }
         if max != 0.0 {
-            put_half(out, 0, max / 15.0 * 1.125);
+            put_f16(out, 0, max / 15.0 * 1.125);
         }
     }
 }
@@ -378,7 +383,7 @@ fn steps(levels: &[f32; 3], i: usize) -> f32 {
 #[inline(always)]
 fn weights16(
     values: &[f32; 16],
-    importance: Option<Importance<'_, 256>>,
+    importance: Option<BlockImportance<'_, 256>>,
     g: usize,
     mean: f32,
 ) -> [f32; 16] {
@@ -393,11 +398,15 @@ fn weights16(
     weights
 }
 
-impl Pack<56, 256> for IQ1_M {
+impl EncodeBlock<56, 256> for IQ1_M {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 56]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 56],
+    ) {
         let grid = neighbours::iq1();
         let mean = 2.0 * square(values) / 256.0;
         out.fill(0);

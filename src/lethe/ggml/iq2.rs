@@ -7,7 +7,7 @@ use super::grid_fit::{
 };
 use super::neighbours::{self, Grid};
 use super::search::nearest_int;
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
@@ -45,11 +45,16 @@ fn sixteen<const EVEN: bool>(
     ))
 }
 
-impl Pack<74, 256> for IQ2_XS {
+impl EncodeBlock<74, 256> for IQ2_XS {
     const ROW_SQUARE: bool = false;
+    const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 74]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 74],
+    ) {
         let grid = neighbours::iq2_xs();
         let importance = importance.map(|importance| importance.weights);
         let mean = square(values) / 256.0;
@@ -69,7 +74,7 @@ impl Pack<74, 256> for IQ2_XS {
         let Some((d, codes)) = scales(&factors) else {
             return;
         };
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         for (out, word) in out[2..66]
             .as_chunks_mut()
             .0
@@ -82,11 +87,15 @@ impl Pack<74, 256> for IQ2_XS {
     }
 }
 
-impl Pack<82, 256> for IQ2_S {
+impl EncodeBlock<82, 256> for IQ2_S {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 82]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 82],
+    ) {
         let grid = neighbours::iq2_s();
         let mean = 2.0 * square(values) / 256.0;
         out.fill(0);
@@ -118,16 +127,21 @@ impl Pack<82, 256> for IQ2_S {
         let Some((d, codes)) = scales(&factors) else {
             return;
         };
-        put_half(out, 0, d * 0.9875);
+        put_f16(out, 0, d * 0.9875);
         nibbles(&codes, &mut out[74..]);
     }
 }
 
-impl Pack<66, 256> for IQ2_XXS {
+impl EncodeBlock<66, 256> for IQ2_XXS {
     const ROW_SQUARE: bool = false;
+    const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 66],
+    ) {
         let grid = neighbours::iq2_xxs();
         let search = Search::<8, 4, 2, 16> {
             grid,
@@ -164,7 +178,7 @@ impl Pack<66, 256> for IQ2_XXS {
         let Some((d, codes)) = scales(&factors) else {
             return;
         };
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         for (words, code) in words.iter_mut().zip(codes) {
             words[1] |= u32::from(code) << 28;
         }

@@ -6,7 +6,7 @@ use super::grid_fit::{
     Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
 };
 use super::neighbours::{self, Grid};
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
@@ -26,7 +26,7 @@ fn thirty_two<const EVEN: bool>(
     kind: &Kind,
     g: usize,
     values: &[f32; 32],
-    importance: Option<Importance<'_, 256>>,
+    importance: Option<BlockImportance<'_, 256>>,
     mean: f32,
 ) -> Option<([usize; 8], [u8; 4], f32)> {
     let weights = match importance {
@@ -64,11 +64,15 @@ fn thirty_two<const EVEN: bool>(
     Some((indices, signs, scale))
 }
 
-impl Pack<98, 256> for IQ3_XXS {
+impl EncodeBlock<98, 256> for IQ3_XXS {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 98]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 98],
+    ) {
         let kind = Kind {
             grid: neighbours::iq3_xxs(),
             tries: 31,
@@ -96,18 +100,22 @@ impl Pack<98, 256> for IQ3_XXS {
             out.fill(0);
             return;
         };
-        put_half(out, 0, d * 1.0125);
+        put_f16(out, 0, d * 1.0125);
         for ((out, word), code) in out[66..].as_chunks_mut().0.iter_mut().zip(words).zip(codes) {
             *out = (word | u32::from(code) << 28).to_le_bytes();
         }
     }
 }
 
-impl Pack<110, 256> for IQ3_S {
+impl EncodeBlock<110, 256> for IQ3_S {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 110]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 110],
+    ) {
         let kind = Kind {
             grid: neighbours::iq3_s(),
             tries: 19,
@@ -137,7 +145,7 @@ impl Pack<110, 256> for IQ3_S {
         let Some((d, codes)) = scales(&factors) else {
             return;
         };
-        put_half(out, 0, d * 1.033);
+        put_f16(out, 0, d * 1.033);
         nibbles(&codes, &mut out[106..]);
     }
 }

@@ -4,7 +4,7 @@
 
 use super::grid_fit::{square, weigh};
 use super::search::nearest_int;
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::remember::ggml::grids::IQ4;
 
 pub(super) struct IQ4_NL;
@@ -116,11 +116,11 @@ fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
     }
 }
 
-impl Pack<18, 32> for IQ4_NL {
+impl EncodeBlock<18, 32> for IQ4_NL {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
         let mean = square(values) * (2.0 / 32.0);
         let weights = weights(
             values,
@@ -128,16 +128,20 @@ impl Pack<18, 32> for IQ4_NL {
             mean,
         );
         let scale = fit(values, &weights);
-        put_half(out, 0, scale);
+        put_f16(out, 0, scale);
         store(values, inverse(scale), &mut out[2..]);
     }
 }
 
-impl Pack<136, 256> for IQ4_XS {
+impl EncodeBlock<136, 256> for IQ4_XS {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 136]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 136],
+    ) {
         let mean = square(values) * (2.0 / 256.0);
         let values = values.as_chunks().0;
         let mut scales = [0.0f32; 8];
@@ -151,7 +155,7 @@ impl Pack<136, 256> for IQ4_XS {
         }
         out.fill(0);
         let d = -max / 32.0;
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         let mut high = 0;
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);

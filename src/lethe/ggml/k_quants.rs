@@ -8,7 +8,7 @@ use super::search::{
     Lanes, Scale, TINY, coordinate, each, nearest_in, nearest_int, symmetric, symmetric_one,
     transpose,
 };
-use super::{Importance, Pack, half, put_half};
+use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
@@ -87,11 +87,15 @@ fn put_pairs(codes: &[u8; 256], out: &mut [u8]) {
     }
 }
 
-impl Pack<84, 256> for Q2_K {
+impl EncodeBlock<84, 256> for Q2_K {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 84]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 84],
+    ) {
         let x: [Lanes<16>; 16] = transpose(values);
         let (trial, fit, scales, (d, min));
         if let Some(importance) = importance {
@@ -130,12 +134,12 @@ impl Pack<84, 256> for Q2_K {
             );
             (d, min) = (max_scale / 15.0, max_min / 15.0);
         }
-        put_half(out, 80, d);
-        put_half(out, 82, min);
+        put_f16(out, 80, d);
+        put_f16(out, 82, min);
         for ((out, scale), min) in out.iter_mut().zip(scales.0).zip(scales.1) {
             *out = scale | min << 4;
         }
-        let (d, min) = (half(out, 80), half(out, 82));
+        let (d, min) = (f16_at(out, 80), f16_at(out, 82));
         let mut codes = [0; 256];
         for (g, (codes, values)) in codes
             .as_chunks_mut()
@@ -197,11 +201,15 @@ fn put_scale(packed: &mut [u8], g: usize, code: u8) {
     packed[8 + g % 4] |= code >> 4 << (g / 4 * 2);
 }
 
-impl Pack<110, 256> for Q3_K {
+impl EncodeBlock<110, 256> for Q3_K {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 110]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 110],
+    ) {
         let x: [Lanes<16>; 16] = transpose(values);
         let mut searched = [[0.0; 16]; 16];
         let mut scales = [0u8; 16];
@@ -235,8 +243,8 @@ impl Pack<110, 256> for Q3_K {
         for (g, &code) in scales.iter().enumerate() {
             put_scale(&mut out[96..108], g, code);
         }
-        put_half(out, 108, d);
-        let d = half(out, 108);
+        put_f16(out, 108, d);
+        let d = f16_at(out, 108);
         let mut codes = [0u8; 256];
         for (g, (codes, values)) in codes
             .as_chunks_mut::<16>()
@@ -303,7 +311,7 @@ fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
 #[inline(always)]
 fn groups_of_32(
     values: &[f32; 256],
-    importance: Option<Importance<'_, 256>>,
+    importance: Option<BlockImportance<'_, 256>>,
     trial: Trial,
     out: &mut [u8],
     codes: &mut [u8; 256],
@@ -350,10 +358,10 @@ fn groups_of_32(
             .chain(&mut mins)
             .for_each(|code| *code = (*code).min(63));
     }
-    put_half(out, 0, d);
-    put_half(out, 2, min);
+    put_f16(out, 0, d);
+    put_f16(out, 2, min);
     put_scale_mins(&mut out[4..16], &scales, &mins);
-    let (d, min) = (half(out, 0), half(out, 2));
+    let (d, min) = (f16_at(out, 0), f16_at(out, 2));
     for (g, (codes, values)) in codes
         .as_chunks_mut()
         .0
@@ -366,11 +374,15 @@ fn groups_of_32(
     }
 }
 
-impl Pack<144, 256> for Q4_K {
+impl EncodeBlock<144, 256> for Q4_K {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 144]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 144],
+    ) {
         let trial = Trial {
             top: 15.0,
             first: -1.0,
@@ -394,11 +406,15 @@ impl Pack<144, 256> for Q4_K {
     }
 }
 
-impl Pack<176, 256> for Q5_K {
+impl EncodeBlock<176, 256> for Q5_K {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 176]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 176],
+    ) {
         let trial = Trial {
             top: 31.0,
             first: -0.5,
@@ -426,11 +442,15 @@ impl Pack<176, 256> for Q5_K {
     }
 }
 
-impl Pack<210, 256> for Q6_K {
+impl EncodeBlock<210, 256> for Q6_K {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 210]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 210],
+    ) {
         let x: [Lanes<16>; 16] = transpose(values);
         let w = match importance {
             Some(importance) => transpose(importance.weights),
@@ -447,8 +467,8 @@ impl Pack<210, 256> for Q6_K {
             return;
         }
         let inverse = -128.0 / max;
-        put_half(out, 208, 1.0 / inverse);
-        let d = half(out, 208);
+        put_f16(out, 208, 1.0 / inverse);
+        let d = f16_at(out, 208);
         let mut codes = [0u8; 256];
         for (g, (codes, values)) in codes
             .as_chunks_mut::<16>()
@@ -486,12 +506,16 @@ impl Pack<210, 256> for Q6_K {
     }
 }
 
-impl Pack<292, 256> for Q8_K {
+impl EncodeBlock<292, 256> for Q8_K {
     const ROW_SQUARE: bool = false;
 
     /// Without importance, in a scale of f32. The sums of each 16 codes are zero in a block of zeros.
     #[inline(always)]
-    fn encode(values: &[f32; 256], _importance: Option<Importance<'_, 256>>, out: &mut [u8; 292]) {
+    fn encode(
+        values: &[f32; 256],
+        _importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 292],
+    ) {
         let max = furthest(values);
         if max == 0.0 {
             out.fill(0);

@@ -4,7 +4,7 @@
 
 use super::affine::{Trial, affine};
 use super::search::{Lanes, each, greater, opaque, symmetric_one, transpose};
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -115,7 +115,7 @@ fn put_fifths(codes: &[u8; 32], out: &mut [u8]) {
 #[inline(always)]
 fn signed(
     values: &[f32; 32],
-    importance: Option<Importance<'_, 32>>,
+    importance: Option<BlockImportance<'_, 32>>,
     half: f32,
 ) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
@@ -140,7 +140,7 @@ fn signed(
 #[inline(always)]
 fn unsigned(
     values: &[f32; 32],
-    importance: Option<Importance<'_, 32>>,
+    importance: Option<BlockImportance<'_, 32>>,
     top: u8,
 ) -> (f32, f32, [u8; 32]) {
     let mut codes = [0; 32];
@@ -177,7 +177,7 @@ fn unsigned(
 }
 
 #[inline(always)]
-fn weigh(values: &[f32; 32], importance: Importance<'_, 32>) -> [f32; 32] {
+fn weigh(values: &[f32; 32], importance: BlockImportance<'_, 32>) -> [f32; 32] {
     let mut w = *importance.weights;
     for (w, x) in w.iter_mut().zip(values) {
         *w *= (importance.row_square + x * x).sqrt();
@@ -185,41 +185,41 @@ fn weigh(values: &[f32; 32], importance: Importance<'_, 32>) -> [f32; 32] {
     w
 }
 
-impl Pack<18, 32> for Q4_0 {
+impl EncodeBlock<18, 32> for Q4_0 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
         let (d, codes) = signed(values, importance, 8.0);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         put_nibbles(&codes, &mut out[2..]);
     }
 }
 
-impl Pack<20, 32> for Q4_1 {
+impl EncodeBlock<20, 32> for Q4_1 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 20]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 20]) {
         let (d, min, codes) = unsigned(values, importance, 15);
-        put_half(out, 0, d);
-        put_half(out, 2, min);
+        put_f16(out, 0, d);
+        put_f16(out, 2, min);
         put_nibbles(&codes, &mut out[4..]);
     }
 }
 
-impl Pack<22, 32> for Q5_0 {
+impl EncodeBlock<22, 32> for Q5_0 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 22]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 22]) {
         let (d, codes) = signed(values, importance, 16.0);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         put_fifths(&codes, &mut out[2..6]);
         put_nibbles(&codes, &mut out[6..]);
     }
 }
 
-impl Pack<24, 32> for Q5_1 {
+impl EncodeBlock<24, 32> for Q5_1 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 24]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 24]) {
         let (d, min, codes) = unsigned(values, importance, 31);
-        put_half(out, 0, d);
-        put_half(out, 2, min);
+        put_f16(out, 0, d);
+        put_f16(out, 2, min);
         put_fifths(&codes, &mut out[4..8]);
         put_nibbles(&codes, &mut out[8..]);
     }
@@ -236,26 +236,34 @@ fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
     d
 }
 
-impl Pack<34, 32> for Q8_0 {
+impl EncodeBlock<34, 32> for Q8_0 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 34]) {
+    fn encode(
+        values: &[f32; 32],
+        _importance: Option<BlockImportance<'_, 32>>,
+        out: &mut [u8; 34],
+    ) {
         let d = signed_bytes(values, &mut out[2..]);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
     }
 }
 
-impl Pack<36, 32> for Q8_1 {
+impl EncodeBlock<36, 32> for Q8_1 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 36]) {
+    fn encode(
+        values: &[f32; 32],
+        _importance: Option<BlockImportance<'_, 32>>,
+        out: &mut [u8; 36],
+    ) {
         let d = signed_bytes(values, &mut out[4..]);
         let sum = out[4..]
             .iter()
             .fold(0, |sum, &code| sum + i32::from(code as i8));
-        put_half(out, 0, d);
-        put_half(out, 2, sum as f32 * d);
+        put_f16(out, 0, d);
+        put_f16(out, 2, sum as f32 * d);
     }
 }
