@@ -17,7 +17,7 @@ fn stored(x: &[f32], d: f32, min: f32, (low, high): (i32, i32), searched: Vec<i3
 }
 
 impl EncodeTwin for Q2_K {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.28;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let mean = square(x) / 256.0;
@@ -71,7 +71,7 @@ impl EncodeTwin for Q2_K {
 }
 
 impl EncodeTwin for Q3_K {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.15;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let mean = 2.0 * square(x) / 256.0;
@@ -197,7 +197,7 @@ fn groups_of_32(
 }
 
 impl EncodeTwin for Q4_K {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.075;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         groups_of_32(x, importance, (15, (-1.0, 0.1, 20)), out);
@@ -205,7 +205,7 @@ impl EncodeTwin for Q4_K {
 }
 
 impl EncodeTwin for Q5_K {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.037;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         groups_of_32(x, importance, (31, (-0.5, 0.1, 15)), out);
@@ -213,7 +213,7 @@ impl EncodeTwin for Q5_K {
 }
 
 impl EncodeTwin for Q6_K {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.018;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let squares: Vec<f32> = x.iter().map(|x| x * x).collect();
@@ -247,7 +247,7 @@ impl EncodeTwin for Q6_K {
 
 impl EncodeTwin for Q8_K {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.007;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         if furthest(x) == 0.0 {

@@ -49,7 +49,7 @@ fn nibbles(
 }
 
 impl EncodeTwin for Q4_0 {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.085;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         nibbles(x, importance, (15, false), out);
@@ -57,7 +57,7 @@ impl EncodeTwin for Q4_0 {
 }
 
 impl EncodeTwin for Q4_1 {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.075;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         nibbles(x, importance, (15, true), out);
@@ -65,7 +65,7 @@ impl EncodeTwin for Q4_1 {
 }
 
 impl EncodeTwin for Q5_0 {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.042;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         nibbles(x, importance, (31, false), out);
@@ -73,7 +73,7 @@ impl EncodeTwin for Q5_0 {
 }
 
 impl EncodeTwin for Q5_1 {
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.036;
 
     fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
         nibbles(x, importance, (31, true), out);
@@ -95,7 +95,7 @@ fn signed_bytes(x: &[f32], start: usize, out: &mut BlockWriter) -> (i32, f32) {
 
 impl EncodeTwin for Q8_0 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.0055;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         signed_bytes(x, 2, out);
@@ -104,7 +104,7 @@ impl EncodeTwin for Q8_0 {
 
 impl EncodeTwin for Q8_1 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.0055;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (sum, d) = signed_bytes(x, 4, out);

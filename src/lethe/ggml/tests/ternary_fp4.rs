@@ -14,7 +14,7 @@ fn trits(x: &[f32]) -> (Vec<(usize, i32)>, f32) {
 
 impl EncodeTwin for TQ1_0 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.83;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (trits, max) = trits(x);
@@ -37,7 +37,7 @@ impl EncodeTwin for TQ1_0 {
 
 impl EncodeTwin for TQ2_0 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.83;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (trits, max) = trits(x);
@@ -50,7 +50,7 @@ impl EncodeTwin for TQ2_0 {
 
 impl EncodeTwin for Q2_0 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.75;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (trits, max) = trits(x);
@@ -63,7 +63,7 @@ impl EncodeTwin for Q2_0 {
 
 impl EncodeTwin for Q1_0 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.63;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         out.half(0, x.iter().fold(0.0, |sum, x| sum + x.abs()) / 128.0);
@@ -75,7 +75,7 @@ impl EncodeTwin for Q1_0 {
 
 impl EncodeTwin for MXFP4 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.12;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let max = furthest(x).abs();
@@ -94,7 +94,7 @@ impl EncodeTwin for MXFP4 {
 
 impl EncodeTwin for NVFP4 {
     const HEEDS_IMPORTANCE: bool = false;
-    const NORMAL_ERROR: f64 = 1.0;
+    const NORMAL_ERROR: f64 = 0.1;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         for (g, x) in x.chunks(16).enumerate() {
