@@ -8,12 +8,15 @@ mod affine;
 mod fp4;
 mod grid_fit;
 mod iq1;
+mod iq1_split;
 mod iq2;
 mod iq3;
 mod iq4;
 mod k_quants;
 mod legacy;
 mod neighbours;
+mod q2_q3_k;
+mod q4_q5_k;
 mod search;
 mod ternary;
 #[cfg(test)]
@@ -23,7 +26,10 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use self::{fp4::*, iq1::*, iq2::*, iq3::*, iq4::*, k_quants::*, legacy::*, ternary::*}; // their block types
+use self::{
+    fp4::*, iq1::*, iq2::*, iq3::*, iq4::*, k_quants::*, legacy::*, q2_q3_k::*, q4_q5_k::*,
+    ternary::*,
+};
 use crate::Dtype;
 use crate::dtype::ggml::ggml_block_types;
 use crate::element::Element;

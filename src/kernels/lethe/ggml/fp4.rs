@@ -32,11 +32,11 @@ fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
         };
         *code = (magnitude | sign) as u8;
     }
-    nibbles(&codes, out);
+    put_nibbles(&codes, out);
 }
 
 #[inline(always)]
-fn nibbles(codes: &[u8], out: &mut [u8]) {
+fn put_nibbles(codes: &[u8], out: &mut [u8]) {
     let (low, high) = codes.split_at(codes.len() / 2);
     for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
         *out = low | high << 4;
@@ -62,7 +62,7 @@ fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8])
             best
         };
     }
-    nibbles(&codes, out);
+    put_nibbles(&codes, out);
 }
 
 /// `floor(log2(x))` of the logarithm rounded to f32, which next below a power of two is that power's already.

@@ -2,7 +2,7 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xs_impl` and its relatives.
 
-use super::neighbours::{Grid, Levels, code};
+use super::neighbours::{GridLevels, IqGrid, code};
 use super::search::nearest_int;
 
 /// What half a magnitude, less one, is in codes: those stand for the odd numbers.
@@ -13,13 +13,13 @@ fn odd_code(magnitude: f32, top: i32) -> i32 {
 
 /// Sum of the squares.
 #[inline(always)]
-pub(super) fn square(values: &[f32]) -> f32 {
+pub(super) fn sum_of_squares(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |sum, x| sum + x * x)
 }
 
 /// Weights of values of which some matter more than others; `mean` is a mean square of the block.
 #[inline(always)]
-pub(super) fn weigh<const N: usize>(
+pub(super) fn importance_weights<const N: usize>(
     values: &[f32; N],
     importance: &[f32; N],
     mean: f32,
@@ -33,7 +33,10 @@ pub(super) fn weigh<const N: usize>(
 
 /// The part of the importances that belongs to group `g`; all the same if there are none.
 #[inline(always)]
-pub(super) fn group<const N: usize>(importance: Option<&[f32; 256]>, g: usize) -> &[f32; N] {
+pub(super) fn group_importance<const N: usize>(
+    importance: Option<&[f32; 256]>,
+    g: usize,
+) -> &[f32; N] {
     match importance {
         Some(weights) => &weights.as_chunks().0[g],
         None => &[1.0; N],
@@ -69,7 +72,7 @@ pub(super) fn split_signs<const EVEN: bool>(
 }
 
 /// A group's scale and points.
-pub(super) struct Fit<const K: usize> {
+pub(super) struct GridFit<const K: usize> {
     pub(super) scale: f32,
     /// Packed.
     pub(super) points: [u16; K],
@@ -77,28 +80,33 @@ pub(super) struct Fit<const K: usize> {
 
 /// Which points are searched once more with the final scale.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RefitPoints {
     /// Those that were not on the grid.
-    Off,
+    OffGrid,
     /// All, if any was not, or if no scale was any good.
-    AllIfAny,
+    AllIfAnyOffGrid,
     /// All.
     All,
 }
 
 /// How to search for the scale of `K` times `N` magnitudes: `tries` ones around that which makes the largest code of
 /// `max`, apart by `step` of a code. `TRIES` is a multiple of a register's lanes.
-pub(super) struct Search<'a, const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
-{
-    pub(super) grid: &'a Grid<N, BITS>,
+pub(super) struct GridSearch<
+    'a,
+    const N: usize,
+    const K: usize,
+    const BITS: usize,
+    const TRIES: usize,
+> {
+    pub(super) grid: &'a IqGrid<N, BITS>,
     pub(super) top: i32,
     pub(super) tries: usize,
     pub(super) step: f32,
-    pub(super) again: Again,
+    pub(super) refit_points: RefitPoints,
 }
 
 impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
-    Search<'_, N, K, BITS, TRIES>
+    GridSearch<'_, N, K, BITS, TRIES>
 {
     /// The codes of each group of `N` with each of the inverse scales.
     #[inline(always)]
@@ -130,7 +138,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
             for (i, (&x, &w)) in values.iter().zip(weights).enumerate() {
                 for ((product, square), &point) in products.iter_mut().zip(&mut squares).zip(points)
                 {
-                    let q = Levels::ODD.of(code::<BITS>(point, i));
+                    let q = GridLevels::ODD.of(code::<BITS>(point, i));
                     *product += w * x * q;
                     *square += w * q * q;
                 }
@@ -147,7 +155,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         weights: &[[f32; N]; K],
         max: f32,
         scale: f32,
-    ) -> Fit<K> {
+    ) -> GridFit<K> {
         let mut roots = [[0.0; N]; K];
         for (root, weight) in roots
             .as_flattened_mut()
@@ -170,7 +178,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                     &values[k],
                     &roots[k],
                     1.0 / inverse[t],
-                    Levels::ODD,
+                    GridLevels::ODD,
                 );
             }
         }
@@ -183,7 +191,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                 best = Some(t);
             }
         }
-        let mut fit = Fit {
+        let mut fit = GridFit {
             scale,
             points: [0; K],
         };
@@ -194,10 +202,10 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                 off[k] = !self.grid.has(codes[k][t]);
             }
         }
-        match self.again {
-            Again::Off => {}
-            Again::AllIfAny => off = [best.is_none() || off.contains(&true); K],
-            Again::All => off = [true; K],
+        match self.refit_points {
+            RefitPoints::OffGrid => {}
+            RefitPoints::AllIfAnyOffGrid => off = [best.is_none() || off.contains(&true); K],
+            RefitPoints::All => off = [true; K],
         }
         if scale > 0.0 && off.contains(&true) {
             self.refit(values, weights, &roots, off, &mut fit);
@@ -213,15 +221,19 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         weights: &[[f32; N]; K],
         roots: &[[f32; N]; K],
         which: [bool; K],
-        fit: &mut Fit<K>,
+        fit: &mut GridFit<K>,
     ) {
         let codes = self.codes(values, &[1.0 / fit.scale]);
         let mut points = [[0]; K];
         for k in 0..K {
             if which[k] {
-                fit.points[k] =
-                    self.grid
-                        .nearest(codes[k][0], &values[k], &roots[k], fit.scale, Levels::ODD);
+                fit.points[k] = self.grid.nearest(
+                    codes[k][0],
+                    &values[k],
+                    &roots[k],
+                    fit.scale,
+                    GridLevels::ODD,
+                );
             }
             points[k][0] = fit.points[k];
         }
@@ -234,7 +246,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
 
 /// The unit of a block's scales, and these in odd multiples of it: 31 is the largest.
 #[inline(always)]
-pub(super) fn scales<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])> {
+pub(super) fn odd_scale_codes<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])> {
     let max = scales
         .iter()
         .fold(0.0, |max, &scale| if max > scale { max } else { scale });
@@ -252,7 +264,7 @@ pub(super) fn scales<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])
 
 /// The signs of a group of `N` values, a byte for each of its `B` eights; what is fitted is their magnitudes.
 #[inline(always)]
-pub(super) fn magnitudes<const EVEN: bool, const N: usize, const B: usize>(
+pub(super) fn split_group_signs<const EVEN: bool, const N: usize, const B: usize>(
     values: &[f32; N],
     weights: &[f32; N],
 ) -> ([f32; N], [u8; B]) {
@@ -278,7 +290,7 @@ pub(super) fn largest<const N: usize>(values: &[f32; N]) -> f32 {
 
 /// A scale that is not negative: the sign goes to the values.
 #[inline(always)]
-pub(super) fn unsigned<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
+pub(super) fn without_sign<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
     if scale < 0.0 {
         signs.iter_mut().for_each(|signs| *signs = !*signs);
         return -scale;
@@ -288,7 +300,7 @@ pub(super) fn unsigned<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
 
 /// Two scales to a byte, the first in the low half.
 #[inline(always)]
-pub(super) fn nibbles<const N: usize>(codes: &[u8; N], out: &mut [u8]) {
+pub(super) fn put_nibbles<const N: usize>(codes: &[u8; N], out: &mut [u8]) {
     for (out, pair) in out.iter_mut().zip(codes.as_chunks::<2>().0) {
         *out = pair[0] | pair[1] << 4;
     }

@@ -5,121 +5,18 @@
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
-use super::grid_fit::{group, square, weigh};
-use super::neighbours::{self, Grid, Levels, code};
+use super::grid_fit::{group_importance, importance_weights, sum_of_squares};
+use super::iq1_split::{DOWN, ThreeWaySplit, UP, order, split16, split32};
+use super::neighbours::{self, GridLevels, IqGrid, code};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
 
-/// What the codes stand for if they are shifted up, and down.
-const UP: [f32; 3] = [-0.875, 0.125, 1.125];
-const DOWN: [f32; 3] = [-1.125, -0.125, 0.875];
-
-/// Boundaries that are tried side by side.
-const LANES: usize = 8;
-
-/// Where to split the sorted values, and with what scale.
-pub(super) struct Split {
-    pub(super) first: usize,
-    pub(super) second: usize,
-    /// Which shift, or shifts.
-    pub(super) shift: usize,
-    pub(super) scale: f32,
-}
-
-/// The place of each value in ascending order.
-#[inline(always)]
-fn ranks<const N: usize>(values: &[f32; N]) -> [usize; N] {
-    let mut ranks = [0u32; N];
-    for (j, &other) in values.iter().enumerate() {
-        for (i, (rank, &x)) in ranks.iter_mut().zip(values).enumerate() {
-            *rank += u32::from(if j < i { other <= x } else { other < x });
-        }
-    }
-    let mut wide = [0; N];
-    wide.iter_mut()
-        .zip(ranks)
-        .for_each(|(wide, rank)| *wide = rank as usize);
-    wide
-}
-
-/// The indices of values in ascending order.
-#[inline(always)]
-pub(super) fn order<const N: usize>(values: &[f32; N]) -> [usize; N] {
-    let mut order = [0; N];
-    for (i, rank) in ranks(values).into_iter().enumerate() {
-        order[rank] = i;
-    }
-    order
-}
-
-/// What is to be compared of a first boundary with a run of second ones, for each of `SHIFTS` shifts: the weighted
-/// products of values and levels, and the squares of the latter.
-struct Candidates<const SHIFTS: usize> {
-    products: [[f32; LANES]; SHIFTS],
-    squares: [[f32; LANES]; SHIFTS],
-}
-
-/// Sorted values and their weights, summed up to each boundary.
-trait Boundaries<const SHIFTS: usize> {
-    /// The last boundary.
-    const LAST: usize;
-
-    /// Compares the first boundary with a run of second ones. `#[inline(always)]`, with everything that it calls.
-    fn compare(&self, first: usize, run: usize, out: &mut Candidates<SHIFTS>);
-}
-
-/// The best split of all.
-#[inline(always)]
-fn search<B: Boundaries<SHIFTS>, const SHIFTS: usize>(boundaries: &B) -> Option<Split> {
-    let mut candidates = Candidates {
-        products: [[0.0; LANES]; SHIFTS],
-        squares: [[0.0; LANES]; SHIFTS],
-    };
-    let (mut score, mut best) = (-f32::MAX, None);
-    for first in 0..=B::LAST {
-        for run in first / LANES..=B::LAST / LANES {
-            boundaries.compare(first, run * LANES, &mut candidates);
-            let Candidates { products, squares } = &candidates;
-            let mut any = 0;
-            for (products, squares) in products.iter().zip(squares) {
-                for l in 0..LANES {
-                    let possible =
-                        u32::from(run * LANES + l >= first) & u32::from(squares[l] > 0.0);
-                    any |= possible & u32::from(products[l] * products[l] > score * squares[l]);
-                }
-            }
-            if any == 0 {
-                continue;
-            }
-            for second in first.max(run * LANES)..=B::LAST.min(run * LANES + LANES - 1) {
-                for shift in 0..SHIFTS {
-                    let (product, square) = (
-                        products[shift][second % LANES],
-                        squares[shift][second % LANES],
-                    );
-                    if square > 0.0 && product * product > score * square {
-                        let scale = product / square;
-                        score = scale * product;
-                        best = Some(Split {
-                            first,
-                            second,
-                            shift,
-                            scale,
-                        });
-                    }
-                }
-            }
-        }
-    }
-    best
-}
-
 /// Each value's code: 0 below the first boundary, 1 below the second, 2 above; mirrored if the scale is negative.
 #[inline(always)]
-fn assign<const N: usize>(order: &[usize; N], split: &Split) -> [u16; N] {
+fn assign<const N: usize>(order: &[usize; N], split: &ThreeWaySplit) -> [u16; N] {
     let mut codes = [0; N];
     for (rank, &i) in order.iter().enumerate() {
         let code = u16::from(rank >= split.first) + u16::from(rank >= split.second);
@@ -132,7 +29,7 @@ fn assign<const N: usize>(order: &[usize; N], split: &Split) -> [u16; N] {
 /// from its codes.
 #[inline(always)]
 fn place<const N: usize, const K: usize>(
-    grid: &Grid<8, 2>,
+    grid: &IqGrid<8, 2>,
     values: &[f32; N],
     weights: &[f32; N],
     codes: &[u16; N],
@@ -148,7 +45,7 @@ fn place<const N: usize, const K: usize>(
             .enumerate()
             .for_each(|(i, code)| packed |= code << (2 * i));
         // The levels are 1 apart, and eighths are exact.
-        let levels = Levels {
+        let levels = GridLevels {
             low: levels[k][0],
             step: 1.0,
         };
@@ -207,63 +104,6 @@ fn scale_code(magnitude: f32) -> u16 {
     nearest_int(0.5 * (magnitude - 1.0)).clamp(0, 7) as u16
 }
 
-/// Sums of values times weights, and of weights, up to each boundary. Past the last there is NaN, which is better than
-/// nothing.
-struct Sums<const N: usize> {
-    x: [f32; N],
-    w: [f32; N],
-}
-
-impl<const N: usize> Sums<N> {
-    /// The sums of those sorted values that are in one of the halves, if any is given.
-    #[inline(always)]
-    fn new(order: &[usize], values: &[f32], weights: &[f32], half: Option<usize>) -> Self {
-        let mut sums = Self {
-            x: [f32::NAN; N],
-            w: [f32::NAN; N],
-        };
-        let (mut x, mut w) = (0.0, 0.0);
-        (sums.x[0], sums.w[0]) = (x, w);
-        for (j, &i) in order.iter().enumerate() {
-            if half.is_none_or(|half| i / (order.len() / 2) == half) {
-                x += weights[i] * values[i];
-                w += weights[i];
-            }
-            (sums.x[j + 1], sums.w[j + 1]) = (x, w);
-        }
-        sums
-    }
-}
-
-/// 32 values, all of which have one shift: 0 for up, 1 for down.
-impl Boundaries<2> for Sums<40> {
-    const LAST: usize = 32;
-
-    #[inline(always)]
-    fn compare(&self, first: usize, run: usize, out: &mut Candidates<2>) {
-        let (first_x, first_w) = (self.x[first], self.w[first]);
-        for (shift, [low, middle, top]) in [UP, DOWN].into_iter().enumerate() {
-            let (low_x, low_w) = (first_x * low, first_w * low * low);
-            for l in 0..LANES {
-                let (x, w) = (self.x[run + l], self.w[run + l]);
-                out.products[shift][l] = low_x + (x - first_x) * middle + (self.x[32] - x) * top;
-                out.squares[shift][l] =
-                    low_w + (w - first_w) * middle * middle + (self.w[32] - w) * top * top;
-            }
-        }
-    }
-}
-
-/// The best split of 32 values.
-#[inline(always)]
-pub(super) fn split32(
-    order: &[usize; 32],
-    values: &[f32; 32],
-    weights: &[f32; 32],
-) -> Option<Split> {
-    search(&Sums::<40>::new(order, values, weights, None))
-}
-
 impl EncodeBlock<50, 256> for IQ1_S {
     const ROW_SQUARE: bool = false;
     const REQUIRES_IMPORTANCE: bool = true;
@@ -276,14 +116,14 @@ impl EncodeBlock<50, 256> for IQ1_S {
     ) {
         let grid = neighbours::iq1();
         let importance = importance.map(|importance| importance.weights);
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         out.fill(0);
         let (mut words, mut scales) = ([0; 8], [0.0; 8]);
         for (g, values) in values.as_chunks::<32>().0.iter().enumerate() {
             if !reaches(values, 1e-12) {
                 continue;
             }
-            let weights = weigh(values, group(importance, g), mean);
+            let weights = importance_weights(values, group_importance(importance, g), mean);
             let order = order(values);
             let Some(mut split) = split32(&order, values, &weights) else {
                 continue;
@@ -332,54 +172,7 @@ fn halves(shifts: usize) -> [&'static [f32; 3]; 2] {
     [[&UP, &DOWN][shifts >> 1], [&UP, &DOWN][shifts & 1]]
 }
 
-/// 16 values, of which each half has a shift of its own.
-///
-/// The levels of both shifts are 1 apart, so that a boundary takes the sum up to it away from the whole.
-impl Boundaries<4> for [Sums<24>; 2] {
-    const LAST: usize = 16;
-
-    #[inline(always)]
-    fn compare(&self, first: usize, run: usize, out: &mut Candidates<4>) {
-        let (mut products, mut squares) = ([[[0.0; LANES]; 2]; 2], [[[0.0; LANES]; 2]; 2]);
-        for (half, Sums { x, w }) in self.iter().enumerate() {
-            for (shift, levels) in [UP, DOWN].iter().enumerate() {
-                let top = levels[2];
-                let (x_top, low) = (x[16] * top, w[16] * top * top + w[first] * steps(levels, 0));
-                for l in 0..LANES {
-                    products[half][shift][l] = x_top - (x[first] + x[run + l]);
-                    squares[half][shift][l] = low + w[run + l] * steps(levels, 1);
-                }
-            }
-        }
-        for shifts in 0..4 {
-            for l in 0..LANES {
-                out.products[shifts][l] = products[0][shifts >> 1][l] + products[1][shifts & 1][l];
-                out.squares[shifts][l] = squares[0][shifts >> 1][l] + squares[1][shifts & 1][l];
-            }
-        }
-    }
-}
-
-/// The best split of 16 values.
-#[inline(always)]
-pub(super) fn split16(
-    order: &[usize; 16],
-    values: &[f32; 16],
-    weights: &[f32; 16],
-) -> Option<Split> {
-    search(&[
-        Sums::<24>::new(order, values, weights, Some(0)),
-        Sums::new(order, values, weights, Some(1)),
-    ])
-}
-
-/// What a level's square is above the next one's.
-#[inline(always)]
-fn steps(levels: &[f32; 3], i: usize) -> f32 {
-    levels[i] * levels[i] - levels[i + 1] * levels[i + 1]
-}
-
-/// What the 16 values of group `g` weigh.
+/// What the 16 values of group `g` importance_weights.
 #[inline(always)]
 fn weights16(
     values: &[f32; 16],
@@ -388,7 +181,7 @@ fn weights16(
     mean: f32,
 ) -> [f32; 16] {
     if let Some(importance) = importance {
-        return weigh(values, group(Some(importance.weights), g), mean);
+        return importance_weights(values, group_importance(Some(importance.weights), g), mean);
     }
     let mut weights = [0.0; 16];
     weights
@@ -408,7 +201,7 @@ impl EncodeBlock<56, 256> for IQ1_M {
         out: &mut [u8; 56],
     ) {
         let grid = neighbours::iq1();
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         out.fill(0);
         let zero = grid.first();
         let (mut points, mut shifts, mut scales) = ([[zero; 2]; 16], [0; 16], [0.0; 16]);

@@ -3,9 +3,10 @@
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`, `make_qp_quants`.
 
 use super::grid_fit::{
-    Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
+    GridSearch, RefitPoints, group_importance, importance_weights, largest, odd_scale_codes,
+    put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
-use super::neighbours::{self, Grid};
+use super::neighbours::{self, IqGrid};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
 
@@ -15,29 +16,29 @@ pub(super) struct IQ2_S;
 
 /// Indices, signs and scale of 16 values. Nothing, if none is as large as `least`.
 #[inline(always)]
-fn sixteen<const EVEN: bool>(
-    grid: &Grid<8, 2>,
+fn fit_sixteen<const EVEN: bool>(
+    grid: &IqGrid<8, 2>,
     values: &[f32; 16],
     weights: &[f32; 16],
     least: f32,
 ) -> Option<([usize; 2], [u8; 2], f32)> {
-    let (values, mut signs) = magnitudes::<EVEN, 16, 2>(values, weights);
+    let (values, mut signs) = split_group_signs::<EVEN, 16, 2>(values, weights);
     let max = largest(&values);
     if max < least {
         return None;
     }
-    let search = Search::<8, 2, 2, 24> {
+    let search = GridSearch::<8, 2, 2, 24> {
         grid,
         top: 2,
         tries: 19,
         step: 0.1,
-        again: Again::Off,
+        refit_points: RefitPoints::OffGrid,
     };
     let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
     eights.as_flattened_mut().copy_from_slice(&values);
     eight_weights.as_flattened_mut().copy_from_slice(weights);
     let fit = search.fit(&eights, &eight_weights, max, max / 5.0);
-    let scale = unsigned(fit.scale, &mut signs);
+    let scale = without_sign(fit.scale, &mut signs);
     Some((
         [grid.index(fit.points[0]), grid.index(fit.points[1])],
         signs,
@@ -57,11 +58,11 @@ impl EncodeBlock<74, 256> for IQ2_XS {
     ) {
         let grid = neighbours::iq2_xs();
         let importance = importance.map(|importance| importance.weights);
-        let mean = square(values) / 256.0;
+        let mean = sum_of_squares(values) / 256.0;
         let (mut words, mut factors) = ([[0u16; 2]; 16], [0.0; 16]);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
-            let weights = weigh(values, group(importance, g), mean);
-            let Some((indices, signs, scale)) = sixteen::<true>(grid, values, &weights, 1e-15)
+            let weights = importance_weights(values, group_importance(importance, g), mean);
+            let Some((indices, signs, scale)) = fit_sixteen::<true>(grid, values, &weights, 1e-15)
             else {
                 continue;
             };
@@ -71,7 +72,7 @@ impl EncodeBlock<74, 256> for IQ2_XS {
             factors[g] = scale;
         }
         out.fill(0);
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
         put_f16(out, 0, d);
@@ -83,7 +84,7 @@ impl EncodeBlock<74, 256> for IQ2_XS {
         {
             *out = word.to_le_bytes();
         }
-        nibbles(&codes, &mut out[66..]);
+        put_nibbles(&codes, &mut out[66..]);
     }
 }
 
@@ -97,12 +98,14 @@ impl EncodeBlock<82, 256> for IQ2_S {
         out: &mut [u8; 82],
     ) {
         let grid = neighbours::iq2_s();
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         out.fill(0);
         let mut factors = [0.0; 16];
         for (g, values) in values.as_chunks::<16>().0.iter().enumerate() {
             let weights = match importance {
-                Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
+                Some(importance) => {
+                    importance_weights(values, group_importance(Some(importance.weights), g), mean)
+                }
                 None => {
                     let mut weights = [0.0; 16];
                     weights
@@ -112,7 +115,7 @@ impl EncodeBlock<82, 256> for IQ2_S {
                     weights
                 }
             };
-            let Some((indices, signs, scale)) = sixteen::<false>(grid, values, &weights, 1e-8)
+            let Some((indices, signs, scale)) = fit_sixteen::<false>(grid, values, &weights, 1e-8)
             else {
                 continue;
             };
@@ -124,11 +127,11 @@ impl EncodeBlock<82, 256> for IQ2_S {
             }
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
         put_f16(out, 0, d * 0.9875);
-        nibbles(&codes, &mut out[74..]);
+        put_nibbles(&codes, &mut out[74..]);
     }
 }
 
@@ -143,19 +146,19 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
         out: &mut [u8; 66],
     ) {
         let grid = neighbours::iq2_xxs();
-        let search = Search::<8, 4, 2, 16> {
+        let search = GridSearch::<8, 4, 2, 16> {
             grid,
             top: 2,
             tries: 13,
             step: 0.1,
-            again: Again::All,
+            refit_points: RefitPoints::All,
         };
         let importance = importance.map(|importance| importance.weights);
-        let mean = square(values) / 256.0;
+        let mean = sum_of_squares(values) / 256.0;
         let (mut words, mut factors) = ([[0u32; 2]; 8], [0.0; 8]);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
-            let weights = weigh(values, group(importance, g), mean);
-            let (values, mut signs) = magnitudes::<true, 32, 4>(values, &weights);
+            let weights = importance_weights(values, group_importance(importance, g), mean);
+            let (values, mut signs) = split_group_signs::<true, 32, 4>(values, &weights);
             if largest(&values) < 1e-15 {
                 continue;
             }
@@ -168,14 +171,14 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
             eights.as_flattened_mut().copy_from_slice(&values);
             eight_weights.as_flattened_mut().copy_from_slice(&weights);
             let fit = search.fit(&eights, &eight_weights, max, scale);
-            factors[g] = unsigned(fit.scale, &mut signs);
+            factors[g] = without_sign(fit.scale, &mut signs);
             for (k, (&point, signs)) in fit.points.iter().zip(signs).enumerate() {
                 words[g][0] |= (grid.index(point) as u32) << (8 * k);
                 words[g][1] |= u32::from(signs & 127) << (7 * k);
             }
         }
         out.fill(0);
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
         put_f16(out, 0, d);

@@ -3,34 +3,37 @@
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq3_xxs_impl`, `quantize_row_iq3_s_impl`.
 
 use super::grid_fit::{
-    Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
+    GridSearch, RefitPoints, group_importance, importance_weights, largest, odd_scale_codes,
+    put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
-use super::neighbours::{self, Grid};
+use super::neighbours::{self, IqGrid};
 use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
 
 /// How a type searches.
-struct Kind {
-    grid: &'static Grid<4, 3>,
+struct Iq3Search {
+    grid: &'static IqGrid<4, 3>,
     tries: usize,
-    again: Again,
+    refit_points: RefitPoints,
     /// What no group is scaled for whose magnitudes are all below it.
     least: f32,
 }
 
 /// Indices, signs and scale of the 32 values of group `g`. Nothing, if all are too small.
 #[inline(always)]
-fn thirty_two<const EVEN: bool>(
-    kind: &Kind,
+fn fit_thirty_two<const EVEN: bool>(
+    kind: &Iq3Search,
     g: usize,
     values: &[f32; 32],
     importance: Option<BlockImportance<'_, 256>>,
     mean: f32,
 ) -> Option<([usize; 8], [u8; 4], f32)> {
     let weights = match importance {
-        Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
+        Some(importance) => {
+            importance_weights(values, group_importance(Some(importance.weights), g), mean)
+        }
         None => {
             let mut weights = [0.0; 32];
             weights
@@ -40,23 +43,23 @@ fn thirty_two<const EVEN: bool>(
             weights
         }
     };
-    let (values, mut signs) = magnitudes::<EVEN, 32, 4>(values, &weights);
+    let (values, mut signs) = split_group_signs::<EVEN, 32, 4>(values, &weights);
     let max = largest(&values);
     if max == 0.0 || max < kind.least {
         return None;
     }
-    let search = Search::<4, 8, 3, 32> {
+    let search = GridSearch::<4, 8, 3, 32> {
         grid: kind.grid,
         top: 7,
         tries: kind.tries,
         step: 0.2,
-        again: kind.again,
+        refit_points: kind.refit_points,
     };
     let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
     fours.as_flattened_mut().copy_from_slice(&values);
     four_weights.as_flattened_mut().copy_from_slice(&weights);
     let fit = search.fit(&fours, &four_weights, max, max / 15.0);
-    let scale = unsigned(fit.scale, &mut signs);
+    let scale = without_sign(fit.scale, &mut signs);
     let mut indices = [0; 8];
     for (index, &point) in indices.iter_mut().zip(&fit.points) {
         *index = kind.grid.index(point);
@@ -73,18 +76,18 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
         importance: Option<BlockImportance<'_, 256>>,
         out: &mut [u8; 98],
     ) {
-        let kind = Kind {
+        let kind = Iq3Search {
             grid: neighbours::iq3_xxs(),
             tries: 31,
-            again: Again::Off,
+            refit_points: RefitPoints::OffGrid,
             least: 1e-8,
         };
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         let (mut words, mut factors) = ([0; 8], [0.0; 8]);
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let Some((indices, signs, scale)) =
-                thirty_two::<true>(&kind, g, values, importance, mean)
+                fit_thirty_two::<true>(&kind, g, values, importance, mean)
             else {
                 continue;
             };
@@ -96,7 +99,7 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
             }
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             out.fill(0);
             return;
         };
@@ -116,13 +119,13 @@ impl EncodeBlock<110, 256> for IQ3_S {
         importance: Option<BlockImportance<'_, 256>>,
         out: &mut [u8; 110],
     ) {
-        let kind = Kind {
+        let kind = Iq3Search {
             grid: neighbours::iq3_s(),
             tries: 19,
-            again: Again::AllIfAny,
+            refit_points: RefitPoints::AllIfAnyOffGrid,
             least: 0.0,
         };
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         let mut factors = [0.0; 8];
         // Indices and signs of the groups that are not all zeros, one after the other: ggml leaves no room for those that
         // are, so that the groups behind them are decoded with another's indices.
@@ -130,7 +133,7 @@ impl EncodeBlock<110, 256> for IQ3_S {
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let Some((indices, signs, scale)) =
-                thirty_two::<false>(&kind, g, values, importance, mean)
+                fit_thirty_two::<false>(&kind, g, values, importance, mean)
             else {
                 continue;
             };
@@ -142,10 +145,10 @@ impl EncodeBlock<110, 256> for IQ3_S {
             at += 1;
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
         put_f16(out, 0, d * 1.033);
-        nibbles(&codes, &mut out[106..]);
+        put_nibbles(&codes, &mut out[106..]);
     }
 }

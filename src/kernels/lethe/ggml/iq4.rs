@@ -1,8 +1,8 @@
-//! IQ4: each value is one of sixteen levels, times a scale.
+//! IQ4: each value is one of fit_sixteen levels, times a scale.
 //!
 //! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
 
-use super::grid_fit::{square, weigh};
+use super::grid_fit::{importance_weights, sum_of_squares};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::kernels::remember::ggml::grids::IQ4;
@@ -87,11 +87,11 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     scale
 }
 
-/// What the values of a group weigh; `mean` is twice the mean square of the block.
+/// What the values of a group importance_weights; `mean` is twice the mean square of the block.
 #[inline(always)]
 fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f32; 32] {
     if let Some(importance) = importance {
-        return weigh(values, importance, mean);
+        return importance_weights(values, importance, mean);
     }
     let mut weights = [0.0; 32];
     weights
@@ -121,7 +121,7 @@ impl EncodeBlock<18, 32> for IQ4_NL {
 
     #[inline(always)]
     fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
-        let mean = square(values) * (2.0 / 32.0);
+        let mean = sum_of_squares(values) * (2.0 / 32.0);
         let weights = weights(
             values,
             importance.map(|importance| importance.weights),
@@ -142,7 +142,7 @@ impl EncodeBlock<136, 256> for IQ4_XS {
         importance: Option<BlockImportance<'_, 256>>,
         out: &mut [u8; 136],
     ) {
-        let mean = square(values) * (2.0 / 256.0);
+        let mean = sum_of_squares(values) * (2.0 / 256.0);
         let values = values.as_chunks().0;
         let mut scales = [0.0f32; 8];
         let (mut largest, mut max) = (0.0, 0.0);

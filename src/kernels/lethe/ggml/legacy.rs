@@ -2,8 +2,8 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with importance.
 
-use super::affine::{Trial, affine};
-use super::search::{Lanes, each, greater, opaque, symmetric_one, transpose};
+use super::affine::{AffineSearch, fit_affine};
+use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane, transpose};
 use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct Q4_0;
@@ -42,22 +42,22 @@ pub(super) fn round(x: f32) -> i8 {
 pub(super) fn absmax<const N: usize>(values: &[f32; N]) -> f32 {
     let mut max = [0.0; 8];
     for x in values.as_chunks::<8>().0 {
-        max = each(|l| greater(max[l], x[l].abs()));
+        max = per_lane(|l| larger(max[l], x[l].abs()));
     }
-    fold(opaque(&max), greater)
+    fold(opaque(&max), larger)
 }
 
 /// Eight lanes to one.
 #[inline(always)]
 fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
-    let four: Lanes<4> = each(|l| of(eight[l], eight[l + 4]));
-    let two: Lanes<2> = each(|l| of(four[l], four[l + 2]));
+    let four: Lanes<4> = per_lane(|l| of(eight[l], eight[l + 4]));
+    let two: Lanes<2> = per_lane(|l| of(four[l], four[l + 2]));
     of(two[0], two[1])
 }
 
 /// The value of the largest magnitude, the first of them.
 #[inline(always)]
-fn furthest(values: &[f32; 32]) -> f32 {
+fn signed_max_abs(values: &[f32; 32]) -> f32 {
     let (min, max) = extent(values);
     if max != -min {
         // Not by a branch: signs are random.
@@ -83,12 +83,12 @@ fn furthest(values: &[f32; 32]) -> f32 {
 fn extent(values: &[f32; 32]) -> (f32, f32) {
     let (mut min, mut max) = ([f32::MAX; 8], [-f32::MAX; 8]);
     for x in values.as_chunks::<8>().0 {
-        min = each(|l| if x[l] < min[l] { x[l] } else { min[l] });
-        max = each(|l| if x[l] > max[l] { x[l] } else { max[l] });
+        min = per_lane(|l| if x[l] < min[l] { x[l] } else { min[l] });
+        max = per_lane(|l| if x[l] > max[l] { x[l] } else { max[l] });
     }
     (
         fold(opaque(&min), |a, b| if b < a { b } else { a }),
-        fold(opaque(&max), greater),
+        fold(opaque(&max), larger),
     )
 }
 
@@ -120,14 +120,14 @@ fn signed(
 ) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let fit = symmetric_one(values, &weigh(values, importance), half);
+        let fit = fit_symmetric_group(values, &importance_weights(values, importance), half);
         codes
             .iter_mut()
             .zip(values)
             .for_each(|(code, &x)| *code = fit.code(0, x));
         return (fit.scale[0], codes);
     }
-    let d = furthest(values) / -half;
+    let d = signed_max_abs(values) / -half;
     let (inverse, middle) = inverse(d).map_or((0.0, 0.0), |inverse| (inverse, half + 0.5));
     let top = (half * 2.0 - 1.0) as u8;
     for (code, x) in codes.iter_mut().zip(values) {
@@ -145,8 +145,8 @@ fn unsigned(
 ) -> (f32, f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let w = weigh(values, importance);
-        let trial = Trial {
+        let w = importance_weights(values, importance);
+        let search = AffineSearch {
             top: f32::from(top),
             first: -0.9,
             delta: 0.05,
@@ -154,11 +154,11 @@ fn unsigned(
             squared: true,
             clamped: true,
         };
-        let fit = affine::<32, 1>(&transpose(values), &transpose(&w), &trial);
+        let fit = fit_affine::<32, 1>(&transpose(values), &transpose(&w), &search);
         codes
             .iter_mut()
             .zip(values)
-            .for_each(|(code, &x)| *code = fit.code(&trial, 0, x));
+            .for_each(|(code, &x)| *code = fit.code(&search, 0, x));
         return (fit.scale[0], -fit.min[0], codes);
     }
     let (mut min, mut max) = extent(values);
@@ -177,7 +177,7 @@ fn unsigned(
 }
 
 #[inline(always)]
-fn weigh(values: &[f32; 32], importance: BlockImportance<'_, 32>) -> [f32; 32] {
+fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -> [f32; 32] {
     let mut w = *importance.weights;
     for (w, x) in w.iter_mut().zip(values) {
         *w *= (importance.row_square + x * x).sqrt();

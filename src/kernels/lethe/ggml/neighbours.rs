@@ -13,18 +13,18 @@ const LANES: usize = 8;
 
 /// Where codes lead.
 #[derive(Clone, Copy, Default)]
-struct Place {
-    /// The first run of the neighbours, or the index in the grid of codes that have none.
+struct NeighbourList {
+    /// The first chunk of the neighbours, or the index in the grid of codes that have none.
     start: u32,
-    /// How many runs.
-    runs: u32,
+    /// How many chunks.
+    chunks: u32,
 }
 
 /// A grid of points with `N` codes each, of which every one has `BITS` bits in the packed form, the first lowest.
-pub(super) struct Grid<const N: usize, const BITS: usize> {
+pub(super) struct IqGrid<const N: usize, const BITS: usize> {
     /// By packed codes.
-    places: Vec<Place>,
-    /// Packed points, the last of a list as often as it takes to fill a run.
+    lists: Vec<NeighbourList>,
+    /// Packed points, the last of a list as often as it takes to fill a chunk.
     neighbours: Vec<[u16; LANES]>,
     /// The point with index 0.
     first: u16,
@@ -38,12 +38,12 @@ pub(super) fn code<const BITS: usize>(packed: u16, i: usize) -> i32 {
 
 /// What codes stand for before they are scaled.
 #[derive(Clone, Copy)]
-pub(super) struct Levels {
+pub(super) struct GridLevels {
     pub(super) low: f32,
     pub(super) step: f32,
 }
 
-impl Levels {
+impl GridLevels {
     /// The odd numbers.
     pub(super) const ODD: Self = Self {
         low: 1.0,
@@ -57,7 +57,7 @@ impl Levels {
     }
 }
 
-impl<const N: usize, const BITS: usize> Grid<N, BITS> {
+impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
     /// The grid, with lists of all points that are as near as the nearest one, or as any of the `rings` nearest
     /// distances.
     fn new(points: impl Iterator<Item = u16>, rings: usize) -> Self {
@@ -66,17 +66,17 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
         let unpacked: Vec<_> = points.iter().map(|&point| unpack(point)).collect();
         let top = unpacked.iter().flatten().copied().max().unwrap_or(0);
         let mut grid = Self {
-            places: vec![Place::default(); 1 << (N * BITS)],
+            lists: vec![NeighbourList::default(); 1 << (N * BITS)],
             neighbours: Vec::new(),
             first: points.first().copied().unwrap_or(0),
         };
-        let mut on_grid = vec![false; grid.places.len()];
+        let mut on_grid = vec![false; grid.lists.len()];
         for (index, &point) in points.iter().enumerate() {
-            grid.places[usize::from(point)].start = index as u32;
+            grid.lists[usize::from(point)].start = index as u32;
             on_grid[usize::from(point)] = true;
         }
         let (mut distances, mut list) = (vec![0; points.len()], Vec::new());
-        for (packed, place) in grid.places.iter_mut().enumerate() {
+        for (packed, list_of) in grid.lists.iter_mut().enumerate() {
             let codes = unpack(packed as u16);
             if on_grid[packed] || codes.iter().any(|&code| code > top) {
                 continue;
@@ -103,13 +103,13 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
                 );
                 last = ring;
             }
-            place.start = grid.neighbours.len() as u32;
-            for run in list.chunks(LANES) {
-                let mut lanes = [run[run.len() - 1]; LANES];
-                lanes[..run.len()].copy_from_slice(run);
+            list_of.start = grid.neighbours.len() as u32;
+            for chunk in list.chunks(LANES) {
+                let mut lanes = [chunk[chunk.len() - 1]; LANES];
+                lanes[..chunk.len()].copy_from_slice(chunk);
                 grid.neighbours.push(lanes);
             }
-            place.runs = grid.neighbours.len() as u32 - place.start;
+            list_of.chunks = grid.neighbours.len() as u32 - list_of.start;
         }
         grid
     }
@@ -117,7 +117,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
     /// The index of a point.
     #[inline(always)]
     pub(super) fn index(&self, point: u16) -> usize {
-        self.places[usize::from(point)].start as usize
+        self.lists[usize::from(point)].start as usize
     }
 
     /// The point with index 0.
@@ -129,7 +129,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
     /// Whether codes are a point of the grid.
     #[inline(always)]
     pub(super) fn has(&self, packed: u16) -> bool {
-        self.places[usize::from(packed)].runs == 0
+        self.lists[usize::from(packed)].chunks == 0
     }
 
     /// The codes, if the grid has them, or the neighbour with the smallest weighted square of the difference to the
@@ -141,19 +141,19 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
         values: &[f32; N],
         weights: &[f32; N],
         scale: f32,
-        levels: Levels,
+        levels: GridLevels,
     ) -> u16 {
-        let place = self.places[usize::from(packed)];
-        if place.runs == 0 {
+        let list_of = self.lists[usize::from(packed)];
+        if list_of.chunks == 0 {
             return packed;
         }
-        let runs = &self.neighbours[place.start as usize..][..place.runs as usize];
-        // Of each lane: the least sum, and in which run it is. As a float, that both are chosen alike.
+        let chunks = &self.neighbours[list_of.start as usize..][..list_of.chunks as usize];
+        // Of each lane: the least sum, and in which chunk it is. As a float, that both are chosen alike.
         let (mut least, mut at) = ([f32::MAX; LANES], [0.0; LANES]);
-        for (r, run) in runs.iter().enumerate() {
+        for (r, chunk) in chunks.iter().enumerate() {
             let mut sums = [0.0; LANES];
             for i in 0..N {
-                for (sum, &point) in sums.iter_mut().zip(run) {
+                for (sum, &point) in sums.iter_mut().zip(chunk) {
                     let difference = scale * levels.of(code::<BITS>(point, i)) - values[i];
                     *sum += weights[i] * difference * difference;
                 }
@@ -175,7 +175,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
             };
         }
         let first = smallest(at) as usize;
-        runs[first / LANES][first % LANES]
+        chunks[first / LANES][first % LANES]
     }
 }
 
@@ -203,16 +203,16 @@ fn pack<const N: usize, const BITS: usize>(entry: u64, shift: usize) -> u16 {
 
 /// Defines the function that gives a grid: with so many codes of so many bits, from a decoder's grid whose bytes are
 /// shifted so far, and lists of so many rings. They are made when they are first asked for.
-macro_rules! lazy {
+macro_rules! lazy_grids {
     ($($name:ident: $n:literal codes of $bits:literal bits from $grid:ident >> $shift:literal, $rings:literal rings;)*) => {
-        $(pub(super) fn $name() -> &'static Grid<$n, $bits> {
-            static GRID: OnceLock<Grid<$n, $bits>> = OnceLock::new();
-            GRID.get_or_init(|| Grid::new(grids::$grid.iter().map(|&entry| pack::<$n, $bits>(entry, $shift)), $rings))
+        $(pub(super) fn $name() -> &'static IqGrid<$n, $bits> {
+            static GRID: OnceLock<IqGrid<$n, $bits>> = OnceLock::new();
+            GRID.get_or_init(|| IqGrid::new(grids::$grid.iter().map(|&entry| pack::<$n, $bits>(entry, $shift)), $rings))
         })*
     };
 }
 
-lazy! {
+lazy_grids! {
     iq1: 8 codes of 2 bits from IQ1 >> 3, 3 rings;
     iq2_xxs: 8 codes of 2 bits from IQ2_XXS >> 4, 2 rings;
     iq2_xs: 8 codes of 2 bits from IQ2_XS >> 4, 2 rings;

@@ -13,7 +13,7 @@ pub(super) const TINY: f32 = 1e-15;
 pub(super) const MAGIC: f32 = 12_582_912.0;
 
 #[inline(always)]
-pub(super) fn each<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
+pub(super) fn per_lane<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
     let mut out = [0.0; G];
     for (g, out) in out.iter_mut().enumerate() {
         *out = f(g);
@@ -73,7 +73,7 @@ pub(super) fn select<const G: usize>(
     then: Lanes<G>,
     otherwise: Lanes<G>,
 ) -> Lanes<G> {
-    each(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
+    per_lane(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
 }
 
 /// Keeps LLVM from looking through a reference to what was done before: it would take the lanes apart to follow the
@@ -85,13 +85,13 @@ pub(super) fn opaque<T>(values: &T) -> &T {
 
 /// The larger; the second unless the first is. Of a NaN and a number so the one that comes second.
 #[inline(always)]
-pub(super) fn greater(a: f32, b: f32) -> f32 {
+pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
 /// `x` of the greatest magnitude, the first of them, with its sign.
 #[inline(always)]
-pub(super) fn peak<const N: usize, const G: usize>(x: &[Lanes<G>; N]) -> Lanes<G> {
+pub(super) fn signed_max_abs<const N: usize, const G: usize>(x: &[Lanes<G>; N]) -> Lanes<G> {
     let (mut most, mut peak) = ([0.0; G], [0.0; G]);
     for x in x {
         for g in 0..G {
@@ -104,7 +104,7 @@ pub(super) fn peak<const N: usize, const G: usize>(x: &[Lanes<G>; N]) -> Lanes<G
 }
 
 /// A scale without a minimum: codes from `-half` to `half - 1`.
-pub(super) struct Scale<const G: usize> {
+pub(super) struct SymmetricFit<const G: usize> {
     pub(super) scale: Lanes<G>,
     /// Values times this, rounded, are the codes.
     inverse: Lanes<G>,
@@ -113,7 +113,7 @@ pub(super) struct Scale<const G: usize> {
     half: f32,
 }
 
-impl<const G: usize> Scale<G> {
+impl<const G: usize> SymmetricFit<G> {
     /// The code of `x` in lane `g`, from 0 on.
     #[inline(always)]
     pub(super) fn code(&self, g: usize, x: f32) -> u8 {
@@ -155,16 +155,16 @@ const STEPS: [i8; 18] = [
 
 /// The scale of each lane with the least weighted error, of those around its peak over `half`: `make_qx_quants`.
 #[inline(always)]
-pub(super) fn symmetric<const N: usize, const G: usize>(
+pub(super) fn fit_symmetric<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
     w: &[Lanes<G>; N],
     half: f32,
-) -> Scale<G> {
+) -> SymmetricFit<G> {
     let (x, w) = (opaque(x), opaque(w));
-    let peak = peak(x);
+    let peak = signed_max_abs(x);
     let mut wx = [[0.0; G]; N];
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
-        *wx = each(|g| w[g] * x[g]);
+        *wx = per_lane(|g| w[g] * x[g]);
     }
     let sums = |inverse| {
         moments::<true, N, G>(
@@ -175,18 +175,18 @@ pub(super) fn symmetric<const N: usize, const G: usize>(
             inverse,
         )
     };
-    let mut inverse = each(|g| -half / peak[g]);
+    let mut inverse = per_lane(|g| -half / peak[g]);
     let (lx, l2) = sums(inverse);
-    let mut scale = each(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
-    let mut best: Lanes<G> = each(|g| scale[g] * lx[g]);
+    let mut scale = per_lane(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
+    let mut best: Lanes<G> = per_lane(|g| scale[g] * lx[g]);
     for step in STEPS {
         let level = -(half + 0.1 * f32::from(step));
-        let tried = each(|g| level / peak[g]);
+        let tried = per_lane(|g| level / peak[g]);
         let (lx, l2) = sums(tried);
         let better = mask(|g| (l2[g] > 0.0) & (lx[g] * lx[g] > best[g] * l2[g]));
-        let ratio: Lanes<G> = each(|g| lx[g] / l2[g]);
+        let ratio: Lanes<G> = per_lane(|g| lx[g] / l2[g]);
         scale = select(better, ratio, scale);
-        best = select(better, each(|g| ratio[g] * lx[g]), best);
+        best = select(better, per_lane(|g| ratio[g] * lx[g]), best);
         inverse = select(better, tried, inverse);
     }
     let mut zero = [false; G];
@@ -194,7 +194,7 @@ pub(super) fn symmetric<const N: usize, const G: usize>(
         zero[g] = peak[g].abs() < TINY;
         scale[g] = if zero[g] { 0.0 } else { scale[g] };
     }
-    Scale {
+    SymmetricFit {
         scale,
         inverse,
         zero,
@@ -202,15 +202,19 @@ pub(super) fn symmetric<const N: usize, const G: usize>(
     }
 }
 
-/// As [`symmetric`] for one group, with the steps as lanes. Its values may be scales that are not finite.
+/// As [`fit_symmetric`] for one group, with the steps as lanes. Its values may be scales that are not finite.
 #[inline(always)]
-pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f32) -> Scale<1> {
+pub(super) fn fit_symmetric_group<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    half: f32,
+) -> SymmetricFit<1> {
     let mut peak = 0.0f32;
     for &x in x {
         peak = if x.abs() > peak.abs() { x } else { peak };
     }
     if peak.abs() < TINY {
-        return Scale {
+        return SymmetricFit {
             scale: [0.0],
             inverse: [0.0],
             zero: [true],
@@ -222,7 +226,7 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
         *wx = w * x;
     }
     // The first is the start, the last one is not needed.
-    let tried: Lanes<20> = each(|c| match c {
+    let tried: Lanes<20> = per_lane(|c| match c {
         0 => -half / peak,
         c => -(half + 0.1 * f32::from(STEPS[(c - 1).min(17)])) / peak,
     });
@@ -237,7 +241,7 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
             inverse = tried[c];
         }
     }
-    Scale {
+    SymmetricFit {
         scale: [scale],
         inverse: [inverse],
         zero: [false],
@@ -248,14 +252,14 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
 /// A scale and codes that are improved one by one, the weight of a value being its square: `make_q3_quants`.
 /// The codes are left in `codes`, from 0 on.
 #[inline(always)]
-pub(super) fn coordinate<const N: usize, const G: usize>(
+pub(super) fn fit_by_coordinates<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
     half: f32,
     codes: &mut [Lanes<G>; N],
 ) -> Lanes<G> {
     let x = opaque(x);
-    let peak = peak(x);
-    let inverse: Lanes<G> = each(|g| -half / peak[g]);
+    let peak = signed_max_abs(x);
+    let inverse: Lanes<G> = per_lane(|g| -half / peak[g]);
     let (mut lx, mut l2) = ([0.0; G], [0.0; G]);
     for (x, codes) in x.iter().zip(codes.iter_mut()) {
         for g in 0..G {
@@ -269,14 +273,14 @@ pub(super) fn coordinate<const N: usize, const G: usize>(
     for _ in 0..5 {
         let mut changed = [0; G];
         for (x, codes) in x.iter().zip(codes.iter_mut()) {
-            let w: Lanes<G> = each(|g| x[g] * x[g]);
-            let wx: Lanes<G> = each(|g| w[g] * x[g]);
-            let rest_lx: Lanes<G> = each(|g| lx[g] - wx[g] * codes[g]);
-            let rest_l2: Lanes<G> = each(|g| l2[g] - w[g] * codes[g] * codes[g]);
+            let w: Lanes<G> = per_lane(|g| x[g] * x[g]);
+            let wx: Lanes<G> = per_lane(|g| w[g] * x[g]);
+            let rest_lx: Lanes<G> = per_lane(|g| lx[g] - wx[g] * codes[g]);
+            let rest_l2: Lanes<G> = per_lane(|g| l2[g] - w[g] * codes[g] * codes[g]);
             let new: Lanes<G> =
-                each(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
-            let new_lx: Lanes<G> = each(|g| rest_lx[g] + wx[g] * new[g]);
-            let new_l2: Lanes<G> = each(|g| rest_l2[g] + w[g] * new[g] * new[g]);
+                per_lane(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
+            let new_lx: Lanes<G> = per_lane(|g| rest_lx[g] + wx[g] * new[g]);
+            let new_l2: Lanes<G> = per_lane(|g| rest_l2[g] + w[g] * new[g] * new[g]);
             let better = mask(|g| {
                 (rest_lx[g] > 0.0)
                     & (new[g] != codes[g])
@@ -294,11 +298,11 @@ pub(super) fn coordinate<const N: usize, const G: usize>(
             break;
         }
     }
-    let zero: Lanes<G> = each(|g| if peak[g].abs() < TINY { 0.0 } else { 1.0 });
+    let zero: Lanes<G> = per_lane(|g| if peak[g].abs() < TINY { 0.0 } else { 1.0 });
     for codes in codes {
-        *codes = each(|g| if zero[g] == 0.0 { 0.0 } else { codes[g] + half });
+        *codes = per_lane(|g| if zero[g] == 0.0 { 0.0 } else { codes[g] + half });
     }
-    each(|g| {
+    per_lane(|g| {
         if zero[g] != 0.0 && l2[g] > 0.0 {
             lx[g] / l2[g]
         } else {

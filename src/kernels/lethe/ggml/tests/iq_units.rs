@@ -1,6 +1,6 @@
 //! Parts of the IQ encoders against naive ones, for more cases than blocks have.
 
-use super::super::{iq1, iq4};
+use super::super::{iq1_split, iq4};
 use super::Rng;
 use super::iq_search::{nearest_level, sorted, split16, split32};
 use crate::kernels::remember::ggml::grids;
@@ -8,16 +8,17 @@ use crate::kernels::remember::ggml::grids;
 #[test]
 fn splits_as_its_twin() {
     let mut rng = Rng(17);
-    let found = |split: iq1::Split| (split.first, split.second, split.shift, split.scale);
+    let found =
+        |split: iq1_split::ThreeWaySplit| (split.first, split.second, split.shift, split.scale);
     for round in 0..200 {
         let (mut values, weights) = (rng.normals::<32>(1.0), rng.normals::<32>(1.0));
         let weights = weights.map(|x: f32| x * x);
         if round % 3 == 0 {
             values = values.map(|x| x.round() - 0.5);
         }
-        let order = iq1::order(&values);
+        let order = iq1_split::order(&values);
         assert_eq!(
-            iq1::split32(&order, &values, &weights).map(found),
+            iq1_split::split32(&order, &values, &weights).map(found),
             split32(&order, &values, &weights),
             "round {round}"
         );
@@ -25,9 +26,9 @@ fn splits_as_its_twin() {
             values.as_chunks::<16>().0[0],
             weights.as_chunks::<16>().0[0],
         );
-        let order = iq1::order(&values);
+        let order = iq1_split::order(&values);
         assert_eq!(
-            iq1::split16(&order, &values, &weights).map(found),
+            iq1_split::split16(&order, &values, &weights).map(found),
             split16(&order, &values, &weights),
             "round {round}"
         );
@@ -40,7 +41,7 @@ fn order_is_stable() {
     for distinct in [1, 2, 5, 1000] {
         let values = rng.normals::<32>(1.0);
         let values = values.map(|x: f32| (x * distinct as f32 / 4.0).round());
-        assert_eq!(iq1::order(&values).to_vec(), sorted(&values));
+        assert_eq!(iq1_split::order(&values).to_vec(), sorted(&values));
     }
 }
 
