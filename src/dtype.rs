@@ -10,17 +10,19 @@ use self::ggml::ggml_block_types;
 pub use self::target::TargetDtype;
 use crate::{AnamnesisError, Result};
 
-/// The class of a dtype, which decides how its elements are counted and whether they are values or codes.
+/// The class of a dtype, which decides how its elements are counted and whether they are values or
+/// codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DtypeKind {
     Bool,
     Int,
     /// F16, BF16, F32 or F64: elements are values as they are.
     Float,
-    /// A float of at most eight bits. Elements are mostly codes of a quantization scheme, to be multiplied by a scale
-    /// from another tensor.
+    /// A float of at most eight bits. Elements are mostly codes of a quantization scheme, to be
+    /// multiplied by a scale from another tensor.
     SmallFloat,
-    /// One of ggml's block types: a fixed number of values is stored as one block of bytes that includes its scales.
+    /// One of ggml's block types: a fixed number of values is stored as one block of bytes that
+    /// includes its scales.
     GgmlBlock,
     Complex,
     Unknown,
@@ -50,7 +52,8 @@ macro_rules! optional {
 }
 pub(crate) use optional;
 
-/// Defines [`Dtype`] from the rows of ordinary dtypes, in braces, and those of [`ggml_block_types!`].
+/// Defines [`Dtype`] from the rows of ordinary dtypes, in braces, and those of
+/// [`ggml_block_types!`].
 macro_rules! dtypes {
     ({ $($(#[$doc:meta])* $variant:ident $name:literal $bits:literal $kind:ident $st:tt $ggml:tt;)* }
      $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
@@ -176,14 +179,15 @@ impl Dtype {
             .ok_or_else(|| AnamnesisError::parse(format!("{n} elements of {self}")))
     }
 
-    /// Elements that are stored together: the values of a block of a ggml block type, else 1. The last dimension of a
-    /// tensor is a multiple of it.
+    /// Elements that are stored together: the values of a block of a ggml block type, else 1. The
+    /// last dimension of a tensor is a multiple of it.
     #[must_use]
     pub fn block_size(self) -> usize {
         self.row().block
     }
 
-    /// Bytes of [`block_size`](Self::block_size) elements; `None` if the type is unknown or an element ends within a byte.
+    /// Bytes of [`block_size`](Self::block_size) elements; `None` if the type is unknown or an
+    /// element ends within a byte.
     #[must_use]
     pub fn type_size(self) -> Option<usize> {
         let bits = self.row().bits;
@@ -240,8 +244,8 @@ impl Dtype {
         self.row().safetensors.is_some()
     }
 
-    /// Bytes of a tensor of this dtype; `None` if the type is unknown, or they overflow, do not end on a byte, or the last
-    /// dimension is not whole blocks.
+    /// Bytes of a tensor of this dtype; `None` if the type is unknown, or they overflow, do not end
+    /// on a byte, or the last dimension is not whole blocks.
     pub(crate) fn byte_len(self, shape: &[usize]) -> Option<usize> {
         let DtypeRow {
             block, bits, kind, ..

@@ -6,12 +6,14 @@
 /// name   type number in GGUF   bytes of a block / values in it   description   byte-swapped words;
 /// ```
 ///
-/// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that implements
-/// `DecodeBlock` in `remember::ggml` and `EncodeBlock` in `lethe::ggml`. All of these are made from this table, and so are
-/// the lists of the tests, which also ask for a naive twin of each type and direction. What a row lacks does not compile.
+/// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that
+/// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in `kernels::lethe::ggml`. All of these
+/// are made from this table, and so are the lists of the tests, which also ask for a naive twin of
+/// each type and direction. What a row lacks does not compile.
 ///
-/// Byte-swapped words are the `(byte offset, width)` of the numbers of a block that files of the other byte order store
-/// reversed; `-` where gguf-py's `scripts/gguf_convert_endian.py` defines no such layout.
+/// Byte-swapped words are the `(byte offset, width)` of the numbers of a block that files of the
+/// other byte order store reversed; `-` where gguf-py's `scripts/gguf_convert_endian.py` defines no
+/// such layout.
 macro_rules! ggml_block_types {
     ($callback:ident { $($arguments:tt)* }) => {
         $callback! {

@@ -6,8 +6,8 @@ use super::{Dtype, optional};
 /// Makes the function that looks up a block type's byte-swapped words in the table.
 macro_rules! block_words {
     ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
-        /// The `(byte offset, width)` of the numbers in a block of `dtype` that are stored reversed; `None` if there is
-        /// no such layout, or `dtype` is no block type.
+        /// The `(byte offset, width)` of the numbers in a block of `dtype` that are stored
+        /// reversed; `None` if there is no such layout, or `dtype` is no block type.
         fn block_words(dtype: Dtype) -> Option<&'static [(usize, usize)]> {
             match dtype {
                 $(Dtype::$block => optional!($words &$words),)*
@@ -19,8 +19,8 @@ macro_rules! block_words {
 ggml_block_types! { block_words {} }
 
 impl Dtype {
-    /// The `(byte offset, width)` of the numbers in an element or block that files of the other byte order store reversed.
-    /// `None` if no such layout is defined.
+    /// The `(byte offset, width)` of the numbers in an element or block that files of the other
+    /// byte order store reversed. `None` if no such layout is defined.
     fn swapped_words(self) -> Option<&'static [(usize, usize)]> {
         match self {
             Self::Bool | Self::U8 | Self::I8 => Some(&[]),
@@ -37,8 +37,9 @@ impl Dtype {
         self.swapped_words().is_some()
     }
 
-    /// Reverses the bytes of every number in `bytes`, which holds whole elements or blocks. A trailing partial one stays
-    /// as it is; so does everything if [`can_swap`](Self::can_swap) is false, which callers check first.
+    /// Reverses the bytes of every number in `bytes`, which holds whole elements or blocks. A
+    /// trailing partial one stays as it is; so does everything if [`can_swap`](Self::can_swap) is
+    /// false, which callers check first.
     pub(crate) fn swap_bytes(self, bytes: &mut [u8]) {
         let (Some(words), Some(size)) = (self.swapped_words(), self.type_size()) else {
             return;

@@ -1,6 +1,12 @@
-//! ggml's block types, encoded as ggml's reference does: the same sums in the same order, no FMA.
+//! Encoders of ggml's block types. Blocks are byte-equal to those of ggml's reference in C.
 //!
-//! Algorithms: ggml `ggml-quants.c`, `quantize_*`.
+//! Most types search: they try scales, round the values, and keep the scale of the least weighted
+//! error. A tie or a rounding decides which one that is, so every sum has the terms of the
+//! reference in its order, without FMA. What the reference does one after the other, groups or
+//! tries, is done side by side in lanes instead: a lane has a whole sum, and no sum is spread over
+//! lanes. Branches of the reference become selects, so that the loops can be vectorised.
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_*`.
 
 #![allow(non_camel_case_types)] // ggml's own names
 
@@ -36,24 +42,28 @@ use crate::element::Element;
 use crate::kernels::remember::ggml::f16_at;
 use crate::simd::{Level, Routine, perform};
 
-/// How much the errors of a block's values matter.
+/// Importance of the columns that a block covers, from an importance matrix.
 #[derive(Clone, Copy)]
 struct BlockImportance<'a, const VALUES: usize> {
-    /// Of each value: of its column, that is.
+    /// The importance of each value's column.
     weights: &'a [f32; VALUES],
-    /// Mean square of the whole row, if the type asks for it.
+    /// Mean square of the values of the whole row; of nothing, and so 0, unless the type has
+    /// `ROW_SQUARE`.
     row_square: f32,
 }
 
-/// A block type: `VALUES` values become `BYTES` bytes.
+/// A block type as an encoder sees it: `VALUES` values become `BYTES` bytes. Mirrored by
+/// `remember::ggml::DecodeBlock`.
 trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
-    /// Whether importance needs `row_square`, a sum that nothing can be done beside.
+    /// Whether importance needs `row_square`. It is one long sum in order, which cannot be
+    /// vectorised, so only those types pay for it that use it.
     const ROW_SQUARE: bool = true;
 
     /// Whether ggml refuses to encode the type without importance.
     const REQUIRES_IMPORTANCE: bool = false;
 
-    /// Encodes one block. `#[inline(always)]`, with everything that it calls.
+    /// Encodes one block. Must be `#[inline(always)]` with everything it calls, as [`Routine`]
+    /// demands.
     fn encode(
         values: &[f32; VALUES],
         importance: Option<BlockImportance<'_, VALUES>>,
@@ -61,13 +71,13 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     );
 }
 
-/// Puts `x` at `at` in f16.
+/// Stores `x` as f16 at byte `at`.
 #[inline(always)]
 fn put_f16(out: &mut [u8], at: usize, x: f32) {
     out[at..at + 2].copy_from_slice(&<f16 as Element>::from_f32(x).to_bits().to_le_bytes());
 }
 
-/// Whole rows of whole blocks.
+/// The routine of all block types: whole rows of whole blocks.
 struct GgmlRows<'a, P, const BYTES: usize, const VALUES: usize> {
     values: &'a [f32],
     cols: usize,
@@ -92,7 +102,8 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Rou
                 .iter()
                 .zip(out.as_chunks_mut::<BYTES>().0);
             match self.importance {
-                // `for_each` would be a call, compiled for the lowest level.
+                // Not `for_each`: its closure would be compiled as a function of the baseline
+                // level.
                 None => {
                     for (values, out) in blocks {
                         P::encode(values, None, out);
@@ -118,7 +129,8 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Rou
     }
 }
 
-/// Encodes whole rows of so many values, with the importance of each column if it is known.
+/// Encodes rows of `cols` values, which are whole blocks, with the importance of each column if it
+/// is known.
 pub(crate) type GgmlEncoder =
     fn(values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level, out: &mut [u8]);
 
@@ -151,8 +163,8 @@ macro_rules! encoder {
             }
         }
 
-        /// Whether ggml encodes `dtype` only with the importance of each column. Without it the encoder here takes all
-        /// columns for equally important.
+        /// Whether ggml encodes `dtype` only with the importance of each column. Without it the
+        /// encoder here takes all columns for equally important.
         ///
         /// As ggml `ggml.c`, `ggml_quantize_requires_imatrix`.
         pub(crate) fn requires_importance(dtype: Dtype) -> bool {

@@ -1,8 +1,9 @@
-//! Decoders of ggml's block types. Results are bit-equal to ggml's reference: every product and sum is rounded, without
-//! FMA, in the reference's order.
+//! Decoders of ggml's block types. Results are bit-equal to ggml's reference: every product and sum
+//! is rounded, without FMA, in the reference's order.
 //!
-//! Formulas: ggml `ggml-quants.c`, `dequantize_row_*`; gguf-py `quants.py`. The layout of a block is given as
-//! `field[bytes] | …` in the order of its bytes; `d` is its scale and `dmin` the scale of its minimums, both in f16.
+//! Formulas: ggml `ggml-quants.c`, `dequantize_row_*`; gguf-py `quants.py`. The layout of a block
+//! is given as `field[bytes] | …` in the order of its bytes; `d` is its scale and `dmin` the scale
+//! of its minimums, both in f16.
 
 #![allow(non_camel_case_types)] // ggml's own names
 
@@ -23,16 +24,18 @@ use crate::dtype::ggml::ggml_block_types;
 use crate::element::{Element, Out, f32_from_f16};
 use crate::simd::{Kernel, Level, dispatch};
 
-/// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by `lethe::ggml::EncodeBlock`.
+/// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by
+/// `lethe::ggml::EncodeBlock`.
 pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
-    /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`] demands.
+    /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`]
+    /// demands.
     fn decode(block: &[u8; BYTES], out: &mut [f32; VALUES]);
 }
 
 /// The most blocks that are decoded before their values are rounded.
 ///
-/// Values go through an array in memory, and a load of what a store has just written waits for that store. With several
-/// short blocks in the array, the first is written before the last is decoded.
+/// Values go through an array in memory, and a load of what a store has just written waits for that
+/// store. With several short blocks in the array, the first is written before the last is decoded.
 const TILE: usize = 4;
 
 /// The kernel of all block types: consecutive blocks of one type.
@@ -65,7 +68,8 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Ker
     }
 }
 
-/// Decodes consecutive blocks into as many values as they hold, each multiplied by the scale if there is one.
+/// Decodes consecutive blocks into as many values as they hold, each multiplied by the scale if
+/// there is one.
 pub(crate) type GgmlDecoder = fn(&[u8], Option<f32>, Level, Out<'_>);
 
 fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -98,9 +102,10 @@ macro_rules! decoder {
 }
 ggml_block_types! { decoder {} }
 
-/// Scale and minimum, from 0 to 63, of group `g` of Q4_K and Q5_K: those of eight groups are packed into 12 bytes in 6
-/// bits each. The first eight bytes have the scales and minimums of groups 0 to 3 in their low six bits, and in their high
-/// two the high bits of groups 4 to 7; the last four bytes have the low nibbles of the latter.
+/// Scale and minimum, from 0 to 63, of group `g` of Q4_K and Q5_K: those of eight groups are packed
+/// into 12 bytes in 6 bits each. The first eight bytes have the scales and minimums of groups 0 to
+/// 3 in their low six bits, and in their high two the high bits of groups 4 to 7; the last four
+/// bytes have the low nibbles of the latter.
 ///
 /// As ggml's `get_scale_min_k4`.
 #[inline(always)]

@@ -1,29 +1,37 @@
-//! Searches for scales with a minimum, several groups abreast, and for scales of such scales.
+//! Searches for scales with a minimum, several groups side by side, and for scales of such scales.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and `make_qp_quants`.
+//! A group of values `x` with weights `w` gets a scale `s`, a minimum `m` of at most 0, and codes
+//! `l` from 0 on such that Σw(sl + m - x)² is small. For given codes the best `s` and `m` are those
+//! of a weighted linear regression; if `m` would be positive it is 0, and `s` is Σwxl / Σwl².
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and
+//! `make_qp_quants`.
 
 use super::search::{
     Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, per_lane,
     select,
 };
 
-/// What [`affine`] is to try.
+/// Parameters of [`fit_affine`]: tried scales map the range of a group to
+/// `top + first + delta * step` codes.
 pub(super) struct AffineSearch {
     /// The highest code.
     pub(super) top: f32,
-    /// The first number of steps, less `top`.
+    /// ggml's `rmin`.
     pub(super) first: f32,
-    /// Its increment,
+    /// ggml's `rdelta`.
     pub(super) delta: f32,
-    /// and how often it is added.
+    /// The last step; the first is 0.
     pub(super) steps: u8,
-    /// Whether errors are squared.
+    /// Whether errors are squared. Else their magnitudes are summed: ggml's `use_mad`.
     pub(super) squared: bool,
-    /// Whether values are clamped before they are rounded, as `make_qkx3_quants` does, or after.
+    /// Whether values are limited to the codes before they are rounded, rather than after. The two
+    /// differ only for NaN and for values so large that [`nearest_in`] does not round them.
     pub(super) clamped: bool,
 }
 
 impl AffineSearch {
+    /// The code of a value that was shifted and scaled to codes.
     #[inline(always)]
     fn code(&self, x: f32) -> f32 {
         if self.clamped {
@@ -34,14 +42,16 @@ impl AffineSearch {
     }
 }
 
-/// A scale and a minimum: values are `scale * code - min`.
+/// The result of a search: values are `scale * code - min`. As in ggml the minimum is stored with
+/// the sign turned.
 pub(super) struct AffineFit<const G: usize> {
     pub(super) scale: Lanes<G>,
     pub(super) min: Lanes<G>,
-    /// The codes are those by this scale and from this minimum.
+    /// The codes are the values less `base` times `inverse`, rounded. These are what was tried;
+    /// `scale` and `min` were fitted to the codes afterwards.
     inverse: Lanes<G>,
     base: Lanes<G>,
-    /// Whether no step was better than the start.
+    /// Whether no step was better than the first codes, which are always limited after rounding.
     start: Mask<G>,
 }
 
@@ -58,7 +68,7 @@ impl<const G: usize> AffineFit<G> {
     }
 }
 
-/// The weighted error of codes that a scale and a minimum give.
+/// The weighted error of each lane for given codes, scale and minimum.
 #[inline(always)]
 fn error<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
@@ -77,7 +87,7 @@ fn error<const N: usize, const G: usize>(
     sum
 }
 
-/// Σab and Σac.
+/// Σab and Σac in each lane.
 #[inline(always)]
 fn products<const N: usize, const G: usize>(
     a: &[Lanes<G>; N],
@@ -94,8 +104,9 @@ fn products<const N: usize, const G: usize>(
     (ab, ac)
 }
 
-/// The scale and minimum of each lane with the least weighted error, each step of the search from the best minimum so
-/// far: `make_qkx2_quants` and `make_qkx3_quants`.
+/// The scale and minimum of each lane with the least weighted error: ggml's `make_qkx2_quants` and
+/// `make_qkx3_quants`. Each step shifts by the minimum of the best one before it, so that steps
+/// depend on each other; only groups are side by side.
 #[inline(always)]
 pub(super) fn fit_affine<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
@@ -114,6 +125,8 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         }
     }
     min = per_lane(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
+    // In a flat group, of which all values are the same and not positive, scales are infinite or
+    // NaN. ggml returns at once; here such lanes go along, and get their results at the end.
     let (low, flat): (Lanes<G>, Lanes<G>) =
         (min, per_lane(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
 
@@ -148,7 +161,8 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
             }
         }
         let (sum_l2, sum_xl) = products(&terms, &codes, x);
-        // The least squares of the codes.
+        // The linear regression of the values by their codes. `det` is not positive if all codes
+        // are the same, and then the rest is not used.
         let det: Lanes<G> = per_lane(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
         let least: Lanes<G> = per_lane(|g| (sum_l2[g] * sum_x[g] - sum_l[g] * sum_xl[g]) / det[g]);
         let slope: Lanes<G> = per_lane(|g| (sum_w[g] * sum_xl[g] - sum_x[g] * sum_l[g]) / det[g]);
@@ -181,7 +195,9 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
     }
 }
 
-/// A scale for positive values with codes up to `top`, the codes improved one by one: `make_qp_quants`.
+/// The scale of positive values for codes from 0 to `top`, by coordinate descent: ggml's
+/// `make_qp_quants`. K-quants use it for the scales and minimums of groups. `codes` are left as
+/// ggml has them: those of negative values wrap in the byte.
 #[inline(always)]
 pub(super) fn fit_nonnegative<const N: usize>(
     x: &[f32; N],
@@ -225,7 +241,8 @@ pub(super) fn fit_nonnegative<const N: usize>(
     if l2 > 0.0 { inverse } else { 0.0 }
 }
 
-/// The inverse scale with the least error, of those around `top` over `max`.
+/// The inverse scale with the least weighted error, of those that map `max` to `top` or up to 0.4
+/// more or less. The nine tries are the lanes.
 #[inline(always)]
 fn nonnegative_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32) -> f32 {
     let level = |c: usize| 0.1 * (c as i32 - 4) as f32 + top as f32;
@@ -241,7 +258,8 @@ fn nonnegative_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: 
     for (&x, &w) in x.iter().zip(w) {
         for c in 0..9 {
             let l = nearest_int(tried[c] * x);
-            // The start is not limited, but by the byte that it is kept in.
+            // ggml does not limit the codes of the middle try to `top`, but keeps them in bytes, in
+            // which they wrap.
             let l = if c == 4 { l & 255 } else { l.min(top) };
             let diff = x - scales[c] * l as f32;
             errors[c] += w * diff * diff;

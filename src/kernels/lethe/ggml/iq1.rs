@@ -1,7 +1,8 @@
-//! IQ1: eight values at a time, each -1, 0 or 1 and shifted by an eighth, are one of the points of a grid.
+//! IQ1: eight values at a time, each -1, 0 or 1 and shifted by an eighth, are one of the points of
+//! a grid.
 //!
-//! Sorted values have two boundaries between the three: all pairs of them are tried. Values that are equal stay in
-//! their order, as the merge sort of glibc's `qsort` leaves them.
+//! A group is split into -1, 0 and 1 ([`iq1_split`](super::iq1_split)), the codes of each eight
+//! values are replaced by a point of the grid, and the scale is fitted to the points.
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
@@ -14,7 +15,8 @@ use super::{BlockImportance, EncodeBlock, put_f16};
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
 
-/// Each value's code: 0 below the first boundary, 1 below the second, 2 above; mirrored if the scale is negative.
+/// Each value's code: 0 below the first boundary, 1 below the second, else 2; mirrored if the scale
+/// is negative, which the caller then makes positive.
 #[inline(always)]
 fn assign<const N: usize>(order: &[usize; N], split: &ThreeWaySplit) -> [u16; N] {
     let mut codes = [0; N];
@@ -25,8 +27,8 @@ fn assign<const N: usize>(order: &[usize; N], split: &ThreeWaySplit) -> [u16; N]
     codes
 }
 
-/// The points for each eight codes, with their shifts, and the scale: fitted to the points if one of them differs
-/// from its codes.
+/// The point for each eight codes, and the scale. `levels` are what the codes of each eight values
+/// stand for. The scale is fitted to the points if any of them differs from its codes.
 #[inline(always)]
 fn place<const N: usize, const K: usize>(
     grid: &IqGrid<8, 2>,
@@ -44,7 +46,8 @@ fn place<const N: usize, const K: usize>(
             .iter()
             .enumerate()
             .for_each(|(i, code)| packed |= code << (2 * i));
-        // The levels are 1 apart, and eighths are exact.
+        // Levels are 1 apart, and sums of integers and eighths are exact, so that adding a step is
+        // ggml's table look-up.
         let levels = GridLevels {
             low: levels[k][0],
             step: 1.0,
@@ -71,7 +74,7 @@ fn place<const N: usize, const K: usize>(
     (points, if fitted { product / square } else { scale })
 }
 
-/// Adds the weighted products of a point's levels with the values, and with themselves.
+/// Adds Σwqx and Σwq² of a point to `product` and `square`, q being its levels times `factor`.
 #[inline(always)]
 fn accumulate(
     point: u16,
@@ -89,7 +92,7 @@ fn accumulate(
     }
 }
 
-/// Whether any magnitude is as large as `least`.
+/// Whether any magnitude is at least `least`. ggml encodes a group as zeros otherwise.
 #[inline(always)]
 fn reaches(values: &[f32], least: f32) -> bool {
     values.iter().fold(
@@ -98,7 +101,7 @@ fn reaches(values: &[f32], least: f32) -> bool {
     ) >= least
 }
 
-/// A scale's code: odd multiples of the unit, up to 15.
+/// The code `l` from 0 to 7 of a group's scale in units, which `2l + 1` stands for.
 #[inline(always)]
 fn scale_code(magnitude: f32) -> u16 {
     nearest_int(0.5 * (magnitude - 1.0)).clamp(0, 7) as u16
@@ -152,7 +155,7 @@ impl EncodeBlock<50, 256> for IQ1_S {
             .iter_mut()
             .zip(words.iter().zip(scales))
         {
-            // Without any scale there are no shifts either.
+            // ggml returns before it enters scales and shifts if all scales are zero.
             let word = if max == 0.0 {
                 word & 0xfff
             } else {
@@ -166,13 +169,14 @@ impl EncodeBlock<50, 256> for IQ1_S {
     }
 }
 
-/// The levels of the two halves of 16 values: bit 1 of the shifts is that of the first half, bit 0 of the second.
+/// The levels of the two halves of 16 values: bit 1 of the shifts is that of the first half, bit 0
+/// of the second.
 #[inline(always)]
 fn halves(shifts: usize) -> [&'static [f32; 3]; 2] {
     [[&UP, &DOWN][shifts >> 1], [&UP, &DOWN][shifts & 1]]
 }
 
-/// What the 16 values of group `g` importance_weights.
+/// The weights of the 16 values of group `g`.
 #[inline(always)]
 fn weights16(
     values: &[f32; 16],

@@ -1,22 +1,34 @@
-//! The search of the IQ1 types: which of a group's values become -1, 0 and 1.
+//! The search of the IQ1 types: which of a group's values become -1, 0 and 1, and by which shift.
+//!
+//! The three are intervals of the sorted values. All pairs of boundaries between them are tried
+//! with each shift, and sums up to each boundary give the error of a pair at once. Pairs are
+//! compared by (Σwqx)² / Σwq² in ggml's order, the first boundary outermost and the shift
+//! innermost, and the first of the best wins. Values that are equal stay in their order, as the
+//! merge sort of glibc's `qsort` leaves them.
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
-/// What the codes stand for if they are shifted up, and down.
+/// What the three codes stand for if they are shifted up.
 pub(super) const UP: [f32; 3] = [-0.875, 0.125, 1.125];
+/// What the three codes stand for if they are shifted down.
 pub(super) const DOWN: [f32; 3] = [-1.125, -0.125, 0.875];
 
-/// SplitBoundaries that are tried side by side.
+/// Second boundaries that are tried side by side.
 const LANES: usize = 8;
 
-/// Where to split the sorted values, and with what scale.
+/// Where the sorted values are split: those before `first` become -1, those before `second` 0, the
+/// others 1.
 pub(super) struct ThreeWaySplit {
     pub(super) first: usize,
     pub(super) second: usize,
-    /// Which shift, or shifts.
+    /// The shift: 0 for up, 1 for down. In IQ1_M the first half's in bit 1 and the second half's in
+    /// bit 0.
     pub(super) shift: usize,
     pub(super) scale: f32,
 }
 
-/// The place of each value in ascending order.
+/// The place of each value in ascending order, equal values in theirs. Every value is compared with
+/// every other, which takes no branches.
 #[inline(always)]
 fn ranks<const N: usize>(values: &[f32; N]) -> [usize; N] {
     let mut ranks = [0u32; N];
@@ -29,7 +41,7 @@ fn ranks<const N: usize>(values: &[f32; N]) -> [usize; N] {
     indices
         .iter_mut()
         .zip(ranks)
-        .for_each(|(indices, rank)| *indices = rank as usize);
+        .for_each(|(index, rank)| *index = rank as usize);
     indices
 }
 
@@ -43,23 +55,26 @@ pub(super) fn order<const N: usize>(values: &[f32; N]) -> [usize; N] {
     order
 }
 
-/// What is to be compared of a first boundary with a start of second ones, for each of `SHIFTS` shifts: the weighted
-/// products of values and levels, and the squares of the latter.
+/// Σwqx and Σwq² of one first boundary with `LANES` second ones, for each of `SHIFTS` shifts; q are
+/// the levels.
 struct SplitSums<const SHIFTS: usize> {
     products: [[f32; LANES]; SHIFTS],
     squares: [[f32; LANES]; SHIFTS],
 }
 
-/// Sorted values and their weights, summed up to each boundary.
+/// Sums of sorted values and weights up to each boundary, from which [`SplitSums`] are made.
 trait SplitBoundaries<const SHIFTS: usize> {
-    /// The last boundary.
+    /// The last boundary, which is the number of values.
     const LAST: usize;
 
-    /// Compares the first boundary with a start of second ones. `#[inline(always)]`, with everything that it calls.
+    /// The sums of `first` with the second boundaries from `start` on. Must be `#[inline(always)]`
+    /// with everything it calls.
     fn compare(&self, first: usize, start: usize, out: &mut SplitSums<SHIFTS>);
 }
 
-/// The best split of all.
+/// The best split of all. `LANES` pairs are compared with the best so far at once; only if one is
+/// better are they gone through in order, which is seldom. Lanes before the first boundary do not
+/// count.
 #[inline(always)]
 fn best_split<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
     boundaries: &B,
@@ -107,15 +122,15 @@ fn best_split<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
     best
 }
 
-/// PrefixSums of values times weights, and of weights, up to each boundary. Past the last there is NaN, which is better than
-/// nothing.
+/// Sums of values times weights, and of weights, up to each boundary. Past the last there is NaN,
+/// which no comparison finds better than anything: so the last lanes may lie there.
 struct PrefixSums<const N: usize> {
     x: [f32; N],
     w: [f32; N],
 }
 
 impl<const N: usize> PrefixSums<N> {
-    /// The sums of those sorted values that are in one of the halves, if any is given.
+    /// The sums over all sorted values, or over those that are in `half` of the unsorted ones.
     #[inline(always)]
     fn new(order: &[usize], values: &[f32], weights: &[f32], half: Option<usize>) -> Self {
         let mut sums = Self {
@@ -135,7 +150,7 @@ impl<const N: usize> PrefixSums<N> {
     }
 }
 
-/// 32 values, all of which have one shift: 0 for up, 1 for down.
+/// 32 values that share one shift: 0 for up, 1 for down.
 impl SplitBoundaries<2> for PrefixSums<40> {
     const LAST: usize = 32;
 
@@ -164,9 +179,8 @@ pub(super) fn split32(
     best_split(&PrefixSums::<40>::new(order, values, weights, None))
 }
 
-/// 16 values, of which each half has a shift of its own.
-///
-/// The levels of both shifts are 1 apart, so that a boundary takes the sum up to it away from the whole.
+/// 16 values, of which each half has one of the two shifts. All values of a half are taken for the
+/// highest level first. As levels are 1 apart, each boundary then takes the sum up to it away once.
 impl SplitBoundaries<4> for [PrefixSums<24>; 2] {
     const LAST: usize = 16;
 
@@ -205,7 +219,7 @@ pub(super) fn split16(
     ])
 }
 
-/// What a level's square is above the next one's.
+/// The difference of the squares of level `i` and the next.
 #[inline(always)]
 fn steps(levels: &[f32; 3], i: usize) -> f32 {
     levels[i] * levels[i] - levels[i + 1] * levels[i + 1]

@@ -1,6 +1,8 @@
-//! IQ2: eight magnitudes at a time, each 1, 3 or 5, are one of the points of a grid; signs are apart.
+//! IQ2: eight magnitudes at a time, each 1, 3 or 5, are one of the points of a grid; signs are
+//! apart.
 //!
-//! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`, `make_qp_quants`.
+//! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`,
+//! `make_qp_quants`.
 
 use super::grid_fit::{
     GridSearch, RefitPoints, group_importance, importance_weights, largest, odd_scale_codes,
@@ -14,7 +16,8 @@ pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
 pub(super) struct IQ2_S;
 
-/// Indices, signs and scale of 16 values. Nothing, if none is as large as `least`.
+/// Indices of points, signs and scale of 16 values; `None` if no magnitude is at least `least`.
+/// `EVEN` as in [`split_group_signs`].
 #[inline(always)]
 fn fit_sixteen<const EVEN: bool>(
     grid: &IqGrid<8, 2>,
@@ -196,10 +199,11 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
     }
 }
 
-/// The largest code of [`first_scale`].
+/// The largest code of [`first_scale`]: one more than there are magnitudes, as in ggml.
 const TOP: i32 = 4;
 
-/// A scale for codes from 0 to 4 that makes the weighted error small.
+/// The scale for codes from 0 to `TOP` with a small weighted error, from which the search of
+/// IQ2_XXS starts: ggml's `make_qp_quants`.
 #[inline(always)]
 fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     let max = values
@@ -209,7 +213,8 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
         return 0.0;
     }
     let mut inverse = TOP as f32 / max;
-    // Codes below zero wrap around here, and are not cut off at the top: so it is in ggml.
+    // ggml keeps the codes of this first try in bytes: those below zero wrap, and none is limited
+    // to the top.
     let mut least = error::<false>(values, weights, inverse);
     for off in [-4, -3, -2, -1, 1, 2, 3, 4] {
         let other = (0.1 * off as f32 + TOP as f32) / max;
@@ -221,7 +226,8 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     refine(values, weights, inverse)
 }
 
-/// The weighted squares of what rounding does with an inverse scale, with codes cut off at the top or not.
+/// The weighted squared error of rounding by an inverse scale. Codes are limited to the top, or
+/// wrap in a byte.
 #[inline(always)]
 fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let scale = 1.0 / inverse;
@@ -239,7 +245,8 @@ fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32)
     sum
 }
 
-/// Changes one code at a time for as long as that helps, five rounds at most, and gives the scale.
+/// The scale by coordinate descent: one code after the other is replaced by the best for the scale
+/// that fits the others, as long as (Σwxl)² / Σwl² grows, for at most five rounds.
 #[inline(always)]
 fn refine(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let mut codes = [0u8; 32];

@@ -1,4 +1,5 @@
-//! IQ3: four magnitudes at a time, each one of eight, are one of the points of a grid; signs are apart.
+//! IQ3: four magnitudes at a time, each one of eight, are one of the points of a grid; signs are
+//! apart.
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq3_xxs_impl`, `quantize_row_iq3_s_impl`.
 
@@ -12,16 +13,17 @@ use super::{BlockImportance, EncodeBlock, put_f16};
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
 
-/// How a type searches.
+/// What differs between the searches of IQ3_XXS and IQ3_S.
 struct Iq3Search {
     grid: &'static IqGrid<4, 3>,
     tries: usize,
     refit_points: RefitPoints,
-    /// What no group is scaled for whose magnitudes are all below it.
+    /// A group whose magnitudes are all below this is encoded as zeros.
     least: f32,
 }
 
-/// Indices, signs and scale of the 32 values of group `g`. Nothing, if all are too small.
+/// Indices of points, signs and scale of the 32 values of group `g`; `None` if all are too small.
+/// `EVEN` as in [`split_group_signs`].
 #[inline(always)]
 fn fit_thirty_two<const EVEN: bool>(
     kind: &Iq3Search,
@@ -127,8 +129,9 @@ impl EncodeBlock<110, 256> for IQ3_S {
         };
         let mean = 2.0 * sum_of_squares(values) / 256.0;
         let mut factors = [0.0; 8];
-        // Indices and signs of the groups that are not all zeros, one after the other: ggml leaves no room for those that
-        // are, so that the groups behind them are decoded with another's indices.
+        // The place of a group's indices and signs among those of groups that are not all zeros.
+        // ggml leaves no room for a group of zeros, so that the groups after it are decoded with
+        // the indices of others.
         let mut at = 0;
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {

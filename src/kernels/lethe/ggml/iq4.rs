@@ -1,4 +1,4 @@
-//! IQ4: each value is one of fit_sixteen levels, times a scale.
+//! IQ4: each value is one of sixteen levels, times a scale.
 //!
 //! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
 
@@ -10,14 +10,15 @@ use crate::kernels::remember::ggml::grids::IQ4;
 pub(super) struct IQ4_NL;
 pub(super) struct IQ4_XS;
 
-/// Half way from each level to the next: a value there belongs to the upper one. ggml compares the distances, of
-/// which both are exact around here.
+/// The middles between neighbouring levels; a value at a middle belongs to the upper level. ggml's
+/// `best_index_int8` compares the distances of a value from both levels. Near the middle these are
+/// exact, so that comparing with it is the same.
 const MIDDLES: [f32; 15] = [
     -115.5, -93.5, -74.0, -57.0, -42.0, -28.5, -16.0, -4.5, 7.0, 19.0, 31.5, 45.5, 61.0, 79.0,
     101.0,
 ];
 
-/// Scales that are tried, but for the first, which stands by itself.
+/// Scales that are tried after the first: ggml's `2 * ntry + 1`.
 const TRIES: usize = 15;
 
 /// The index of the nearest level.
@@ -25,7 +26,7 @@ const TRIES: usize = 15;
 fn nearest(x: f32) -> u8 {
     let mut index = 0;
     for middle in MIDDLES {
-        // Not `>=`: NaN is last.
+        // Not `x >= middle`, for NaN has the last index in ggml.
         index += if x < middle { 0 } else { 1 };
     }
     index as u8
@@ -41,13 +42,14 @@ fn level(x: f32) -> f32 {
     level
 }
 
-/// Both of these, for tests.
+/// Index and level of `x`, for tests.
 #[cfg(test)]
 pub(super) fn both(x: f32) -> (u8, f32) {
     (nearest(x), level(x))
 }
 
-/// The scale of 32 values that makes the weighted error small.
+/// The scale of 32 values with the least weighted error, of those that map the largest magnitude
+/// near to the lowest level. The tries are the lanes.
 #[inline(always)]
 fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     let (mut largest, mut max) = (0.0, 0.0);
@@ -59,7 +61,8 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     if largest < 1e-15 {
         return 0.0;
     }
-    // The first takes the largest value to the lowest level, the others take it near that.
+    // The first maps the value of the largest magnitude to the lowest level, -127; the others map
+    // it up to 7 more or less.
     let mut inverse = [1.0 / (-max / IQ4[0]); TRIES + 1];
     for (t, inverse) in inverse.iter_mut().enumerate().skip(1) {
         *inverse = ((t as i32 - 8) as f32 + IQ4[0]) / max;
@@ -87,7 +90,7 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     scale
 }
 
-/// What the values of a group importance_weights; `mean` is twice the mean square of the block.
+/// The weights of a group's values; `mean` is twice the mean square of the block.
 #[inline(always)]
 fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f32; 32] {
     if let Some(importance) = importance {
@@ -101,13 +104,13 @@ fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f3
     weights
 }
 
-/// The inverse of a scale, or zero.
+/// The inverse of a scale; 0 for a scale of 0.
 #[inline(always)]
 fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }
 
-/// The codes of 32 values: the second half is in the high nibbles.
+/// Writes the codes of 32 values: the first 16 into low nibbles, the last 16 into high ones.
 #[inline(always)]
 fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
     let (low, high) = values.split_at(16);

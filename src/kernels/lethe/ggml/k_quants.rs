@@ -1,7 +1,12 @@
-//! K-quants: super-blocks of 256 values whose scales are themselves quantized. The groups of a super-block are searched
-//! abreast; the codes are then chosen anew for the scales as they are stored.
+//! What the K-quants share, and Q6_K and Q8_K. K-quants are super-blocks of 256 values in groups,
+//! whose scales are themselves integers under one f16.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_K_ref`, and `quantize_row_q*_K_impl` with importance.
+//! A super-block takes three steps: its groups are searched side by side for their scales; the
+//! scales become integers; and the codes are chosen anew for the scales as they are read again, f16
+//! and all.
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q6_K_ref`, `quantize_row_q6_K_impl` with
+//! importance, and `quantize_row_q8_K_ref`.
 
 use super::affine::{AffineFit, AffineSearch};
 use super::search::{Lanes, SymmetricFit, TINY, fit_symmetric, nearest_in, nearest_int, transpose};
@@ -10,13 +15,14 @@ use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
 
-/// Σx² of a super-block.
+/// Σx² of a super-block, in order.
 #[inline(always)]
 pub(super) fn sum_of_squares(values: &[f32; 256]) -> f32 {
     values.iter().fold(0.0, |sum, x| sum + x * x)
 }
 
-/// Weights by importance, and their sum in each group.
+/// The weights of values, `importance * sqrt(mean_square + x²)`, and their sum in each group. The
+/// sums weigh the scales of the groups, where these are searched for a scale in turn.
 #[inline(always)]
 pub(super) fn importance_weights<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
@@ -33,7 +39,7 @@ pub(super) fn importance_weights<const N: usize, const G: usize>(
     (w, sum)
 }
 
-/// The largest of the positive.
+/// The largest value; 0 if none is positive.
 #[inline(always)]
 pub(super) fn largest<const G: usize>(values: &Lanes<G>) -> f32 {
     values
@@ -41,7 +47,7 @@ pub(super) fn largest<const G: usize>(values: &Lanes<G>) -> f32 {
         .fold(0.0, |max, &x| if x > max { x } else { max })
 }
 
-/// The first value of the greatest magnitude.
+/// The value with the largest magnitude, with its sign; the first of several.
 #[inline(always)]
 pub(super) fn signed_max_abs<const G: usize>(values: &Lanes<G>) -> f32 {
     values
@@ -49,7 +55,7 @@ pub(super) fn signed_max_abs<const G: usize>(values: &Lanes<G>) -> f32 {
         .fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max })
 }
 
-/// The codes of a group of values with a scale and a minimum.
+/// The codes from 0 to `top` of values that are `scale * code - min`.
 #[inline(always)]
 fn affine_codes(values: &[f32], scale: f32, min: f32, top: f32, codes: &mut [u8]) {
     for (code, &x) in codes.iter_mut().zip(values) {
@@ -57,7 +63,7 @@ fn affine_codes(values: &[f32], scale: f32, min: f32, top: f32, codes: &mut [u8]
     }
 }
 
-/// The codes of a group of values with a scale, from 0 on.
+/// The codes of values that are `scale * (code - half)`.
 #[inline(always)]
 pub(super) fn symmetric_codes(values: &[f32], scale: f32, half: f32, codes: &mut [u8]) {
     for (code, &x) in codes.iter_mut().zip(values) {
@@ -65,7 +71,8 @@ pub(super) fn symmetric_codes(values: &[f32], scale: f32, half: f32, codes: &mut
     }
 }
 
-/// Bits 2 `n` and up of each 32 bytes are the `n`-th 32 of 128 codes.
+/// Packs codes of two bits: of each 128, code `l` of the `n`-th 32 goes to bits `2n` and `2n + 1`
+/// of byte `l`.
 #[inline(always)]
 pub(super) fn put_pairs(codes: &[u8; 256], out: &mut [u8]) {
     for (out, codes) in out
@@ -80,7 +87,8 @@ pub(super) fn put_pairs(codes: &[u8; 256], out: &mut [u8]) {
     }
 }
 
-/// The codes of a group for its scale and minimum as stored, or those of the search if the scale has become zero.
+/// The codes of group `g` for its scale and minimum as stored. If the scale has become zero they
+/// are those of the search, as in ggml, which leaves them in its array then.
 #[inline(always)]
 pub(super) fn stored_or_searched<const N: usize, const G: usize>(
     values: &[f32; N],
@@ -165,7 +173,7 @@ impl EncodeBlock<210, 256> for Q6_K {
 impl EncodeBlock<292, 256> for Q8_K {
     const ROW_SQUARE: bool = false;
 
-    /// Without importance, in a scale of f32. The sums of each 16 codes are zero in a block of zeros.
+    /// Importance is not heeded. In a block of zeros the sums of each 16 codes are zeroed, too.
     #[inline(always)]
     fn encode(
         values: &[f32; 256],

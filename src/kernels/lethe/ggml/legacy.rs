@@ -1,6 +1,9 @@
-//! Blocks of 32 values with their scales in f16: Q4, Q5 and Q8.
+//! ggml's first block types: 32 values under one f16 scale, and in the `_1` types an f16 minimum.
+//! With importance 4- and 5-bit scales are searched for; else the largest magnitude, or the range,
+//! sets them.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with importance.
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with
+//! importance.
 
 use super::affine::{AffineSearch, fit_affine};
 use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane, transpose};
@@ -13,18 +16,21 @@ pub(super) struct Q5_1;
 pub(super) struct Q8_0;
 pub(super) struct Q8_1;
 
-/// The inverse of a scale. Where C has infinity, all the conversions of the block are out of range there, and their
-/// low bytes are 0 on x86; `None` stands for that.
+/// The inverse of a scale, 0 for a scale of 0. `None` if it is infinite: then values times it are
+/// infinite or NaN, which C converts to integers. On x86 these have 0 in their low byte.
 #[inline(always)]
 pub(super) fn inverse(d: f32) -> Option<f32> {
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
     (inverse.abs() < f32::INFINITY).then_some(inverse)
 }
 
-/// `x`, from 0 to 2^22, without its fraction, in the low byte.
+/// The low byte of the integer part of `x`, which is from 0 to 2²². A cast to an integer would
+/// check for what is out of range.
 #[inline(always)]
 fn truncate(x: f32) -> u8 {
-    const MAGIC: f32 = 8_388_608.0; // beyond which there are no fractions
+    // 2²³: the last place of the sum is 1, so that it is `x` rounded to nearest, and its low bits
+    // are the integer. If that is above `x` it was rounded up.
+    const MAGIC: f32 = 8_388_608.0;
     let rounded = x + MAGIC;
     (rounded.to_bits() as i32 - i32::from(rounded - MAGIC > x)) as u8
 }
@@ -32,12 +38,13 @@ fn truncate(x: f32) -> u8 {
 /// `x` rounded, half away from zero: C's `roundf`.
 #[inline(always)]
 pub(super) fn round(x: f32) -> i8 {
-    const BELOW_HALF: f32 = 0.499_999_97; // a half would carry what is just below it
+    // The largest f32 below a half. With a half itself the sum of 0.49999997 would be rounded to 1.
+    const BELOW_HALF: f32 = 0.499_999_97;
     let magnitude = truncate(x.abs() + BELOW_HALF) as i8;
     if x < 0.0 { -magnitude } else { magnitude }
 }
 
-/// The largest magnitude.
+/// The largest magnitude, in eight lanes: the order does not matter for a maximum.
 #[inline(always)]
 pub(super) fn absmax<const N: usize>(values: &[f32; N]) -> f32 {
     let mut max = [0.0; 8];
@@ -47,7 +54,7 @@ pub(super) fn absmax<const N: usize>(values: &[f32; N]) -> f32 {
     fold(opaque(&max), larger)
 }
 
-/// Eight lanes to one.
+/// Reduces eight lanes to one by `of`, in halves.
 #[inline(always)]
 fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
     let four: Lanes<4> = per_lane(|l| of(eight[l], eight[l + 4]));
@@ -55,12 +62,13 @@ fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
     of(two[0], two[1])
 }
 
-/// The value of the largest magnitude, the first of them.
+/// The value with the largest magnitude, with its sign; the first of several.
 #[inline(always)]
 fn signed_max_abs(values: &[f32; 32]) -> f32 {
     let (min, max) = extent(values);
     if max != -min {
-        // Not by a branch: signs are random.
+        // A select of bits rather than a branch, which would often be mispredicted: signs are
+        // random.
         f32::from_bits(if max > -min {
             max.to_bits()
         } else {
@@ -69,7 +77,7 @@ fn signed_max_abs(values: &[f32; 32]) -> f32 {
     } else if max == 0.0 {
         0.0
     } else {
-        // It is there with both signs.
+        // Values of both signs have this magnitude, and ggml takes the first.
         values
             .iter()
             .copied()
@@ -78,7 +86,7 @@ fn signed_max_abs(values: &[f32; 32]) -> f32 {
     }
 }
 
-/// The least and the largest value.
+/// The least and the largest value. Of zeros of both signs it may be either.
 #[inline(always)]
 fn extent(values: &[f32; 32]) -> (f32, f32) {
     let (mut min, mut max) = ([f32::MAX; 8], [-f32::MAX; 8]);
@@ -92,7 +100,7 @@ fn extent(values: &[f32; 32]) -> (f32, f32) {
     )
 }
 
-/// Nibbles: the low ones are the first 16 codes, the high ones the last.
+/// Packs the low four bits of codes: the first 16 into low nibbles, the last 16 into high ones.
 #[inline(always)]
 fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
     let (low, high) = codes.split_at(16);
@@ -101,17 +109,19 @@ fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
     }
 }
 
-/// The fifth bits of the codes.
+/// Packs the fifth bits of codes, eight to a byte.
 #[inline(always)]
 fn put_fifths(codes: &[u8; 32], out: &mut [u8]) {
     for (out, codes) in out.iter_mut().zip(codes.as_chunks::<8>().0) {
         let bits = u64::from_le_bytes(*codes) >> 4 & 0x0101_0101_0101_0101;
-        // Byte `j`'s bit comes to place 56 + `j`, and no others there.
+        // The product is a sum of shifted copies. One of them moves the bit of byte `j` to place 56
+        // + `j`; no two of the bits meet in any place, so that nothing carries into the highest
+        // byte.
         *out = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
     }
 }
 
-/// The scale and the codes of a block of signed codes, from `-half` on.
+/// The scale and the codes of Q4_0 and Q5_0, whose values are `scale * (code - half)`.
 #[inline(always)]
 fn signed(
     values: &[f32; 32],
@@ -136,7 +146,8 @@ fn signed(
     (d, codes)
 }
 
-/// The scale, the minimum and the codes of a block of codes up to `top`.
+/// The scale, the minimum and the codes from 0 to `top` of Q4_1 and Q5_1, whose values are
+/// `scale * code + min`.
 #[inline(always)]
 fn unsigned(
     values: &[f32; 32],
@@ -163,7 +174,7 @@ fn unsigned(
     }
     let (mut min, mut max) = extent(values);
     if min == 0.0 || max == 0.0 {
-        // The sign is that of the first zero.
+        // ggml compares in order, so of zeros the first is taken, and its sign is stored.
         let zero = values.iter().copied().find(|&x| x == 0.0).unwrap_or(0.0);
         min = if min == 0.0 { zero } else { min };
         max = if max == 0.0 { zero } else { max };
@@ -225,7 +236,8 @@ impl EncodeBlock<24, 32> for Q5_1 {
     }
 }
 
-/// The scale of signed bytes, in f32.
+/// Writes the codes of signed bytes, and returns their scale before it is rounded to f16. ggml
+/// divides by the scale that is not rounded, too.
 #[inline(always)]
 fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
     let d = absmax(values) / 127.0;

@@ -1,42 +1,46 @@
-//! The grids of the IQ types as encoders see them: a block's codes are either a point of the grid, or have a list
-//! of the points around them, of which the best replaces them.
+//! The grids of the IQ types as encoders see them: codes are either a point of the grid, or have a
+//! list of the points around them, of which the one with the least weighted error replaces them.
 //!
-//! Algorithms: ggml `ggml-quants.c`, `iq2xs_init_impl`, `iq3xs_init_impl`, `iq2_find_best_neighbour`,
-//! `iq3_find_best_neighbour`, `iq1_find_best_neighbour2`.
+//! Lists are sorted as ggml's are, by distance from the codes and then by index, because of equal
+//! errors the first wins.
+//!
+//! Algorithms: ggml `ggml-quants.c`, `iq2xs_init_impl`, `iq3xs_init_impl`,
+//! `iq2_find_best_neighbour`, `iq3_find_best_neighbour`, `iq1_find_best_neighbour2`.
 
 use std::sync::OnceLock;
 
 use crate::kernels::remember::ggml::grids;
 
-/// Points of a list that are judged side by side.
+/// Points of a list whose errors are computed side by side.
 const LANES: usize = 8;
 
-/// Where codes lead.
+/// Where the neighbours of codes are.
 #[derive(Clone, Copy, Default)]
 struct NeighbourList {
-    /// The first chunk of the neighbours, or the index in the grid of codes that have none.
+    /// The first chunk of neighbours; for codes that are a point, its index in the grid.
     start: u32,
-    /// How many chunks.
+    /// The number of chunks, which is 0 for codes that are a point.
     chunks: u32,
 }
 
-/// A grid of points with `N` codes each, of which every one has `BITS` bits in the packed form, the first lowest.
+/// A grid whose points are `N` codes. Packed, codes have `BITS` bits each, the first lowest.
 pub(super) struct IqGrid<const N: usize, const BITS: usize> {
-    /// By packed codes.
+    /// Indexed by packed codes.
     lists: Vec<NeighbourList>,
-    /// Packed points, the last of a list as often as it takes to fill a chunk.
+    /// Packed points. The last chunk of a list is filled with its last point, which changes
+    /// nothing: of equal errors the first wins.
     neighbours: Vec<[u16; LANES]>,
     /// The point with index 0.
     first: u16,
 }
 
-/// Codes `i` of packed ones.
+/// Code `i` of packed codes.
 #[inline(always)]
 pub(super) fn code<const BITS: usize>(packed: u16, i: usize) -> i32 {
     i32::from(packed) >> (BITS * i) & ((1 << BITS) - 1)
 }
 
-/// What codes stand for before they are scaled.
+/// What codes stand for before they are scaled: `low + step * code`.
 #[derive(Clone, Copy)]
 pub(super) struct GridLevels {
     pub(super) low: f32,
@@ -44,13 +48,13 @@ pub(super) struct GridLevels {
 }
 
 impl GridLevels {
-    /// The odd numbers.
+    /// The odd numbers, the magnitudes of IQ2 and IQ3.
     pub(super) const ODD: Self = Self {
         low: 1.0,
         step: 2.0,
     };
 
-    /// The level of a code. Exact.
+    /// The level of a code. Exact, for all are multiples of an eighth and small.
     #[inline(always)]
     pub(super) fn of(self, code: i32) -> f32 {
         self.step * code as f32 + self.low
@@ -58,8 +62,8 @@ impl GridLevels {
 }
 
 impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
-    /// The grid, with lists of all points that are as near as the nearest one, or as any of the `rings` nearest
-    /// distances.
+    /// A grid from its packed points. A list of neighbours has the points at the `rings` smallest
+    /// distances that occur.
     fn new(points: impl Iterator<Item = u16>, rings: usize) -> Self {
         let unpack = |packed| std::array::from_fn::<i32, N, _>(|i| code::<BITS>(packed, i));
         let points: Vec<u16> = points.collect();
@@ -114,7 +118,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
         grid
     }
 
-    /// The index of a point.
+    /// The index of a point. Other codes have none, and something else is returned.
     #[inline(always)]
     pub(super) fn index(&self, point: u16) -> usize {
         self.lists[usize::from(point)].start as usize
@@ -126,14 +130,14 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
         self.first
     }
 
-    /// Whether codes are a point of the grid.
+    /// Whether packed codes are a point of the grid.
     #[inline(always)]
     pub(super) fn has(&self, packed: u16) -> bool {
         self.lists[usize::from(packed)].chunks == 0
     }
 
-    /// The codes, if the grid has them, or the neighbour with the smallest weighted square of the difference to the
-    /// values, and the first such.
+    /// `packed` if it is a point, else the neighbour with the least Σw(scale * level - x)², the
+    /// first of several.
     #[inline(always)]
     pub(super) fn nearest(
         &self,
@@ -148,7 +152,9 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             return packed;
         }
         let chunks = &self.neighbours[list_of.start as usize..][..list_of.chunks as usize];
-        // Of each lane: the least sum, and in which chunk it is. As a float, that both are chosen alike.
+        // The least sum of each lane, and the chunk it is from. The latter is a float so that one
+        // mask selects both. A lane replaces its least only by a smaller one, and so keeps the
+        // first.
         let (mut least, mut at) = ([f32::MAX; LANES], [0.0; LANES]);
         for (r, chunk) in chunks.iter().enumerate() {
             let mut sums = [0.0; LANES];
@@ -164,7 +170,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
                 at[l] = if better { r as f32 } else { at[l] };
             }
         }
-        // The first of those that are as near as the nearest.
+        // Of the lanes that have the least sum the one whose point is first in the list.
         let nearest = smallest(least);
         for l in 0..LANES {
             let position = at[l] * LANES as f32 + l as f32;
@@ -194,15 +200,17 @@ fn smallest(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// What an entry of a decoder's grid holds, in codes: `shift` makes a code of a byte.
+/// The packed codes of an entry of a decoder's grid. The high bits of a byte, from `shift` on, are
+/// its code.
 fn pack<const N: usize, const BITS: usize>(entry: u64, shift: usize) -> u16 {
     (0..N).fold(0, |packed, i| {
         packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i)
     })
 }
 
-/// Defines the function that gives a grid: with so many codes of so many bits, from a decoder's grid whose bytes are
-/// shifted so far, and lists of so many rings. They are made when they are first asked for.
+/// Defines for each type a function that returns its grid, which is made at the first call from the
+/// decoder's: the number of codes and their bits, by how much the decoder's bytes are shifted to
+/// become codes, and the rings of its lists.
 macro_rules! lazy_grids {
     ($($name:ident: $n:literal codes of $bits:literal bits from $grid:ident >> $shift:literal, $rings:literal rings;)*) => {
         $(pub(super) fn $name() -> &'static IqGrid<$n, $bits> {

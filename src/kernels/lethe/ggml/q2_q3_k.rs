@@ -1,7 +1,7 @@
 //! Q2_K and Q3_K: 16 groups of 16 values, with codes in pairs of bits.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q2_K_ref` and `quantize_row_q3_K_ref`, and with importance
-//! `quantize_row_q2_K_impl` and `quantize_row_q3_K_impl`.
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q2_K_ref` and `quantize_row_q3_K_ref`,
+//! and with importance `quantize_row_q2_K_impl` and `quantize_row_q3_K_impl`.
 
 use super::affine::{AffineSearch, fit_affine, fit_nonnegative};
 use super::k_quants::{
@@ -91,7 +91,8 @@ impl EncodeBlock<84, 256> for Q2_K {
     }
 }
 
-/// Fifteenths of the largest.
+/// Scales as integers: fifteenths of `max`, which is the largest, or 0 if none is positive. A
+/// negative one wraps in the byte, as in ggml.
 #[inline(always)]
 fn fifteenths(values: &Lanes<16>, max: f32) -> [u8; 16] {
     let inverse = 15.0 / max;
@@ -106,7 +107,8 @@ fn fifteenths(values: &Lanes<16>, max: f32) -> [u8; 16] {
     out
 }
 
-/// Of `g` of the 16 scales of Q3_K, in 6 bits with 32 to take away.
+/// Packs the six bits of scale `g` of Q3_K: the low four into a nibble of the first eight bytes,
+/// the high two into a pair of bits of the last four. `packed` is zeros where no scale was put.
 #[inline(always)]
 fn put_scale(packed: &mut [u8], g: usize, code: u8) {
     packed[g % 8] |= (code & 15) << (g / 8 * 4);
@@ -143,7 +145,7 @@ impl EncodeBlock<110, 256> for Q3_K {
             let max = signed_max_abs(&fit);
             let inverse = -32.0 / max;
             for (code, &scale) in scales.iter_mut().zip(&fit) {
-                // By way of a signed byte.
+                // ggml keeps the integer in an `int8_t` before it limits it.
                 *code = if max == 0.0 {
                     0
                 } else {

@@ -1,7 +1,7 @@
 //! Q4_K and Q5_K: eight groups of 32 values, with scales and minimums of six bits.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q4_K_ref` and `quantize_row_q5_K_ref`, and with importance
-//! `quantize_row_q4_K_impl` and `quantize_row_q5_K_impl`.
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q4_K_ref` and `quantize_row_q5_K_ref`,
+//! and with importance `quantize_row_q4_K_impl` and `quantize_row_q5_K_impl`.
 
 use super::affine::{AffineSearch, fit_affine, fit_nonnegative};
 use super::k_quants::{importance_weights, largest, stored_or_searched, sum_of_squares};
@@ -12,7 +12,7 @@ use crate::kernels::remember::ggml::scale_min;
 pub(super) struct Q4_K;
 pub(super) struct Q5_K;
 
-/// Scales and minimums of eight groups, in 6 bits each.
+/// Packs the scales and minimums of eight groups, 6 bits each, as [`scale_min`] reads them.
 #[inline(always)]
 fn put_scale_mins(packed: &mut [u8], scales: &[u8; 8], mins: &[u8; 8]) {
     for g in 0..4 {
@@ -22,7 +22,8 @@ fn put_scale_mins(packed: &mut [u8], scales: &[u8; 8], mins: &[u8; 8]) {
     }
 }
 
-/// Sixty-thirds of the largest.
+/// Scales as integers: sixty-thirds of `max`, which is the largest, or 0 if none is positive. A
+/// negative one wraps in the byte and is then limited.
 #[inline(always)]
 fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
     let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
@@ -33,7 +34,8 @@ fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
     out
 }
 
-/// What Q4_K and Q5_K have in common: `d | dmin | scales[12]`, and the codes up to `top`.
+/// Writes what Q4_K and Q5_K have in common, `d | dmin | scales[12]`, and leaves the codes from 0
+/// to `search.top` in `codes`. With importance both types search in the same steps.
 #[inline(always)]
 fn groups_of_32(
     values: &[f32; 256],
@@ -79,7 +81,9 @@ fn groups_of_32(
         (d, min) = (max_scale / 63.0, max_min / 63.0);
     }
     if search.top > 15.0 {
-        // A code below 0 has become a large one. In Q4_K it is not limited.
+        // `fit_nonnegative` leaves the codes of negative scales wrapped, as large bytes. ggml
+        // limits them in Q5_K, but not in Q4_K, where their high bits spoil the packed scales of
+        // other groups.
         scales
             .iter_mut()
             .chain(&mut mins)

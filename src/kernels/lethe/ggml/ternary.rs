@@ -1,4 +1,5 @@
-//! One and two bits a value: the ternary types TQ1_0 and TQ2_0, and Q1_0 and Q2_0. None heeds importance.
+//! One and two bits a value under one f16 scale: the ternary types TQ1_0 and TQ2_0, the signs Q1_0,
+//! and Q2_0. None heeds importance.
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_*_ref`.
 
@@ -10,11 +11,11 @@ pub(super) struct TQ2_0;
 pub(super) struct Q1_0;
 pub(super) struct Q2_0;
 
-/// -1, 0 or 1 in the scale of the largest magnitude, and one more.
+/// One more than `x` in units of the largest magnitude, rounded: 0, 1 or 2.
 #[inline(always)]
 fn trit(x: f32, inverse: f32) -> u8 {
     let x = x * inverse;
-    // Rounded, half away from zero.
+    // As C's `lroundf`, half away from zero.
     1 + u8::from(x >= 0.5) - u8::from(x <= -0.5)
 }
 
@@ -31,7 +32,9 @@ fn trits<const N: usize>(values: &[f32; N], otherwise: u8) -> ([u8; N], f32) {
     (out, d)
 }
 
-/// Base-3 fractions of five digits, the most significant from the first `out.len()` trits.
+/// Packs trits as base-3 fractions of five digits, of which the `n`-th `out.len()` trits are digit
+/// `n`, the most significant first. Digits that are missing are 0. A byte is the fraction in
+/// 256ths, rounded up, so that decoding by multiplication gives each digit back.
 #[inline(always)]
 fn put_digits(trits: &[u8], out: &mut [u8]) {
     let width = out.len();

@@ -1,7 +1,9 @@
-//! Every block type at every CPU level: the bytes that ggml's C encodes, and those of a naive encoder that handles one
-//! value after the other ([`EncodeTwin`]).
+//! Every block type at every CPU level: the bytes that ggml's C encodes, and those of a naive
+//! encoder that handles one value after the other ([`EncodeTwin`]).
 
 mod iq;
+mod iq1;
+mod iq4;
 mod iq_search;
 mod iq_units;
 mod k_quants;
@@ -24,8 +26,8 @@ type TwinImportance<'a> = Option<(&'a [f32], f32)>;
 trait EncodeTwin {
     /// Whether importance changes what is encoded.
     const HEEDS_IMPORTANCE: bool = true;
-    /// Values of which none is larger in magnitude are compared with the twin. Squares of larger ones overflow in those
-    /// types of which ggml asserts that they do not.
+    /// Values of which none is larger in magnitude are compared with the twin. Squares of larger
+    /// ones overflow in those types of which ggml asserts that they do not.
     const LARGEST: f32 = f32::MAX;
     /// An upper bound, close to the fact, of the relative error of normally distributed values.
     const NORMAL_ERROR: f64;
@@ -46,7 +48,7 @@ impl BlockWriter {
     }
 
     /// Stores `x` as f16 at byte `at`, and returns the value that was stored.
-    fn f16_at(&mut self, at: usize, x: f32) -> f32 {
+    fn put_f16(&mut self, at: usize, x: f32) -> f32 {
         let x = f16::from_f32(x);
         self.set(at, 0, 16, i32::from(x.to_bits()));
         x.to_f32_const()

@@ -1,7 +1,7 @@
 //! E2M1 codes: MXFP4 with a power of two for 32 values, NVFP4 with UE4M3 scales for 16.
 //!
-//! As in ggml, a code stands for twice its value, which is an integer, and scales are halved instead; both are exact. Code 8
-//! is a zero without sign.
+//! As in ggml, a code stands for twice its value, which is an integer, and scales are halved
+//! instead; both are exact. Code 8 is a zero without sign.
 
 use super::DecodeBlock;
 use super::legacy::nibble_halves;
@@ -18,8 +18,8 @@ fn e2m1(code: u8) -> f32 {
     (if code & 8 == 0 { magnitude } else { -magnitude }) as f32
 }
 
-/// `scale | codes[16]`. The scale byte `e` stands for 2^(e - 127), and 255 is not NaN; `d` is half of that. Below `e` = 2 it is
-/// subnormal. As ggml's `ggml_e8m0_to_fp32_half`.
+/// `scale | codes[16]`. The scale byte `e` stands for 2^(e - 127), and 255 is not NaN; `d` is half
+/// of that. Below `e` = 2 it is subnormal. As ggml's `ggml_e8m0_to_fp32_half`.
 impl DecodeBlock<17, 32> for MXFP4 {
     #[inline(always)]
     fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
@@ -33,8 +33,8 @@ impl DecodeBlock<17, 32> for MXFP4 {
     }
 }
 
-/// Half the value of each UE4M3 byte. The sign bit is ignored, but 0x7F is zero and 0xFF is not. As ggml's
-/// `ggml_ue4m3_to_fp32`.
+/// Half the value of each UE4M3 byte. The sign bit is ignored, but 0x7F is zero and 0xFF is not. As
+/// ggml's `ggml_ue4m3_to_fp32`.
 static UE4M3: [f32; 256] = {
     let mut table = [0.0; 256];
     let mut code = 0;

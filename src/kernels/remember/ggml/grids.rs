@@ -1,10 +1,11 @@
-//! The grids of the IQ types: an index stands for the eight values of an entry, or for four in IQ3. The source has the code
-//! of each value in two bits, or three, lowest first; entries of bytes are made from them when the crate is compiled.
+//! The grids of the IQ types: an index stands for the eight values of an entry, or for four in IQ3.
+//! The source has the code of each value in two bits, or three, lowest first; entries of bytes are
+//! made from them when the crate is compiled.
 //!
 //! Tables: ggml `ggml-common.h`, `iq*_grid`. They make the file longer than others.
 
-/// Expands a grid: `levels` of each code of an entry become its bytes, the first lowest. An entry has eight codes of two bits
-/// or four of three.
+/// Expands a grid: `levels` of each code of an entry become its bytes, the first lowest. An entry
+/// has eight codes of two bits or four of three.
 const fn expand<const N: usize>(codes: &[u16; N], bits: usize, levels: [u8; 8]) -> [u64; N] {
     let values = if bits == 2 { 8 } else { 4 };
     let mut grid = [0; N];
@@ -21,8 +22,8 @@ const fn expand<const N: usize>(codes: &[u16; N], bits: usize, levels: [u8; 8]) 
     grid
 }
 
-/// The signs of eight values for an index of seven bits: the index itself, and a bit 7 that makes the number of set bits even.
-/// ggml's `ksigns_iq2xs`.
+/// The signs of eight values for an index of seven bits: the index itself, and a bit 7 that makes
+/// the number of set bits even. ggml's `ksigns_iq2xs`.
 pub(super) static SIGNS: [u8; 128] = {
     let mut signs = [0; 128];
     let mut i = 0;

@@ -1,6 +1,7 @@
-//! IQ types: super-blocks of 256 values, of which eight or four at a time are an index into a grid of points
-//! ([`grids`](super::grids)). In IQ2 and IQ3 points are magnitudes and signs are stored apart; in IQ1 they are the values
-//! themselves, shifted by an eighth. IQ4_NL and IQ4_XS look up single values in a codebook.
+//! IQ types: super-blocks of 256 values, of which eight or four at a time are an index into a grid
+//! of points ([`grids`](super::grids)). In IQ2 and IQ3 points are magnitudes and signs are stored
+//! apart; in IQ1 they are the values themselves, shifted by an eighth. IQ4_NL and IQ4_XS look up
+//! single values in a codebook.
 
 use super::grids::{self, IQ4, MASKS, SIGNS};
 use super::legacy::nibble_halves;
@@ -16,11 +17,11 @@ pub(super) struct IQ3_S;
 pub(super) struct IQ4_NL;
 pub(super) struct IQ4_XS;
 
-/// Decodes 256 values: `entry(i)` gives the bytes of the `i`-th eight values, `value` the value of a byte, and `scale(g)` the
-/// factor of the `g`-th `GROUP` values.
+/// Decodes 256 values: `entry(i)` gives the bytes of the `i`-th eight values, `value` the value of
+/// a byte, and `scale(g)` the factor of the `g`-th `GROUP` values.
 ///
-/// All bytes are looked up before any is converted, and converted before any is scaled. The look-ups are scalar; so split,
-/// the other two steps are long loops, which compilers vectorise.
+/// All bytes are looked up before any is converted, and converted before any is scaled. The
+/// look-ups are scalar; so split, the other two steps are long loops, which compilers vectorise.
 #[inline(always)]
 fn decode_grid<const GROUP: usize>(
     out: &mut [f32; 256],
@@ -44,8 +45,8 @@ fn decode_grid<const GROUP: usize>(
 /// A grid entry with byte `i` negated where bit `i` of `signs` is set.
 #[inline(always)]
 fn negated(entry: u64, signs: u8) -> u64 {
-    // Two's complement of each byte: inverted, plus one. A byte of the grid is not zero, so its inverse is not 255, and
-    // adding one carries into no other byte.
+    // Two's complement of each byte: inverted, plus one. A byte of the grid is not zero, so its
+    // inverse is not 255, and adding one carries into no other byte.
     let mask = MASKS[usize::from(signs)];
     (entry ^ mask) + (mask & 0x0101_0101_0101_0101)
 }
@@ -56,15 +57,15 @@ fn signed_byte(byte: u8) -> f32 {
     f32::from(byte as i8)
 }
 
-/// The factor of the bytes of an IQ2 type: an eighth of the group's scale `d * (2 * scale + 1)`, for the grids have 8, 25 and 43
-/// where the encoders' levels are 1, 3 and 5.
+/// The factor of the bytes of an IQ2 type: an eighth of the group's scale `d * (2 * scale + 1)`,
+/// for the grids have 8, 25 and 43 where the encoders' levels are 1, 3 and 5.
 #[inline(always)]
 fn iq2_scale(d: f32, scale: u32) -> f32 {
     d * (0.5 + scale as f32) * 0.25
 }
 
-/// `d`, then eight times 8 bytes for 32 values: `indices[4] | word[4]`. The word has four times 7 bits of signs, indices into
-/// [`SIGNS`], and 4 bits of scale.
+/// `d`, then eight times 8 bytes for 32 values: `indices[4] | word[4]`. The word has four times 7
+/// bits of signs, indices into [`SIGNS`], and 4 bits of scale.
 impl DecodeBlock<66, 256> for IQ2_XXS {
     #[inline(always)]
     fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
@@ -78,8 +79,8 @@ impl DecodeBlock<66, 256> for IQ2_XXS {
     }
 }
 
-/// `d | words[64] | scales[8]`: the word of each eight values has 9 bits of index and 7 of signs; the scale of each 16 values
-/// is a nibble.
+/// `d | words[64] | scales[8]`: the word of each eight values has 9 bits of index and 7 of signs;
+/// the scale of each 16 values is a nibble.
 impl DecodeBlock<74, 256> for IQ2_XS {
     #[inline(always)]
     fn decode(block: &[u8; 74], out: &mut [f32; 256]) {
@@ -94,8 +95,8 @@ impl DecodeBlock<74, 256> for IQ2_XS {
     }
 }
 
-/// `d | indices[32] | signs[32] | high bits[8] | scales[8]`: an index has two high bits, signs a byte for eight values, scales
-/// a nibble for 16.
+/// `d | indices[32] | signs[32] | high bits[8] | scales[8]`: an index has two high bits, signs a
+/// byte for eight values, scales a nibble for 16.
 impl DecodeBlock<82, 256> for IQ2_S {
     #[inline(always)]
     fn decode(block: &[u8; 82], out: &mut [f32; 256]) {
@@ -125,8 +126,8 @@ fn join_entries(first: u64, second: u64) -> u64 {
     first | second << 32
 }
 
-/// `d | indices[64] | words[32]`: an index for each four values; the word of each 32 has four times 7 bits of signs, indices
-/// into [`SIGNS`], and 4 bits of scale.
+/// `d | indices[64] | words[32]`: an index for each four values; the word of each 32 has four times
+/// 7 bits of signs, indices into [`SIGNS`], and 4 bits of scale.
 impl DecodeBlock<98, 256> for IQ3_XXS {
     #[inline(always)]
     fn decode(block: &[u8; 98], out: &mut [f32; 256]) {
@@ -145,8 +146,8 @@ impl DecodeBlock<98, 256> for IQ3_XXS {
     }
 }
 
-/// `d | indices[64] | ninth bits[8] | signs[32] | scales[4]`: an index for each four values, a byte of signs for eight, a nibble
-/// of scale for 32.
+/// `d | indices[64] | ninth bits[8] | signs[32] | scales[4]`: an index for each four values, a byte
+/// of signs for eight, a nibble of scale for 32.
 impl DecodeBlock<110, 256> for IQ3_S {
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
@@ -166,8 +167,9 @@ impl DecodeBlock<110, 256> for IQ3_S {
     }
 }
 
-/// An entry of the IQ1 grid, whose bytes 0, 8 and 16 stand for -1, 0 and 1, with 2 added to each byte if its values are
-/// shifted up by an eighth rather than down. A byte is then nine more than eight times the value.
+/// An entry of the IQ1 grid, whose bytes 0, 8 and 16 stand for -1, 0 and 1, with 2 added to each
+/// byte if its values are shifted up by an eighth rather than down. A byte is then nine more than
+/// eight times the value.
 #[inline(always)]
 fn iq1_entry(index: usize, down: bool) -> u64 {
     let up = if down { 0 } else { 0x0202_0202_0202_0202 };
@@ -180,8 +182,8 @@ fn iq1_value(byte: u8) -> f32 {
     (i32::from(byte) - 9) as f32 * 0.125
 }
 
-/// `d | indices[32] | words[16]`: the word of each 32 values has 3 high bits for each of four indices, a scale of 3 bits, and a
-/// bit that is set if they are shifted down.
+/// `d | indices[32] | words[16]`: the word of each 32 values has 3 high bits for each of four
+/// indices, a scale of 3 bits, and a bit that is set if they are shifted down.
 impl DecodeBlock<50, 256> for IQ1_S {
     #[inline(always)]
     fn decode(block: &[u8; 50], out: &mut [f32; 256]) {
@@ -197,8 +199,9 @@ impl DecodeBlock<50, 256> for IQ1_S {
     }
 }
 
-/// `indices[32] | nibbles[16] | words[8]`: the nibble of each eight values has 3 high bits of the index, and a bit that is set
-/// if they are shifted down; a word has four scales of 3 bits for 16 values each, and 4 bits of `d`.
+/// `indices[32] | nibbles[16] | words[8]`: the nibble of each eight values has 3 high bits of the
+/// index, and a bit that is set if they are shifted down; a word has four scales of 3 bits for 16
+/// values each, and 4 bits of `d`.
 impl DecodeBlock<56, 256> for IQ1_M {
     #[inline(always)]
     fn decode(block: &[u8; 56], out: &mut [f32; 256]) {

@@ -1,5 +1,5 @@
-//! K-quants: super-blocks of 256 values in groups of 16 or 32, whose scales and minimums are integers of 4 to 8 bits. One
-//! or two f16 scale these integers for the whole super-block.
+//! K-quants: super-blocks of 256 values in groups of 16 or 32, whose scales and minimums are
+//! integers of 4 to 8 bits. One or two f16 scale these integers for the whole super-block.
 
 use super::{DecodeBlock, f16_at, legacy, scale_min, u32_at};
 
@@ -19,9 +19,9 @@ fn scale_groups(out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
     }
 }
 
-/// `scales[16] | codes[64] | d | dmin`, 16 groups of 16 values `d * scale * q - dmin * min`. The low nibble of a scale byte is
-/// the scale, the high one the minimum. Of each 128 values, 32 bytes of codes hold value `l` of the `n`-th 32 in bits `2n` and
-/// `2n + 1` of byte `l`.
+/// `scales[16] | codes[64] | d | dmin`, 16 groups of 16 values `d * scale * q - dmin * min`. The
+/// low nibble of a scale byte is the scale, the high one the minimum. Of each 128 values, 32 bytes
+/// of codes hold value `l` of the `n`-th 32 in bits `2n` and `2n + 1` of byte `l`.
 impl DecodeBlock<84, 256> for Q2_K {
     #[inline(always)]
     fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
@@ -39,9 +39,10 @@ impl DecodeBlock<84, 256> for Q2_K {
     }
 }
 
-/// `high bits[32] | codes[64] | scales[12] | d`, 16 groups of 16 values `d * (scale - 32) * (q - 4)`. The low two bits of a
-/// code lie as in Q2_K; bit `n` of byte `l` is the third bit of value `l` of the `n`-th 32. Scales have six bits: sixteen
-/// low nibbles in eight bytes, then sixteen pairs of high bits in four.
+/// `high bits[32] | codes[64] | scales[12] | d`, 16 groups of 16 values
+/// `d * (scale - 32) * (q - 4)`. The low two bits of a code lie as in Q2_K; bit `n` of byte `l` is
+/// the third bit of value `l` of the `n`-th 32. Scales have six bits: sixteen low nibbles in eight
+/// bytes, then sixteen pairs of high bits in four.
 impl DecodeBlock<110, 256> for Q3_K {
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
@@ -63,8 +64,8 @@ impl DecodeBlock<110, 256> for Q3_K {
     }
 }
 
-/// `d | dmin | scales[12] | codes[128]`, eight groups of 32 values `d * scale * q - dmin * min`. 32 bytes of codes hold one
-/// group in their low nibbles and the next in their high ones.
+/// `d | dmin | scales[12] | codes[128]`, eight groups of 32 values `d * scale * q - dmin * min`. 32
+/// bytes of codes hold one group in their low nibbles and the next in their high ones.
 impl DecodeBlock<144, 256> for Q4_K {
     #[inline(always)]
     fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
@@ -80,8 +81,8 @@ impl DecodeBlock<144, 256> for Q4_K {
     }
 }
 
-/// `d | dmin | scales[12] | fifth bits[32] | codes[128]`: Q4_K with a bit plane, of which bit `g` of byte `l` is the fifth
-/// bit of value `l` of group `g`.
+/// `d | dmin | scales[12] | fifth bits[32] | codes[128]`: Q4_K with a bit plane, of which bit `g`
+/// of byte `l` is the fifth bit of value `l` of group `g`.
 impl DecodeBlock<176, 256> for Q5_K {
     #[inline(always)]
     fn decode(block: &[u8; 176], out: &mut [f32; 256]) {
@@ -98,9 +99,10 @@ impl DecodeBlock<176, 256> for Q5_K {
     }
 }
 
-/// `low nibbles[128] | high pairs[64] | scales[16] | d`, 16 groups of 16 values `d * scale * (q - 32)` with signed scales. Of
-/// each 128 values, 64 bytes hold the low four bits: the first 64 values in low nibbles, the others in high ones. 32 bytes
-/// hold the high two bits of all, as Q2_K has its codes.
+/// `low nibbles[128] | high pairs[64] | scales[16] | d`, 16 groups of 16 values
+/// `d * scale * (q - 32)` with signed scales. Of each 128 values, 64 bytes hold the low four bits:
+/// the first 64 values in low nibbles, the others in high ones. 32 bytes hold the high two bits of
+/// all, as Q2_K has its codes.
 impl DecodeBlock<210, 256> for Q6_K {
     #[inline(always)]
     fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
@@ -120,8 +122,8 @@ impl DecodeBlock<210, 256> for Q6_K {
     }
 }
 
-/// `d in f32 | codes[256] | sums[32]`, values `q * d`. The sums of each 16 codes serve ggml's dot products and are not
-/// decoded.
+/// `d in f32 | codes[256] | sums[32]`, values `q * d`. The sums of each 16 codes serve ggml's dot
+/// products and are not decoded.
 impl DecodeBlock<292, 256> for Q8_K {
     #[inline(always)]
     fn decode(block: &[u8; 292], out: &mut [f32; 256]) {

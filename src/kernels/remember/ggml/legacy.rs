@@ -1,7 +1,7 @@
 //! ggml's first block types: 32 values under one f16 scale, and in the `_1` types an f16 minimum.
 //!
-//! In the 4- and 5-bit types the low nibbles of 16 bytes are the first 16 codes, the high nibbles the last 16. The fifth
-//! bits are a word of 32 bits, one for each value.
+//! In the 4- and 5-bit types the low nibbles of 16 bytes are the first 16 codes, the high nibbles
+//! the last 16. The fifth bits are a word of 32 bits, one for each value.
 
 use super::{DecodeBlock, f16_at, u32_at};
 
@@ -12,8 +12,8 @@ pub(super) struct Q5_1;
 pub(super) struct Q8_0;
 pub(super) struct Q8_1;
 
-/// Decodes nibbles: the low ones are the first half of the values, the high ones the second. `value` is given a nibble and
-/// the index of its value.
+/// Decodes nibbles: the low ones are the first half of the values, the high ones the second.
+/// `value` is given a nibble and the index of its value.
 #[inline(always)]
 pub(super) fn nibble_halves(nibbles: &[u8], out: &mut [f32], value: impl Fn(u8, usize) -> f32) {
     let half = nibbles.len();
@@ -86,7 +86,8 @@ impl DecodeBlock<34, 32> for Q8_0 {
     }
 }
 
-/// `d | sum | codes[32]`, values `q * d`. The sum of the values serves ggml's dot products and is not decoded.
+/// `d | sum | codes[32]`, values `q * d`. The sum of the values serves ggml's dot products and is
+/// not decoded.
 impl DecodeBlock<36, 32> for Q8_1 {
     #[inline(always)]
     fn decode(block: &[u8; 36], out: &mut [f32; 32]) {

@@ -1,4 +1,5 @@
-//! One and two bits a value under one f16 scale: the ternary types TQ1_0 and TQ2_0, the signs Q1_0, and Q2_0.
+//! One and two bits a value under one f16 scale: the ternary types TQ1_0 and TQ2_0, the signs Q1_0,
+//! and Q2_0.
 
 use super::{DecodeBlock, f16_at};
 
@@ -7,10 +8,11 @@ pub(super) struct TQ2_0;
 pub(super) struct Q1_0;
 pub(super) struct Q2_0;
 
-/// Decodes digit `n` (the most significant is 0) of the five base-3 digits of each byte: the digit less one, times `d`.
+/// Decodes digit `n` (the most significant is 0) of the five base-3 digits of each byte: the digit
+/// less one, times `d`.
 ///
-/// A byte is a fraction of 256, rounded up: `0.abcde` in base 3. Multiplying by 3ⁿ modulo 256 shifts the first `n` digits
-/// out; the integer part of three times the rest is the next digit.
+/// A byte is a fraction of 256, rounded up: `0.abcde` in base 3. Multiplying by 3ⁿ modulo 256
+/// shifts the first `n` digits out; the integer part of three times the rest is the next digit.
 #[inline(always)]
 fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
@@ -20,8 +22,8 @@ fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     }
 }
 
-/// `codes[48] | codes[4] | d`: five digits to a byte in 32 bytes and then in 16, four to each of the last four bytes. Digit
-/// `n` of a run of bytes belongs to the `n`-th run of as many values.
+/// `codes[48] | codes[4] | d`: five digits to a byte in 32 bytes and then in 16, four to each of
+/// the last four bytes. Digit `n` of a run of bytes belongs to the `n`-th run of as many values.
 impl DecodeBlock<54, 256> for TQ1_0 {
     #[inline(always)]
     fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
@@ -40,8 +42,8 @@ impl DecodeBlock<54, 256> for TQ1_0 {
     }
 }
 
-/// `codes[64] | d`, values `(q - 1) * d`. Of each 128 values, 32 bytes hold value `l` of the `n`-th 32 in bits `2n` and
-/// `2n + 1` of byte `l`.
+/// `codes[64] | d`, values `(q - 1) * d`. Of each 128 values, 32 bytes hold value `l` of the `n`-th
+/// 32 in bits `2n` and `2n + 1` of byte `l`.
 impl DecodeBlock<66, 256> for TQ2_0 {
     #[inline(always)]
     fn decode(block: &[u8; 66], out: &mut [f32; 256]) {

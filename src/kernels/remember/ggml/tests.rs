@@ -1,5 +1,5 @@
-//! Every block type at every CPU level and output type, against a naive decoder that computes one value at a time
-//! ([`DecodeTwin`]).
+//! Every block type at every CPU level and output type, against a naive decoder that computes one
+//! value at a time ([`DecodeTwin`]).
 
 mod twins;
 
@@ -15,8 +15,8 @@ trait DecodeTwin {
     /// Value `i` of a block.
     fn value(block: BlockBits<'_>, i: usize) -> f32;
 
-    /// Overwrites the scales of the `n`-th block of a test with the f16 of `bits`, or what else a type has for scales with
-    /// something as hostile.
+    /// Overwrites the scales of the `n`-th block of a test with the f16 of `bits`, or what else a
+    /// type has for scales with something as hostile.
     fn put_hostile_scales(block: &mut [u8], n: usize, bits: [u16; 2]) {
         let _ = n;
         for (&at, bits) in Self::F16_SCALES.iter().zip(bits) {
@@ -62,12 +62,12 @@ impl BlockBits<'_> {
         f32::from(self.0[at] as i8)
     }
 
-    fn half(self, at: usize) -> f32 {
+    fn f16_at(self, at: usize) -> f32 {
         f16::from_bits(self.get(at, 0, 16) as u16).to_f32_const()
     }
 
-    /// The nibble of value `j` in the bytes from `at` on, each of which holds two values that are `apart`, the first in its
-    /// low nibble.
+    /// The nibble of value `j` in the bytes from `at` on, each of which holds two values that are
+    /// `apart`, the first in its low nibble.
     fn nibble(self, at: usize, j: usize, apart: usize) -> i32 {
         self.get(
             at + j / (2 * apart) * apart + j % apart,
@@ -76,7 +76,8 @@ impl BlockBits<'_> {
         )
     }
 
-    /// Scale and minimum of group `g`: Q4_K and Q5_K pack those of eight groups into the 12 bytes from `at` on.
+    /// Scale and minimum of group `g`: Q4_K and Q5_K pack those of eight groups into the 12 bytes
+    /// from `at` on.
     fn scale_min(self, at: usize, g: usize) -> (f32, f32) {
         let six = |at: usize| self.get(at, 0, 6);
         let (scale, min) = match g {
@@ -90,7 +91,8 @@ impl BlockBits<'_> {
     }
 }
 
-/// Bits of f16: zeros, the ends of the subnormals, the largest, infinities, a NaN and two ordinary numbers.
+/// Bits of f16: zeros, the ends of the subnormals, the largest, infinities, a NaN and two ordinary
+/// numbers.
 const HOSTILE: [u16; 12] = [
     0, 0x8000, 1, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x211f, 0x9c42,
 ];
@@ -115,7 +117,8 @@ fn random(n: usize, mut state: u64) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Decodes `blocks` at every level into every output type. The values must be the twin's, rounded once.
+/// Decodes `blocks` at every level into every output type. The values must be the twin's, rounded
+/// once.
 fn check(t: &TestedType, blocks: &[u8]) {
     let places = blocks
         .chunks(t.bytes)

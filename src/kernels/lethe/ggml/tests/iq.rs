@@ -1,15 +1,15 @@
-//! Naive encoders of the IQ types.
+//! Naive encoders of IQ2 and IQ3, and what all IQ types share.
 
 use super::super::*;
-use super::iq_search::{self, Again, NaiveGrid, NaiveSearch, SHIFTS};
+use super::iq_search::{self, Again, NaiveGrid, NaiveSearch};
 use super::search::{nearest, positive, square, weigh};
 use super::{BlockWriter, EncodeTwin, TwinImportance};
 
 /// Squares of larger values times their importance overflow, which ggml asserts not to happen.
-const LARGEST: f32 = 1e9;
+pub(super) const LARGEST: f32 = 1e9;
 
 /// The weights of the values from `at` on; `otherwise` gives that of a value without importance.
-fn weights(
+pub(super) fn weights(
     x: &[f32],
     at: usize,
     importance: TwinImportance<'_>,
@@ -23,16 +23,17 @@ fn weights(
 }
 
 /// The largest by ggml's macro `MAX`, from the first on.
-fn largest(values: &[f32]) -> f32 {
+pub(super) fn largest(values: &[f32]) -> f32 {
     let rest = values.iter().copied();
     rest.fold(values[0], |a, b| if a > b { a } else { b })
 }
 
-/// What each group of a block becomes: indices of points, signs of each eight values, and the scale.
+/// What each group of a block becomes: indices of points, signs of each eight values, and the
+/// scale.
 type Group = (Vec<i32>, Vec<i32>, f32);
 
-/// Magnitudes, and the signs of each eight values. If the number of signs has to be even, the cheapest value is taken for
-/// one of the other sign.
+/// Magnitudes, and the signs of each eight values. If the number of signs has to be even, the
+/// cheapest value is taken for one of the other sign.
 fn split_signs(x: &[f32], w: &[f32], is_even: bool) -> (Vec<f32>, Vec<i32>) {
     let (mut magnitudes, mut signs) = (vec![], vec![]);
     for (x, w) in x.chunks(8).zip(w.chunks(8)) {
@@ -50,8 +51,9 @@ fn split_signs(x: &[f32], w: &[f32], is_even: bool) -> (Vec<f32>, Vec<i32>) {
     (magnitudes, signs)
 }
 
-/// A group whose magnitudes are not all below `least` or zero. `start` gives the scale to begin with, and the largest
-/// magnitude for the search, from the magnitudes; there is no group if it gives none.
+/// A group whose magnitudes are not all below `least` or zero. `start` gives the scale to begin
+/// with, and the largest magnitude for the search, from the magnitudes; there is no group if it
+/// gives none.
 fn group<const N: usize>(
     search: &NaiveSearch<'_, N>,
     x: &[f32],
@@ -117,7 +119,7 @@ impl EncodeTwin for IQ2_XXS {
         let Some((d, codes)) = scale_codes(&groups) else {
             return;
         };
-        out.half(0, d);
+        out.put_f16(0, d);
         for (g, group) in groups.into_iter().enumerate() {
             let at = 2 + 8 * g;
             out.set(at + 4, 28, 4, codes[g]);
@@ -158,7 +160,7 @@ impl EncodeTwin for IQ2_XS {
         let Some((d, codes)) = scale_codes(&groups) else {
             return;
         };
-        out.half(0, d);
+        out.put_f16(0, d);
         for (g, group) in groups.into_iter().enumerate() {
             out.set(66, 4 * g, 4, codes[g]);
             for (k, (index, signs)) in group.iter().flat_map(|g| g.0.iter().zip(&g.1)).enumerate() {
@@ -196,7 +198,7 @@ impl EncodeTwin for IQ2_S {
         let Some((d, codes)) = scale_codes(&groups) else {
             return;
         };
-        out.half(0, d * 0.9875);
+        out.put_f16(0, d * 0.9875);
         (0..16).for_each(|g| out.set(74, 4 * g, 4, codes[g]));
     }
 }
@@ -237,7 +239,7 @@ impl EncodeTwin for IQ3_XXS {
         let Some((d, codes)) = scale_codes(&groups) else {
             return;
         };
-        out.half(0, d * 1.0125);
+        out.put_f16(0, d * 1.0125);
         for (g, group) in groups.iter().enumerate() {
             out.set(66 + 4 * g, 28, 4, codes[g]);
             let Some((indices, signs, _)) = group else {
@@ -280,207 +282,7 @@ impl EncodeTwin for IQ3_S {
         let Some((d, codes)) = scale_codes(&groups) else {
             return;
         };
-        out.half(0, d * 1.033);
+        out.put_f16(0, d * 1.033);
         (0..8).for_each(|g| out.set(106, 4 * g, 4, codes[g]));
-    }
-}
-
-/// Weighted products of the levels of points with the values, and with themselves, times `factor`.
-fn iq1_sums(
-    points: &[[i32; 8]],
-    x: &[f32],
-    w: &[f32],
-    shift: impl Fn(usize) -> usize,
-    factor: f32,
-) -> (f32, f32) {
-    let codes = points.as_flattened().iter().enumerate();
-    let levels = codes.map(|(i, &code)| SHIFTS[shift(i / 8)][code as usize] * factor);
-    levels
-        .zip(x.iter().zip(w))
-        .fold((0.0, 0.0), |(product, square), (q, (&x, &w))| {
-            (product + w * q * x, square + w * q * q)
-        })
-}
-
-/// The points and the scale of a group from its best split; `shift` gives the shift of each eight values.
-fn iq1_points(
-    grid: &NaiveGrid<8>,
-    x: &[f32],
-    w: &[f32],
-    (order, first, second): (&[usize], usize, usize),
-    scale: f32,
-    shift: impl Fn(usize) -> usize,
-) -> (Vec<[i32; 8]>, f32) {
-    let mut codes = vec![0; x.len()];
-    for (rank, &i) in order.iter().enumerate() {
-        let code = i32::from(rank >= first) + i32::from(rank >= second);
-        codes[i] = if scale < 0.0 { 2 - code } else { code };
-    }
-    let scale = scale.abs();
-    let codes = codes.as_chunks::<8>().0;
-    let points: Vec<[i32; 8]> = codes
-        .iter()
-        .enumerate()
-        .map(|(k, &codes)| {
-            let level = |code: i32| SHIFTS[shift(k)][code as usize];
-            grid.nearest(codes, &x[8 * k..], &w[8 * k..], scale, level)
-        })
-        .collect();
-    let (product, square) = iq1_sums(&points, x, w, shift, 1.0);
-    let is_fitted = points != codes && product > 0.0 && square > 0.0;
-    (points, if is_fitted { product / square } else { scale })
-}
-
-/// Scales in odd multiples of a fifteenth of the largest.
-fn iq1_codes(scales: &[f32]) -> (f32, Vec<i32>) {
-    let d = largest(scales) / 15.0;
-    let code = |scale: &f32| nearest(0.5 * (1.0 / d * scale - 1.0)).clamp(0, 7);
-    (d, scales.iter().map(code).collect())
-}
-
-fn reaches(x: &[f32], least: f32) -> bool {
-    largest(&x.iter().map(|x| x.abs()).collect::<Vec<_>>()) >= least
-}
-
-impl EncodeTwin for IQ1_S {
-    const LARGEST: f32 = LARGEST;
-    const NORMAL_ERROR: f64 = 0.5;
-
-    fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
-        let mean_square = 2.0 * square(x) / 256.0;
-        let importance = importance.or(Some((&[1.0; 256], 0.0)));
-        let (mut scales, mut shifts) = ([0.0; 8], [0; 8]);
-        for (g, x) in x.chunks(32).enumerate() {
-            let w = weights(x, 32 * g, importance, mean_square, |_| 0.0);
-            let order = iq_search::sorted(x);
-            if !reaches(x, 1e-12) {
-                continue;
-            }
-            let Some((first, second, shift, scale)) = iq_search::split32(&order, x, &w) else {
-                continue;
-            };
-            shifts[g] = if scale < 0.0 { 1 - shift } else { shift };
-            iq_search::IQ1.with(|grid| {
-                let split = (&order[..], first, second);
-                let (points, scale) = iq1_points(grid, x, &w, split, scale, |_| shifts[g]);
-                scales[g] = scale;
-                for (k, point) in points.iter().enumerate() {
-                    out.set(2 + 4 * g + k, 0, 8, grid.index(point));
-                    out.set(34 + 2 * g, 3 * k, 3, grid.index(point) >> 8);
-                }
-            });
-        }
-        let (d, codes) = iq1_codes(&scales);
-        if d == 0.0 {
-            return;
-        }
-        out.half(0, d * 1.125);
-        for g in 0..8 {
-            out.set(34 + 2 * g, 12, 3, codes[g]);
-            out.set(34 + 2 * g, 15, 1, shifts[g] as i32);
-        }
-    }
-}
-
-impl EncodeTwin for IQ1_M {
-    const LARGEST: f32 = LARGEST;
-    const NORMAL_ERROR: f64 = 0.47;
-
-    fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
-        let mean_square = 2.0 * square(x) / 256.0;
-        let w = |g: usize, x: &[f32]| weights(x, 16 * g, importance, mean_square, |x| x * x);
-        let (mut scales, mut shifts) = ([0.0; 16], [[0; 2]; 16]);
-        // What was not split is decoded with the point of index 0.
-        let zero = iq_search::IQ1.with(|grid| grid.first());
-        let mut points = vec![vec![zero; 2]; 16];
-        for (g, x) in x.chunks(16).enumerate() {
-            let (w, order) = (w(g, x), iq_search::sorted(x));
-            if !reaches(x, 1e-7) {
-                continue;
-            }
-            let Some((first, second, both, scale)) = iq_search::split16(&order, x, &w) else {
-                continue;
-            };
-            let both = if scale < 0.0 { 3 - both } else { both };
-            shifts[g] = [both >> 1, both & 1];
-            iq_search::IQ1.with(|grid| {
-                let split = (&order[..], first, second);
-                (points[g], scales[g]) =
-                    iq1_points(grid, x, &w, split, scale, |half| shifts[g][half]);
-                for (k, point) in points[g].iter().enumerate() {
-                    out.set(2 * g + k, 0, 8, grid.index(point));
-                    out.set(32 + g, 4 * k, 3, grid.index(point) >> 8);
-                }
-            });
-        }
-        let (mut d, codes) = iq1_codes(&scales);
-        if d == 0.0 {
-            return;
-        }
-        let (mut product, mut square) = (0.0, 0.0);
-        for (g, x) in x.chunks(16).enumerate() {
-            out.set(48 + g / 4 * 2, g % 4 * 3, 3, codes[g]);
-            (0..2).for_each(|k| out.set(32 + g, 4 * k + 3, 1, shifts[g][k] as i32));
-            let (w, factor) = (w(g, x), (2 * codes[g] + 1) as f32);
-            for (i, (&x, &w)) in x.iter().zip(&w).enumerate() {
-                let level = SHIFTS[shifts[g][i / 8]][points[g][i / 8][i % 8] as usize];
-                let q = level * factor;
-                product += w * q * x;
-                square += w * q * q;
-            }
-        }
-        if square > 0.0 {
-            d = product / square;
-        }
-        let bits = i32::from(f16::from_f32(d * 1.1125).to_bits());
-        (0..4).for_each(|n| out.set(48 + 2 * n, 12, 4, bits >> (4 * n)));
-    }
-}
-
-/// The weights of 32 values from `at` on of an IQ4 type.
-fn iq4_weights(x: &[f32], at: usize, importance: TwinImportance<'_>, mean_square: f32) -> Vec<f32> {
-    weights(x, at, importance, mean_square, |x| x * x)
-}
-
-/// The codes of 32 values from byte `at` on.
-fn put_levels(x: &[f32], scale: f32, at: usize, out: &mut BlockWriter) {
-    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-    for (i, x) in x.iter().enumerate() {
-        let code = iq_search::nearest_level(inverse * x) as i32;
-        out.set(at + i % 16, i / 16 * 4, 4, code);
-    }
-}
-
-impl EncodeTwin for IQ4_NL {
-    const LARGEST: f32 = LARGEST;
-    const NORMAL_ERROR: f64 = 0.08;
-
-    fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
-        let w = iq4_weights(x, 0, importance, square(x) * (2.0 / 32.0));
-        let scale = iq_search::iq4_scale(x, &w);
-        out.half(0, scale);
-        put_levels(x, scale, 2, out);
-    }
-}
-
-impl EncodeTwin for IQ4_XS {
-    const LARGEST: f32 = LARGEST;
-    const NORMAL_ERROR: f64 = 0.08;
-
-    fn encode_naively(x: &[f32], importance: TwinImportance<'_>, out: &mut BlockWriter) {
-        let mean_square = square(x) * (2.0 / 256.0);
-        let groups = x.chunks(32).enumerate();
-        let scale =
-            |(g, x)| iq_search::iq4_scale(x, &iq4_weights(x, 32 * g, importance, mean_square));
-        let scales: Vec<f32> = groups.clone().map(scale).collect();
-        let d = -super::search::furthest(&scales) / 32.0;
-        out.half(0, d);
-        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-        for (g, x) in groups {
-            let code = nearest(inverse * scales[g]).clamp(-32, 31);
-            put_levels(x, d * code as f32, 8 + 16 * g, out);
-            out.set(4, 4 * g, 4, code + 32);
-            out.set(2, 2 * g, 2, (code + 32) >> 4);
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! Naive searches of the IQ types: grids as lists of points, one scale or split tried after the other.
+//! Naive searches of the IQ types: grids as lists of points, one scale or split tried after the
+//! other.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +25,8 @@ thread_local! {
 }
 
 impl<const N: usize> NaiveGrid<N> {
-    /// The grid of a decoder. A point's codes are the ranks of its bytes among all bytes that occur.
+    /// The grid of a decoder. A point's codes are the ranks of its bytes among all bytes that
+    /// occur.
     fn new(grid: &[u64], rings: usize) -> Self {
         let bytes: Vec<[u8; N]> = grid
             .iter()
@@ -140,7 +142,8 @@ impl<const N: usize> NaiveSearch<'_, N> {
             })
     }
 
-    /// The scale and the points of magnitudes whose largest is `max`; `start` is the scale if no try is any good.
+    /// The scale and the points of magnitudes whose largest is `max`; `start` is the scale if no
+    /// try is any good.
     pub(super) fn fit(
         &self,
         values: &[f32],
@@ -187,8 +190,9 @@ pub(super) fn sorted(values: &[f32]) -> Vec<usize> {
     order
 }
 
-/// The best of all pairs of boundaries and of shifts, in ggml's order: `(first, second, shift, scale)`. `sums` gives the
-/// weighted products of values and levels, and the weighted squares of levels, for a shift and two boundaries.
+/// The best of all pairs of boundaries and of shifts, in ggml's order:
+/// `(first, second, shift, scale)`. `sums` gives the weighted products of values and levels, and
+/// the weighted squares of levels, for a shift and two boundaries.
 pub(super) fn split(
     n: usize,
     shifts: usize,
@@ -210,7 +214,8 @@ pub(super) fn split(
     best
 }
 
-/// Sums of weighted values and of weights up to each boundary, of those sorted values that `is_counted`.
+/// Sums of weighted values and of weights up to each boundary, of those sorted values that
+/// `is_counted`.
 fn running(
     order: &[usize],
     values: &[f32],
@@ -246,8 +251,8 @@ pub(super) fn split32(
     })
 }
 
-/// [`split`] of 16 values whose halves each have one of two shifts. All values of a half are taken for the highest level
-/// first; then each boundary takes away what lies below it.
+/// [`split`] of 16 values whose halves each have one of two shifts. All values of a half are taken
+/// for the highest level first; then each boundary takes away what lies below it.
 pub(super) fn split16(
     order: &[usize],
     values: &[f32],

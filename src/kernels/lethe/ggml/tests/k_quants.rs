@@ -50,7 +50,7 @@ impl EncodeTwin for Q2_K {
             (max / 15.0, values.iter().map(code).collect())
         };
         let ((d, scales), (min, mins)) = (quantize(&scales), quantize(&mins));
-        let (d, min) = (out.half(80, d), out.half(82, min));
+        let (d, min) = (out.put_f16(80, d), out.put_f16(82, min));
         for (g, (x, codes)) in x.chunks(16).zip(codes).enumerate() {
             // A negative scale wraps and spoils the minimum.
             let packed = scales[g] | mins[g] << 4;
@@ -102,7 +102,7 @@ impl EncodeTwin for Q3_K {
                     .collect(),
             )
         };
-        let d = out.half(108, d);
+        let d = out.put_f16(108, d);
         for (g, (x, codes)) in x.chunks(16).zip(codes).enumerate() {
             out.set(96 + g % 8, g / 8 * 4, 4, scales[g]);
             out.set(104 + g % 4, g / 4 * 2, 2, scales[g] >> 4);
@@ -156,7 +156,7 @@ fn groups_of_32(
         )
     };
     let ((d, scales), (min, mins)) = (quantize(&scales), quantize(&mins));
-    let (d, min) = (out.half(0, d), out.half(2, min));
+    let (d, min) = (out.put_f16(0, d), out.put_f16(2, min));
     for g in 0..8 {
         // A negative scale wraps; in Q4_K it spoils others.
         let limit = if top == 31 { 63 } else { 255 };
@@ -228,7 +228,7 @@ impl EncodeTwin for Q6_K {
             return;
         }
         let inverse = -128.0 / max;
-        let d = out.half(208, 1.0 / inverse);
+        let d = out.put_f16(208, 1.0 / inverse);
         for (g, (x, (scale, codes))) in x.chunks(16).zip(found).enumerate() {
             let scale = nearest(inverse * scale).min(127) as i8;
             out.set(192 + g, 0, 8, i32::from(scale));

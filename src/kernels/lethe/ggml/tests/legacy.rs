@@ -26,8 +26,8 @@ fn nibbles(
         let code = |x: &f32| ((x - least) * if d == 0.0 { 0.0 } else { 1.0 / d } + 0.5) as i32;
         let plain = || (d, -least, x.iter().map(|x| code(x).min(top)).collect());
         let (d, min, codes) = w.map_or_else(plain, |w| affine(x, &w, top, IMPORTANT, true));
-        out.half(0, d);
-        out.half(2, -min);
+        out.put_f16(0, d);
+        out.put_f16(2, -min);
         codes
     } else {
         let d = furthest(x) / -half as f32;
@@ -35,7 +35,7 @@ fn nibbles(
             |x: &f32| (x * if d == 0.0 { 0.0 } else { 1.0 / d } + (half as f32 + 0.5)) as i32;
         let plain = || (d, x.iter().map(|x| code(x).min(top)).collect());
         let (d, codes) = w.map_or_else(plain, |w| symmetric(x, &w, half));
-        out.half(0, d);
+        out.put_f16(0, d);
         codes
     };
     let scales = if with_min { 4 } else { 2 };
@@ -89,7 +89,7 @@ fn signed_bytes(x: &[f32], start: usize, out: &mut BlockWriter) -> (i32, f32) {
         .iter()
         .enumerate()
         .for_each(|(i, &code)| out.set(start + i, 0, 8, code));
-    out.half(0, d);
+    out.put_f16(0, d);
     (codes.iter().sum(), d)
 }
 
@@ -108,6 +108,6 @@ impl EncodeTwin for Q8_1 {
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (sum, d) = signed_bytes(x, 4, out);
-        out.half(2, sum as f32 * d);
+        out.put_f16(2, sum as f32 * d);
     }
 }

@@ -86,8 +86,8 @@ pub(super) fn coordinate(x: &[f32]) -> (f32, Vec<i32>) {
     )
 }
 
-/// What is added to the highest code: the first, the increment and how often. With importance values are clamped
-/// before they are rounded.
+/// What is added to the highest code: the first, the increment and how often. With importance
+/// values are clamped before they are rounded.
 pub(super) type Steps = (f32, f32, i32);
 pub(super) const IMPORTANT: Steps = (-0.9, 0.05, 36);
 

@@ -18,7 +18,7 @@ impl EncodeTwin for TQ1_0 {
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (trits, max) = trits(x);
-        out.half(52, max);
+        out.put_f16(52, max);
         let mut numbers = [0; 52];
         for (i, trit) in trits {
             let (at, n) = match i {
@@ -41,7 +41,7 @@ impl EncodeTwin for TQ2_0 {
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (trits, max) = trits(x);
-        out.half(64, max);
+        out.put_f16(64, max);
         trits
             .into_iter()
             .for_each(|(i, trit)| out.set(i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2, trit));
@@ -54,7 +54,7 @@ impl EncodeTwin for Q2_0 {
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
         let (trits, max) = trits(x);
-        out.half(0, max);
+        out.put_f16(0, max);
         trits
             .into_iter()
             .for_each(|(i, trit)| out.set(2, 2 * i, 2, trit));
@@ -66,7 +66,7 @@ impl EncodeTwin for Q1_0 {
     const NORMAL_ERROR: f64 = 0.63;
 
     fn encode_naively(x: &[f32], _importance: TwinImportance<'_>, out: &mut BlockWriter) {
-        out.half(0, x.iter().fold(0.0, |sum, x| sum + x.abs()) / 128.0);
+        out.put_f16(0, x.iter().fold(0.0, |sum, x| sum + x.abs()) / 128.0);
         x.iter()
             .enumerate()
             .for_each(|(i, &x)| out.set(2, i, 1, i32::from(x >= 0.0)));
@@ -122,7 +122,8 @@ fn e2m1(x: f32, d: f32) -> i32 {
     }) as i32
 }
 
-/// The nearest of the scales, ties to the higher; from 256 on, with what is rounded to it, there is 448 alone.
+/// The nearest of the scales, ties to the higher; from 256 on, with what is rounded to it, there is
+/// 448 alone.
 fn ue4m3(x: f32) -> (i32, f32) {
     let value = |code: i32| match code >> 3 {
         0 => code as f32 / 512.0,

@@ -9,7 +9,7 @@ impl DecodeTwin for Q4_0 {
     const F16_SCALES: &'static [usize] = &[0];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        (b.nibble(2, i, 16) - 8) as f32 * b.half(0)
+        (b.nibble(2, i, 16) - 8) as f32 * b.f16_at(0)
     }
 }
 
@@ -17,7 +17,7 @@ impl DecodeTwin for Q4_1 {
     const F16_SCALES: &'static [usize] = &[0, 2];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        b.nibble(4, i, 16) as f32 * b.half(0) + b.half(2)
+        b.nibble(4, i, 16) as f32 * b.f16_at(0) + b.f16_at(2)
     }
 }
 
@@ -25,7 +25,7 @@ impl DecodeTwin for Q5_0 {
     const F16_SCALES: &'static [usize] = &[0];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        (b.nibble(6, i, 16) + 16 * b.get(2, i, 1) - 16) as f32 * b.half(0)
+        (b.nibble(6, i, 16) + 16 * b.get(2, i, 1) - 16) as f32 * b.f16_at(0)
     }
 }
 
@@ -33,7 +33,7 @@ impl DecodeTwin for Q5_1 {
     const F16_SCALES: &'static [usize] = &[0, 2];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        (b.nibble(8, i, 16) + 16 * b.get(4, i, 1)) as f32 * b.half(0) + b.half(2)
+        (b.nibble(8, i, 16) + 16 * b.get(4, i, 1)) as f32 * b.f16_at(0) + b.f16_at(2)
     }
 }
 
@@ -41,7 +41,7 @@ impl DecodeTwin for Q8_0 {
     const F16_SCALES: &'static [usize] = &[0];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        b.signed(2 + i) * b.half(0)
+        b.signed(2 + i) * b.f16_at(0)
     }
 }
 
@@ -49,12 +49,12 @@ impl DecodeTwin for Q8_1 {
     const F16_SCALES: &'static [usize] = &[0, 2];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        b.signed(4 + i) * b.half(0)
+        b.signed(4 + i) * b.f16_at(0)
     }
 }
 
-/// Where value `i` of a K-quant lies: in which half of the block, in which 32 of that half's 128 values, and at which of
-/// these. The same bits of 32 consecutive bytes hold 32 values.
+/// Where value `i` of a K-quant lies: in which half of the block, in which 32 of that half's 128
+/// values, and at which of these. The same bits of 32 consecutive bytes hold 32 values.
 fn place(i: usize) -> (usize, usize, usize) {
     (i / 128, i % 128 / 32, i % 32)
 }
@@ -66,7 +66,7 @@ impl DecodeTwin for Q2_K {
         let (half, run, lane) = place(i);
         let (scale, min) = (b.get(i / 16, 0, 4) as f32, b.get(i / 16, 4, 4) as f32);
         let q = b.get(16 + 32 * half + lane, 2 * run, 2);
-        b.half(80) * scale * q as f32 - b.half(82) * min
+        b.f16_at(80) * scale * q as f32 - b.f16_at(82) * min
     }
 }
 
@@ -78,7 +78,7 @@ impl DecodeTwin for Q3_K {
         let low = b.get(96 + group % 8, group / 8 * 4, 4);
         let scale = low + 16 * b.get(104 + group % 4, group / 4 * 2, 2);
         let q = b.get(32 + 32 * half + lane, 2 * run, 2) + 4 * b.get(lane, i / 32, 1);
-        b.half(108) * (scale - 32) as f32 * (q - 4) as f32
+        b.f16_at(108) * (scale - 32) as f32 * (q - 4) as f32
     }
 }
 
@@ -87,7 +87,7 @@ impl DecodeTwin for Q4_K {
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let (scale, min) = b.scale_min(4, i / 32);
-        b.half(0) * scale * b.nibble(16, i, 32) as f32 - b.half(2) * min
+        b.f16_at(0) * scale * b.nibble(16, i, 32) as f32 - b.f16_at(2) * min
     }
 }
 
@@ -97,7 +97,7 @@ impl DecodeTwin for Q5_K {
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let (scale, min) = b.scale_min(4, i / 32);
         let q = b.nibble(48, i, 32) + 16 * b.get(16 + i % 32, i / 32, 1);
-        b.half(0) * scale * q as f32 - b.half(2) * min
+        b.f16_at(0) * scale * q as f32 - b.f16_at(2) * min
     }
 }
 
@@ -108,7 +108,7 @@ impl DecodeTwin for Q6_K {
         let (half, run, lane) = place(i);
         let low = b.get(64 * half + 32 * (run % 2) + lane, run / 2 * 4, 4);
         let q = low + 16 * b.get(128 + 32 * half + lane, 2 * run, 2);
-        b.half(208) * b.signed(192 + i / 16) * (q - 32) as f32
+        b.f16_at(208) * b.signed(192 + i / 16) * (q - 32) as f32
     }
 }
 
@@ -130,7 +130,8 @@ impl DecodeTwin for Q8_K {
     }
 }
 
-/// `value`, negated if bit `i` of an index of seven bits is set; the eighth makes the number of set bits even.
+/// `value`, negated if bit `i` of an index of seven bits is set; the eighth makes the number of set
+/// bits even.
 fn parity(value: f32, index: i32, i: usize) -> f32 {
     let set = if i == 7 {
         index.count_ones() % 2
@@ -156,7 +157,7 @@ impl DecodeTwin for IQ2_XXS {
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let (at, eight) = (2 + i / 32 * 8, i / 8 % 4);
         let value = grid_value(&grids::IQ2_XXS, b.get(at + eight, 0, 8), i % 8);
-        let d = iq2_scale(b.half(0), b.get(at + 4, 28, 4));
+        let d = iq2_scale(b.f16_at(0), b.get(at + 4, 28, 4));
         parity(d * value, b.get(at + 4, eight * 7, 7), i % 8)
     }
 }
@@ -166,7 +167,7 @@ impl DecodeTwin for IQ2_XS {
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let value = grid_value(&grids::IQ2_XS, b.get(2 + i / 8 * 2, 0, 9), i % 8);
-        let d = iq2_scale(b.half(0), b.get(66, i / 16 * 4, 4));
+        let d = iq2_scale(b.f16_at(0), b.get(66, i / 16 * 4, 4));
         parity(d * value, b.get(2 + i / 8 * 2, 9, 7), i % 8)
     }
 }
@@ -176,7 +177,7 @@ impl DecodeTwin for IQ2_S {
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let index = b.get(2 + i / 8, 0, 8) + 256 * b.get(66, i / 8 * 2, 2);
-        let value = iq2_scale(b.half(0), b.get(74, i / 16 * 4, 4))
+        let value = iq2_scale(b.f16_at(0), b.get(74, i / 16 * 4, 4))
             * grid_value(&grids::IQ2_S, index, i % 8);
         if b.get(34, i, 1) == 1 { -value } else { value }
     }
@@ -188,7 +189,7 @@ impl DecodeTwin for IQ3_XXS {
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let at = 66 + i / 32 * 4;
         let value = grid_value(&grids::IQ3_XXS, b.get(2 + i / 4, 0, 8), i % 4);
-        let d = b.half(0) * (0.5 + b.get(at, 28, 4) as f32) * 0.5;
+        let d = b.f16_at(0) * (0.5 + b.get(at, 28, 4) as f32) * 0.5;
         parity(d * value, b.get(at, i / 8 % 4 * 7, 7), i % 8)
     }
 }
@@ -198,7 +199,7 @@ impl DecodeTwin for IQ3_S {
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let index = b.get(2 + i / 4, 0, 8) + 256 * b.get(66, i / 4, 1);
-        let d = b.half(0) * (1 + 2 * b.get(106, i / 32 * 4, 4)) as f32;
+        let d = b.f16_at(0) * (1 + 2 * b.get(106, i / 32 * 4, 4)) as f32;
         let value = d * grid_value(&grids::IQ3_S, index, i % 4);
         if b.get(74, i, 1) == 1 { -value } else { value }
     }
@@ -217,7 +218,7 @@ impl DecodeTwin for IQ1_S {
         let word = 34 + i / 32 * 2;
         let index = b.get(2 + i / 8, 0, 8) + 256 * b.get(word, i / 8 % 4 * 3, 3);
         let (scale, is_down) = (b.get(word, 12, 3), b.get(word, 15, 1) == 1);
-        iq1_value(b.half(0), scale, index, i, is_down)
+        iq1_value(b.f16_at(0), scale, index, i, is_down)
     }
 }
 
@@ -245,7 +246,7 @@ impl DecodeTwin for IQ4_NL {
     const F16_SCALES: &'static [usize] = &[0];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        b.half(0) * grids::IQ4[b.nibble(2, i, 16) as usize]
+        b.f16_at(0) * grids::IQ4[b.nibble(2, i, 16) as usize]
     }
 }
 
@@ -254,7 +255,7 @@ impl DecodeTwin for IQ4_XS {
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         let scale = b.get(4, i / 32 * 4, 4) + 16 * b.get(2, i / 32 * 2, 2);
-        b.half(0) * (scale - 32) as f32 * grids::IQ4[b.nibble(8, i, 16) as usize]
+        b.f16_at(0) * (scale - 32) as f32 * grids::IQ4[b.nibble(8, i, 16) as usize]
     }
 }
 
@@ -268,7 +269,7 @@ impl DecodeTwin for TQ1_0 {
             _ => (48 + (i - 240) % 4, (i - 240) / 4),
         };
         let fraction = b.get(at, 0, 8) * 3i32.pow(digit as u32) % 256;
-        (fraction * 3 / 256 - 1) as f32 * b.half(52)
+        (fraction * 3 / 256 - 1) as f32 * b.f16_at(52)
     }
 }
 
@@ -276,7 +277,7 @@ impl DecodeTwin for TQ2_0 {
     const F16_SCALES: &'static [usize] = &[64];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        (b.get(i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2) - 1) as f32 * b.half(64)
+        (b.get(i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2) - 1) as f32 * b.f16_at(64)
     }
 }
 
@@ -285,9 +286,9 @@ impl DecodeTwin for Q1_0 {
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
         if b.get(2, i, 1) == 1 {
-            b.half(0)
+            b.f16_at(0)
         } else {
-            -b.half(0)
+            -b.f16_at(0)
         }
     }
 }
@@ -296,7 +297,7 @@ impl DecodeTwin for Q2_0 {
     const F16_SCALES: &'static [usize] = &[0];
 
     fn value(b: BlockBits<'_>, i: usize) -> f32 {
-        (b.get(2, 2 * i, 2) - 1) as f32 * b.half(0)
+        (b.get(2, 2 * i, 2) - 1) as f32 * b.f16_at(0)
     }
 }
 
