@@ -56,7 +56,7 @@ impl BlockWriter {
 }
 
 /// A block type under test.
-struct TestedType {
+struct EncodeCase {
     dtype: Dtype,
     bytes: usize,
     values: usize,
@@ -68,7 +68,7 @@ struct TestedType {
 
 macro_rules! tested_types {
     ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
-        const TYPES: &[TestedType] = &[$(TestedType {
+        const TYPES: &[EncodeCase] = &[$(EncodeCase {
             dtype: Dtype::$block,
             bytes: $bytes,
             values: $values,
@@ -81,7 +81,7 @@ macro_rules! tested_types {
 }
 ggml_block_types! { tested_types {} }
 
-impl TestedType {
+impl EncodeCase {
     fn encoded(
         &self,
         values: &[f32],

@@ -26,7 +26,7 @@ trait DecodeTwin {
 }
 
 /// A block type under test.
-struct TestedType {
+struct DecodeCase {
     dtype: Dtype,
     bytes: usize,
     values: usize,
@@ -36,7 +36,7 @@ struct TestedType {
 
 macro_rules! tested_types {
     ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
-        const TYPES: &[TestedType] = &[$(TestedType {
+        const TYPES: &[DecodeCase] = &[$(DecodeCase {
             dtype: Dtype::$block,
             bytes: $bytes,
             values: $values,
@@ -119,7 +119,7 @@ fn random(n: usize, mut state: u64) -> Vec<u8> {
 
 /// Decodes `blocks` at every level into every output type. The values must be the twin's, rounded
 /// once.
-fn check(t: &TestedType, blocks: &[u8]) {
+fn check(t: &DecodeCase, blocks: &[u8]) {
     let places = blocks
         .chunks(t.bytes)
         .flat_map(|block| (0..t.values).map(move |i| (block, i)));
@@ -137,7 +137,7 @@ fn check(t: &TestedType, blocks: &[u8]) {
     }
 }
 
-fn check_one(t: &TestedType, blocks: &[u8], multiplier: Option<f32>, level: Level, want: &[f32]) {
+fn check_one(t: &DecodeCase, blocks: &[u8], multiplier: Option<f32>, level: Level, want: &[f32]) {
     let (decode, n) = (decoder(t.dtype).unwrap(), want.len());
     let (mut single, mut half, mut brain) = (vec![7f32; n], vec![f16::ONE; n], vec![bf16::ONE; n]);
     decode(blocks, multiplier, level, Out::F32(&mut single));

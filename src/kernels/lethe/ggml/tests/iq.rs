@@ -28,9 +28,9 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     rest.fold(values[0], |a, b| if a > b { a } else { b })
 }
 
-/// What each group of a block becomes: indices of points, signs of each eight values, and the
+/// What a group of a block becomes: indices of points, signs of each eight values, and the
 /// scale.
-type Group = (Vec<i32>, Vec<i32>, f32);
+type TwinGroup = (Vec<i32>, Vec<i32>, f32);
 
 /// Magnitudes, and the signs of each eight values. If the number of signs has to be even, the
 /// cheapest value is taken for one of the other sign.
@@ -60,7 +60,7 @@ fn group<const N: usize>(
     w: &[f32],
     (is_even, least): (bool, f32),
     start: impl Fn(&[f32]) -> Option<(f32, f32)>,
-) -> Option<Group> {
+) -> Option<TwinGroup> {
     let (magnitudes, mut signs) = split_signs(x, w, is_even);
     let max = largest(&magnitudes);
     if max < least || max == 0.0 {
@@ -76,7 +76,7 @@ fn group<const N: usize>(
 }
 
 /// The unit of the scales, and the code of each in 4 bits. `None` if all are zero.
-fn scale_codes(groups: &[Option<Group>]) -> Option<(f32, Vec<i32>)> {
+fn scale_codes(groups: &[Option<TwinGroup>]) -> Option<(f32, Vec<i32>)> {
     let scales: Vec<f32> = groups
         .iter()
         .map(|group| group.as_ref().map_or(0.0, |group| group.2))
@@ -137,7 +137,7 @@ fn groups_of_16(
     x: &[f32],
     (is_even, least): (bool, f32),
     w: impl Fn(&[f32], usize) -> Vec<f32>,
-) -> Vec<Option<Group>> {
+) -> Vec<Option<TwinGroup>> {
     let search = iq2_search(grid, 19, Again::OffGrid);
     let group = |(g, x): (usize, &[f32])| {
         group(&search, x, &w(x, 16 * g), (is_even, least), |magnitudes| {
@@ -209,7 +209,7 @@ fn iq3_groups(
     x: &[f32],
     importance: TwinImportance<'_>,
     (is_even, least): (bool, f32),
-) -> Vec<Option<Group>> {
+) -> Vec<Option<TwinGroup>> {
     let mean_square = 2.0 * square(x) / 256.0;
     let group = |(g, x): (usize, &[f32])| {
         let w = weights(x, 32 * g, importance, mean_square, |x| x * x);
