@@ -272,9 +272,9 @@ impl EncodeTwin for IQ3_S {
             let Some((indices, signs, _)) = group else {
                 continue;
             };
-            for k in 0..8 {
-                out.set(2 + 8 * at + k, 0, 8, indices[k]);
-                out.set(66 + g, k, 1, indices[k] >> 8);
+            for (k, index) in indices.iter().enumerate() {
+                out.set(2 + 8 * at + k, 0, 8, *index);
+                out.set(66 + g, k, 1, index >> 8);
             }
             (0..4).for_each(|k| out.set(74 + 4 * at + k, 0, 8, signs[k]));
             at += 1;

@@ -284,9 +284,9 @@ pub(super) fn nearest_level(x: f32) -> usize {
     while high - low > 1 {
         let middle = (low + high) / 2;
         if x < levels[middle] {
-            high = middle
+            high = middle;
         } else {
-            low = middle
+            low = middle;
         }
     }
     if x - levels[high - 1] < levels[high] - x {
