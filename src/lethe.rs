@@ -6,6 +6,7 @@ pub(crate) mod bnb;
 pub(crate) mod bytes;
 #[cfg(any(feature = "bnb", feature = "qnat"))]
 pub(crate) mod codebook;
+pub(crate) mod compute_dtype;
 pub(crate) mod distance;
 pub(crate) mod fp8;
 #[cfg(feature = "gguf")]

@@ -2,14 +2,14 @@
 
 use super::plan::{Body, Plan};
 use super::report::{Distance, Errors, TensorErrors};
-use crate::lethe::distance::Sums;
+use crate::lethe::distance::DistanceSums;
 
 /// Tensors that are named.
 const WORST: usize = 5;
 
 /// The errors of every encoded tensor of `plan` that is done.
 pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
-    let (mut all, mut tensors) = (Sums::default(), Vec::new());
+    let (mut all, mut tensors) = (DistanceSums::default(), Vec::new());
     for output in &plan.outputs {
         if let Body::Encode(encoding) = &output.body
             && let Some(sums) = encoding.distance.of(encoding.input.cut.tiles())
@@ -45,7 +45,7 @@ pub(super) fn warnings(plan: &Plan<'_>) -> Vec<String> {
         .collect()
 }
 
-fn errors(sums: &Sums) -> Errors {
+fn errors(sums: &DistanceSums) -> Errors {
     let n = (sums.count as f64).max(1.0);
     Errors {
         values: sums.count,
