@@ -194,24 +194,14 @@ impl IntegerQuantizer {
             };
         }
         match (self.rule, self.dtype) {
-            (IntegerRule::CompressedTensors { symmetric: true }, TargetDtype::F32) => {
-                signed!(f32, true)
-            }
-            (IntegerRule::CompressedTensors { symmetric: true }, TargetDtype::F16) => {
-                signed!(f16, true)
-            }
-            (IntegerRule::CompressedTensors { symmetric: true }, TargetDtype::BF16) => {
-                signed!(bf16, true)
-            }
-            (IntegerRule::CompressedTensors { symmetric: false }, TargetDtype::F32) => {
-                signed!(f32, false)
-            }
-            (IntegerRule::CompressedTensors { symmetric: false }, TargetDtype::F16) => {
-                signed!(f16, false)
-            }
-            (IntegerRule::CompressedTensors { symmetric: false }, TargetDtype::BF16) => {
-                signed!(bf16, false)
-            }
+            (IntegerRule::CompressedTensors { symmetric }, dtype) => match (dtype, symmetric) {
+                (TargetDtype::F32, true) => signed!(f32, true),
+                (TargetDtype::F16, true) => signed!(f16, true),
+                (TargetDtype::BF16, true) => signed!(bf16, true),
+                (TargetDtype::F32, false) => signed!(f32, false),
+                (TargetDtype::F16, false) => signed!(f16, false),
+                (TargetDtype::BF16, false) => signed!(bf16, false),
+            },
             #[cfg(feature = "gptq")]
             (IntegerRule::Gptq { symmetric }, _) => run!(GptqInt::new(bits, symmetric)),
             #[cfg(feature = "awq")]

@@ -45,9 +45,9 @@ fn upper_bound(code: usize) -> f32 {
         let middle = low + (high - low) / 2;
         let x = from_order_key(middle);
         if (x - above).abs() < (x - below).abs() {
-            high = middle
+            high = middle;
         } else {
-            low = middle
+            low = middle;
         }
     }
     from_order_key(low)
