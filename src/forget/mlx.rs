@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::grouped::{Form, Grouped, Packing, Place, objection};
 use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::lethe::integer::{IntegerQuantizer, IntegerRule};
-use crate::lethe::mlx::{self, MlxFloatMode};
+use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
+use crate::kernels::lethe::mlx::{self, MlxFloatMode};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};

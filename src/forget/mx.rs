@@ -10,16 +10,16 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{Matrix, no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::lethe::groups::{GroupArithmetic, GroupBuffers};
-use crate::lethe::mx::{
+use crate::forget::seam::rows::{Matrix, no_matrix, put_both, shortened, stored};
+use crate::kernels::lethe::groups::{GroupArithmetic, GroupBuffers};
+use crate::kernels::lethe::mx::{
     BLOCK, CEIL, CompressedTensorsMx, EVEN, FLOOR, GgmlMxfp4, ModelOptMx, MxElement, TorchAoMx,
     TorchAoRceil,
 };
-use crate::lethe::narrow::Fp4E2M1;
-use crate::lethe::pack::transposed;
-use crate::remember::fp8::E4M3;
+use crate::kernels::lethe::narrow::Fp4E2M1;
+use crate::kernels::lethe::pack::transposed;
+use crate::kernels::remember::fp8::E4M3;
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};

@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
-use crate::lethe::groups::GroupBuffers;
-use crate::lethe::nvfp4::{
+use crate::forget::seam::rows::{no_matrix, put_both, shortened, stored};
+use crate::kernels::lethe::groups::GroupBuffers;
+use crate::kernels::lethe::nvfp4::{
     CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
 };
-use crate::remember::nvfp4::BLOCK;
+use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::Grid;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -89,7 +89,7 @@ fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
     global
 }
 
-fn compressed_tensors<E: crate::lethe::compute_dtype::ComputeDtype>(
+fn compressed_tensors<E: crate::kernels::lethe::compute_dtype::ComputeDtype>(
     max: f32,
     job: GroupBuffers<'_>,
 ) -> f32 {

@@ -19,7 +19,7 @@ use super::qnat::Qnat;
 use super::scheme::Parameters;
 use super::{Method, Scope};
 use crate::ConvertTarget;
-use crate::lethe::mlx::MlxFloatMode;
+use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::Granularity;
 
 /// A scheme.

@@ -1,0 +1,272 @@
+//! FP8 with one scale for each block of a matrix; a row or the whole tensor is a block too.
+//!
+//! - transformers 5.23.0, `integrations/finegrained_fp8.py`, `Fp8Quantize`: F32 throughout, values are multiplied.
+//! - compressed-tensors 0.20.0, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls them: every operation
+//!   is rounded to the model's dtype, values are divided.
+//! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: every operation is rounded to the
+//!   model's dtype, values are multiplied.
+
+use std::marker::PhantomData;
+
+use super::compute_dtype::ComputeDtype;
+use super::narrow::{NarrowFloat, ceil_log2, max_abs, narrow};
+use crate::kernels::remember::fp8::{Code, E4M3};
+use crate::simd::Routine;
+
+/// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are `#[inline(always)]`.
+pub(crate) trait Fp8Arithmetic: Sync {
+    /// The float that values become.
+    type Code: NarrowFloat + Code;
+
+    /// The scale that is stored for a block with this largest magnitude, and the factor that [`scaled`](Self::scaled)
+    /// takes.
+    fn scale(max_abs: f32) -> (f32, f32);
+
+    /// `x` over the block's scale, rounded as the library rounds.
+    fn scaled(x: f32, factor: f32) -> f32;
+}
+
+/// `Fp8Quantize` of transformers. With `POWERS` scales are powers of two (`scale_fmt` is `ue8m0`).
+pub(crate) struct TransformersFp8<const POWERS: bool>;
+
+impl<const POWERS: bool> Fp8Arithmetic for TransformersFp8<POWERS> {
+    type Code = E4M3;
+
+    #[inline(always)]
+    fn scale(max_abs: f32) -> (f32, f32) {
+        // torch computes a number over a tensor as the tensor's reciprocal times the number.
+        let scale = if max_abs > 0.0 {
+            (1.0 / max_abs) * 448.0
+        } else {
+            1.0
+        };
+        let inverse = 1.0 / scale;
+        if !POWERS {
+            return (inverse, scale);
+        }
+        // Rounded up, so that no value exceeds 448.
+        let inverse =
+            f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
+        (inverse, 1.0 / inverse)
+    }
+
+    #[inline(always)]
+    fn scaled(x: f32, factor: f32) -> f32 {
+        x * factor
+    }
+}
+
+/// `calculate_qparams` and `_quantize` of compressed-tensors, for a model in `E`.
+pub(crate) struct CompressedTensorsFp8<E>(PhantomData<E>);
+
+impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
+    type Code = E4M3;
+
+    #[inline(always)]
+    fn scale(max_abs: f32) -> (f32, f32) {
+        let scale = E::round(max_abs / 448.0);
+        let scale = if scale == 0.0 { E::EPSILON } else { scale };
+        (scale, scale)
+    }
+
+    #[inline(always)]
+    fn scaled(x: f32, factor: f32) -> f32 {
+        // The library adds a zero point of +0, which makes +0 of -0.
+        E::round(x / factor) + 0.0
+    }
+}
+
+/// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in `E`.
+pub(crate) struct ComfyKitchenFp8<E, N>(PhantomData<(E, N)>);
+
+impl<E: ComputeDtype, N: NarrowFloat + Code> Fp8Arithmetic for ComfyKitchenFp8<E, N> {
+    type Code = N;
+
+    #[inline(always)]
+    fn scale(max_abs: f32) -> (f32, f32) {
+        let scale = E::round(max_abs / N::MAX);
+        // In a tensor of zeros the library multiplies zeros by the reciprocal of zero, which gives NaN. Here the codes are
+        // zeros.
+        (
+            scale,
+            if max_abs == 0.0 {
+                1.0
+            } else {
+                E::round(1.0 / scale)
+            },
+        )
+    }
+
+    #[inline(always)]
+    fn scaled(x: f32, factor: f32) -> f32 {
+        E::round(x * factor)
+    }
+}
+
+/// Encodes whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks are smaller.
+pub(crate) struct EncodeFp8Blocks<'a, A> {
+    pub values: &'a [f32],
+    /// Columns of the tile.
+    pub width: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// The largest magnitude of the whole tensor, if all blocks share a scale.
+    pub tensor_max_abs: Option<f32>,
+    pub codes: &'a mut [u8],
+    /// Receives the values that decoding gives.
+    pub back: &'a mut [f32],
+    /// Receives the scale of each block, row by row of blocks.
+    pub scales: &'a mut [f32],
+    pub arithmetic: PhantomData<A>,
+}
+
+impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
+    #[inline(always)]
+    fn run(&mut self) {
+        let width = self.width.max(1);
+        // The block of a whole tensor is `usize::MAX` rows high; the bound keeps the product from overflowing.
+        let band = self.rows.min(self.values.len() / width).max(1) * width;
+        let bands = self
+            .values
+            .chunks(band)
+            .zip(self.codes.chunks_mut(band))
+            .zip(self.back.chunks_mut(band));
+        let per_band = width.div_ceil(self.cols);
+        for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
+            for (block, stored) in scales.iter_mut().enumerate() {
+                let cols = block * self.cols..width.min((block + 1) * self.cols);
+                let max = self.tensor_max_abs.unwrap_or_else(|| {
+                    values
+                        .chunks_exact(width)
+                        .fold(0.0, |max, row| max_abs(&row[cols.clone()], max))
+                });
+                let (scale, factor) = A::scale(max);
+                *stored = scale;
+                let rows = values
+                    .chunks_exact(width)
+                    .zip(codes.chunks_exact_mut(width));
+                for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
+                    let (values, codes) = (&values[cols.clone()], &mut codes[cols.clone()]);
+                    encode_row::<A>(values, factor, scale, codes, &mut back[cols.clone()]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn encode_row<A: Fp8Arithmetic>(
+    values: &[f32],
+    factor: f32,
+    scale: f32,
+    codes: &mut [u8],
+    back: &mut [f32],
+) {
+    for ((&x, code), back) in values.iter().zip(codes.iter_mut()).zip(back.iter_mut()) {
+        let (bits, value) = narrow::<A::Code>(A::scaled(x, factor));
+        *code = bits as u8;
+        *back = value * scale;
+    }
+    if !factor.is_finite() {
+        // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
+        back.iter_mut()
+            .zip(codes)
+            .for_each(|(back, code)| *back = A::Code::widen(*code) * scale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::simd::{Level, perform};
+
+    /// Values of all scales, with both zeros, subnormals and an outlier.
+    fn values(n: usize) -> Vec<f32> {
+        let mut state = 7u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from_bits((state >> 1) % (40 << 23) + (100 << 23))
+                * if state & 1 == 0 { 1.0 } else { -1.0 }
+        };
+        let mut values: Vec<f32> = (0..n).map(|_| bf16::from_f32(next()).to_f32()).collect();
+        values[..4].copy_from_slice(&[0.0, -0.0, f32::from_bits(1 << 16), -f32::MIN_POSITIVE]);
+        values[n / 2] = 1e30;
+        values
+    }
+
+    /// compressed-tensors in BF16, as its operations are, one by one.
+    fn twin(values: &[f32], width: usize, [rows, cols]: [usize; 2]) -> (Vec<u8>, Vec<f32>) {
+        let to_bf16 = |x: f32| bf16::from_f32(x).to_f32();
+        let height = values.len() / width;
+        let mut codes = vec![0; values.len()];
+        let mut scales = vec![];
+        for top in (0..height).step_by(rows) {
+            for left in (0..width).step_by(cols) {
+                let places = (top..height.min(top + rows))
+                    .flat_map(|r| (left..width.min(left + cols)).map(move |c| (r, c)));
+                let places: Vec<usize> = places.map(|(r, c)| r * width + c).collect();
+                let max = places
+                    .iter()
+                    .fold(0.0f32, |max, &i| max.max(values[i].abs()));
+                let scale = match to_bf16(max / 448.0) {
+                    0.0 => 0.007_812_5,
+                    scale => scale,
+                };
+                scales.push(scale);
+                for i in places {
+                    let x = (to_bf16(values[i] / scale) + 0.0).clamp(-448.0, 448.0);
+                    let distance = |code: u8| (E4M3::widen(code) - x.abs()).abs();
+                    let nearest = (0..0x7fu8).min_by(|&a, &b| {
+                        distance(a)
+                            .total_cmp(&distance(b))
+                            .then((a & 1).cmp(&(b & 1)))
+                    });
+                    codes[i] = nearest.unwrap() | if x.is_sign_negative() { 0x80 } else { 0 };
+                }
+            }
+        }
+        (codes, scales)
+    }
+
+    #[test]
+    fn blocks_are_as_one_value_at_a_time() {
+        let (height, width) = (19, 53);
+        let values = values(height * width);
+        for block in [[1, 53], [8, 16], [19, 53], [3, 1], [32, 64]] {
+            let (codes, scales) = twin(&values, width, block);
+            for level in Level::available() {
+                let mut ours = EncodeFp8Blocks {
+                    values: &values,
+                    width,
+                    rows: block[0],
+                    cols: block[1],
+                    tensor_max_abs: None,
+                    codes: &mut vec![0; values.len()],
+                    back: &mut vec![0.0; values.len()],
+                    scales: &mut vec![0.0; scales.len()],
+                    arithmetic: PhantomData::<CompressedTensorsFp8<bf16>>,
+                };
+                perform(level, &mut ours);
+                assert_eq!(
+                    (&*ours.codes, &*ours.scales),
+                    (&*codes, &*scales),
+                    "{block:?} {level:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_but_zero() {
+        assert_eq!(TransformersFp8::<false>::scale(0.0), (1.0, 1.0));
+        assert_eq!(TransformersFp8::<true>::scale(0.0), (1.0, 1.0));
+        assert_eq!(
+            CompressedTensorsFp8::<bf16>::scale(0.0),
+            (0.007_812_5, 0.007_812_5)
+        );
+        // Where the library has NaN.
+        assert_eq!(ComfyKitchenFp8::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
+    }
+}
