@@ -46,8 +46,8 @@ pub(crate) fn codebook_encoder(codebook: &[f32; 16]) -> CodebookEncoder {
 
 /// `create_dynamic_map` of bitsandbytes: the 256 levels of scales, in ascending order.
 ///
-/// There are seven decades of each sign, from 1e-6 to 1. Each has twice as many levels as the one below it: the middles
-/// of equal steps from a tenth of its end to its end. 0 and 1 complete them.
+/// There are seven decades of each sign, which end at 1e-6, 1e-5, …, 1. Each has twice as many levels as the one below
+/// it: the middles of equal steps from a tenth of its end to its end. 0 and 1 complete them.
 pub(crate) fn dynamic_map() -> &'static [f32; 256] {
     static MAP: OnceLock<[f32; 256]> = OnceLock::new();
     MAP.get_or_init(|| {

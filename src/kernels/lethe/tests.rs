@@ -21,7 +21,7 @@ fn random(n: usize) -> impl Iterator<Item = f32> {
     .take(n)
 }
 
-/// Values that go wrong first.
+/// Noise, and values that go wrong first: outliers, zeros of both signs, constants, subnormals, ties.
 fn hard_cases(n: usize) -> Vec<Vec<f32>> {
     let noise: Vec<f32> = random(n).collect();
     let map =
@@ -210,7 +210,7 @@ fn qlora() {
     }
 }
 
-/// The codes of scales are the nearest levels, but for the places' width.
+/// The codes of scales are the nearest levels, but for the width of the lookup's steps.
 #[test]
 fn nested_scales_are_near() {
     let map = dynamic_map();

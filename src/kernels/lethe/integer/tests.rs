@@ -6,7 +6,7 @@ use super::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::TargetDtype;
 use crate::simd::Level;
 
-/// `x` as `dtype` has it.
+/// `x` rounded to `dtype`.
 fn to(dtype: TargetDtype, x: f32) -> f32 {
     match dtype {
         TargetDtype::F32 => x,
@@ -114,7 +114,7 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
     }
 }
 
-/// IntegerGroups that go wrong first, and others.
+/// Groups of zeros, of one value among zeros and of constants, and groups of noise.
 fn values(group: usize, dtype: TargetDtype) -> Vec<f32> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = move || {
