@@ -191,7 +191,7 @@ mod tests {
         let mut values: Vec<f32> = (0..BLOCK * 200)
             .map(|i| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                // EncodeGroups of several scales, and among the values middles between codes.
+                // Groups of several scales, and among the values middles between codes.
                 let x = if state & 64 == 0 {
                     (state >> 8) as f32 / 1e6
                 } else {

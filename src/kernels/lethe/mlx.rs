@@ -91,8 +91,8 @@ trait MlxFloatArithmetic {
     /// The largest value that a code decodes to.
     const MAX: f32 = 6.0;
 
-    /// Rounds the exact scale of a group. Returns the byte that is stored, the divisor of values, and the value of the
-    /// byte, by which decoding multiplies.
+    /// Rounds `scale`, the group's largest magnitude over [`MAX`](Self::MAX). Returns the byte that is stored, the divisor
+    /// of values, and the value of the byte, by which decoding multiplies.
     fn scale(scale: f32) -> (u8, f32, f32);
 
     #[inline(always)]
