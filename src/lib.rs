@@ -75,7 +75,7 @@ pub use convert::{
 #[cfg(feature = "gguf")]
 pub use dtype::Dtype as GgufType;
 pub use dtype::{Dtype, TargetDtype};
-pub use error::{AnamnesisError, Result};
+pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
