@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::module::Module;
-use self::skips::Skips;
+use self::skips::SkipLists;
 pub(crate) use self::skips::pattern;
 use crate::limits::Budget;
 use crate::{AnamnesisError, ParseLimits, Result};
@@ -56,7 +56,7 @@ const ORDERED: &[&str] = &["dynamic", "extra_config", "module_quant_configs"];
 
 /// One quantization config and the place it was found in.
 #[derive(Debug, Clone, Default)]
-struct Place {
+struct ConfigPlace {
     name: String,
     values: Map<String, Value>,
     /// Keys of objects whose order matters, as the file has them.
@@ -66,7 +66,7 @@ struct Place {
 /// A model's quantization config, from whichever places hold one; empty if none does.
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
-    places: Vec<Place>,
+    places: Vec<ConfigPlace>,
     /// Where the model lies, if it is a file.
     directory: Option<PathBuf>,
     /// What may be read there.
@@ -74,13 +74,13 @@ pub struct QuantConfig {
     /// Names in the index of a sharded model, read when first asked for.
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
-    skipped: OnceLock<Skips>,
+    skipped: OnceLock<SkipLists>,
     /// How large the model's layers are.
-    sizes: sizes::Sizes,
+    sizes: sizes::LayerSizes,
     /// What is said of modules by expressions whose order counts.
-    patterns: patterns::Patterns,
+    patterns: patterns::OrderedPatterns,
     /// What is said of single modules, compiled when first asked for.
-    rules: OnceLock<module::Rules>,
+    rules: OnceLock<module::ModuleRules>,
 }
 
 impl QuantConfig {
@@ -113,7 +113,7 @@ impl QuantConfig {
                 } else {
                     format!("{file}: {}", keys.join("."))
                 };
-                places.push(Place {
+                places.push(ConfigPlace {
                     name,
                     values: values.clone(),
                     order: order(text, keys, values),
@@ -122,10 +122,10 @@ impl QuantConfig {
         }
         for file in module::maps(dir) {
             if let Some((Value::Object(values), _)) = read_json(&dir.join(&file), budget)? {
-                places.push(Place {
+                places.push(ConfigPlace {
                     name: file,
                     values,
-                    ..Place::default()
+                    ..ConfigPlace::default()
                 });
             }
         }
@@ -133,8 +133,8 @@ impl QuantConfig {
             .get("config.json")
             .and_then(Option::as_ref)
             .map(|(root, _)| root);
-        let sizes = root.map(sizes::Sizes::new).unwrap_or_default();
-        let patterns = patterns::Patterns::new(&places)?;
+        let sizes = root.map(sizes::LayerSizes::new).unwrap_or_default();
+        let patterns = patterns::OrderedPatterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
             places,
@@ -153,10 +153,10 @@ impl QuantConfig {
             .get(IN_METADATA)
             .and_then(|text| serde_json::from_str(text).ok());
         if let Some(Value::Object(values)) = config.filter(|_| self.places.is_empty()) {
-            self.places.push(Place {
+            self.places.push(ConfigPlace {
                 name: format!("__metadata__: {IN_METADATA}"),
                 values,
-                ..Place::default()
+                ..ConfigPlace::default()
             });
         }
         let text = |(key, value): (&String, &String)| {
@@ -168,10 +168,10 @@ impl QuantConfig {
         let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
         if values.contains_key("bits") || values.contains_key("group_size") {
             values.insert("quant_method".to_owned(), "gptq".into());
-            self.places.push(Place {
+            self.places.push(ConfigPlace {
                 name: "__metadata__".to_owned(),
                 values,
-                ..Place::default()
+                ..ConfigPlace::default()
             });
         }
     }
@@ -220,7 +220,7 @@ impl QuantConfig {
     /// Two places that contradict each other are an error that names both. Of methods only GPTQ and AWQ
     /// exclude each other; producers name the rest as they like.
     pub(crate) fn check(&self) -> Result<()> {
-        let mut facts: Vec<(&str, &Place, String)> = Vec::new();
+        let mut facts: Vec<(&str, &ConfigPlace, String)> = Vec::new();
         for place in &self.places {
             let format = |key: &str| {
                 place
@@ -274,7 +274,7 @@ impl QuantConfig {
         Ok(())
     }
 
-    fn first<'a, T>(&'a self, f: impl Fn(&'a Place) -> Option<T>) -> Option<(T, &'a str)> {
+    fn first<'a, T>(&'a self, f: impl Fn(&'a ConfigPlace) -> Option<T>) -> Option<(T, &'a str)> {
         self.places
             .iter()
             .find_map(|place| Some((f(place)?, place.name.as_str())))
@@ -329,7 +329,7 @@ impl QuantConfig {
                 .places
                 .iter()
                 .flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
-            let mut skips = Skips::default();
+            let mut skips = SkipLists::default();
             lists
                 .flatten()
                 .filter_map(Value::as_str)
@@ -340,7 +340,7 @@ impl QuantConfig {
     }
 }
 
-impl Place {
+impl ConfigPlace {
     fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
@@ -424,10 +424,10 @@ mod tests {
                 .as_object()
                 .unwrap()
                 .clone();
-            let place = Place {
+            let place = ConfigPlace {
                 name: "test".into(),
                 values,
-                ..Place::default()
+                ..ConfigPlace::default()
             };
             QuantConfig {
                 places: vec![place],
@@ -455,7 +455,7 @@ mod tests {
             .as_object()
             .unwrap()
             .clone();
-        let place = Place {
+        let place = ConfigPlace {
             name: "test".into(),
             order: order(json, &[], &values),
             values,

@@ -37,7 +37,7 @@ use crate::model::ParsedModel;
 use crate::scheme::Resolution;
 use crate::source::Source;
 use crate::write::Sink;
-use crate::write::atomic::{OutputFile, Place};
+use crate::write::atomic::{OutputFile, OutputPlace};
 use crate::{AnamnesisError, Result};
 use plan::{Plan, PlannedFile};
 
@@ -217,7 +217,7 @@ impl Recovery<'_> {
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
-            let place = Place {
+            let place = OutputPlace {
                 force: options.force,
                 inputs: &inputs,
                 space: plan.report.output_bytes,

@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use memmap2::Mmap;
 
 pub(crate) use self::deflated::Deflated;
-use self::files::Handle;
-pub(crate) use self::files::Pool;
+use self::files::FileHandle;
+pub(crate) use self::files::FilePool;
 use crate::{AnamnesisError, Result};
 
 /// The bytes behind a [`ParsedModel`](crate::ParsedModel).
@@ -21,7 +21,7 @@ use crate::{AnamnesisError, Result};
 pub(crate) enum Source {
     /// A file, read positionally; mapped when a view is asked for.
     File {
-        file: Handle,
+        file: FileHandle,
         len: u64,
         map: OnceLock<Mmap>,
     },
@@ -40,11 +40,11 @@ impl Source {
     }
 
     /// As [`open`](Self::open), for file `number` of many, of which `pool` keeps few open.
-    pub(crate) fn open_pooled(pool: &Arc<Pool>, number: usize, path: &Path) -> Result<Self> {
+    pub(crate) fn open_pooled(pool: &Arc<FilePool>, number: usize, path: &Path) -> Result<Self> {
         let file = open_regular(path)?;
         let len = file.metadata()?.len();
         Ok(Self::File {
-            file: Handle::pooled(pool, number, path, file, len),
+            file: FileHandle::pooled(pool, number, path, file, len),
             len,
             map: OnceLock::new(),
         })
@@ -54,7 +54,7 @@ impl Source {
     pub(crate) fn from_file(file: &File) -> Result<Self> {
         let (file, len) = (file.try_clone()?, file.metadata()?.len());
         Ok(Self::File {
-            file: Handle::Open(Arc::new(file)),
+            file: FileHandle::Open(Arc::new(file)),
             len,
             map: OnceLock::new(),
         })

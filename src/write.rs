@@ -14,7 +14,7 @@ use crate::{Dtype, Result};
 
 /// One tensor to be written.
 #[derive(Debug)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct OutputEntry<'a> {
     pub name: &'a str,
     pub dtype: Dtype,
     /// Outermost dimension first.
@@ -25,7 +25,7 @@ pub(crate) struct Entry<'a> {
 
 /// Everything of a file but the tensors' data, and where that goes.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct OutputLayout {
     /// Bytes that are known up front, with their offsets.
     pub pieces: Vec<(u64, Vec<u8>)>,
     /// Absolute offset of each entry's data.
@@ -33,19 +33,19 @@ pub(crate) struct Layout {
     /// Length of the whole file.
     pub file_len: u64,
     /// Where each entry's checksum goes, if the container has such.
-    pub patches: Vec<Patch>,
+    pub patches: Vec<ChecksumPatch>,
 }
 
 /// A CRC-32 that is written when the data is known.
 #[derive(Debug, Clone)]
-pub(crate) struct Patch {
+pub(crate) struct ChecksumPatch {
     /// Offsets in the file.
     pub places: [u64; 2],
     /// Length and sum of what the checksum has before the data.
     pub before: (u64, u32),
 }
 
-impl Layout {
+impl OutputLayout {
     /// A file that is a header and data.
     pub(crate) fn of_header(header: Vec<u8>, offsets: Vec<u64>, file_len: u64) -> Self {
         Self {

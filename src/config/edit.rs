@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 4;
 /// `json` of a model that is not quantized, with weights of type `dtype` if they are of a new one, in it and in the
 /// models that it is made of. `None` if it is no JSON object.
 pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
-    let object = Object::parse(json, json.find('{')?)?;
+    let object = JsonObject::parse(json, json.find('{')?)?;
     let mut edits = Vec::new();
     collect(json, &object, dtype, 0, &mut edits);
     let named = object
@@ -57,7 +57,7 @@ pub(crate) fn requantized(
     entries: &[(&str, &serde_json::Value)],
 ) -> Option<String> {
     let mut out = dequantized(json, dtype)?;
-    let object = Object::parse(&out, out.find('{')?)?;
+    let object = JsonObject::parse(&out, out.find('{')?)?;
     let (at, mut comma) = match object.members.last() {
         Some(last) => (last.value.end, ","),
         None => (object.span.start + 1, ""),
@@ -77,36 +77,36 @@ pub(crate) fn requantized(
     Some(out)
 }
 
-fn is_gone(json: &str, m: &Member) -> bool {
+fn is_gone(json: &str, m: &JsonMember) -> bool {
     QUANTIZATION.contains(&&json[m.key.clone()]) && !json[m.value.clone()].starts_with('"')
 }
 
 /// The keys of the object at `path` in `json`, in the order of the text.
 pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
-    let mut object = Object::parse(json, json.find('{')?)?;
+    let mut object = JsonObject::parse(json, json.find('{')?)?;
     for key in path {
         let member = object
             .members
             .iter()
             .rev()
             .find(|m| json.get(m.key.clone()) == Some(*key))?;
-        object = Object::parse(json, member.value.start)?;
+        object = JsonObject::parse(json, member.value.start)?;
     }
     let unquoted =
-        |m: &Member| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
+        |m: &JsonMember| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
     object.members.iter().map(unquoted).collect()
 }
 
 /// The edits of one object, and of those below it.
 fn collect(
     json: &str,
-    object: &Object,
+    object: &JsonObject,
     dtype: Option<&str>,
     depth: usize,
     edits: &mut Vec<(Range<usize>, String)>,
 ) {
     let others = edits.len();
-    let kept: Vec<&Member> = object
+    let kept: Vec<&JsonMember> = object
         .members
         .iter()
         .filter(|m| !is_gone(json, m))
@@ -140,7 +140,7 @@ fn collect(
             edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
         } else if value.starts_with('{')
             && depth < MAX_DEPTH
-            && let Some(inner) = Object::parse(json, m.value.start)
+            && let Some(inner) = JsonObject::parse(json, m.value.start)
         {
             collect(json, &inner, dtype, depth + 1, edits);
         }
@@ -148,18 +148,18 @@ fn collect(
 }
 
 /// Where the parts of an object lie.
-struct Object {
-    members: Vec<Member>,
+struct JsonObject {
+    members: Vec<JsonMember>,
     span: Range<usize>,
 }
 
-struct Member {
+struct JsonMember {
     /// Without its quotes.
     key: Range<usize>,
     value: Range<usize>,
 }
 
-impl Object {
+impl JsonObject {
     /// The object that begins at byte `start`.
     fn parse(json: &str, start: usize) -> Option<Self> {
         let bytes = json.as_bytes();
@@ -173,7 +173,7 @@ impl Object {
             }
             let value = space(bytes, colon + 1);
             let end = skip(bytes, value)?;
-            members.push(Member {
+            members.push(JsonMember {
                 key: at + 1..key_end - 1,
                 value: value..end,
             });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::skips::{self, compile};
-use super::{Place, QuantConfig, flag, pair};
+use super::{ConfigPlace, QuantConfig, flag, pair};
 
 /// What holds for one module.
 pub(crate) struct Module<'c> {
@@ -21,21 +21,21 @@ pub(crate) struct Module<'c> {
 }
 
 /// What rules say of a module; `None`: it is not quantized.
-type Says = Option<Arc<(Map<String, Value>, String)>>;
+type ModuleEntry = Option<Arc<(Map<String, Value>, String)>>;
 
 /// The rules of a config for single modules.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rules {
+pub(super) struct ModuleRules {
     /// By a module's path.
-    paths: HashMap<String, Vec<Says>>,
-    patterns: Vec<(regex_lite::Regex, Says)>,
+    paths: HashMap<String, Vec<ModuleEntry>>,
+    patterns: Vec<(regex_lite::Regex, ModuleEntry)>,
     /// For modules of a class, which no file names.
-    class: Vec<Says>,
+    class: Vec<ModuleEntry>,
     /// Whether some expression is of a dialect that is not understood.
     unread: bool,
 }
 
-enum Matcher {
+enum ModuleMatcher {
     Path(String),
     Expression(regex_lite::Regex),
     Class,
@@ -50,14 +50,14 @@ const BY_PATH: &[&str] = &["quantized_layers"];
 /// Codes are narrower than this; what has as many bits is not quantized.
 const FLOAT_BITS: i64 = 16;
 
-impl Rules {
-    pub(super) fn new(places: &[Place]) -> Self {
+impl ModuleRules {
+    pub(super) fn new(places: &[ConfigPlace]) -> Self {
         let mut all = Self::default();
         places.iter().for_each(|place| all.read(place));
         all
     }
 
-    fn add(&mut self, place: &Place, matcher: Option<Matcher>, value: &Value) {
+    fn add(&mut self, place: &ConfigPlace, matcher: Option<ModuleMatcher>, value: &Value) {
         match value {
             Value::Object(map) => {
                 self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))))
@@ -67,19 +67,19 @@ impl Rules {
         }
     }
 
-    fn enter(&mut self, matcher: Option<Matcher>, says: Says) {
+    fn enter(&mut self, matcher: Option<ModuleMatcher>, says: ModuleEntry) {
         match matcher {
-            Some(Matcher::Path(path)) => self.paths.entry(path).or_default().push(says),
-            Some(Matcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
+            Some(ModuleMatcher::Path(path)) => self.paths.entry(path).or_default().push(says),
+            Some(ModuleMatcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
                 self.unread = true
             }
-            Some(Matcher::Expression(expression)) => self.patterns.push((expression, says)),
-            Some(Matcher::Class) => self.class.push(says),
+            Some(ModuleMatcher::Expression(expression)) => self.patterns.push((expression, says)),
+            Some(ModuleMatcher::Class) => self.class.push(says),
             None => self.unread = true,
         }
     }
 
-    fn read(&mut self, place: &Place) {
+    fn read(&mut self, place: &ConfigPlace) {
         for key in BY_PATH {
             let modules = place
                 .get(key)
@@ -94,10 +94,14 @@ impl Rules {
                 .and_then(Value::as_i64)
                 .is_some_and(|bits| bits >= FLOAT_BITS);
             let value = if is_float { &Value::Bool(false) } else { value };
-            self.add(place, Some(Matcher::Path(name.to_owned())), value);
+            self.add(place, Some(ModuleMatcher::Path(name.to_owned())), value);
             // AutoRound takes what is no module's name for an expression, and searches it anywhere in the name.
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
-                self.add(place, compile(name).ok().map(Matcher::Expression), value);
+                self.add(
+                    place,
+                    compile(name).ok().map(ModuleMatcher::Expression),
+                    value,
+                );
             }
         }
         for (pattern, value) in place.entries("dynamic") {
@@ -115,7 +119,9 @@ impl Rules {
             .values
             .iter()
             .filter(|(path, _)| path.contains('.') || is_top_module(path));
-        paths.for_each(|(path, value)| self.add(place, Some(Matcher::Path(path.clone())), value));
+        paths.for_each(|(path, value)| {
+            self.add(place, Some(ModuleMatcher::Path(path.clone())), value)
+        });
         self.read_quark(place);
         for (_, group) in place
             .get("config_groups")
@@ -128,7 +134,7 @@ impl Rules {
     }
 
     /// A config group of compressed-tensors.
-    fn read_group(&mut self, place: &Place, group: &Value) {
+    fn read_group(&mut self, place: &ConfigPlace, group: &Value) {
         let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
             return;
         };
@@ -149,7 +155,7 @@ impl Rules {
                 if is_path {
                     matcher(target)
                 } else {
-                    Some(Matcher::Class)
+                    Some(ModuleMatcher::Class)
                 },
                 says.clone(),
             );
@@ -157,7 +163,7 @@ impl Rules {
     }
 
     /// Quark's config: what it says of weights, by path or pattern, by class, and of all.
-    fn read_quark(&mut self, place: &Place) {
+    fn read_quark(&mut self, place: &ConfigPlace) {
         let export = place
             .get("export")
             .and_then(|export| export.get("pack_method"));
@@ -184,12 +190,12 @@ impl Rules {
             );
         }
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
-            self.add(place, Some(Matcher::Class), &weight);
+            self.add(place, Some(ModuleMatcher::Class), &weight);
         }
     }
 
     /// What is said of `module`: under its path, else by the first pattern that fits, else of its class.
-    fn of(&self, module: &str) -> Option<&Says> {
+    fn of(&self, module: &str) -> Option<&ModuleEntry> {
         let by_path = self.paths.get(module).and_then(|says| says.first());
         let by_pattern = || {
             self.patterns
@@ -201,18 +207,18 @@ impl Rules {
     }
 }
 
-fn expression(text: &str) -> Option<Matcher> {
+fn expression(text: &str) -> Option<ModuleMatcher> {
     // Python's `re.match` anchors at the start only.
     compile(&format!("^(?:{text})"))
         .ok()
-        .map(Matcher::Expression)
+        .map(ModuleMatcher::Expression)
 }
 
 /// A path, `re:` and an expression, or a pattern with `*`.
-fn matcher(text: &str) -> Option<Matcher> {
+fn matcher(text: &str) -> Option<ModuleMatcher> {
     match skips::expression(text) {
-        Some(expression) => compile(&expression).ok().map(Matcher::Expression),
-        None => Some(Matcher::Path(text.to_owned())),
+        Some(expression) => compile(&expression).ok().map(ModuleMatcher::Expression),
+        None => Some(ModuleMatcher::Path(text.to_owned())),
     }
 }
 
@@ -224,7 +230,7 @@ fn is_top_module(path: &str) -> bool {
 impl QuantConfig {
     /// What it says of `module`.
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
-        let rules = self.rules.get_or_init(|| Rules::new(&self.places));
+        let rules = self.rules.get_or_init(|| ModuleRules::new(&self.places));
         let says = rules.of(module);
         let own = says
             .and_then(Option::as_ref)

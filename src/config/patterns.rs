@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use super::skips;
-use super::{Place, QuantConfig};
+use super::{ConfigPlace, QuantConfig};
 use crate::{AnamnesisError, Result};
 
 /// The key under which they are.
@@ -16,16 +16,16 @@ const KEY: &str = "module_quant_configs";
 
 /// What `module_quant_configs` says.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Patterns {
+pub(super) struct OrderedPatterns {
     /// Expressions with what they say, in order.
     written: Vec<(String, Value)>,
     /// The same, when first asked for.
     compiled: OnceLock<Vec<(regex_lite::Regex, Value)>>,
 }
 
-impl Patterns {
+impl OrderedPatterns {
     /// Those of the first place that has some.
-    pub(super) fn new(places: &[Place]) -> Result<Self> {
+    pub(super) fn new(places: &[ConfigPlace]) -> Result<Self> {
         let Some(place) = places
             .iter()
             .find(|place| place.get(KEY).is_some_and(|value| !value.is_null()))

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Sizes as `config.json` has them; in a model of several parts, those of its language model.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sizes {
+pub(super) struct LayerSizes {
     pub(super) hidden: Option<usize>,
     intermediate: Option<usize>,
     expert_intermediate: Option<usize>,
@@ -14,7 +14,7 @@ pub(super) struct Sizes {
     vocabulary: Option<usize>,
 }
 
-impl Sizes {
+impl LayerSizes {
     pub(super) fn new(root: &Value) -> Self {
         let text = root.get("text_config");
         let size = |key: &str| {

@@ -50,7 +50,7 @@ pub(super) fn expression(text: &str) -> Option<String> {
 
 /// The modules that skip lists mean.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Skips {
+pub(super) struct SkipLists {
     /// Any module whose path has one of these in it, between dots or the ends.
     paths: HashSet<String>,
     /// Length of the longest.
@@ -59,7 +59,7 @@ pub(super) struct Skips {
     expressions: Vec<regex_lite::Regex>,
 }
 
-impl Skips {
+impl SkipLists {
     /// Adds an entry. An expression of a dialect that is not understood skips nothing: whatever it meant is
     /// then an error rather than a wrong weight.
     pub(super) fn add(&mut self, text: &str) {

@@ -63,7 +63,7 @@ impl<'m> Draft<'m> {
         } else {
             (Body::Copy(part), Cut::of_bytes(len as usize, dtype))
         };
-        let verify = if part.own_check().is_none() {
+        let verify = if part.exact_check().is_none() {
             vec![part]
         } else {
             vec![]

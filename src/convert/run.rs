@@ -157,7 +157,7 @@ impl Shared<'_> {
                 let at = tile.cols.start as u64;
                 bytes.resize(tile.cols.len(), 0);
                 part.read_at(at, bytes)?;
-                if part.own_check().is_some() {
+                if part.exact_check().is_some() {
                     output.sums.input.add(at, bytes);
                 }
                 self.put(output, at, bytes)?;
@@ -308,7 +308,7 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
 pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
     for output in outputs {
         if let Body::Copy(part) = &output.body
-            && let Some(check) = part.own_check()
+            && let Some(check) = part.exact_check()
             && output.sums.input.total(check.before) != check.crc
         {
             return Err(part.wrong_sum());

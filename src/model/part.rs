@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
-use super::strided::{self, Dim};
+use super::strided::{self, StridedDim};
 use super::{Check, TensorInfo};
 use crate::error::printable;
 use crate::source::Source;
@@ -44,7 +44,7 @@ impl<'m> Part<'m> {
     }
 
     /// The same, if the bytes that it is about are the tensor's, as they are read.
-    pub(crate) fn own_check(&self) -> Option<&'m Check> {
+    pub(crate) fn exact_check(&self) -> Option<&'m Check> {
         let (offset, len) = (self.info.offset, self.len);
         self.check()
             .filter(|check| self.is_verbatim() && (check.start, check.len) == (offset, len))
@@ -78,7 +78,7 @@ impl<'m> Part<'m> {
                     .shape
                     .iter()
                     .zip(strides)
-                    .map(|(&len, &stride)| Dim { len, stride });
+                    .map(|(&len, &stride)| StridedDim { len, stride });
                 self.gather(0, &dims.collect::<Vec<_>>(), out)?;
             }
             Some(strides) => self.read_strided(strides, at, out)?,
@@ -162,7 +162,7 @@ impl<'m> Part<'m> {
             let (now, rest) = out.split_at_mut(n * size);
             let start = strided::offset(row * cols, &self.info.shape, strides)
                 + col * strides.last().unwrap_or(&1);
-            let dims = [Dim {
+            let dims = [StridedDim {
                 len: n,
                 stride: *strides.last().unwrap_or(&1),
             }];
@@ -191,15 +191,15 @@ impl<'m> Part<'m> {
         while row < rows.end {
             let n = (run - row % run).min(rows.end - row);
             let (now, rest) = std::mem::take(&mut left).split_at_mut(n * cols * size);
-            let own = outer.checked_sub(1).map(|d| Dim {
+            let own = outer.checked_sub(1).map(|d| StridedDim {
                 len: n,
                 stride: strides[d],
             });
             let columns = shape[outer..]
                 .iter()
                 .zip(&strides[outer..])
-                .map(|(&len, &stride)| Dim { len, stride });
-            let dims: Vec<Dim> = own.into_iter().chain(columns).collect();
+                .map(|(&len, &stride)| StridedDim { len, stride });
+            let dims: Vec<StridedDim> = own.into_iter().chain(columns).collect();
             self.gather(strided::offset(row * cols, shape, strides), &dims, now)?;
             (row, left) = (row + n, rest);
         }
@@ -209,7 +209,7 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    fn gather(&self, start: usize, dims: &[Dim], out: &mut [u8]) -> Result<()> {
+    fn gather(&self, start: usize, dims: &[StridedDim], out: &mut [u8]) -> Result<()> {
         let size = self.dtype().bits() / 8;
         let read = |element: usize, out: &mut [u8]| {
             self.source

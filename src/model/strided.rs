@@ -4,7 +4,7 @@ use crate::Result;
 
 /// A dimension: its length, and how many elements apart its neighbours are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Dim {
+pub(super) struct StridedDim {
     pub len: usize,
     pub stride: usize,
 }
@@ -49,7 +49,7 @@ pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
 pub(super) fn gather(
     read: &impl Fn(usize, &mut [u8]) -> Result<()>,
     start: usize,
-    dims: &[Dim],
+    dims: &[StridedDim],
     size: usize,
     out: &mut [u8],
 ) -> Result<()> {
@@ -70,7 +70,7 @@ pub(super) fn gather(
     let (mut from, mut to) = (start, 0usize);
     let lens: Vec<usize> = dims.iter().map(|d| d.len).collect();
     let places = row_major_strides(&lens);
-    let Dim { len, stride } = dims[fast];
+    let StridedDim { len, stride } = dims[fast];
     let place = places[fast];
     let mut run = Vec::new();
     let mut index = vec![0usize; dims.len()];
@@ -158,9 +158,9 @@ mod tests {
             if (0..4).any(|d| !order.contains(&d)) {
                 continue;
             }
-            let dims: Vec<Dim> = order
+            let dims: Vec<StridedDim> = order
                 .iter()
-                .map(|&d| Dim {
+                .map(|&d| StridedDim {
                     len: shape[d],
                     stride: strides[d],
                 })
@@ -187,7 +187,10 @@ mod tests {
         gather(
             &read,
             7,
-            &[Dim { len: 3, stride: 0 }, Dim { len: 2, stride: 0 }],
+            &[
+                StridedDim { len: 3, stride: 0 },
+                StridedDim { len: 2, stride: 0 },
+            ],
             1,
             &mut out,
         )
@@ -196,7 +199,10 @@ mod tests {
         gather(
             &read,
             1,
-            &[Dim { len: 2, stride: 0 }, Dim { len: 3, stride: 2 }],
+            &[
+                StridedDim { len: 2, stride: 0 },
+                StridedDim { len: 3, stride: 2 },
+            ],
             1,
             &mut out,
         )

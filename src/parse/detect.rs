@@ -8,7 +8,7 @@ use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
 /// A container format.
-pub(super) struct Format {
+pub(super) struct ContainerFormat {
     /// Whether a file that begins like this is of the format. [`HEAD`] bytes, or all that there are.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
@@ -20,19 +20,19 @@ const HEAD: usize = 512;
 
 /// Every container that is recognised, in order of preference. A safetensors file begins with a length,
 /// which can look like any of the others, and then with JSON, which cannot.
-const FORMATS: &[Format] = &[
-    Format {
+const FORMATS: &[ContainerFormat] = &[
+    ContainerFormat {
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
         read: safetensors::read,
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.starts_with(b"GGUF"),
         #[cfg(feature = "gguf")]
         read: super::gguf::read,
         #[cfg(not(feature = "gguf"))]
         read: |_, _, _| unreadable("GGUF", "gguf"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| {
             matches!(
                 head,
@@ -41,42 +41,42 @@ const FORMATS: &[Format] = &[
         },
         read: read_zip,
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.starts_with(b"QNAT"),
         #[cfg(feature = "qnat")]
         read: super::qnat::read,
         #[cfg(not(feature = "qnat"))]
         read: |_, _, _| unreadable("QNAT", "qnat"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.starts_with(b"\x93NUMPY"),
         #[cfg(feature = "npz")]
         read: super::npz::read_npy,
         #[cfg(not(feature = "npz"))]
         read: |_, _, _| unreadable("NumPy array (.npy)", "npz"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
         #[cfg(feature = "pth")]
         read: super::pth::read_pickles,
         #[cfg(not(feature = "pth"))]
         read: |_, _, _| unreadable("Python pickle", "pth"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.get(257..262) == Some(b"ustar"),
         #[cfg(feature = "pth")]
         read: super::pth::read_tar,
         #[cfg(not(feature = "pth"))]
         read: |_, _, _| unreadable("PyTorch checkpoint (tar)", "pth"),
     },
-    Format {
+    ContainerFormat {
         matches: |_| true,
         read: safetensors::read,
     },
 ];
 
 /// The format of `source`.
-pub(super) fn detect(source: &Source) -> Result<&'static Format> {
+pub(super) fn detect(source: &Source) -> Result<&'static ContainerFormat> {
     let mut head = [0; HEAD];
     let n = source.len().unwrap_or(0).min(HEAD as u64) as usize;
     source.read_at(0, &mut head[..n])?;
@@ -87,7 +87,7 @@ pub(super) fn detect(source: &Source) -> Result<&'static Format> {
 /// A ZIP archive is what its members make it.
 #[cfg(any(feature = "npz", feature = "pth"))]
 fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
-    let archive = super::zip::Archive::read(&mut &source, budget)?;
+    let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
     #[cfg(feature = "npz")]
     if super::npz::is_npz(&archive) || archive.members.is_empty() {
         return super::npz::read_archive(&source, &mut &source, &archive, budget);

@@ -13,7 +13,7 @@ use super::{Contents, detect};
 use crate::config::{QuantConfig, read_small};
 use crate::limits::Budget;
 use crate::model::Directory;
-use crate::source::{Pool, Source};
+use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Indexes, in order of preference; of any others there may be one.
@@ -71,7 +71,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = snapshot(path, budget)?;
     let names = list(&dir)?;
     let (files, map) = shards(&dir, &names, budget)?;
-    let pool = Arc::new(Pool::default());
+    let pool = Arc::new(FilePool::default());
     let mut contents = Contents::new(0);
     let mut directory = Directory {
         path: dir.clone(),
@@ -402,14 +402,14 @@ fn some(things: &[&str]) -> String {
 
 /// Tensors and the files that they are in, as an index has them; a tensor that is listed twice is an error.
 fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
-    struct Pairs(Vec<(String, String)>);
-    impl<'de> serde::Deserialize<'de> for Pairs {
+    struct WeightMapPairs(Vec<(String, String)>);
+    impl<'de> serde::Deserialize<'de> for WeightMapPairs {
         fn deserialize<D: Deserializer<'de>>(
             deserializer: D,
         ) -> std::result::Result<Self, D::Error> {
-            struct Entries;
-            impl<'de> Visitor<'de> for Entries {
-                type Value = Pairs;
+            struct WeightMapVisitor;
+            impl<'de> Visitor<'de> for WeightMapVisitor {
+                type Value = WeightMapPairs;
 
                 fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                     f.write_str("a map from tensors to files")
@@ -418,7 +418,7 @@ fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
                 fn visit_map<A: MapAccess<'de>>(
                     self,
                     mut map: A,
-                ) -> std::result::Result<Pairs, A::Error> {
+                ) -> std::result::Result<WeightMapPairs, A::Error> {
                     let mut pairs = BTreeMap::new();
                     while let Some((name, file)) = map.next_entry::<String, String>()? {
                         if pairs.contains_key(&name) {
@@ -428,18 +428,18 @@ fn weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
                         }
                         pairs.insert(name, file);
                     }
-                    Ok(Pairs(pairs.into_iter().collect()))
+                    Ok(WeightMapPairs(pairs.into_iter().collect()))
                 }
             }
-            deserializer.deserialize_map(Entries)
+            deserializer.deserialize_map(WeightMapVisitor)
         }
     }
     #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: Pairs,
+    struct ShardIndex {
+        weight_map: WeightMapPairs,
     }
     let json = read_small(path, budget)?.unwrap_or_default();
-    let index: Index =
+    let index: ShardIndex =
         serde_json::from_slice(&json).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     if index.weight_map.0.is_empty() {
         return Err(AnamnesisError::parse("its weight_map is empty"));

@@ -17,7 +17,7 @@ pub use self::front::{
     parse_gguf_front_matter_from_reader,
 };
 pub(crate) use self::header::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT};
-use self::header::{Entry, Header, past_the_end};
+use self::header::{GgufHeader, GgufTensorEntry, past_the_end};
 pub(crate) use self::json::{PREFIX, from_text};
 pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
 pub use self::metadata::GgufMetadata;
@@ -117,7 +117,7 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
 fn read_file(source: Source, budget: &Budget) -> Result<Contents> {
     let (header, tensors) = read_one(&source, 0, budget)?;
     let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
-    let Header {
+    let GgufHeader {
         version,
         big_endian,
         alignment,
@@ -139,7 +139,11 @@ fn read_file(source: Source, budget: &Budget) -> Result<Contents> {
 }
 
 /// The header of one file, and its tensors in the order of their data.
-fn read_one(source: &Source, index: usize, budget: &Budget) -> Result<(Header, Vec<TensorInfo>)> {
+fn read_one(
+    source: &Source,
+    index: usize,
+    budget: &Budget,
+) -> Result<(GgufHeader, Vec<TensorInfo>)> {
     let len = source.len().unwrap_or(0);
     let mut header = header::read(SourceReader { source, at: 0 }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
@@ -171,8 +175,8 @@ impl Read for SourceReader<'_> {
 /// Proves each tensor's size by where the next one begins: a writer may have other types under these numbers.
 /// The size of an unknown type is what its neighbours leave it.
 fn prove(
-    entries: Vec<Entry>,
-    header: &Header,
+    entries: Vec<GgufTensorEntry>,
+    header: &GgufHeader,
     file_len: u64,
     source: usize,
 ) -> Result<Vec<TensorInfo>> {
@@ -187,7 +191,7 @@ fn prove(
         .collect();
     let mut first = header.data_start;
     for (entry, next) in entries.into_iter().zip(next) {
-        let Entry {
+        let GgufTensorEntry {
             name,
             dtype,
             shape,

@@ -16,28 +16,28 @@ pub(super) const FIRST: usize = 128;
 
 /// What an array's header says.
 #[derive(Debug)]
-pub(super) struct Npy {
+pub(super) struct NpyHeader {
     /// Bytes before the data.
     pub header_len: usize,
     pub shape: Vec<usize>,
     /// How the elements are stored, or what they are if no tensor can hold them.
-    pub kind: std::result::Result<Elements, String>,
+    pub kind: std::result::Result<NpyElements, String>,
     pub fortran: bool,
 }
 
 /// Elements that a tensor can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Elements {
+pub(super) struct NpyElements {
     pub dtype: Dtype,
     pub big_endian: bool,
 }
 
-impl Npy {
+impl NpyHeader {
     /// Whether the type is the likeliest of several that are stored alike.
     pub(super) fn is_guess(&self) -> bool {
         matches!(
             self.kind,
-            Ok(Elements {
+            Ok(NpyElements {
                 dtype: Dtype::F8E4M3,
                 ..
             })
@@ -92,7 +92,7 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
 }
 
 /// Reads a whole header.
-pub(super) fn parse(header: &[u8]) -> Result<Npy> {
+pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
     let prefix = if header.get(6) == Some(&1) { 10 } else { 12 };
     let wrong = |what: &str| AnamnesisError::parse(format!("NPY header: {what}"));
     let body = header
@@ -152,7 +152,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     {
         return Err(wrong(&format!("its shape {shape:?} overflows")));
     }
-    Ok(Npy {
+    Ok(NpyHeader {
         header_len: header.len(),
         shape,
         kind: elements(&descr)?,
@@ -175,14 +175,14 @@ const TYPES: &[(&str, &str, &str, Dtype)] = &[
     ("f4", "f", "float32", Dtype::F32),
     ("f8", "d", "float64", Dtype::F64),
     ("c8", "F", "complex64", Dtype::C64),
-    // What ml_dtypes' types are stored as. Several of them are `V1`; see `Npy::is_guess`.
+    // What ml_dtypes' types are stored as. Several of them are `V1`; see `NpyHeader::is_guess`.
     ("V2", "V2", "bfloat16", Dtype::BF16),
     ("V1", "V1", "float8_e4m3fn", Dtype::F8E4M3),
     ("f1", "f1", "float8_e5m2", Dtype::F8E5M2),
 ];
 
 /// The elements that a `descr` names, or what they are that no tensor can hold.
-fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
+fn elements(descr: &Literal) -> Result<std::result::Result<NpyElements, String>> {
     let text = match descr {
         Literal::Str(text) => text,
         Literal::List(_) | Literal::Tuple(_) => return Ok(Err("records".to_owned())),
@@ -194,7 +194,7 @@ fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
         _ => (false, text.as_str()),
     };
     if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
-        return Ok(Ok(Elements {
+        return Ok(Ok(NpyElements {
             dtype,
             big_endian: big_endian && dtype.bits() > 8,
         }));

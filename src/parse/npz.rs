@@ -14,16 +14,16 @@ pub use self::arrays::{
 };
 pub use self::front::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
 use super::Contents;
-use super::npy::{self, Npy};
+use super::npy::{self, NpyHeader};
 use super::read_at::ReadAt;
-use super::zip::{Archive, Member};
+use super::zip::{ZipArchive, ZipMember};
 use crate::limits::Budget;
 use crate::model::{Check, Skipped, TensorInfo};
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Result};
 
 /// Whether an archive's members are arrays.
-pub(super) fn is_npz(archive: &Archive) -> bool {
+pub(super) fn is_npz(archive: &ZipArchive) -> bool {
     archive.members.iter().any(|m| m.name.ends_with(".npy"))
 }
 
@@ -52,7 +52,7 @@ pub(super) fn read_npy(source: Source, _path: Option<&Path>, budget: &Budget) ->
 pub(super) fn read_archive(
     source: &Source,
     file: &mut impl ReadAt,
-    archive: &Archive,
+    archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<Contents> {
     let mut contents = Contents::new(0);
@@ -83,8 +83,8 @@ pub(super) fn read_archive(
 fn read_member(
     source: &Source,
     file: &mut impl ReadAt,
-    (archive, budget): (&Archive, &Budget),
-    member: &Member,
+    (archive, budget): (&ZipArchive, &Budget),
+    member: &ZipMember,
     name: &str,
     contents: &mut Contents,
 ) -> Result<bool> {
@@ -165,8 +165,8 @@ fn inflate_head(stored: &[u8]) -> Vec<u8> {
     out
 }
 
-fn deflated(source: &Source, member: &Member, start: u64) -> Source {
-    let Member {
+fn deflated(source: &Source, member: &ZipMember, start: u64) -> Source {
+    let ZipMember {
         stored_len,
         len,
         crc,
@@ -188,7 +188,7 @@ fn read_header(
     start: u64,
     len: u64,
     budget: &Budget,
-) -> Result<(Npy, Vec<u8>)> {
+) -> Result<(NpyHeader, Vec<u8>)> {
     let mut header = vec![0; len.min(npy::FIRST as u64) as usize];
     file.read_at(start, &mut header)?;
     let header_len = npy::header_len(&header)?;
@@ -208,7 +208,7 @@ fn read_header(
 fn add(
     contents: &mut Contents,
     name: String,
-    npy: &Npy,
+    npy: &NpyHeader,
     len: u64,
     source: usize,
     offset: u64,

@@ -51,7 +51,7 @@ const MAX_ENTRIES: usize = 10_000;
 /// [2]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/paths.go#L17-L62
 /// [3]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/manifest.go#L16-L25
 pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
-    let name = Name::parse(spec)?;
+    let name = OllamaName::parse(spec)?;
     let service = cfg!(target_os = "linux").then(|| PathBuf::from(SERVICE_ROOT));
     resolve_in(
         &root(
@@ -66,7 +66,7 @@ pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
 /// What to call files that are made from a model, without directory and extension.
 #[cfg_attr(not(feature = "cli"), allow(dead_code))]
 pub(crate) fn file_stem(spec: &str) -> String {
-    match Name::parse(spec) {
+    match OllamaName::parse(spec) {
         Ok(name) if name.tag.eq_ignore_ascii_case(DEFAULT_TAG) => name.model.to_owned(),
         Ok(name) => format!("{}-{}", name.model, name.tag),
         Err(_) => "model".to_owned(),
@@ -74,14 +74,14 @@ pub(crate) fn file_stem(spec: &str) -> String {
 }
 
 /// A model's full name. Every part is safe as one component of a path.
-struct Name<'a> {
+struct OllamaName<'a> {
     host: &'a str,
     namespace: &'a str,
     model: &'a str,
     tag: &'a str,
 }
 
-impl<'a> Name<'a> {
+impl<'a> OllamaName<'a> {
     fn parse(spec: &'a str) -> Result<Self> {
         let fail = |what: String| AnamnesisError::parse(format!("model name `{spec}`: {what}"));
         let text = spec
@@ -175,14 +175,14 @@ fn root(
     })
 }
 
-fn resolve_in(root: &Path, name: &Name<'_>) -> Result<PathBuf> {
+fn resolve_in(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let manifest = find_manifest(root, name)?;
     find_blob(root, &manifest, &model_layer(&manifest)?)
 }
 
 /// The manifest of this name, or else of the one that differs only in case, as Ollama compares names:
 /// directories keep the case in which a model was pulled.
-fn find_manifest(root: &Path, name: &Name<'_>) -> Result<PathBuf> {
+fn find_manifest(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let top = root.join("manifests");
     let exact = top
         .join(name.host)
@@ -280,21 +280,21 @@ fn missing(manifest: &Path, tags: &[PathBuf]) -> AnamnesisError {
 }
 
 #[derive(Deserialize)]
-struct Manifest {
+struct OllamaManifest {
     /// `null` if the model only runs remotely.
-    layers: Option<Vec<Layer>>,
+    layers: Option<Vec<OllamaLayer>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Layer {
+struct OllamaLayer {
     media_type: String,
     digest: String,
     size: Option<u64>,
 }
 
 /// The one layer with weights.
-fn model_layer(path: &Path) -> Result<Layer> {
+fn model_layer(path: &Path) -> Result<OllamaLayer> {
     let layers = read_manifest(path)?.layers.unwrap_or_default();
     let mut kinds = BTreeMap::new();
     for layer in &layers {
@@ -322,7 +322,7 @@ fn model_layer(path: &Path) -> Result<Layer> {
         })
 }
 
-fn read_manifest(path: &Path) -> Result<Manifest> {
+fn read_manifest(path: &Path) -> Result<OllamaManifest> {
     let fail = |e: Error| AnamnesisError::io_at(path, &e);
     // Looked at first: to open a pipe is to wait for its writer.
     regular_file(path).map_err(fail)?;
@@ -354,7 +354,7 @@ fn regular_file(path: &Path) -> std::io::Result<Metadata> {
 }
 
 /// The file of `layer`, all of it.
-fn find_blob(root: &Path, manifest: &Path, layer: &Layer) -> Result<PathBuf> {
+fn find_blob(root: &Path, manifest: &Path, layer: &OllamaLayer) -> Result<PathBuf> {
     let is_hex =
         |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let Some(hex) = layer.digest.strip_prefix("sha256:").filter(is_hex) else {
@@ -412,7 +412,8 @@ mod tests {
             ),
             ("ollama:hf.co/../m", "", "model"),
         ] {
-            let name = Name::parse(spec).map(|n| [n.host, n.namespace, n.model, n.tag].join(" "));
+            let name =
+                OllamaName::parse(spec).map(|n| [n.host, n.namespace, n.model, n.tag].join(" "));
             assert_eq!(
                 (name.unwrap_or_default(), file_stem(spec)),
                 (expected.to_owned(), stem.to_owned())

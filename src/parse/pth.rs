@@ -19,12 +19,12 @@ mod view;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use self::input::Input;
-use self::pickle::Machine;
-use self::storage::{Keys, Place, Storage};
+use self::input::PickleInput;
+use self::pickle::PickleMachine;
+use self::storage::{Storage, StorageKeys, StoragePlace};
 use super::Contents;
 use super::read_at::ReadAt;
-use super::zip::{Archive, Member};
+use super::zip::{ZipArchive, ZipMember};
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, ParseLimits, Result};
@@ -79,7 +79,7 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     source.read_at(0, &mut head[..n])?;
     let (mut named, budget) = (Vec::new(), Budget::new(&ParseLimits::default()));
     let result = if head.starts_with(b"PK\x03\x04") {
-        let archive = Archive::read(&mut &source, &budget)?;
+        let archive = ZipArchive::read(&mut &source, &budget)?;
         run_archive(&mut &source, &archive, true, &mut named, &budget).map(drop)
     } else if is_tar(&head[..n]) {
         tar::name_all(&source, &mut named, &budget)
@@ -98,7 +98,11 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
 }
 
 /// Reads an archive.
-pub(super) fn read_archive(source: Source, archive: &Archive, budget: &Budget) -> Result<Contents> {
+pub(super) fn read_archive(
+    source: Source,
+    archive: &ZipArchive,
+    budget: &Budget,
+) -> Result<Contents> {
     let mut contents = open_archive(&source, archive, budget)?;
     contents.sources[0] = source;
     Ok(contents)
@@ -118,11 +122,11 @@ pub(super) fn read_tar(source: Source, _path: Option<&Path>, budget: &Budget) ->
 }
 
 /// Whether an archive is a checkpoint.
-pub(super) fn is_checkpoint(archive: &Archive) -> bool {
+pub(super) fn is_checkpoint(archive: &ZipArchive) -> bool {
     pickle_member(archive).is_some()
 }
 
-fn pickle_member(archive: &Archive) -> Option<&Member> {
+fn pickle_member(archive: &ZipArchive) -> Option<&ZipMember> {
     archive
         .members
         .iter()
@@ -130,9 +134,9 @@ fn pickle_member(archive: &Archive) -> Option<&Member> {
 }
 
 /// What the records of an archive say, before any storage is looked for.
-struct Opened<'a> {
-    machine: Machine<'a>,
-    root: value::Id,
+struct OpenedArchive<'a> {
+    machine: PickleMachine<'a>,
+    root: value::NodeId,
     big_endian: bool,
     prefix: String,
 }
@@ -140,11 +144,11 @@ struct Opened<'a> {
 /// Runs the pickle of an archive, in few reads.
 fn run_archive<'b>(
     file: &mut impl ReadAt,
-    archive: &Archive,
+    archive: &ZipArchive,
     lenient: bool,
     named: &mut Vec<PickleGlobal>,
     budget: &'b Budget,
-) -> Result<Opened<'b>> {
+) -> Result<OpenedArchive<'b>> {
     let Some(member) = pickle_member(archive) else {
         return Err(AnamnesisError::unsupported(
             "ZIP archive",
@@ -153,8 +157,8 @@ fn run_archive<'b>(
     };
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.content(file, member, MAX_PICKLE_BYTES, budget)?;
-    let input = Input::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
-    let mut machine = Machine::new(input, lenient);
+    let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
+    let mut machine = PickleMachine::new(input, lenient);
     let root = machine.run();
     record(&machine, named);
     let root = root?;
@@ -186,7 +190,7 @@ fn run_archive<'b>(
             "1 to 10 are read",
         ));
     }
-    Ok(Opened {
+    Ok(OpenedArchive {
         machine,
         root,
         big_endian,
@@ -194,15 +198,15 @@ fn run_archive<'b>(
     })
 }
 
-fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<Contents> {
-    let Opened {
+fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Result<Contents> {
+    let OpenedArchive {
         machine,
         root,
         big_endian,
         prefix,
     } = run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
     let mut contents = Contents::new(machine.input.at);
-    let by_name: std::collections::HashMap<&str, &Member> = archive
+    let by_name: std::collections::HashMap<&str, &ZipMember> = archive
         .members
         .iter()
         .map(|m| (m.name.as_str(), m))
@@ -220,7 +224,7 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<C
         } else {
             0
         };
-        let place = Place {
+        let place = StoragePlace {
             source,
             offset,
             len: member.len,
@@ -236,7 +240,7 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<C
     tensors::add(
         found,
         &machine,
-        &mut Keys::default(),
+        &mut StorageKeys::default(),
         big_endian,
         place,
         &mut contents,
@@ -245,7 +249,7 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<C
 }
 
 /// Counts the tensors beyond the members of the archive, which are counted already.
-fn count(found: &[tensors::Found], archive: &Archive, budget: &Budget) -> Result<()> {
+fn count(found: &[tensors::FoundTensor], archive: &ZipArchive, budget: &Budget) -> Result<()> {
     budget.items(
         (found.len() as u64).saturating_sub(archive.members.len() as u64),
         "tensors",
@@ -253,12 +257,16 @@ fn count(found: &[tensors::Found], archive: &Archive, budget: &Budget) -> Result
 }
 
 /// The source that has a member's bytes, and where they begin there.
-fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<(Source, u64)> {
+fn member_source(
+    source: &Source,
+    archive: &ZipArchive,
+    member: &ZipMember,
+) -> Result<(Source, u64)> {
     let start = archive.data_start(&mut &*source, member)?;
     if !member.deflated {
         return Ok((source.share(), start));
     }
-    let Member {
+    let ZipMember {
         stored_len,
         len,
         crc,
@@ -283,7 +291,7 @@ fn not_empty(contents: Contents) -> Result<Contents> {
 }
 
 /// Enters the globals of a machine that has run.
-fn record(machine: &Machine<'_>, named: &mut Vec<PickleGlobal>) {
+fn record(machine: &PickleMachine<'_>, named: &mut Vec<PickleGlobal>) {
     for global in &machine.named {
         let (module, name, allowed) = (global.module.clone(), global.name.clone(), global.allowed);
         let new = PickleGlobal {

@@ -18,18 +18,18 @@ const MAX_DEPTH: usize = 16;
 /// Parses `text`, which must hold one literal and nothing else but blanks. Linear in its length. `old`: integers may
 /// end in an L, as Python 2 wrote them.
 pub(super) fn parse(text: &str, old: bool) -> Option<Literal> {
-    let mut parser = Parser { rest: text, old };
+    let mut parser = LiteralParser { rest: text, old };
     let literal = parser.literal(0)?;
     parser.skip();
     parser.rest.is_empty().then_some(literal)
 }
 
-struct Parser<'a> {
+struct LiteralParser<'a> {
     rest: &'a str,
     old: bool,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> LiteralParser<'a> {
     fn skip(&mut self) {
         loop {
             self.rest = self

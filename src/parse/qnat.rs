@@ -27,13 +27,13 @@ fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
 }
 
 /// The header, read from the beginning on.
-struct Cursor<'a> {
+struct QnatCursor<'a> {
     file: &'a Source,
     budget: &'a Budget,
     at: u64,
 }
 
-impl Cursor<'_> {
+impl QnatCursor<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut out = [0; N];
         self.file.read_at_checked(self.at, &mut out)?;
@@ -73,7 +73,7 @@ impl Source {
 }
 
 /// A tensor as its header describes it.
-struct Entry {
+struct QnatEntry {
     name: String,
     shape: Vec<usize>,
     block: usize,
@@ -85,7 +85,7 @@ struct Entry {
 /// Reads a file's header.
 pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
     let file_len = source.len().unwrap_or(0);
-    let mut cursor = Cursor {
+    let mut cursor = QnatCursor {
         file: &source,
         budget,
         at: 4,
@@ -129,7 +129,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
     Ok(contents)
 }
 
-fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
+fn read_entry(cursor: &mut QnatCursor<'_>, version: u32) -> Result<QnatEntry> {
     let name = cursor.text()?;
     let rank = cursor.u32()?;
     cap(
@@ -158,7 +158,7 @@ fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
     let fits =
         values.is_some_and(|n| n.checked_mul(4).is_some() && block.checked_mul(blocks) == Some(n));
     match shape.filter(|_| fits) {
-        Some(shape) => Ok(Entry {
+        Some(shape) => Ok(QnatEntry {
             name,
             shape,
             block,
@@ -174,7 +174,7 @@ fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
 
 /// Finds where each tensor's parts are.
 fn place(
-    entries: Vec<Entry>,
+    entries: Vec<QnatEntry>,
     data_start: u64,
     file_len: u64,
     contents: &mut Contents,
@@ -228,8 +228,8 @@ fn place(
 }
 
 /// Where the parts of a tensor of `size` bytes begin.
-fn parts(entry: &Entry, size: u64) -> Option<QnatTensor> {
-    let &Entry {
+fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
+    let &QnatEntry {
         block,
         blocks,
         flags,

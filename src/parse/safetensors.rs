@@ -107,9 +107,9 @@ fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
 /// The tensors in order of their data (ties, which only empty tensors make, as the header has them),
 /// and the length of the data section.
 fn parse_json(json: &[u8], budget: &Budget) -> Result<(Contents, u64)> {
-    let header: Header = serde_json::from_slice(json)
+    let header: SafetensorsJson = serde_json::from_slice(json)
         .map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
-    let Header {
+    let SafetensorsJson {
         mut entries,
         metadata,
     } = header;
@@ -162,16 +162,16 @@ fn culprit(tensors: &[crate::model::TensorInfo], base: u64) -> Option<&crate::mo
 }
 
 /// The JSON as it is written: in order, and with a second entry of a name an error, for which is meant?
-struct Header {
+struct SafetensorsJson {
     entries: Vec<(String, TensorInfo)>,
     metadata: Option<HashMap<String, String>>,
 }
 
-impl<'de> serde::Deserialize<'de> for Header {
+impl<'de> serde::Deserialize<'de> for SafetensorsJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Header;
+        struct SafetensorsJsonVisitor;
+        impl<'de> Visitor<'de> for SafetensorsJsonVisitor {
+            type Value = SafetensorsJson;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map from names to tensors")
@@ -180,7 +180,7 @@ impl<'de> serde::Deserialize<'de> for Header {
             fn visit_map<A: MapAccess<'de>>(
                 self,
                 mut map: A,
-            ) -> std::result::Result<Header, A::Error> {
+            ) -> std::result::Result<SafetensorsJson, A::Error> {
                 let (mut entries, mut metadata) = (Vec::new(), None::<Option<_>>);
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "__metadata__" {
@@ -196,13 +196,13 @@ impl<'de> serde::Deserialize<'de> for Header {
                 names.sort_unstable();
                 match names.windows(2).find(|pair| pair[0] == pair[1]) {
                     Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
-                    None => Ok(Header {
+                    None => Ok(SafetensorsJson {
                         entries,
                         metadata: metadata.flatten(),
                     }),
                 }
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(SafetensorsJsonVisitor)
     }
 }

@@ -22,7 +22,7 @@ const LOCAL_HEADER: u64 = 30;
 
 /// One member.
 #[derive(Debug, Clone)]
-pub(crate) struct Member {
+pub(crate) struct ZipMember {
     pub name: String,
     pub deflated: bool,
     pub crc: u32,
@@ -38,8 +38,8 @@ pub(crate) struct Member {
 
 /// The members of an archive, in the order of its directory.
 #[derive(Debug)]
-pub(crate) struct Archive {
-    pub members: Vec<Member>,
+pub(crate) struct ZipArchive {
+    pub members: Vec<ZipMember>,
     /// Where the members' local headers begin, in ascending order.
     headers: Vec<u64>,
     /// Where the central directory begins: no member reaches beyond.
@@ -65,13 +65,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// What the end of an archive says of its directory.
-struct End {
+struct ZipEnd {
     entries: u64,
     offset: u64,
     len: u64,
 }
 
-impl Archive {
+impl ZipArchive {
     /// Reads the central directory, in one read if it is small.
     pub(crate) fn read(file: &mut impl ReadAt, budget: &Budget) -> Result<Self> {
         let len = file.len();
@@ -113,7 +113,7 @@ impl Archive {
     }
 
     /// Where the data of `member` begins: behind its local header, which must say what the directory says.
-    pub(crate) fn data_start(&self, file: &mut impl ReadAt, member: &Member) -> Result<u64> {
+    pub(crate) fn data_start(&self, file: &mut impl ReadAt, member: &ZipMember) -> Result<u64> {
         let name = &member.name;
         let mut header = vec![0; LOCAL_HEADER as usize + name.len()];
         file.read_at(member.header, &mut header)?;
@@ -146,7 +146,7 @@ impl Archive {
     pub(crate) fn content(
         &self,
         file: &mut impl ReadAt,
-        member: &Member,
+        member: &ZipMember,
         max: u64,
         budget: &Budget,
     ) -> Result<Vec<u8>> {
@@ -175,7 +175,7 @@ impl Archive {
     }
 
     /// The member called `name`.
-    pub(crate) fn member(&self, name: &str) -> Option<&Member> {
+    pub(crate) fn member(&self, name: &str) -> Option<&ZipMember> {
         self.members.iter().find(|m| m.name == name)
     }
 }
@@ -191,7 +191,7 @@ pub(super) fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
 }
 
 /// The end record, which ends the file, and its 64-bit twin if there is one.
-fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<End> {
+fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
     let ends_file = |&at: &usize| {
         tail[at..].starts_with(b"PK\x05\x06")
             && at + 22 + usize::from(u16_at(tail, at + 20)) == tail.len()
@@ -213,7 +213,7 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<End>
     {
         return Err(broken("it is in several parts"));
     }
-    let mut end = End {
+    let mut end = ZipEnd {
         entries: u16_at(record, 10).into(),
         offset: u32_at(record, 16).into(),
         len: u32_at(record, 12).into(),
@@ -240,8 +240,8 @@ fn wide_end(
     tail: &[u8],
     tail_start: u64,
     locator: usize,
-    end: &End,
-) -> Result<(End, u64)> {
+    end: &ZipEnd,
+) -> Result<(ZipEnd, u64)> {
     // Some writers number no disks, and so count none.
     if u32_at(tail, locator + 4) != 0 || u32_at(tail, locator + 16) > 1 {
         return Err(broken("it is in several parts"));
@@ -264,7 +264,7 @@ fn wide_end(
     {
         return Err(broken("it is in several parts"));
     }
-    let wide = End {
+    let wide = ZipEnd {
         entries: u64_at(&record, 32),
         len: u64_at(&record, 40),
         offset: u64_at(&record, 48),
@@ -280,7 +280,7 @@ fn wide_end(
     Ok((wide, place))
 }
 
-fn read_directory(directory: &[u8], end: &End) -> Result<Vec<Member>> {
+fn read_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
     let mut members = Vec::new();
     let mut rest = directory;
     for i in 0..end.entries {
@@ -307,7 +307,7 @@ fn read_directory(directory: &[u8], end: &End) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Member> {
+fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<ZipMember> {
     cap(
         "ZIP_MAX_NAME_LEN",
         name_len as u64,
@@ -357,7 +357,7 @@ fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Mem
         return wrong("it is on another disk");
     }
     let crc = u32_at(entry, 16);
-    Ok(Member {
+    Ok(ZipMember {
         name: name.to_owned(),
         deflated: method == 8,
         crc,
@@ -382,7 +382,7 @@ fn zip64_field(mut extra: &[u8]) -> Option<&[u8]> {
     None
 }
 
-fn check_names(members: &[Member]) -> Result<()> {
+fn check_names(members: &[ZipMember]) -> Result<()> {
     let mut seen = HashMap::with_capacity(members.len());
     match members
         .iter()
@@ -394,7 +394,7 @@ fn check_names(members: &[Member]) -> Result<()> {
 }
 
 /// No two members share a byte, and none reaches into the directory.
-fn check_overlap(members: &[Member], directory: u64) -> Result<()> {
+fn check_overlap(members: &[ZipMember], directory: u64) -> Result<()> {
     let mut spans: Vec<(u64, Option<u64>, &str)> = Vec::with_capacity(members.len());
     for m in members {
         let least = LOCAL_HEADER + m.name.len() as u64;

@@ -31,12 +31,12 @@ pub(crate) struct Deflated {
 impl Deflated {
     /// The decompressed bytes as a stream that ends in an error unless length and checksum are right.
     pub(crate) fn stream(&self) -> impl Read {
-        let compressed = Compressed {
+        let compressed = CompressedReader {
             source: &self.base,
             at: self.start,
             left: self.stored_len,
         };
-        Checked {
+        CheckedReader {
             decoder: DeflateDecoder::new(BufReader::with_capacity(BUFFER, compressed)),
             crc: crc32fast::Hasher::new(),
             left: self.len,
@@ -63,13 +63,13 @@ impl Deflated {
 }
 
 /// The compressed bytes as a stream.
-struct Compressed<'a> {
+struct CompressedReader<'a> {
     source: &'a Source,
     at: u64,
     left: u64,
 }
 
-impl Read for Compressed<'_> {
+impl Read for CompressedReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = (out.len() as u64).min(self.left) as usize;
         self.source
@@ -85,14 +85,14 @@ impl Read for Compressed<'_> {
 }
 
 /// A stream of known length and checksum.
-struct Checked<R> {
+struct CheckedReader<R> {
     decoder: R,
     crc: crc32fast::Hasher,
     left: u64,
     expected: u32,
 }
 
-impl<R: Read> Read for Checked<R> {
+impl<R: Read> Read for CheckedReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let wrong = |what: &str| {
             Err(io::Error::new(

@@ -11,26 +11,26 @@ const OPEN: usize = 64;
 
 /// A file to read from.
 #[derive(Debug, Clone)]
-pub(crate) enum Handle {
+pub(crate) enum FileHandle {
     Open(Arc<File>),
     /// Opened when it is read, and closed when others are read instead.
-    Pooled(Arc<Pooled>),
+    Pooled(Arc<PooledFile>),
 }
 
 /// A file of a pool.
 #[derive(Debug)]
-pub(crate) struct Pooled {
+pub(crate) struct PooledFile {
     path: PathBuf,
     len: u64,
     number: usize,
-    pool: Arc<Pool>,
+    pool: Arc<FilePool>,
 }
 
 /// The files of one model, of which few are open.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<VecDeque<(usize, Arc<File>)>>);
+pub(crate) struct FilePool(Mutex<VecDeque<(usize, Arc<File>)>>);
 
-impl Handle {
+impl FileHandle {
     pub(super) fn get(&self) -> io::Result<Arc<File>> {
         match self {
             Self::Open(file) => Ok(file.clone()),
@@ -40,14 +40,14 @@ impl Handle {
 
     /// File `number` of `pool`, which is open now and was found to have `len` bytes.
     pub(super) fn pooled(
-        pool: &Arc<Pool>,
+        pool: &Arc<FilePool>,
         number: usize,
         path: &Path,
         file: File,
         len: u64,
     ) -> Self {
         pool.keep(number, &Arc::new(file));
-        Self::Pooled(Arc::new(Pooled {
+        Self::Pooled(Arc::new(PooledFile {
             path: path.to_path_buf(),
             len,
             number,
@@ -56,7 +56,7 @@ impl Handle {
     }
 }
 
-impl Pooled {
+impl PooledFile {
     fn get(&self) -> io::Result<Arc<File>> {
         let found = {
             let files = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl Pooled {
     }
 }
 
-impl Pool {
+impl FilePool {
     /// The file that was opened first goes; whoever still reads it has it open.
     fn keep(&self, number: usize, file: &Arc<File>) {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);

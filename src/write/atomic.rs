@@ -22,7 +22,7 @@ pub(crate) struct OutputFile {
 
 /// What an output must not take the place of, and what it needs.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct OutputPlace<'a> {
     /// Whether an existing file is replaced.
     pub force: bool,
     /// What the output is made from.
@@ -36,8 +36,8 @@ impl OutputFile {
     ///
     /// Refused: a directory or device, an existing file without `force`, an input under any of its names, a
     /// directory that is missing or not writable, a file system without the space.
-    pub(crate) fn create(path: &Path, len: u64, place: &Place<'_>) -> Result<Self> {
-        let &Place {
+    pub(crate) fn create(path: &Path, len: u64, place: &OutputPlace<'_>) -> Result<Self> {
+        let &OutputPlace {
             force,
             inputs,
             space,

@@ -7,8 +7,8 @@ use std::hash::BuildHasher;
 use std::io::{BufWriter, Seek, Write};
 use std::path::Path;
 
-use super::atomic::{OutputFile, Place};
-use super::{Entry, Layout};
+use super::atomic::{OutputFile, OutputPlace};
+use super::{OutputEntry, OutputLayout};
 use crate::parse::gguf::{
     DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry,
     write_str,
@@ -20,13 +20,13 @@ const MAX_DIMS: usize = 4;
 
 /// Metadata as it will be written.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Keys {
+pub(crate) struct GgufKeys {
     bytes: Vec<u8>,
     count: u64,
     alignment: Option<u32>,
 }
 
-impl Keys {
+impl GgufKeys {
     /// The metadata of `source`, less what `leave_out` names, with `edits` in the place of their keys, and new
     /// ones behind.
     pub(crate) fn new(
@@ -139,7 +139,7 @@ pub(crate) fn accept(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Dtype>
 }
 
 /// Lays out `entries` in their order.
-pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
+pub(crate) fn layout(entries: &[OutputEntry<'_>], keys: &GgufKeys) -> Result<OutputLayout> {
     let alignment = u64::from(keys.alignment());
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
@@ -148,8 +148,9 @@ pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
     header.extend_from_slice(&keys.bytes);
     let mut offsets = Vec::with_capacity(entries.len());
     let mut at = 0u64;
-    let overflow =
-        |e: &Entry<'_>| AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name));
+    let overflow = |e: &OutputEntry<'_>| {
+        AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name))
+    };
     for e in entries {
         write_str(e.name, &mut header);
         header.extend((e.shape.len() as u32).to_le_bytes());
@@ -175,7 +176,7 @@ pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
     let file_len = base
         .checked_add(at)
         .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
-    Ok(Layout::of_header(header, offsets, file_len))
+    Ok(OutputLayout::of_header(header, offsets, file_len))
 }
 
 /// A tensor for [`write_gguf`].
@@ -217,7 +218,7 @@ pub fn write_gguf<S: BuildHasher>(
     let file = OutputFile::create(
         path.as_ref(),
         layout.file_len,
-        &Place {
+        &OutputPlace {
             force: true,
             inputs: &[],
             space: layout.file_len,
@@ -254,13 +255,13 @@ pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(
 fn plan<S: BuildHasher>(
     tensors: &[GgufWriteTensor<'_>],
     metadata: &HashMap<String, GgufMetadataValue, S>,
-) -> Result<Layout> {
+) -> Result<OutputLayout> {
     let mut edits: Vec<_> = metadata
         .iter()
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     edits.sort_by(|a, b| a.0.cmp(&b.0));
-    let keys = Keys::new(None, |_| false, &edits)?;
+    let keys = GgufKeys::new(None, |_| false, &edits)?;
     let mut names = HashSet::new();
     let mut shapes = Vec::with_capacity(tensors.len());
     for t in tensors {
@@ -289,7 +290,7 @@ fn plan<S: BuildHasher>(
     }
     let entries = tensors.iter().zip(&shapes);
     let entries: Vec<_> = entries
-        .map(|(t, (dtype, shape))| Entry {
+        .map(|(t, (dtype, shape))| OutputEntry {
             name: t.name,
             dtype: *dtype,
             shape,
@@ -301,7 +302,7 @@ fn plan<S: BuildHasher>(
 
 fn write_all(
     mut writer: impl Write,
-    layout: &Layout,
+    layout: &OutputLayout,
     tensors: &[GgufWriteTensor<'_>],
 ) -> Result<()> {
     layout

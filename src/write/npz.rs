@@ -3,7 +3,7 @@
 //!
 //! Formats: PKWARE APPNOTE 6.3.10; NumPy `numpy/lib/format.py`, version 1.0.
 
-use super::{Entry, Layout, Patch};
+use super::{ChecksumPatch, OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// What NumPy calls `dtype`, with ml_dtypes for the floats that it does not have.
@@ -71,7 +71,7 @@ const VERSION: u16 = 45;
 const DATE: u16 = 1 << 5 | 1;
 
 /// Lays out `entries` in their order.
-pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
+pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
     let (mut pieces, mut offsets, mut patches) = (Vec::new(), Vec::new(), Vec::new());
     let (mut directory, mut crc_places) = (Vec::new(), Vec::new());
     let mut at = 0u64;
@@ -112,7 +112,7 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
         directory.extend(name.as_bytes());
         put(&mut directory, &[1, 24]);
         directory.extend([size.to_le_bytes(), size.to_le_bytes(), at.to_le_bytes()].concat());
-        patches.push(Patch {
+        patches.push(ChecksumPatch {
             places: [at + 14, 0],
             before: (npy.len() as u64, crc32fast::hash(&npy)),
         });
@@ -131,7 +131,7 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
         .checked_add(directory.len() as u64)
         .ok_or_else(overflow)?;
     pieces.push((at, directory));
-    Ok(Layout {
+    Ok(OutputLayout {
         pieces,
         offsets,
         file_len,

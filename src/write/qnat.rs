@@ -7,11 +7,11 @@
 
 use std::collections::HashMap;
 
-use super::Layout;
+use super::OutputLayout;
 use crate::{AnamnesisError, Result};
 
 /// A tensor to be written.
-pub(crate) struct Tensor<'a> {
+pub(crate) struct QnatOutputTensor<'a> {
     pub name: &'a str,
     /// Outermost dimension first.
     pub shape: &'a [usize],
@@ -51,10 +51,10 @@ pub(crate) fn block_for(n: usize) -> Option<usize> {
 /// Lays out `tensors` in their order. `metadata`: what an earlier conversion kept of names. `double`: in version 2, with
 /// the scales of all quantized too.
 pub(crate) fn layout(
-    tensors: &[Tensor<'_>],
+    tensors: &[QnatOutputTensor<'_>],
     metadata: &HashMap<String, String>,
     double: bool,
-) -> Result<Layout> {
+) -> Result<OutputLayout> {
     let text =
         |key: &str, default: &str| metadata.get(key).map_or(default, String::as_str).to_owned();
     let (name, kind) = (
@@ -99,7 +99,7 @@ pub(crate) fn layout(
             .checked_add(data_len(t.block, t.blocks, double))
             .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
     }
-    Ok(Layout::of_header(header, offsets, at))
+    Ok(OutputLayout::of_header(header, offsets, at))
 }
 
 fn small(n: usize, what: &str) -> Result<u32> {

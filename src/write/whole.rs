@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::atomic::{OutputFile, Place};
-use super::{Entry, Layout, safetensors};
+use super::atomic::{OutputFile, OutputPlace};
+use super::{OutputEntry, OutputLayout, safetensors};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -20,7 +20,7 @@ pub(crate) struct WholeTensor<'a> {
 /// What the metadata of every file say.
 const FORMAT: (&str, &str) = ("format", "pt");
 
-fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layout> {
+fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
     let entry = |t: &WholeTensor<'_>| {
         let wrong = |what: String| {
@@ -48,7 +48,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
     }
     let entries = tensors.iter().zip(lens);
     let entries: Vec<_> = entries
-        .map(|(t, len)| Entry {
+        .map(|(t, len)| OutputEntry {
             name: t.name,
             dtype: t.dtype,
             shape: t.shape,
@@ -63,7 +63,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
 
 /// Passes every byte of the file with its place to `put`.
 fn write(
-    layout: &Layout,
+    layout: &OutputLayout,
     tensors: &[WholeTensor<'_>],
     mut put: impl FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
@@ -80,7 +80,7 @@ fn write(
 /// Writes a file, and replaces an older one.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     let layout = plan(tensors, FORMAT)?;
-    let place = Place {
+    let place = OutputPlace {
         force: true,
         inputs: &[],
         space: layout.file_len,

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use super::value::Layout;
+use super::value::GgufEncoding;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
@@ -16,20 +16,20 @@ const MAX_HEADER_BYTES: u64 = 256 << 20;
 const MAX_STRING_LEN: u64 = 16 << 20;
 
 /// A reader of the header, which keeps what it has read.
-pub(super) struct Cursor<'b, R> {
+pub(super) struct GgufCursor<'b, R> {
     reader: R,
     budget: &'b Budget,
     /// Length of the file, where it is known.
     file_len: Option<u64>,
     pub bytes: Vec<u8>,
     pub at: usize,
-    pub layout: Layout,
+    pub encoding: GgufEncoding,
     /// Bytes that the header must have beyond the item that is being read, by what is known so far. That much
     /// can be read ahead without touching the data.
     pub pending: u64,
 }
 
-impl<'b, R: Read> Cursor<'b, R> {
+impl<'b, R: Read> GgufCursor<'b, R> {
     pub(super) fn new(reader: R, file_len: Option<u64>, budget: &'b Budget) -> Self {
         Self {
             reader,
@@ -37,7 +37,7 @@ impl<'b, R: Read> Cursor<'b, R> {
             file_len,
             bytes: Vec::new(),
             at: 0,
-            layout: Layout::WRITTEN,
+            encoding: GgufEncoding::WRITTEN,
             pending: 0,
         }
     }
@@ -81,8 +81,8 @@ impl<'b, R: Read> Cursor<'b, R> {
     }
 
     fn number(&mut self, size: usize) -> Result<u64> {
-        let layout = self.layout;
-        Ok(layout.number(self.take(size)?))
+        let encoding = self.encoding;
+        Ok(encoding.number(self.take(size)?))
     }
 
     pub(super) fn u32(&mut self) -> Result<u32> {
@@ -95,7 +95,7 @@ impl<'b, R: Read> Cursor<'b, R> {
 
     /// A length, count or dimension.
     pub(super) fn len(&mut self) -> Result<u64> {
-        self.number(self.layout.len_bytes())
+        self.number(self.encoding.len_bytes())
     }
 
     /// Passes over a string; its bytes.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{Read, Seek};
 
-use super::header::{self, Entry, Header};
+use super::header::{self, GgufHeader, GgufTensorEntry};
 use super::value::GgufMetadataValue;
 use crate::error::printable;
 use crate::inspect::{format_bytes, names};
@@ -57,20 +57,20 @@ pub struct GgufFrontMatter {
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
 /// `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
-    let Header {
+    let GgufHeader {
         version,
         alignment,
         metadata,
         tensors,
         ..
     } = header::read(reader, None, &Budget::new(&ParseLimits::default()))?;
-    let info = |Entry {
+    let info = |GgufTensorEntry {
                     name,
                     dtype,
                     mut shape,
                     offset,
                     len,
-                }: Entry| {
+                }: GgufTensorEntry| {
         shape.reverse();
         GgufTensorInfo {
             name,

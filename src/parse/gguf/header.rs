@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 
-use super::cursor::Cursor;
+use super::cursor::GgufCursor;
 use super::metadata::GgufMetadata;
 use super::value::{ARRAY, STRING, fixed_size};
 use crate::limits::{Budget, cap};
@@ -25,21 +25,21 @@ pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// What a GGUF file says of itself.
 #[derive(Debug, Clone)]
-pub(crate) struct Header {
+pub(crate) struct GgufHeader {
     pub version: u32,
     pub big_endian: bool,
     /// A power of two.
     pub alignment: u32,
     pub metadata: GgufMetadata,
     /// In the order of the file.
-    pub tensors: Vec<Entry>,
+    pub tensors: Vec<GgufTensorEntry>,
     /// Where the data begins.
     pub data_start: u64,
 }
 
 /// One tensor as the header lists it.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct GgufTensorEntry {
     pub name: String,
     pub dtype: Dtype,
     /// Outermost dimension first: the other way round than in the file.
@@ -51,20 +51,24 @@ pub(crate) struct Entry {
 }
 
 /// Reads the header of a file of `file_len` bytes (if that is known), and nothing behind it.
-pub(super) fn read<R: Read>(reader: R, file_len: Option<u64>, budget: &Budget) -> Result<Header> {
-    let mut cursor = Cursor::new(reader, file_len, budget);
+pub(super) fn read<R: Read>(
+    reader: R,
+    file_len: Option<u64>,
+    budget: &Budget,
+) -> Result<GgufHeader> {
+    let mut cursor = GgufCursor::new(reader, file_len, budget);
     let (version, tensors, keys) = read_counts(&mut cursor)?;
     budget.items(tensors + keys, "tensors and keys")?;
-    let mut metadata = GgufMetadata::new(cursor.layout);
+    let mut metadata = GgufMetadata::new(cursor.encoding);
     // An entry has at least a length, a character, a type and a byte; a tensor a length, a type, an offset.
-    let len = cursor.layout.len_bytes() as u64;
+    let len = cursor.encoding.len_bytes() as u64;
     let (least_entry, least_tensor) = (len + 6, len + 16);
     for i in 0..keys {
         cursor.pending = (keys - i - 1) * least_entry + tensors * least_tensor;
         read_entry(&mut cursor, &mut metadata)?;
     }
     let metadata_end = cursor.at;
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<GgufTensorEntry> = Vec::new();
     let mut names = HashMap::new();
     for i in 0..tensors {
         cursor.pending = (tensors - i - 1) * least_tensor;
@@ -100,9 +104,9 @@ pub(super) fn read<R: Read>(reader: R, file_len: Option<u64>, budget: &Budget) -
             .checked_add(data_start)
             .ok_or_else(|| past_the_end(&entry.name))?;
     }
-    Ok(Header {
+    Ok(GgufHeader {
         version,
-        big_endian: cursor.layout.big_endian,
+        big_endian: cursor.encoding.big_endian,
         alignment,
         metadata,
         tensors: entries,
@@ -117,7 +121,7 @@ pub(super) fn past_the_end(name: &str) -> AnamnesisError {
 }
 
 /// Magic, version, and the numbers of tensors and keys.
-fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
+fn read_counts<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<(u32, u64, u64)> {
     // Versions 2 and 3 take 8 more.
     cursor.pending = 12;
     if cursor.take(4)? != b"GGUF" {
@@ -127,7 +131,7 @@ fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
     let mut version = cursor.u32()?;
     // No version has its low half clear, unless its bytes are the other way round.
     if version & 0xffff == 0 {
-        cursor.layout.big_endian = true;
+        cursor.encoding.big_endian = true;
         version = version.swap_bytes();
     }
     if !(1..=3).contains(&version) {
@@ -136,8 +140,8 @@ fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
             "versions 1 to 3 are read",
         ));
     }
-    cursor.layout.wide = version > 1;
-    cursor.pending = cursor.layout.len_bytes() as u64;
+    cursor.encoding.has_64_bit_lengths = version > 1;
+    cursor.pending = cursor.encoding.len_bytes() as u64;
     let tensors = cursor.len()?;
     cursor.pending = 0;
     let keys = cursor.len()?;
@@ -147,7 +151,7 @@ fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
 }
 
 /// One key with its value, which is checked and passed over.
-fn read_entry<R: Read>(cursor: &mut Cursor<'_, R>, metadata: &mut GgufMetadata) -> Result<()> {
+fn read_entry<R: Read>(cursor: &mut GgufCursor<'_, R>, metadata: &mut GgufMetadata) -> Result<()> {
     let key = cursor.name("MAX_GGUF_KEY_LEN")?;
     if key.is_empty() {
         return Err(AnamnesisError::parse("a metadata key is empty"));
@@ -165,7 +169,7 @@ fn read_entry<R: Read>(cursor: &mut Cursor<'_, R>, metadata: &mut GgufMetadata) 
     Ok(())
 }
 
-fn skip_value<R: Read>(cursor: &mut Cursor<'_, R>, type_id: u32) -> Result<()> {
+fn skip_value<R: Read>(cursor: &mut GgufCursor<'_, R>, type_id: u32) -> Result<()> {
     match type_id {
         STRING => cursor.string().map(drop),
         ARRAY => skip_array(cursor, 1),
@@ -180,7 +184,7 @@ fn unknown_type(type_id: u32) -> AnamnesisError {
     AnamnesisError::parse(format!("values of type {type_id} are unknown"))
 }
 
-fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
+fn skip_array<R: Read>(cursor: &mut GgufCursor<'_, R>, depth: usize) -> Result<()> {
     cap(
         "MAX_ARRAY_DEPTH",
         depth as u64,
@@ -193,7 +197,7 @@ fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
     let behind = cursor.pending;
     match type_id {
         STRING | ARRAY => {
-            let least = cursor.layout.len_bytes() as u64 + if type_id == ARRAY { 4 } else { 0 };
+            let least = cursor.encoding.len_bytes() as u64 + if type_id == ARRAY { 4 } else { 0 };
             for i in 0..n {
                 cursor.pending = behind + (n - i - 1) * least;
                 if type_id == STRING {
@@ -213,7 +217,7 @@ fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
 }
 
 /// One tensor; its offset is still from the beginning of the data.
-fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<Entry> {
+fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntry> {
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     let rank = cursor.u32()?;
@@ -253,7 +257,7 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<Entry> {
         }
         _ => return Err(overflows()),
     };
-    Ok(Entry {
+    Ok(GgufTensorEntry {
         name,
         dtype,
         shape,

@@ -34,7 +34,7 @@ pub(crate) const PREFIX: &str = "gguf.";
 /// `Parse` that names the key: null, an empty array without a type, mixed types, a value that its type does not
 /// hold.
 pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataValue)>> {
-    let entries: Entries = serde_json::from_str(text)
+    let entries: MetadataObject = serde_json::from_str(text)
         .map_err(|e| AnamnesisError::parse(format!("metadata as JSON: {e}")))?;
     entries
         .0
@@ -76,15 +76,15 @@ fn wrong(key: &str, what: &impl std::fmt::Display) -> AnamnesisError {
 }
 
 /// A JSON object in its order, each key once.
-struct Entries(Vec<(String, Value)>);
+struct MetadataObject(Vec<(String, Value)>);
 
-impl<'de> serde::Deserialize<'de> for Entries {
+impl<'de> serde::Deserialize<'de> for MetadataObject {
     fn deserialize<D: serde::Deserializer<'de>>(
         deserializer: D,
     ) -> std::result::Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Entries;
+        struct MetadataObjectVisitor;
+        impl<'de> serde::de::Visitor<'de> for MetadataObjectVisitor {
+            type Value = MetadataObject;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object of metadata keys")
@@ -93,7 +93,7 @@ impl<'de> serde::Deserialize<'de> for Entries {
             fn visit_map<A: serde::de::MapAccess<'de>>(
                 self,
                 mut map: A,
-            ) -> std::result::Result<Entries, A::Error> {
+            ) -> std::result::Result<MetadataObject, A::Error> {
                 let mut entries: Vec<(String, Value)> = Vec::new();
                 let mut seen = HashMap::new();
                 while let Some(key) = map.next_key::<String>()? {
@@ -102,16 +102,16 @@ impl<'de> serde::Deserialize<'de> for Entries {
                     }
                     entries.push((key, map.next_value()?));
                 }
-                Ok(Entries(entries))
+                Ok(MetadataObject(entries))
             }
         }
-        deserializer.deserialize_map(Visitor)
+        deserializer.deserialize_map(MetadataObjectVisitor)
     }
 }
 
-type Plain<T> = std::result::Result<T, String>;
+type JsonResult<T> = std::result::Result<T, String>;
 
-fn from_json(value: &Value, depth: usize) -> Plain<GgufMetadataValue> {
+fn from_json(value: &Value, depth: usize) -> JsonResult<GgufMetadataValue> {
     if depth > MAX_ARRAY_DEPTH {
         return Err(format!("arrays in more than {MAX_ARRAY_DEPTH} levels"));
     }
@@ -127,7 +127,7 @@ fn from_json(value: &Value, depth: usize) -> Plain<GgufMetadataValue> {
     }
 }
 
-fn from_typed(object: &Map<String, Value>, depth: usize) -> Plain<GgufMetadataValue> {
+fn from_typed(object: &Map<String, Value>, depth: usize) -> JsonResult<GgufMetadataValue> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let (Some(kind), Some(value)) = (text("type"), object.get("value")) else {
         return Err("a typed value has a `type` and a `value`".to_owned());
@@ -157,7 +157,7 @@ fn kind(value: &Value) -> Option<&'static str> {
 }
 
 /// The type of a plain array: the first element's, or the widest integer that some element needs.
-fn kind_of(items: &[Value], first: &Value) -> Plain<&'static str> {
+fn kind_of(items: &[Value], first: &Value) -> JsonResult<&'static str> {
     let first = kind(first).ok_or("not a value")?;
     if !["u32", "u64", "i64"].contains(&first) {
         return Ok(first);
@@ -197,7 +197,7 @@ fn single(value: &Value) -> Option<f32> {
 
 macro_rules! kinds {
     ($($name:literal $variant:ident $read:expr, $show:expr;)*) => {
-        fn scalar(kind: &str, value: &Value) -> Plain<GgufMetadataValue> {
+        fn scalar(kind: &str, value: &Value) -> JsonResult<GgufMetadataValue> {
             let found = match kind {
                 $($name => $read(value).map(GgufMetadataValue::$variant),)*
                 _ => return Err(format!("there is no type `{kind}`")),
@@ -205,18 +205,18 @@ macro_rules! kinds {
             found.ok_or_else(|| format!("`{value}` is no {kind}"))
         }
 
-        fn array(kind: &str, items: &[Value], depth: usize) -> Plain<GgufMetadataArray> {
+        fn array(kind: &str, items: &[Value], depth: usize) -> JsonResult<GgufMetadataArray> {
             match kind {
                 $($name => {
                     let item = |v: &Value| $read(v).ok_or_else(|| format!("`{v}` is no {kind}"));
-                    items.iter().map(item).collect::<Plain<_>>().map(GgufMetadataArray::$variant)
+                    items.iter().map(item).collect::<JsonResult<_>>().map(GgufMetadataArray::$variant)
                 })*
                 "array" => {
                     let item = |v: &Value| match from_json(v, depth + 1)? {
                         GgufMetadataValue::Array(array) => Ok(*array),
                         _ => Err(format!("`{v}` is no array")),
                     };
-                    items.iter().map(item).collect::<Plain<_>>().map(GgufMetadataArray::Array)
+                    items.iter().map(item).collect::<JsonResult<_>>().map(GgufMetadataArray::Array)
                 }
                 _ => Err(format!("there is no type `{kind}`")),
             }

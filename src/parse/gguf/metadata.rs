@@ -4,19 +4,19 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::value::{Bytes, GgufMetadataValue, Layout, write_str};
+use super::value::{GgufBytes, GgufEncoding, GgufMetadataValue, write_str};
 
 /// GGUF metadata: typed values by key, in the order of the file.
 #[derive(Debug, Clone)]
 pub struct GgufMetadata {
     bytes: Vec<u8>,
-    layout: Layout,
-    entries: Vec<Entry>,
+    encoding: GgufEncoding,
+    entries: Vec<GgufMetadataEntry>,
     index: HashMap<String, usize>,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct GgufMetadataEntry {
     key: String,
     type_id: u32,
     /// Where the value's bytes are.
@@ -25,10 +25,10 @@ struct Entry {
 }
 
 impl GgufMetadata {
-    pub(super) fn new(layout: Layout) -> Self {
+    pub(super) fn new(encoding: GgufEncoding) -> Self {
         Self {
             bytes: Vec::new(),
-            layout,
+            encoding,
             entries: Vec::new(),
             index: HashMap::new(),
         }
@@ -37,7 +37,7 @@ impl GgufMetadata {
     /// Adds a key that has just been read; false if it is there already.
     pub(super) fn add(&mut self, key: String, type_id: u32, start: usize, end: usize) -> bool {
         let fresh = self.index.insert(key.clone(), self.entries.len()).is_none();
-        self.entries.push(Entry {
+        self.entries.push(GgufMetadataEntry {
             key,
             type_id,
             start,
@@ -93,13 +93,13 @@ impl GgufMetadata {
         small.map(|e| (e.key.as_str(), self.value(e)))
     }
 
-    fn value(&self, entry: &Entry) -> GgufMetadataValue {
+    fn value(&self, entry: &GgufMetadataEntry) -> GgufMetadataValue {
         let bytes = self.bytes.get(entry.start..entry.end).unwrap_or_default();
         GgufMetadataValue::read(
             entry.type_id,
-            &mut Bytes {
+            &mut GgufBytes {
                 bytes,
-                layout: self.layout,
+                encoding: self.encoding,
             },
         )
     }
@@ -114,8 +114,8 @@ impl GgufMetadata {
     }
 
     /// The value's bytes as files are written: the same ones, unless the file is spelt otherwise.
-    fn written(&self, entry: &Entry) -> Cow<'_, [u8]> {
-        if self.layout == Layout::WRITTEN {
+    fn written(&self, entry: &GgufMetadataEntry) -> Cow<'_, [u8]> {
+        if self.encoding == GgufEncoding::WRITTEN {
             return Cow::Borrowed(self.bytes.get(entry.start..entry.end).unwrap_or_default());
         }
         let mut out = Vec::new();

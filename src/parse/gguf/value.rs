@@ -4,29 +4,29 @@
 
 /// A run of metadata bytes that the header's reader has checked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bytes<'a> {
+pub(super) struct GgufBytes<'a> {
     pub bytes: &'a [u8],
-    pub layout: Layout,
+    pub encoding: GgufEncoding,
 }
 
 /// How a file spells numbers and lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct GgufEncoding {
     pub big_endian: bool,
     /// Lengths, counts and dimensions take 64 bits; in version 1 they take 32.
-    pub wide: bool,
+    pub has_64_bit_lengths: bool,
 }
 
-impl Layout {
+impl GgufEncoding {
     /// What files are written in.
     pub const WRITTEN: Self = Self {
         big_endian: false,
-        wide: true,
+        has_64_bit_lengths: true,
     };
 
     /// Bytes of a length.
     pub(super) fn len_bytes(self) -> usize {
-        if self.wide { 8 } else { 4 }
+        if self.has_64_bit_lengths { 8 } else { 4 }
     }
 
     /// A number from its bytes, of which there are at most eight.
@@ -40,7 +40,7 @@ impl Layout {
     }
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> GgufBytes<'a> {
     /// The next `n` bytes, or what there is: the header's reader has proved that they are all there.
     fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.bytes.split_at(n.min(self.bytes.len()));
@@ -49,21 +49,21 @@ impl<'a> Bytes<'a> {
     }
 
     fn number(&mut self, size: usize) -> u64 {
-        let layout = self.layout;
-        layout.number(self.take(size))
+        let encoding = self.encoding;
+        encoding.number(self.take(size))
     }
 
     fn len(&mut self) -> usize {
-        self.number(self.layout.len_bytes()) as usize
+        self.number(self.encoding.len_bytes()) as usize
     }
 }
 
 /// A type that metadata values and arrays are made of.
-trait Item: Sized {
-    fn read(bytes: &mut Bytes<'_>) -> Self;
+trait GgufItem: Sized {
+    fn read(bytes: &mut GgufBytes<'_>) -> Self;
     fn write(&self, out: &mut Vec<u8>);
 
-    fn read_array(bytes: &mut Bytes<'_>) -> Vec<Self> {
+    fn read_array(bytes: &mut GgufBytes<'_>) -> Vec<Self> {
         let n = bytes.len();
         (0..n).map(|_| Self::read(bytes)).collect()
     }
@@ -71,8 +71,8 @@ trait Item: Sized {
 
 macro_rules! numbers {
     ($($type:ty, $bits:ty;)*) => {$(
-        impl Item for $type {
-            fn read(bytes: &mut Bytes<'_>) -> Self {
+        impl GgufItem for $type {
+            fn read(bytes: &mut GgufBytes<'_>) -> Self {
                 // The same bits, cut to the width that was read.
                 Self::from_le_bytes((bytes.number(size_of::<Self>()) as $bits).to_le_bytes())
             }
@@ -86,8 +86,8 @@ macro_rules! numbers {
 
 numbers! { u8, u8; i8, u8; u16, u16; i16, u16; u32, u32; i32, u32; u64, u64; i64, u64; f32, u32; f64, u64; }
 
-impl Item for bool {
-    fn read(bytes: &mut Bytes<'_>) -> Self {
+impl GgufItem for bool {
+    fn read(bytes: &mut GgufBytes<'_>) -> Self {
         bytes.number(1) != 0
     }
 
@@ -96,8 +96,8 @@ impl Item for bool {
     }
 }
 
-impl Item for String {
-    fn read(bytes: &mut Bytes<'_>) -> Self {
+impl GgufItem for String {
+    fn read(bytes: &mut GgufBytes<'_>) -> Self {
         let n = bytes.len();
         Self::from_utf8_lossy(bytes.take(n)).into_owned()
     }
@@ -157,9 +157,9 @@ macro_rules! values {
             }
 
             /// Reads a value of type `id`.
-            pub(super) fn read(id: u32, bytes: &mut Bytes<'_>) -> Self {
+            pub(super) fn read(id: u32, bytes: &mut GgufBytes<'_>) -> Self {
                 match id {
-                    $($id => Self::$variant(Item::read(bytes)),)*
+                    $($id => Self::$variant(GgufItem::read(bytes)),)*
                     _ => Self::Array(Box::new(GgufMetadataArray::read(bytes))),
                 }
             }
@@ -200,9 +200,9 @@ macro_rules! values {
                 }
             )*
 
-            fn read(bytes: &mut Bytes<'_>) -> Self {
+            fn read(bytes: &mut GgufBytes<'_>) -> Self {
                 match bytes.number(4) as u32 {
-                    $($id => Self::$variant(Item::read_array(bytes)),)*
+                    $($id => Self::$variant(GgufItem::read_array(bytes)),)*
                     _ => {
                         let n = bytes.len();
                         Self::Array((0..n).map(|_| Self::read(bytes)).collect())

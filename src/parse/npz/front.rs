@@ -6,7 +6,7 @@ use std::path::Path;
 use super::read_archive;
 use crate::limits::Budget;
 use crate::parse::read_at::{ReadAt, Seeking};
-use crate::parse::zip::Archive;
+use crate::parse::zip::ZipArchive;
 use crate::source::Source;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
@@ -78,7 +78,7 @@ pub fn inspect_npz_from_reader<R: Read + Seek>(reader: R) -> Result<NpzInspectIn
 
 fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
     let budget = Budget::new(&ParseLimits::default());
-    let archive = Archive::read(file, &budget)?;
+    let archive = ZipArchive::read(file, &budget)?;
     let contents = read_archive(&Source::HeaderOnly, file, &archive, &budget)?;
     let info = |t: crate::model::TensorInfo| NpzTensorInfo {
         name: t.name,

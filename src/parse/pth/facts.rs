@@ -2,8 +2,8 @@
 //! in a dict with the weight or in one below it.
 
 use super::globals::Global;
-use super::pickle::Machine;
-use super::value::{Id, Node};
+use super::pickle::PickleMachine;
+use super::value::{Node, NodeId};
 use crate::{Dtype, Result};
 
 /// A dict with this key describes a weight.
@@ -26,8 +26,8 @@ const MAX_TEXT: usize = 64;
 
 /// The facts of a dict, if it describes a weight.
 pub(super) fn of(
-    entries: &[(Id, Id)],
-    machine: &Machine<'_>,
+    entries: &[(NodeId, NodeId)],
+    machine: &PickleMachine<'_>,
 ) -> Result<Vec<(&'static str, String)>> {
     let mut facts = Vec::new();
     for &(key, value) in entries {
@@ -54,7 +54,7 @@ pub(super) fn of(
 }
 
 /// A value as text; sizes are separated by commas.
-fn fact(value: Id, machine: &Machine<'_>) -> Result<Option<String>> {
+fn fact(value: NodeId, machine: &PickleMachine<'_>) -> Result<Option<String>> {
     Ok(match machine.values.node(value) {
         Node::Bool(flag) => Some(u8::from(*flag).to_string()),
         Node::Int(n) => Some(n.to_string()),

@@ -2,12 +2,12 @@
 
 use std::io::{Read, Seek};
 
-use super::storage::{Keys, Place, Storage};
-use super::{Opened, not_empty, run_archive, tensors};
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::{OpenedArchive, not_empty, run_archive, tensors};
 use crate::limits::Budget;
 use crate::parse::Contents;
 use crate::parse::read_at::Seeking;
-use crate::parse::zip::Archive;
+use crate::parse::zip::ZipArchive;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParseLimits, Result, TargetDtype};
 
@@ -84,8 +84,8 @@ pub struct PthFrontMatter {
 pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<PthFrontMatter> {
     let mut file = Seeking::new(reader)?;
     let budget = Budget::new(&ParseLimits::default());
-    let archive = Archive::read(&mut file, &budget)?;
-    let Opened {
+    let archive = ZipArchive::read(&mut file, &budget)?;
+    let OpenedArchive {
         machine,
         root,
         big_endian,
@@ -102,7 +102,7 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
         let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        Ok(Place {
+        Ok(StoragePlace {
             source: 0,
             offset: 0,
             len: storage.within(member.len)?,
@@ -113,7 +113,7 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
     tensors::add(
         found,
         &machine,
-        &mut Keys::default(),
+        &mut StorageKeys::default(),
         big_endian,
         place,
         &mut contents,

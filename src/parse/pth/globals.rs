@@ -2,12 +2,12 @@
 //!
 //! List: torch `torch/_weights_only_unpickler.py`, `_get_allowed_globals`; arguments: `torch/_utils.py`.
 
-use super::value::{Id, Node, Values, View};
+use super::value::{Node, NodeId, PickleValues, TensorView};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// What a typed storage is made of: a dtype, if we have such, and the bytes of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Element {
+pub(super) struct StorageElement {
     pub dtype: Option<Dtype>,
     pub size: usize,
 }
@@ -22,7 +22,7 @@ pub(super) enum Global {
     /// `torch.Size`, `list`, `tuple`.
     Sizes,
     /// A storage class, with its element type; untyped storages have none.
-    Storage(Option<Element>),
+    Storage(Option<StorageElement>),
     /// A dtype such as `torch.float32`.
     Dtype(Option<Dtype>),
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`.
@@ -193,7 +193,7 @@ impl Global {
     pub(super) fn find(module: &str, name: &str) -> Option<Self> {
         if module == "torch" || module == "torch.cuda" {
             if let Some(&(_, dtype, size)) = STORAGES.iter().find(|(n, ..)| *n == name) {
-                return Some(Self::Storage(Some(Element { dtype, size })));
+                return Some(Self::Storage(Some(StorageElement { dtype, size })));
             }
             if let Some(&(_, dtype)) = DTYPES
                 .iter()
@@ -222,7 +222,7 @@ impl Global {
     }
 
     /// What calling the global would give.
-    pub(super) fn call(self, args: &[Id], values: &Values) -> Result<Node> {
+    pub(super) fn call(self, args: &[NodeId], values: &PickleValues) -> Result<Node> {
         Ok(match self {
             Self::Dict => Node::Dict(self::entries(args, values)?),
             Self::Set => Node::Set,
@@ -272,18 +272,18 @@ impl Global {
 }
 
 /// The entries of a dict that is made from a list of pairs.
-fn entries(args: &[Id], values: &Values) -> Result<Vec<(Id, Id)>> {
+fn entries(args: &[NodeId], values: &PickleValues) -> Result<Vec<(NodeId, NodeId)>> {
     let items = match args.first().map(|&id| values.node(id)) {
         Some(Node::List(items) | Node::Tuple(items)) => items.as_slice(),
         Some(Node::Dict(entries)) => return Ok(entries.clone()),
         _ => &[],
     };
-    let pair = |&id: &Id| match values.node(id) {
+    let pair = |&id: &NodeId| match values.node(id) {
         Node::Tuple(pair) | Node::List(pair) => pair
             .as_slice()
             .try_into()
             .ok()
-            .map(|[k, v]: [Id; 2]| (k, v)),
+            .map(|[k, v]: [NodeId; 2]| (k, v)),
         _ => None,
     };
     // Items that are passed over would be looked at again by every call, and take nothing that is accounted for.
@@ -299,7 +299,7 @@ const LAZY: &str = "tensor whose conjugate or negative is meant, not what is sto
 const MAX_METADATA: usize = 64;
 
 /// Whether a tensor's metadata say that its values are to be conjugated or negated.
-fn is_lazy(metadata: Option<&Id>, values: &Values) -> Result<bool> {
+fn is_lazy(metadata: Option<&NodeId>, values: &PickleValues) -> Result<bool> {
     let entries = match metadata.map(|&id| values.node(id)) {
         Some(Node::Dict(entries)) => entries.as_slice(),
         _ => &[],
@@ -316,7 +316,11 @@ fn is_lazy(metadata: Option<&Id>, values: &Values) -> Result<bool> {
 }
 
 /// A view from storage, offset, size and stride.
-fn view(args: &[Id], dtype: Option<Option<Dtype>>, values: &Values) -> Result<View> {
+fn view(
+    args: &[NodeId],
+    dtype: Option<Option<Dtype>>,
+    values: &PickleValues,
+) -> Result<TensorView> {
     let [storage, offset, shape, strides, ..] = *args else {
         return Err(wrong("a tensor with too few arguments"));
     };
@@ -336,7 +340,7 @@ fn view(args: &[Id], dtype: Option<Option<Dtype>>, values: &Values) -> Result<Vi
     if shape.len() != strides.len() || shape.len() > 64 {
         return Err(wrong("a tensor whose shape and strides do not go together"));
     }
-    Ok(View {
+    Ok(TensorView {
         storage,
         dtype,
         offset,

@@ -14,7 +14,7 @@ const STEP_BEHIND_GAP: u64 = 512;
 const MAX_BYTES: u64 = 100 << 20;
 
 /// A run of a file, from its beginning on.
-pub(super) struct Input<'a> {
+pub(super) struct PickleInput<'a> {
     /// What is not read yet comes from here.
     file: Option<&'a mut dyn ReadAt>,
     /// What it and all that is made of it is charged to.
@@ -32,7 +32,7 @@ pub(super) struct Input<'a> {
     pub is_lost: bool,
 }
 
-impl<'a> Input<'a> {
+impl<'a> PickleInput<'a> {
     /// `len` bytes from `start` on.
     pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64, budget: &'a Budget) -> Self {
         let (file_len, stored) = (file.len(), usize::MAX);

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::input::Input;
-use super::pickle::Machine;
-use super::storage::{Keys, Place, Storage};
-use super::value::{Id, Node};
+use super::input::PickleInput;
+use super::pickle::PickleMachine;
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::value::{Node, NodeId};
 use super::{PickleGlobal, not_empty, record, tensors};
 use crate::limits::Budget;
 use crate::parse::Contents;
@@ -26,7 +26,7 @@ pub(super) fn read(
 ) -> Result<Contents> {
     let mut file = &source;
     let len = ReadAt::len(&file);
-    let mut machine = Machine::new(Input::new(&mut file, 0, len, budget), lenient);
+    let mut machine = PickleMachine::new(PickleInput::new(&mut file, 0, len, budget), lenient);
     let contents = read_stream(&mut machine);
     record(&machine, named);
     drop(machine);
@@ -39,7 +39,7 @@ pub(super) fn read(
     }
 }
 
-fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
+fn read_stream(machine: &mut PickleMachine<'_>) -> Result<Contents> {
     let first = machine.run()?;
     if machine.lenient {
         // The magic number can be spelled in many ways, and its pickles follow all the same.
@@ -72,7 +72,7 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
     let mut contents = Contents::new(machine.input.at);
     let found = tensors::walk_with(root, machine, &mut contents.facts)?;
     machine.input.budget.items(found.len() as u64, "tensors")?;
-    let mut read = Keys::default();
+    let mut read = StorageKeys::default();
     let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut Contents| {
         let what = || {
@@ -89,10 +89,10 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<Contents> {
 
 /// Where the storages are, by key. How long one is depends on its element type, which only the object says.
 fn read_storages(
-    keys: Id,
-    machine: &mut Machine<'_>,
-    read: &mut Keys,
-) -> Result<HashMap<usize, Place>> {
+    keys: NodeId,
+    machine: &mut PickleMachine<'_>,
+    read: &mut StorageKeys,
+) -> Result<HashMap<usize, StoragePlace>> {
     let wrong = |what: &str| AnamnesisError::parse(format!("PyTorch checkpoint: {what}"));
     let sizes = storage_sizes(machine, read)?;
     let Node::List(keys) = machine.values.node(keys) else {
@@ -128,7 +128,7 @@ fn read_storages(
         if places
             .insert(
                 key.number,
-                Place {
+                StoragePlace {
                     source: 0,
                     offset,
                     len,
@@ -147,7 +147,10 @@ fn read_storages(
 }
 
 /// Bytes of an element of each storage that the object refers to.
-fn storage_sizes(machine: &Machine<'_>, read: &mut Keys) -> Result<HashMap<usize, u64>> {
+fn storage_sizes(
+    machine: &PickleMachine<'_>,
+    read: &mut StorageKeys,
+) -> Result<HashMap<usize, u64>> {
     let mut sizes = HashMap::new();
     for id in machine.values.persistent() {
         let storage = Storage::read(id, machine, read)?;

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::pickle::{Machine, wrong};
+use super::pickle::{PickleMachine, wrong};
 use super::value::Node;
 use crate::Result;
 
-impl Machine<'_> {
+impl PickleMachine<'_> {
     /// Opcodes for constants.
     pub(super) fn literal(&mut self, opcode: u8) -> Result<()> {
         let node = match opcode {

@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::globals::Global;
-use super::input::Input;
-use super::value::{Id, Node, Values};
+use super::input::PickleInput;
+use super::value::{Node, NodeId, PickleValues};
 use crate::{AnamnesisError, Result};
 
 /// Marks that are open at once.
@@ -18,24 +18,24 @@ const MAX_GLOBALS: usize = 4096;
 
 /// A global that a pickle names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Named {
+pub(super) struct NamedGlobal {
     pub module: String,
     pub name: String,
     pub allowed: bool,
 }
 
 /// Runs pickles, one after the other.
-pub(super) struct Machine<'a> {
-    pub input: Input<'a>,
-    pub values: Values,
-    stack: Vec<Id>,
+pub(super) struct PickleMachine<'a> {
+    pub input: PickleInput<'a>,
+    pub values: PickleValues,
+    stack: Vec<NodeId>,
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
+    memo: HashMap<u32, NodeId>,
     /// Every global that was named, once each.
-    pub named: Vec<Named>,
-    seen: HashSet<Named>,
+    pub named: Vec<NamedGlobal>,
+    seen: HashSet<NamedGlobal>,
     /// Globals that were looked up by values on the stack.
-    looked_up: HashMap<(Id, Id), Global>,
+    looked_up: HashMap<(NodeId, NodeId), Global>,
     /// Whether a global that is not allowed is only recorded, and what is wrong passed over as far as opcodes can be
     /// told from each other: nothing is called then, and values are of no use but as names of globals.
     pub lenient: bool,
@@ -48,12 +48,12 @@ pub(super) fn wrong(what: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("pickle: {what}"))
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(input: Input<'a>, lenient: bool) -> Self {
+impl<'a> PickleMachine<'a> {
+    pub(super) fn new(input: PickleInput<'a>, lenient: bool) -> Self {
         let (stack, marks, memo, named, seen, looked_up) = Default::default();
         Self {
             input,
-            values: Values::default(),
+            values: PickleValues::default(),
             stack,
             marks,
             memo,
@@ -65,7 +65,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Runs one pickle from the input's position to its end; its value.
-    pub(super) fn run(&mut self) -> Result<Id> {
+    pub(super) fn run(&mut self) -> Result<NodeId> {
         self.stack.clear();
         self.marks.clear();
         self.memo.clear();
@@ -179,7 +179,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Appends to the list at the top of the stack. Lists of classes that are not known are not kept.
-    fn extend(&mut self, items: Vec<Id>) -> Result<()> {
+    fn extend(&mut self, items: Vec<NodeId>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
             Node::List(list) => list.extend(items),
@@ -191,7 +191,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn update(&mut self, items: &[Id]) -> Result<()> {
+    fn update(&mut self, items: &[NodeId]) -> Result<()> {
         let (top, more) = (self.top()?, pairs(items)?);
         match self.values.node_mut(top) {
             Node::Dict(entries) => entries.extend(more),
@@ -252,7 +252,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The first arguments of a call; nothing that is known takes more.
-    fn arguments(&self, args: Id) -> Result<Vec<Id>> {
+    fn arguments(&self, args: NodeId) -> Result<Vec<NodeId>> {
         let args = self
             .values
             .tuple(args)
@@ -274,11 +274,11 @@ impl<'a> Machine<'a> {
     }
 
     /// A global that two values name.
-    fn global_of(&mut self, module: Id, name: Id) -> Result<Global> {
+    fn global_of(&mut self, module: NodeId, name: NodeId) -> Result<Global> {
         if let Some(&global) = self.looked_up.get(&(module, name)) {
             return Ok(global);
         }
-        let text = |id: Id| match self.values.node(id) {
+        let text = |id: NodeId| match self.values.node(id) {
             Node::Str(range) if self.lenient => {
                 Ok(String::from_utf8_lossy(self.input.bytes(range)).into_owned())
             }
@@ -296,7 +296,7 @@ impl<'a> Machine<'a> {
 
     fn global(&mut self, module: String, name: String) -> Result<Global> {
         let found = Global::find(&module, &name);
-        let named = Named {
+        let named = NamedGlobal {
             module,
             name,
             allowed: found.is_some(),
@@ -310,7 +310,7 @@ impl<'a> Machine<'a> {
                 });
             }
             self.values
-                .charge(2 * (size_of::<Named>() + named.module.len() + named.name.len()));
+                .charge(2 * (size_of::<NamedGlobal>() + named.module.len() + named.name.len()));
             self.seen.insert(named.clone());
             self.named.push(named.clone());
         }
@@ -324,7 +324,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn call_value(&mut self, callable: Id, args: &[Id]) -> Result<()> {
+    fn call_value(&mut self, callable: NodeId, args: &[NodeId]) -> Result<()> {
         match self.values.node(callable) {
             Node::Global(global) => {
                 let global = *global;
@@ -335,7 +335,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn call(&mut self, global: &Global, args: &[Id]) -> Result<()> {
+    fn call(&mut self, global: &Global, args: &[NodeId]) -> Result<()> {
         let node = if self.lenient {
             Node::Opaque
         } else {
@@ -360,11 +360,11 @@ impl<'a> Machine<'a> {
             .ok_or_else(|| wrong("the stack is too short"))
     }
 
-    fn top(&self) -> Result<Id> {
+    fn top(&self) -> Result<NodeId> {
         self.floor(1).map(|at| self.stack[at])
     }
 
-    fn pop(&mut self) -> Result<Id> {
+    fn pop(&mut self) -> Result<NodeId> {
         let at = self.floor(1)?;
         let id = self.stack[at];
         self.stack.truncate(at);
@@ -392,7 +392,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn pop_mark(&mut self) -> Result<Vec<Id>> {
+    fn pop_mark(&mut self) -> Result<Vec<NodeId>> {
         let at = self.marks.pop().ok_or_else(|| wrong("a mark is missing"))?;
         Ok(self.stack.split_off(at))
     }
@@ -423,7 +423,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
+fn pairs(items: &[NodeId]) -> Result<Vec<(NodeId, NodeId)>> {
     let (pairs, rest) = items.as_chunks::<2>();
     if rest.is_empty() {
         Ok(pairs.iter().map(|&[k, v]| (k, v)).collect())

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::globals::{Element, Global};
-use super::pickle::Machine;
-use super::value::{Id, Node};
+use super::globals::{Global, StorageElement};
+use super::pickle::PickleMachine;
+use super::value::{Node, NodeId};
 use crate::{AnamnesisError, Result};
 
 /// A storage's place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct StoragePlace {
     pub source: usize,
     pub offset: u64,
     /// In bytes.
@@ -21,7 +21,7 @@ pub(super) struct Place {
 
 /// A storage's key, and a number that only equal keys share.
 #[derive(Debug, Clone)]
-pub(super) struct Key {
+pub(super) struct StorageKey {
     pub number: usize,
     pub text: Rc<str>,
 }
@@ -29,14 +29,18 @@ pub(super) struct Key {
 /// Keys that were read. A key can be long and is written once, while any number of values refer to it; so each value
 /// is read once, too.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
-    by_id: HashMap<Id, Key>,
+pub(super) struct StorageKeys {
+    by_id: HashMap<NodeId, StorageKey>,
     numbers: HashMap<Rc<str>, usize>,
 }
 
-impl Keys {
+impl StorageKeys {
     /// The key that a value is; `None` if it is neither a number nor text.
-    pub(super) fn read(&mut self, id: Id, machine: &Machine<'_>) -> Result<Option<Key>> {
+    pub(super) fn read(
+        &mut self,
+        id: NodeId,
+        machine: &PickleMachine<'_>,
+    ) -> Result<Option<StorageKey>> {
         if let Some(key) = self.by_id.get(&id) {
             return Ok(Some(key.clone()));
         }
@@ -47,7 +51,7 @@ impl Keys {
             _ => return Ok(None),
         };
         let next = self.numbers.len();
-        let key = Key {
+        let key = StorageKey {
             number: *self.numbers.entry(text.clone()).or_insert(next),
             text,
         };
@@ -64,9 +68,9 @@ impl Keys {
 /// A storage as a persistent id names it.
 #[derive(Debug, Clone)]
 pub(super) struct Storage {
-    pub key: Key,
+    pub key: StorageKey,
     /// Of typed storages.
-    pub element: Option<Element>,
+    pub element: Option<StorageElement>,
     /// Elements, or bytes if it is untyped.
     pub len: usize,
     /// Of the view of it that is meant, in elements.
@@ -75,7 +79,11 @@ pub(super) struct Storage {
 
 impl Storage {
     /// Reads `('storage', type, key, location, length[, view])`.
-    pub(super) fn read(id: Id, machine: &Machine<'_>, keys: &mut Keys) -> Result<Self> {
+    pub(super) fn read(
+        id: NodeId,
+        machine: &PickleMachine<'_>,
+        keys: &mut StorageKeys,
+    ) -> Result<Self> {
         let wrong = || AnamnesisError::parse("pickle: a persistent id that is no storage");
         let values = &machine.values;
         let &[kind, class, key, _, len, ref view @ ..] = values.tuple(id).ok_or_else(wrong)? else {

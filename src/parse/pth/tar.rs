@@ -4,12 +4,12 @@
 
 use std::collections::HashMap;
 
-use super::globals::{Element, Global};
-use super::input::Input;
-use super::pickle::Machine;
-use super::storage::{Key, Keys, Place};
-use super::tensors::{self, Found};
-use super::value::{Id, Node, View};
+use super::globals::{Global, StorageElement};
+use super::input::PickleInput;
+use super::pickle::PickleMachine;
+use super::storage::{StorageKey, StorageKeys, StoragePlace};
+use super::tensors::{self, FoundTensor};
+use super::value::{Node, NodeId, TensorView};
 use super::{PickleGlobal, not_empty, record};
 use crate::limits::Budget;
 use crate::model::TensorInfo;
@@ -31,31 +31,31 @@ pub(crate) fn is_tar(head: &[u8]) -> bool {
 }
 
 /// A storage: its element type and place.
-struct Stored {
+struct TarStorage {
     dtype: Dtype,
-    place: Place,
+    place: StoragePlace,
 }
 
 pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
     let mut file = &source;
     let files = list(&mut file)?;
-    let mut run = Run {
+    let mut run = TarReader {
         lenient: false,
-        keys: Keys::default(),
+        keys: StorageKeys::default(),
         named: &mut Vec::new(),
         budget,
     };
     let storages = run.storages(&mut file, part(&files, "storages")?)?;
     let tensors = run.tensors(&mut file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
-    let mut machine = Machine::new(Input::new(&mut file, start, len, budget), false);
+    let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), false);
     let root = machine.run()?;
     run.keys.forget_values();
     let mut contents = Contents::new(machine.input.at);
     let found = tensors::walk_persistent(root, &machine)?;
     budget.items(found.len() as u64, "tensors")?;
-    for Found { name, tensor } in found {
-        let Ok(View { storage, .. }) = tensor else {
+    for FoundTensor { name, tensor } in found {
+        let Ok(TensorView { storage, .. }) = tensor else {
             continue;
         };
         let key = key_of(storage, &machine, &mut run.keys)?;
@@ -81,9 +81,9 @@ pub(super) fn name_all(
 ) -> Result<()> {
     let mut file = source;
     let files = list(&mut file)?;
-    let mut run = Run {
+    let mut run = TarReader {
         lenient: true,
-        keys: Keys::default(),
+        keys: StorageKeys::default(),
         named,
         budget,
     };
@@ -94,7 +94,7 @@ pub(super) fn name_all(
             .map(drop)
     });
     let pickle = part(&files, "pickle").and_then(|(start, len)| {
-        let mut machine = Machine::new(Input::new(&mut file, start, len, budget), true);
+        let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), true);
         let result = machine.run().map(drop);
         record(&machine, run.named);
         result
@@ -151,23 +151,30 @@ fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
 }
 
 /// What running the pickles of a file takes.
-struct Run<'a> {
+struct TarReader<'a> {
     lenient: bool,
-    keys: Keys,
+    keys: StorageKeys,
     named: &'a mut Vec<PickleGlobal>,
     budget: &'a Budget,
 }
 
-impl Run<'_> {
+impl TarReader<'_> {
     /// Runs the pickles of one file, with `read` for each of the declared number of things.
     fn all<T>(
         &mut self,
         file: &mut dyn ReadAt,
         (start, len): (u64, u64),
-        mut read: impl FnMut(&mut Machine<'_>, &mut Keys) -> Result<(Key, T)>,
-        finish: impl FnOnce(&mut Machine<'_>, &mut Keys, &mut HashMap<usize, T>) -> Result<()>,
+        mut read: impl FnMut(&mut PickleMachine<'_>, &mut StorageKeys) -> Result<(StorageKey, T)>,
+        finish: impl FnOnce(
+            &mut PickleMachine<'_>,
+            &mut StorageKeys,
+            &mut HashMap<usize, T>,
+        ) -> Result<()>,
     ) -> Result<HashMap<usize, T>> {
-        let mut machine = Machine::new(Input::new(file, start, len, self.budget), self.lenient);
+        let mut machine = PickleMachine::new(
+            PickleInput::new(file, start, len, self.budget),
+            self.lenient,
+        );
         let mut all = HashMap::new();
         self.keys.forget_values();
         let go = || {
@@ -193,9 +200,9 @@ impl Run<'_> {
         &mut self,
         file: &mut dyn ReadAt,
         part: (u64, u64),
-    ) -> Result<HashMap<usize, Stored>> {
+    ) -> Result<HashMap<usize, TarStorage>> {
         let end = part.0 + part.1;
-        let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
+        let read = |machine: &mut PickleMachine<'_>, keys: &mut StorageKeys| {
             let id = machine.run()?;
             let &[key, _, class] = machine
                 .values
@@ -204,7 +211,7 @@ impl Run<'_> {
             else {
                 return Err(wrong("a storage that is none"));
             };
-            let &Node::Global(Global::Storage(Some(Element {
+            let &Node::Global(Global::Storage(Some(StorageElement {
                 dtype: Some(dtype), ..
             }))) = machine.values.node(class)
             else {
@@ -225,9 +232,9 @@ impl Run<'_> {
             machine.input.skip(len);
             Ok((
                 key,
-                Stored {
+                TarStorage {
                     dtype,
-                    place: Place {
+                    place: StoragePlace {
                         source: 0,
                         offset,
                         len,
@@ -243,9 +250,9 @@ impl Run<'_> {
         &mut self,
         file: &mut dyn ReadAt,
         part: (u64, u64),
-        storages: &HashMap<usize, Stored>,
+        storages: &HashMap<usize, TarStorage>,
     ) -> Result<HashMap<usize, Option<TensorInfo>>> {
-        let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
+        let read = |machine: &mut PickleMachine<'_>, keys: &mut StorageKeys| {
             let id = machine.run()?;
             let &[key, storage, _] = machine
                 .values
@@ -273,7 +280,7 @@ impl Run<'_> {
             let stored = storages
                 .get(&storage.number)
                 .ok_or_else(|| wrong("a tensor whose storage is missing"))?;
-            let view = View {
+            let view = TensorView {
                 storage: 0,
                 dtype: None,
                 offset,
@@ -290,9 +297,9 @@ impl Run<'_> {
 
 /// Views of storages, which tensors refer to as if they were storages: `[(key, root, offset, length)]`.
 fn read_views(
-    machine: &mut Machine<'_>,
-    keys: &mut Keys,
-    storages: &mut HashMap<usize, Stored>,
+    machine: &mut PickleMachine<'_>,
+    keys: &mut StorageKeys,
+    storages: &mut HashMap<usize, TarStorage>,
 ) -> Result<()> {
     let id = machine.run()?;
     let (Node::List(views) | Node::Tuple(views)) = machine.values.node(id) else {
@@ -308,7 +315,7 @@ fn read_views(
         };
         let (key, root) = (key_of(key, machine, keys)?, key_of(root, machine, keys)?);
         let sizes = machine.values.size(offset).zip(machine.values.size(len));
-        let (Some((offset, len)), Some(&Stored { dtype, place })) =
+        let (Some((offset, len)), Some(&TarStorage { dtype, place })) =
             (sizes, storages.get(&root.number))
         else {
             return Err(wrong(&format!(
@@ -324,13 +331,13 @@ fn read_views(
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
         let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
         let (o, l) = bytes.filter(inside).ok_or_else(what)?;
-        let place = Place {
+        let place = StoragePlace {
             offset: place.offset + o,
             len: l,
             ..place
         };
         if storages
-            .insert(key.number, Stored { dtype, place })
+            .insert(key.number, TarStorage { dtype, place })
             .is_some()
         {
             return Err(wrong("a key is there twice"));
@@ -339,7 +346,7 @@ fn read_views(
     Ok(())
 }
 
-fn number(machine: &mut Machine<'_>) -> Result<u64> {
+fn number(machine: &mut PickleMachine<'_>) -> Result<u64> {
     let range = machine.input.take(8)?;
     Ok(machine
         .input
@@ -350,7 +357,7 @@ fn number(machine: &mut Machine<'_>) -> Result<u64> {
 }
 
 /// A key, which is a number or text.
-fn key_of(id: Id, machine: &Machine<'_>, keys: &mut Keys) -> Result<Key> {
+fn key_of(id: NodeId, machine: &PickleMachine<'_>, keys: &mut StorageKeys) -> Result<StorageKey> {
     keys.read(id, machine)?
         .ok_or_else(|| wrong("a key that is none"))
 }

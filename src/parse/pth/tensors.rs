@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::facts;
-use super::pickle::Machine;
-use super::storage::{Keys, Place, Storage};
-use super::value::{Id, Node, View};
+use super::pickle::PickleMachine;
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::value::{Node, NodeId, TensorView};
 use crate::model::{Check, Skipped, TensorInfo, row_major_strides, span};
 use crate::parse::Contents;
 use crate::{AnamnesisError, Dtype, Result};
@@ -27,36 +27,39 @@ const TENSORS: u64 = 16 << 20;
 const TENSOR: usize = 1000;
 
 /// A tensor that was found, and its name.
-pub(super) struct Found {
+pub(super) struct FoundTensor {
     pub name: String,
-    pub tensor: std::result::Result<View, &'static str>,
+    pub tensor: std::result::Result<TensorView, &'static str>,
 }
 
 /// Every tensor below `root`, in order.
-pub(super) fn walk(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
+pub(super) fn walk(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, false, &mut HashMap::new())
 }
 
 /// The same, with the facts that are there.
 pub(super) fn walk_with(
-    root: Id,
-    machine: &Machine<'_>,
+    root: NodeId,
+    machine: &PickleMachine<'_>,
     facts: &mut HashMap<String, String>,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, false, facts)
 }
 
 /// The same where persistent ids are tensors: each is the storage of its view.
-pub(super) fn walk_persistent(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
+pub(super) fn walk_persistent(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
+) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, true, &mut HashMap::new())
 }
 
 fn walk_all(
-    root: Id,
-    machine: &Machine<'_>,
+    root: NodeId,
+    machine: &PickleMachine<'_>,
     persistent: bool,
     facts: &mut HashMap<String, String>,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<FoundTensor>> {
     let mut found = Vec::new();
     // A value that is shared may be walked several times, but not without end.
     let mut steps = machine.values.len() * 4 + 100_000;
@@ -95,7 +98,7 @@ fn walk_all(
                 format!("{name}.{key}")
             }
         };
-        let mut below: Vec<(Id, String)> = Vec::new();
+        let mut below: Vec<(NodeId, String)> = Vec::new();
         match machine.values.node(id) {
             Node::Dict(entries) => {
                 let mut seen: HashMap<_, usize> = HashMap::new();
@@ -135,28 +138,28 @@ fn walk_all(
             }
             Node::Tensor(view) => {
                 charge(TENSOR + name.len() + view.shape.len() * 32)?;
-                found.push(Found {
+                found.push(FoundTensor {
                     name,
                     tensor: Ok((**view).clone()),
                 });
             }
             Node::Refused(what) => {
                 charge(TENSOR + name.len())?;
-                found.push(Found {
+                found.push(FoundTensor {
                     name,
                     tensor: Err(what),
                 });
             }
             &Node::Persistent(id) if persistent => {
                 charge(TENSOR + name.len())?;
-                let view = View {
+                let view = TensorView {
                     storage: id,
                     dtype: None,
                     offset: 0,
                     shape: vec![],
                     strides: vec![],
                 };
-                found.push(Found {
+                found.push(FoundTensor {
                     name,
                     tensor: Ok(view),
                 });
@@ -190,7 +193,7 @@ fn walk_all(
 const MAX_KEY: usize = 4096;
 
 /// A dict's key as Python's `str` shows it.
-fn key_name(key: Id, machine: &Machine<'_>, depth: usize) -> Result<String> {
+fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<String> {
     Ok(match machine.values.node(key) {
         Node::Str(range) => machine.input.text(range)?.to_owned(),
         Node::Bytes(range) => format!("b'{}'", machine.input.bytes(range).escape_ascii()),
@@ -222,16 +225,16 @@ fn holds_tensors(node: &Node, persistent: bool) -> bool {
 
 /// Adds the tensors to `contents`; `place` finds a storage.
 pub(super) fn add(
-    found: Vec<Found>,
-    machine: &Machine<'_>,
-    keys: &mut Keys,
+    found: Vec<FoundTensor>,
+    machine: &PickleMachine<'_>,
+    keys: &mut StorageKeys,
     big_endian: bool,
-    mut place: impl FnMut(&Storage, &mut Contents) -> Result<Place>,
+    mut place: impl FnMut(&Storage, &mut Contents) -> Result<StoragePlace>,
     contents: &mut Contents,
 ) -> Result<()> {
-    let (mut places, mut users): (HashMap<usize, Place>, HashMap<usize, usize>) =
+    let (mut places, mut users): (HashMap<usize, StoragePlace>, HashMap<usize, usize>) =
         Default::default();
-    for Found { name, tensor } in found {
+    for FoundTensor { name, tensor } in found {
         let view = match tensor {
             Ok(view) => view,
             Err(what) => {
@@ -290,9 +293,9 @@ pub(super) fn add(
 pub(super) fn tensor_of(
     name: &str,
     dtype: Dtype,
-    view: &View,
+    view: &TensorView,
     before: usize,
-    place: Place,
+    place: StoragePlace,
     big_endian: bool,
 ) -> Result<TensorInfo> {
     // Two four-bit floats are one element to torch.
@@ -357,7 +360,7 @@ pub(super) fn tensor_of(
 /// Views may repeat what is stored, within reason.
 pub(super) fn check_ratio<'a>(
     contents: &Contents,
-    places: impl Iterator<Item = &'a Place>,
+    places: impl Iterator<Item = &'a StoragePlace>,
 ) -> Result<()> {
     let stored = places.fold(0u64, |n, place| n.saturating_add(place.len));
     let wanted = contents

@@ -7,7 +7,7 @@ use super::globals::Global;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A value's place in the table.
-pub(super) type Id = u32;
+pub(super) type NodeId = u32;
 
 /// A value.
 #[derive(Debug)]
@@ -20,14 +20,14 @@ pub(super) enum Node {
     Float(f64),
     Str(Range<usize>),
     Bytes(Range<usize>),
-    List(Vec<Id>),
-    Tuple(Vec<Id>),
-    Dict(Vec<(Id, Id)>),
+    List(Vec<NodeId>),
+    Tuple(Vec<NodeId>),
+    Dict(Vec<(NodeId, NodeId)>),
     Set,
     Global(Global),
     /// What a persistent id stands for: a storage, or a tensor in the oldest format.
-    Persistent(Id),
-    Tensor(Box<View>),
+    Persistent(NodeId),
+    Tensor(Box<TensorView>),
     /// A tensor of a kind that is not read.
     Refused(&'static str),
     /// Something allowed that holds no tensor.
@@ -36,9 +36,9 @@ pub(super) enum Node {
 
 /// A tensor: a view of a storage.
 #[derive(Debug, Clone)]
-pub(super) struct View {
+pub(super) struct TensorView {
     /// The storage, as a persistent id.
-    pub storage: Id,
+    pub storage: NodeId,
     /// The element type, where the storage does not say.
     pub dtype: Option<Option<Dtype>>,
     /// In elements.
@@ -49,7 +49,7 @@ pub(super) struct View {
 
 /// The table, with an account of what it takes.
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct PickleValues {
     nodes: Vec<Node>,
     bytes: usize,
     /// How much of that a caller's account knows of.
@@ -59,24 +59,24 @@ pub(super) struct Values {
 /// What the table may take besides six times what was read.
 const BUDGET: usize = 24 << 20;
 
-impl Values {
-    pub(super) fn add(&mut self, node: Node) -> Id {
+impl PickleValues {
+    pub(super) fn add(&mut self, node: Node) -> NodeId {
         self.bytes += size_of::<Node>()
             + match &node {
                 Node::List(items) | Node::Tuple(items) => items.len() * 8,
                 Node::Dict(items) => items.len() * 16,
-                Node::Tensor(view) => size_of::<View>() + view.shape.len() * 16,
+                Node::Tensor(view) => size_of::<TensorView>() + view.shape.len() * 16,
                 _ => 0,
             };
         self.nodes.push(node);
-        (self.nodes.len() - 1) as Id
+        (self.nodes.len() - 1) as NodeId
     }
 
-    pub(super) fn node(&self, id: Id) -> &Node {
+    pub(super) fn node(&self, id: NodeId) -> &Node {
         self.nodes.get(id as usize).unwrap_or(&Node::None)
     }
 
-    pub(super) fn node_mut(&mut self, id: Id) -> &mut Node {
+    pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         // What grows later is charged when its items are pushed: each of them took a step of the machine.
         &mut self.nodes[id as usize]
     }
@@ -109,7 +109,7 @@ impl Values {
     }
 
     /// Every persistent id.
-    pub(super) fn persistent(&self) -> impl Iterator<Item = Id> {
+    pub(super) fn persistent(&self) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().filter_map(|node| {
             if let &Node::Persistent(id) = node {
                 Some(id)
@@ -124,7 +124,7 @@ impl Values {
         self.nodes.len()
     }
 
-    pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
+    pub(super) fn tuple(&self, id: NodeId) -> Option<&[NodeId]> {
         match self.node(id) {
             Node::Tuple(items) => Some(items),
             _ => None,
@@ -132,7 +132,7 @@ impl Values {
     }
 
     /// A tuple or list of sizes.
-    pub(super) fn sizes(&self, id: Id) -> Option<Vec<usize>> {
+    pub(super) fn sizes(&self, id: NodeId) -> Option<Vec<usize>> {
         match self.node(id) {
             Node::Tuple(items) | Node::List(items) => {
                 items.iter().map(|&id| self.size(id)).collect()
@@ -142,7 +142,7 @@ impl Values {
     }
 
     /// An integer that is a size.
-    pub(super) fn size(&self, id: Id) -> Option<usize> {
+    pub(super) fn size(&self, id: NodeId) -> Option<usize> {
         match self.node(id) {
             Node::Int(n) => usize::try_from(*n).ok(),
             _ => None,
