@@ -97,7 +97,7 @@ pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result
         return directory::read(path, &budget);
     }
     let source = Source::open(path)?;
-    let config = QuantConfig::beside(path, &budget)?;
+    let config = QuantConfig::read_beside(path, &budget)?;
     read(source, config, Some(path), &budget)
 }
 

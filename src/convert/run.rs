@@ -311,7 +311,7 @@ pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
             && let Some(check) = part.exact_check()
             && output.sums.input.total(check.before) != check.crc
         {
-            return Err(part.wrong_sum());
+            return Err(part.checksum_mismatch());
         }
     }
     Ok(())

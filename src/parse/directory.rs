@@ -78,7 +78,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         files: Vec::new(),
         file_of: Vec::new(),
     };
-    let mut config = QuantConfig::of_directory(&dir, budget)?;
+    let mut config = QuantConfig::read(&dir, budget)?;
     for (number, file) in files.iter().enumerate() {
         let source = Source::open_pooled(&pool, number, &dir.join(file)).map_err(|e| match e {
             AnamnesisError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
