@@ -1,7 +1,10 @@
-//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), streams of pickles, and the tar files before those.
-//! Pickles are run by a machine that calls nothing.
+//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), legacy streams of pickles, and the tar files before those.
 //!
-//! Formats: torch `torch/serialization.py`, `_load` and `_legacy_load`.
+//! All three name their tensors in a pickle, a program for Python's unpickler. [`pickle`] interprets it without ever
+//! calling anything; [`tensors`] finds the tensors among the values that result; the container has the storages that
+//! they are views of.
+//!
+//! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
 
 mod facts;
 mod front;
@@ -39,26 +42,26 @@ pub use self::view::{
     pth_to_safetensors, pth_to_safetensors_bytes,
 };
 
-/// Largest `data.pkl`.
+/// Largest `data.pkl` that is read, in bytes.
 const MAX_PICKLE_BYTES: u64 = 100 << 20;
 
-/// A global that a checkpoint names; see [`pickle_globals`].
+/// A Python global that a checkpoint's pickle names; see [`pickle_globals`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PickleGlobal {
-    /// Module.
+    /// Module of the global, such as `torch._utils`.
     pub module: String,
-    /// Name in it.
+    /// Name of the global in its module.
     pub name: String,
-    /// Whether checkpoints may name it here.
+    /// Whether the global is on this crate's allow-list.
     pub allowed: bool,
 }
 
 /// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or called.
 ///
-/// A pickle is followed past what is wrong with it, as long as its opcodes can be told. If they no longer can, or
-/// something else is wrong with the file, the list has what was named before. A module or name that is not written in
-/// the pickle, but would be computed, is `?`.
+/// The interpreter goes on past errors of a pickle, as long as it can tell where the next opcode begins. If it cannot, or
+/// if the file is malformed otherwise, the list has the globals named before that point. A module or name that is not
+/// written in the pickle, but would be computed, is listed as `?`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -70,8 +73,8 @@ pub struct PickleGlobal {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and nothing was named; `LimitExceeded` and `Io`
-/// as [`parse`](super::parse()).
+/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and names no global before that point;
+/// `LimitExceeded`; `Io`.
 pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     let source = Source::open(path.as_ref())?;
     let mut head = [0; 512];
@@ -82,7 +85,7 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
         let archive = ZipArchive::read(&mut &source, &budget)?;
         run_archive(&mut &source, &archive, true, &mut named, &budget).map(drop)
     } else if is_tar(&head[..n]) {
-        tar::name_all(&source, &mut named, &budget)
+        tar::collect_globals(&source, &mut named, &budget)
     } else if head[0] == 0x80 {
         legacy::read(source, true, &mut named, &budget).map(drop)
     } else {
@@ -90,14 +93,14 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
         return Err(AnamnesisError::unsupported("not a pickle", what));
     };
     match result {
-        // A list that a limit ends would hide what comes behind it.
+        // A list cut off by a limit would hide the globals behind that point.
         Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => Err(e),
         Err(e) if named.is_empty() => Err(e),
         _ => Ok(named),
     }
 }
 
-/// Reads an archive.
+/// Reads the checkpoint in a ZIP archive.
 pub(super) fn read_archive(
     source: Source,
     archive: &ZipArchive,
@@ -108,7 +111,7 @@ pub(super) fn read_archive(
     Ok(contents)
 }
 
-/// Reads a stream of pickles, or the tar file that such a stream replaced.
+/// Reads a legacy stream of pickles.
 pub(super) fn read_pickles(
     source: Source,
     _path: Option<&Path>,
@@ -117,15 +120,17 @@ pub(super) fn read_pickles(
     legacy::read(source, false, &mut Vec::new(), budget)
 }
 
+/// Reads a tar checkpoint.
 pub(super) fn read_tar(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Contents> {
     tar::read(source, budget)
 }
 
-/// Whether an archive is a checkpoint.
+/// Whether an archive has a pickle where checkpoints have it.
 pub(super) fn is_checkpoint(archive: &ZipArchive) -> bool {
     pickle_member(archive).is_some()
 }
 
+/// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
 fn pickle_member(archive: &ZipArchive) -> Option<&ZipMember> {
     archive
         .members
@@ -133,15 +138,19 @@ fn pickle_member(archive: &ZipArchive) -> Option<&ZipMember> {
         .find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
 }
 
-/// What the records of an archive say, before any storage is looked for.
+/// An archive whose pickle has been run and whose records have been read, before its storages are looked up.
 struct OpenedArchive<'a> {
     machine: PickleMachine<'a>,
+    /// The value of the pickle.
     root: value::NodeId,
+    /// Whether storages are big-endian, by the record `byteorder`.
     big_endian: bool,
+    /// Directory of `data.pkl` in the archive, with its slash.
     prefix: String,
 }
 
-/// Runs the pickle of an archive, in few reads.
+/// Runs the pickle of an archive, reads the records beside it, and appends the globals that it names to `named`.
+/// With `lenient`, the machine goes on past errors. No tensor data is read.
 fn run_archive<'b>(
     file: &mut impl ReadAt,
     archive: &ZipArchive,
@@ -160,7 +169,7 @@ fn run_archive<'b>(
     let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
     let mut machine = PickleMachine::new(input, lenient);
     let root = machine.run();
-    record(&machine, named);
+    record_globals(&machine, named);
     let root = root?;
     let mut text = |name: &str| -> Result<Option<String>> {
         match archive.member(&format!("{prefix}{name}")) {
@@ -217,7 +226,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
         let (data, offset) = member_source(source, archive, member)?;
-        // Writers may leave the checksum out.
+        // Writers may leave the checksum out; it is zero then. A compressed member checks itself.
         let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
         let source = if member.deflated {
             contents.sources.len()
@@ -235,8 +244,8 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         }
         storage.check_len(member.len).map(|()| place)
     };
-    let found = tensors::walk_with(root, &machine, &mut contents.facts)?;
-    count(&found, archive, budget)?;
+    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
+    count_tensors(&found, archive, budget)?;
     tensors::add(
         found,
         &machine,
@@ -248,15 +257,19 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
     not_empty(contents)
 }
 
-/// Counts the tensors beyond the members of the archive, which are counted already.
-fn count(found: &[tensors::FoundTensor], archive: &ZipArchive, budget: &Budget) -> Result<()> {
+/// Counts the tensors against the item limit. Members of the archive are counted already, and a tensor usually is one.
+fn count_tensors(
+    found: &[tensors::FoundTensor],
+    archive: &ZipArchive,
+    budget: &Budget,
+) -> Result<()> {
     budget.items(
         (found.len() as u64).saturating_sub(archive.members.len() as u64),
         "tensors",
     )
 }
 
-/// The source that has a member's bytes, and where they begin there.
+/// The source of a member's decompressed bytes, and their offset in it.
 fn member_source(
     source: &Source,
     archive: &ZipArchive,
@@ -283,6 +296,7 @@ fn member_source(
     Ok((Source::Deflated(Box::new(deflated)), 0))
 }
 
+/// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model otherwise.
 fn not_empty(contents: Contents) -> Result<Contents> {
     if contents.tensors.is_empty() && contents.skipped.is_empty() {
         return Err(AnamnesisError::parse("the checkpoint holds no tensors"));
@@ -290,8 +304,8 @@ fn not_empty(contents: Contents) -> Result<Contents> {
     Ok(contents)
 }
 
-/// Enters the globals of a machine that has run.
-fn record(machine: &PickleMachine<'_>, named: &mut Vec<PickleGlobal>) {
+/// Appends the globals that `machine` has met to `named`, each once.
+fn record_globals(machine: &PickleMachine<'_>, named: &mut Vec<PickleGlobal>) {
     for global in &machine.named {
         let (module, name, allowed) = (global.module.clone(), global.name.clone(), global.allowed);
         let new = PickleGlobal {

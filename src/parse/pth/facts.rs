@@ -1,15 +1,15 @@
-//! What a pickle says of a quantized weight in values that are no tensors: HQQ's `nbits`, `axis` and so on, which lie
-//! in a dict with the weight or in one below it.
+//! Values of a pickle that describe a quantized weight without being tensors: HQQ keeps `nbits`, `axis` and so on in a
+//! dict with the weight, or in one below it.
 
 use super::globals::Global;
 use super::pickle::PickleMachine;
 use super::value::{Node, NodeId};
 use crate::{Dtype, Result};
 
-/// A dict with this key describes a weight.
+/// A dict with this key describes a weight of HQQ.
 const SIGN: &str = "packing";
 
-/// What is of use of it.
+/// Keys that HQQ's decoder needs.
 const KEYS: &[&str] = &[
     SIGN,
     "group_size",
@@ -21,10 +21,10 @@ const KEYS: &[&str] = &[
     "compute_dtype",
 ];
 
-/// Longest fact.
+/// Longest value that is kept, in bytes of its text.
 const MAX_TEXT: usize = 64;
 
-/// The facts of a dict, if it describes a weight.
+/// The values of [`KEYS`] in a dict, as text; none unless the dict describes a weight.
 pub(super) fn of(
     entries: &[(NodeId, NodeId)],
     machine: &PickleMachine<'_>,
@@ -53,7 +53,7 @@ pub(super) fn of(
     Ok(facts)
 }
 
-/// A value as text; sizes are separated by commas.
+/// A value as text, with the items of a shape separated by commas. `None` if it is of another type.
 fn fact(value: NodeId, machine: &PickleMachine<'_>) -> Result<Option<String>> {
     Ok(match machine.values.node(value) {
         Node::Bool(flag) => Some(u8::from(*flag).to_string()),

@@ -105,7 +105,7 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
         Ok(StoragePlace {
             source: 0,
             offset: 0,
-            len: storage.within(member.len)?,
+            len: storage.len_within(member.len)?,
             crc: None,
         })
     };

@@ -83,9 +83,9 @@ impl<'a> PickleMachine<'a> {
             }
             self.input
                 .budget
-                .grow(self.values.growth(), "the values of a pickle")?;
+                .grow(self.values.take_growth(), "the values of a pickle")?;
             self.values.check_budget(
-                self.input.paid(),
+                self.input.bytes_consumed(),
                 self.stack.len() + self.marks.len() + self.memo.len(),
             )?;
         }
@@ -134,7 +134,7 @@ impl<'a> PickleMachine<'a> {
             | b's'
             | b'u'
             | 0x8f..=0x91 => self.container(opcode),
-            _ => self.literal(opcode),
+            _ => self.literal_opcode(opcode),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The oldest checkpoints: a tar file with `storages`, `tensors` and `pickle`, each a stream of pickles and numbers.
+//! Tar checkpoints, the oldest format: files `storages`, `tensors` and `pickle`, each a stream of pickles and numbers.
+//! In `pickle`, a persistent id stands for a whole tensor, whose shape and storage are in `tensors`.
 //!
 //! Format: torch `torch/serialization.py`, `legacy_load`.
 
@@ -10,7 +11,7 @@ use super::pickle::PickleMachine;
 use super::storage::{StorageKey, StorageKeys, StoragePlace};
 use super::tensors::{self, FoundTensor};
 use super::value::{Node, NodeId, TensorView};
-use super::{PickleGlobal, not_empty, record};
+use super::{PickleGlobal, not_empty, record_globals};
 use crate::limits::Budget;
 use crate::model::TensorInfo;
 use crate::parse::Contents;
@@ -18,39 +19,43 @@ use crate::parse::read_at::ReadAt;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Files that are looked at.
+/// Most files of the archive. A checkpoint has three.
 const MAX_FILES: usize = 64;
 
 fn wrong(what: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("PyTorch checkpoint (tar): {what}"))
 }
 
-/// Whether a file begins like a tar file.
+/// Whether `head`, the first bytes of a file, is the header of a tar archive.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 
-/// A storage: its element type and place.
+/// A storage as the file `storages` describes it.
 struct TarStorage {
     dtype: Dtype,
     place: StoragePlace,
 }
 
+/// Reads a tar checkpoint.
+///
+/// # Errors
+/// `Parse` if it is malformed; `Unsupported` if a tensor is of a kind that is not read; `LimitExceeded`; `Io`.
 pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
     let mut file = &source;
-    let files = list(&mut file)?;
-    let mut run = TarReader {
+    let files = list_files(&mut file)?;
+    let mut reader = TarReader {
         lenient: false,
         keys: StorageKeys::default(),
         named: &mut Vec::new(),
         budget,
     };
-    let storages = run.storages(&mut file, part(&files, "storages")?)?;
-    let tensors = run.tensors(&mut file, part(&files, "tensors")?, &storages)?;
+    let storages = reader.read_storages(&mut file, part(&files, "storages")?)?;
+    let tensors = reader.read_tensors(&mut file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
     let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), false);
     let root = machine.run()?;
-    run.keys.forget_values();
+    reader.keys.forget_values();
     let mut contents = Contents::new(machine.input.at);
     let found = tensors::walk_persistent(root, &machine)?;
     budget.items(found.len() as u64, "tensors")?;
@@ -58,7 +63,7 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
         let Ok(TensorView { storage, .. }) = tensor else {
             continue;
         };
-        let key = key_of(storage, &machine, &mut run.keys)?;
+        let key = key_of(storage, &machine, &mut reader.keys)?;
         let info = tensors.get(&key.number).and_then(Option::as_ref);
         let info =
             info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
@@ -73,35 +78,38 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<Contents> {
     not_empty(contents)
 }
 
-/// Runs all pickles for the globals that they name. What is wrong with one file does not keep the others from it.
-pub(super) fn name_all(
+/// Runs all pickles for the globals that they name, and appends those to `named`. An error in one file does not keep the
+/// others from being read; the first error is returned at the end.
+pub(super) fn collect_globals(
     source: &Source,
     named: &mut Vec<PickleGlobal>,
     budget: &Budget,
 ) -> Result<()> {
     let mut file = source;
-    let files = list(&mut file)?;
-    let mut run = TarReader {
+    let files = list_files(&mut file)?;
+    let mut reader = TarReader {
         lenient: true,
         keys: StorageKeys::default(),
         named,
         budget,
     };
-    let storages = part(&files, "storages").and_then(|part| run.storages(&mut file, part));
+    let storages = part(&files, "storages").and_then(|part| reader.read_storages(&mut file, part));
     let none = HashMap::new();
     let tensors = part(&files, "tensors").and_then(|part| {
-        run.tensors(&mut file, part, storages.as_ref().unwrap_or(&none))
+        reader
+            .read_tensors(&mut file, part, storages.as_ref().unwrap_or(&none))
             .map(drop)
     });
     let pickle = part(&files, "pickle").and_then(|(start, len)| {
         let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), true);
         let result = machine.run().map(drop);
-        record(&machine, run.named);
+        record_globals(&machine, reader.named);
         result
     });
     storages.map(drop).and(tensors).and(pickle)
 }
 
+/// Offset and length of the file `name` in the archive.
 fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
     files
         .get(name)
@@ -109,13 +117,13 @@ fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
         .ok_or_else(|| wrong(&format!("`{name}` is missing")))
 }
 
-/// The files of the archive, with their places.
-fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
+/// Reads the headers of the archive: offset and length of each regular file, by name.
+fn list_files(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
     let (mut files, mut at) = (HashMap::new(), 0);
     loop {
         let mut header = [0; 512];
         file.read_at(at, &mut header)?;
-        // An empty header ends the archive.
+        // A header of zeros ends the archive.
         if header.iter().all(|&b| b == 0) {
             return Ok(files);
         }
@@ -150,21 +158,25 @@ fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
     }
 }
 
-/// What running the pickles of a file takes.
+/// Reads the files `storages` and `tensors`.
 struct TarReader<'a> {
+    /// Whether the machines go on past errors, for a list of globals.
     lenient: bool,
+    /// Keys of storages and tensors, shared by the machines of all files.
     keys: StorageKeys,
+    /// Every global that was named so far.
     named: &'a mut Vec<PickleGlobal>,
     budget: &'a Budget,
 }
 
 impl TarReader<'_> {
-    /// Runs the pickles of one file, with `read` for each of the declared number of things.
-    fn all<T>(
+    /// Reads one file of the archive: a count, that many items with `read_item`, and what follows with `finish`. Returns
+    /// the items by the number of their key.
+    fn read_items<T>(
         &mut self,
         file: &mut dyn ReadAt,
         (start, len): (u64, u64),
-        mut read: impl FnMut(&mut PickleMachine<'_>, &mut StorageKeys) -> Result<(StorageKey, T)>,
+        mut read_item: impl FnMut(&mut PickleMachine<'_>, &mut StorageKeys) -> Result<(StorageKey, T)>,
         finish: impl FnOnce(
             &mut PickleMachine<'_>,
             &mut StorageKeys,
@@ -184,19 +196,20 @@ impl TarReader<'_> {
                 .size(n)
                 .ok_or_else(|| wrong("a number of things that is none"))?;
             for _ in 0..n {
-                let (key, thing) = read(&mut machine, &mut self.keys)?;
-                if all.insert(key.number, thing).is_some() && !machine.lenient {
+                let (key, item) = read_item(&mut machine, &mut self.keys)?;
+                if all.insert(key.number, item).is_some() && !machine.lenient {
                     return Err(wrong("a key is there twice"));
                 }
             }
             finish(&mut machine, &mut self.keys, &mut all)
         };
         let result = go();
-        record(&machine, self.named);
+        record_globals(&machine, self.named);
         result.map(|()| all)
     }
 
-    fn storages(
+    /// Reads the file `storages`: `(key, location, class)`, a length in elements and the data of each; then the views.
+    fn read_storages(
         &mut self,
         file: &mut dyn ReadAt,
         part: (u64, u64),
@@ -218,7 +231,7 @@ impl TarReader<'_> {
                 return Err(wrong("a storage of a type that is not read"));
             };
             let key = key_of(key, machine, keys)?;
-            let elements = number(machine)?;
+            let elements = read_u64(machine)?;
             let offset = machine.input.position();
             let len = elements.checked_mul(dtype.bits() as u64 / 8);
             let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
@@ -243,10 +256,11 @@ impl TarReader<'_> {
                 },
             ))
         };
-        self.all(file, part, read, read_views)
+        self.read_items(file, part, read, read_views)
     }
 
-    fn tensors(
+    /// Reads the file `tensors`: `(key, storage, class)`, rank, shape, strides and offset of each.
+    fn read_tensors(
         &mut self,
         file: &mut dyn ReadAt,
         part: (u64, u64),
@@ -263,17 +277,17 @@ impl TarReader<'_> {
             };
             let (key, storage) = (key_of(key, machine, keys)?, key_of(storage, machine, keys)?);
             // The rank was written in eight bytes, of which torch reads four.
-            let rank = number(machine)? & 0xffff_ffff;
+            let rank = read_u64(machine)? & 0xffff_ffff;
             if rank > 64 {
                 return Err(wrong("a tensor of more than 64 dimensions"));
             }
             let mut sizes = || {
                 (0..rank)
-                    .map(|_| number(machine).map(|n| n as usize))
+                    .map(|_| read_u64(machine).map(|n| n as usize))
                     .collect::<Result<Vec<_>>>()
             };
             let (shape, strides) = (sizes()?, sizes()?);
-            let offset = number(machine)? as usize;
+            let offset = read_u64(machine)? as usize;
             if machine.lenient {
                 return Ok((key, None));
             }
@@ -291,11 +305,12 @@ impl TarReader<'_> {
                 tensors::tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
             Ok((key, Some(tensor)))
         };
-        self.all(file, part, read, |_, _, _| Ok(()))
+        self.read_items(file, part, read, |_, _, _| Ok(()))
     }
 }
 
-/// Views of storages, which tensors refer to as if they were storages: `[(key, root, offset, length)]`.
+/// Reads the views of storages, `[(key, root, offset, length)]`, and adds them to `storages`: tensors refer to them as
+/// to storages. A view must lie within its root.
 fn read_views(
     machine: &mut PickleMachine<'_>,
     keys: &mut StorageKeys,
@@ -330,10 +345,10 @@ fn read_views(
             .map(|(o, l)| (o as u64, l as u64));
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
         let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
-        let (o, l) = bytes.filter(inside).ok_or_else(what)?;
+        let (start, len) = bytes.filter(inside).ok_or_else(what)?;
         let place = StoragePlace {
-            offset: place.offset + o,
-            len: l,
+            offset: place.offset + start,
+            len,
             ..place
         };
         if storages
@@ -346,7 +361,8 @@ fn read_views(
     Ok(())
 }
 
-fn number(machine: &mut PickleMachine<'_>) -> Result<u64> {
+/// Consumes a little-endian integer of eight bytes, which lies between pickles.
+fn read_u64(machine: &mut PickleMachine<'_>) -> Result<u64> {
     let range = machine.input.take(8)?;
     Ok(machine
         .input
@@ -356,8 +372,11 @@ fn number(machine: &mut PickleMachine<'_>) -> Result<u64> {
         .fold(0, |n, &b| n << 8 | u64::from(b)))
 }
 
-/// A key, which is a number or text.
+/// Interns the key in the value `id`.
+///
+/// # Errors
+/// `Parse` if it is neither a number nor text.
 fn key_of(id: NodeId, machine: &PickleMachine<'_>, keys: &mut StorageKeys) -> Result<StorageKey> {
-    keys.read(id, machine)?
+    keys.intern(id, machine)?
         .ok_or_else(|| wrong("a key that is none"))
 }

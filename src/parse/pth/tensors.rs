@@ -1,4 +1,8 @@
-//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor is named by its way there.
+//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor's name is its path in them,
+//! joined with dots.
+//!
+//! Containers may share and contain each other, so that a small pickle can have endless paths. Depth, steps and the bytes
+//! of names are therefore bounded; each bound is far above what checkpoints have.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,34 +15,39 @@ use crate::model::{Check, Skipped, TensorInfo, row_major_strides, span};
 use crate::parse::Contents;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Dicts and lists within each other.
+/// Deepest nesting of dicts, lists and tuples.
 const MAX_DEPTH: usize = 256;
 
-/// Bytes that views may take for each byte of the storages.
+/// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap and repeat elements
+/// (stride 0), so that a small file could describe tensors of any size.
 const MAX_RATIO: u64 = 16;
 
-/// What views may take in any case.
-const FREE: u64 = 64 << 20;
+/// Bytes of tensors that are allowed in any case.
+const FREE_BYTES: u64 = 64 << 20;
 
-/// What tensors and their names may take besides four times the file's length: both can be repeated at no cost.
-const TENSORS: u64 = 16 << 20;
+/// Memory for tensors and their names besides four times the file's length. A container that is referred to twice gives
+/// new names at no cost in the file.
+const FREE_NAME_BYTES: u64 = 16 << 20;
 
-/// What a tensor takes besides its name, with what a conversion makes of it.
-const TENSOR: usize = 1000;
+/// Memory charged for a tensor besides its name, including what a conversion allocates for it.
+const TENSOR_BYTES: usize = 1000;
 
-/// A tensor that was found, and its name.
+/// A tensor with its name. `Err` if it is of a kind that is not read; the text says which.
 pub(super) struct FoundTensor {
     pub name: String,
     pub tensor: std::result::Result<TensorView, &'static str>,
 }
 
-/// Every tensor below `root`, in order.
+/// Finds every tensor below the value `root`, in the order of the pickle.
+///
+/// # Errors
+/// `Parse` if a key of a dict is no name; `LimitExceeded`.
 pub(super) fn walk(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, false, &mut HashMap::new())
 }
 
-/// The same, with the facts that are there.
-pub(super) fn walk_with(
+/// Finds every tensor below `root`, and adds the values that describe quantized weights to `facts`, by path.
+pub(super) fn walk_with_facts(
     root: NodeId,
     machine: &PickleMachine<'_>,
     facts: &mut HashMap<String, String>,
@@ -46,7 +55,8 @@ pub(super) fn walk_with(
     walk_all(root, machine, false, facts)
 }
 
-/// The same where persistent ids are tensors: each is the storage of its view.
+/// Finds every tensor below `root` in a tar checkpoint, where a persistent id stands for a tensor. Of the views that are
+/// returned, only the `storage` means anything: it is the persistent id.
 pub(super) fn walk_persistent(
     root: NodeId,
     machine: &PickleMachine<'_>,
@@ -54,6 +64,7 @@ pub(super) fn walk_persistent(
     walk_all(root, machine, true, &mut HashMap::new())
 }
 
+/// The walk behind the three functions above. `persistent`: persistent ids are tensors.
 fn walk_all(
     root: NodeId,
     machine: &PickleMachine<'_>,
@@ -61,12 +72,13 @@ fn walk_all(
     facts: &mut HashMap<String, String>,
 ) -> Result<Vec<FoundTensor>> {
     let mut found = Vec::new();
-    // A value that is shared may be walked several times, but not without end.
+    // A shared value is walked once for each path to it. The number of paths can be exponential in the number of values,
+    // and infinite in a cycle; so the steps in all are bounded linearly.
     let mut steps = machine.values.len() * 4 + 100_000;
     let mut stack = vec![(root, String::new(), 0usize)];
     let (mut charged, most) = (
         0,
-        TENSORS.saturating_add(machine.input.file_len.saturating_mul(4)),
+        FREE_NAME_BYTES.saturating_add(machine.input.file_len.saturating_mul(4)),
     );
     while let Some((id, name, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
@@ -103,14 +115,15 @@ fn walk_all(
             Node::Dict(entries) => {
                 let mut seen: HashMap<_, usize> = HashMap::new();
                 for &(key, value) in entries {
-                    // Of a key that is set twice the last value counts; 1 and "1" are two keys.
-                    let own = (
+                    // As in Python, the last value of a repeated key counts, at the place of the first. The type is part
+                    // of the key: 1 and "1" are two keys, although their names are equal.
+                    let typed_key = (
                         std::mem::discriminant(machine.values.node(key)),
                         key_name(key, machine, 0)?,
                     );
-                    let name = join(&own.1);
-                    charge(name.len() + own.1.len())?;
-                    match seen.entry(own) {
+                    let name = join(&typed_key.1);
+                    charge(name.len() + typed_key.1.len())?;
+                    match seen.entry(typed_key) {
                         Entry::Occupied(at) => below[*at.get()].0 = value,
                         Entry::Vacant(place) => {
                             place.insert(below.len());
@@ -124,11 +137,12 @@ fn walk_all(
                     charge(name.len() + fact.len())?;
                     facts.insert(name, fact);
                 }
-                below.retain(|(value, _)| holds_tensors(machine.values.node(*value), persistent));
+                below
+                    .retain(|(value, _)| may_hold_tensors(machine.values.node(*value), persistent));
             }
             Node::List(items) | Node::Tuple(items) => {
                 for (i, &item) in items.iter().enumerate() {
-                    if holds_tensors(machine.values.node(item), persistent) {
+                    if may_hold_tensors(machine.values.node(item), persistent) {
                         let name = join(&i.to_string());
                         charge(name.len())?;
                         below.push((item, name));
@@ -137,21 +151,21 @@ fn walk_all(
                 }
             }
             Node::Tensor(view) => {
-                charge(TENSOR + name.len() + view.shape.len() * 32)?;
+                charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
                 found.push(FoundTensor {
                     name,
                     tensor: Ok((**view).clone()),
                 });
             }
             Node::Refused(what) => {
-                charge(TENSOR + name.len())?;
+                charge(TENSOR_BYTES + name.len())?;
                 found.push(FoundTensor {
                     name,
                     tensor: Err(what),
                 });
             }
             &Node::Persistent(id) if persistent => {
-                charge(TENSOR + name.len())?;
+                charge(TENSOR_BYTES + name.len())?;
                 let view = TensorView {
                     storage: id,
                     dtype: None,
@@ -174,6 +188,7 @@ fn walk_all(
                 message,
             });
         }
+        // Reversed, because the last one is popped first.
         stack.extend(
             below
                 .into_iter()
@@ -189,10 +204,13 @@ fn walk_all(
     Ok(found)
 }
 
-/// Longest key that is made of others.
-const MAX_KEY: usize = 4096;
+/// Longest name of a key that is a tuple, in bytes.
+const MAX_TUPLE_KEY: usize = 4096;
 
-/// A dict's key as Python's `str` shows it.
+/// The name of a dict's key, as Python's `str` writes it.
+///
+/// # Errors
+/// `Parse` if the key has no name of bounded length.
 fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<String> {
     Ok(match machine.values.node(key) {
         Node::Str(range) => machine.input.text(range)?.to_owned(),
@@ -206,7 +224,7 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
             for (i, &id) in items.iter().enumerate() {
                 text += if i == 0 { "" } else { ", " };
                 text += &key_name(id, machine, depth + 1)?;
-                if text.len() > MAX_KEY {
+                if text.len() > MAX_TUPLE_KEY {
                     return Err(AnamnesisError::parse("pickle: a dict whose key is no name"));
                 }
             }
@@ -216,14 +234,18 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
     })
 }
 
-fn holds_tensors(node: &Node, persistent: bool) -> bool {
+/// Whether a value is a tensor or may contain some.
+fn may_hold_tensors(node: &Node, persistent: bool) -> bool {
     let is_container = matches!(node, Node::Dict(_) | Node::List(_) | Node::Tuple(_));
     is_container
         || matches!(node, Node::Tensor(_) | Node::Refused(_))
         || persistent && matches!(node, Node::Persistent(_))
 }
 
-/// Adds the tensors to `contents`; `place` finds a storage.
+/// Adds the tensors to `contents`. `place` looks up a storage in the container, once for each key.
+///
+/// # Errors
+/// `Parse` that names the tensor, if its storage is missing or the view leads out of it; `LimitExceeded`.
 pub(super) fn add(
     found: Vec<FoundTensor>,
     machine: &PickleMachine<'_>,
@@ -249,7 +271,7 @@ pub(super) fn add(
             continue;
         };
         let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
-        let storage = Storage::read(id, machine, keys).map_err(named)?;
+        let storage = Storage::from_persistent_id(id, machine, keys).map_err(named)?;
         let at = match places.get(&storage.key.number) {
             Some(&at) => at,
             None => {
@@ -289,7 +311,13 @@ pub(super) fn add(
     Ok(())
 }
 
-/// A view of the storage at `place`, `before` elements further than it says.
+/// The tensor that is a view of the storage at `place`. The view's offset counts from `before` elements into the storage.
+///
+/// The view is checked against the storage here, before any data is read: offset, shape and strides come from the pickle,
+/// and without the check a tensor could show bytes of other storages, of the pickle, or past the end of the file.
+///
+/// # Errors
+/// `Parse` if the view leads out of its storage or a size overflows; `Unsupported` for strided four-bit floats.
 pub(super) fn tensor_of(
     name: &str,
     dtype: Dtype,
@@ -298,8 +326,8 @@ pub(super) fn tensor_of(
     place: StoragePlace,
     big_endian: bool,
 ) -> Result<TensorInfo> {
-    // Two four-bit floats are one element to torch.
-    let packed = dtype == Dtype::F4;
+    // To torch, two packed four-bit floats are one element (`float4_e2m1fn_x2`).
+    let is_packed = dtype == Dtype::F4;
     let size = dtype.bits().div_ceil(8);
     let (shape, strides) = (&view.shape, &view.strides);
     let wrong = |what: String| {
@@ -319,23 +347,23 @@ pub(super) fn tensor_of(
         );
         return Err(wrong(what));
     }
-    // Strides of dimensions with one element, or none, mean nothing.
-    let plain = row_major_strides(shape);
-    let is_plain = len == 0
+    // The stride of a dimension of one element is arbitrary, and so are all strides of an empty tensor.
+    let row_major = row_major_strides(shape);
+    let is_row_major = len == 0
         || shape
             .iter()
             .zip(strides)
-            .zip(&plain)
+            .zip(&row_major)
             .all(|((&n, s), p)| n == 1 || s == p);
-    // An empty tensor may claim to be anywhere; what has elements was found to lie in its storage.
+    // The offset of an empty tensor is unchecked and not used. Any other was checked above, so that this cannot overflow.
     let start = if len == 0 {
         0
     } else {
         (view.offset + before) as u64 * size as u64
     };
     let mut shape = shape.clone();
-    if packed {
-        let last = shape.last_mut().filter(|_| is_plain);
+    if is_packed {
+        let last = shape.last_mut().filter(|_| is_row_major);
         let what = "packed four-bit floats that do not lie in order";
         *last.ok_or_else(|| AnamnesisError::unsupported(what, format!("tensor `{name}`")))? *= 2;
     }
@@ -346,7 +374,7 @@ pub(super) fn tensor_of(
         source: place.source,
         offset: place.offset + start,
         len,
-        strides: (!is_plain).then(|| strides.clone()),
+        strides: (!is_row_major).then(|| strides.clone()),
         big_endian: big_endian && dtype.bits() > 8,
         check: place.crc.map(|crc| Check {
             crc,
@@ -357,7 +385,10 @@ pub(super) fn tensor_of(
     })
 }
 
-/// Views may repeat what is stored, within reason.
+/// Checks that the tensors take at most [`MAX_RATIO`] times the bytes of the storages at `places`, or [`FREE_BYTES`].
+///
+/// # Errors
+/// `LimitExceeded` (`PTH_MAX_MATERIALISE_RATIO`).
 pub(super) fn check_ratio<'a>(
     contents: &Contents,
     places: impl Iterator<Item = &'a StoragePlace>,
@@ -367,7 +398,7 @@ pub(super) fn check_ratio<'a>(
         .tensors
         .iter()
         .fold(0u64, |n, t| n.saturating_add(t.len));
-    if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE) {
+    if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE_BYTES) {
         let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
         return Err(AnamnesisError::LimitExceeded {
             limit: "PTH_MAX_MATERIALISE_RATIO",
