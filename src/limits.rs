@@ -1,7 +1,7 @@
-//! Bounds on the memory that a file may claim: [`ParseLimits`], set by the caller, and [`Budget`], the running
-//! account that every reader charges before it allocates.
+//! Bounds on the memory that a file may claim: [`ParseLimits`], set by the caller, and `Budget`, the running account that
+//! every reader charges before it allocates.
 //!
-//! Independent of the caller, each reader has permanent caps, far above what real files need; see [`cap`].
+//! Independent of the caller, each reader has permanent caps, far above what real files need.
 
 use std::cell::Cell;
 use std::fmt::Display;

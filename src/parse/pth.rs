@@ -1,8 +1,8 @@
 //! PyTorch checkpoints: ZIP archives (torch 1.6 and later), legacy streams of pickles, and the tar files before those.
 //!
-//! All three name their tensors in a pickle, a program for Python's unpickler. [`pickle`] interprets it without ever
-//! calling anything; [`tensors`] finds the tensors among the values that result; the container has the storages that
-//! they are views of.
+//! All three name their tensors in a pickle, a program for Python's unpickler. The module `pickle` interprets it without
+//! ever calling anything, and `tensors` finds the tensors among the resulting values. They are views of storages, which
+//! the container holds.
 //!
 //! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
 
@@ -165,7 +165,7 @@ fn run_archive<'b>(
         ));
     };
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
-    let pickle = archive.content(file, member, MAX_PICKLE_BYTES, budget)?;
+    let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
     let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
     let mut machine = PickleMachine::new(input, lenient);
     let root = machine.run();
@@ -174,7 +174,7 @@ fn run_archive<'b>(
     let mut text = |name: &str| -> Result<Option<String>> {
         match archive.member(&format!("{prefix}{name}")) {
             Some(member) => {
-                let content = archive.content(file, member, 64, budget)?;
+                let content = archive.read_content(file, member, 64, budget)?;
                 Ok(Some(
                     String::from_utf8_lossy(content.trim_ascii_end()).into_owned(),
                 ))
@@ -275,7 +275,7 @@ fn member_source(
     archive: &ZipArchive,
     member: &ZipMember,
 ) -> Result<(Source, u64)> {
-    let start = archive.data_start(&mut &*source, member)?;
+    let start = archive.read_data_start(&mut &*source, member)?;
     if !member.deflated {
         return Ok((source.share(), start));
     }

@@ -1,8 +1,11 @@
-//! ZIP archives as NPZ and PyTorch files have them: the central directory with every rule that a lie could break,
-//! and where each member's bytes are. Members are read in place; nothing is extracted.
+//! ZIP archives, as NPZ and PyTorch files are: reads the central directory and finds each member's bytes. Members are
+//! read in place; nothing is extracted.
 //!
-//! Format: PKWARE APPNOTE 6.3.10. The `zip` crate keeps one of two members of the same name and hides where they
-//! are, so the directory is read here.
+//! A ZIP file says most things twice: in its directory and in its members, in 32 bits and in 64. Readers differ in what
+//! they believe, so that one file can be two models. Here the directory counts, and every contradiction is an error.
+//! The `zip` crate keeps one of two members of the same name and hides where they are, so the directory is read here.
+//!
+//! Format: PKWARE APPNOTE 6.3.10.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -14,35 +17,42 @@ use crate::{AnamnesisError, Result};
 const MAX_ENTRIES: u64 = 1 << 20;
 const MAX_NAME_LEN: usize = 4096;
 
-/// Largest central directory that is read.
+/// Largest central directory that is read, in bytes.
 const MAX_DIRECTORY_BYTES: u64 = 256 << 20;
 
 /// Length of a local header without name and extra fields.
-const LOCAL_HEADER: u64 = 30;
+const LOCAL_HEADER_LEN: u64 = 30;
 
-/// One member.
+/// Longest end of file that can hold the end record: 22 bytes and a comment of at most 65535. The 64-bit records before it
+/// take 76 bytes more, if they are adjacent.
+const MAX_TAIL: u64 = 22 + 65_535 + 76;
+
+/// A member of an archive, as the central directory describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct ZipMember {
     pub name: String,
+    /// Whether the member is deflated; otherwise it is stored as it is.
     pub deflated: bool,
+    /// CRC-32 of the member's decompressed bytes.
     pub crc: u32,
-    /// Bytes in the archive.
+    /// Bytes that the member takes in the archive.
     pub stored_len: u64,
-    /// Bytes of the member itself.
+    /// Bytes of the member after decompression.
     pub len: u64,
-    /// Where its local header begins.
+    /// Offset of the local header.
     header: u64,
     flags: u16,
     method: u16,
 }
 
-/// The members of an archive, in the order of its directory.
+/// An archive whose central directory has been read and checked.
 #[derive(Debug)]
 pub(crate) struct ZipArchive {
+    /// The members in the order of the directory. Names are unique, and no two members overlap.
     pub members: Vec<ZipMember>,
-    /// Where the members' local headers begin, in ascending order.
+    /// Offsets of all local headers, in ascending order.
     headers: Vec<u64>,
-    /// Where the central directory begins: no member reaches beyond.
+    /// Offset of the central directory, which no member reaches into.
     directory: u64,
 }
 
@@ -64,7 +74,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// What the end of an archive says of its directory.
+/// The end record: where the central directory is.
 struct ZipEnd {
     entries: u64,
     offset: u64,
@@ -72,10 +82,15 @@ struct ZipEnd {
 }
 
 impl ZipArchive {
-    /// Reads the central directory, in one read if it is small.
+    /// Reads and checks the central directory. It takes one read of the file's end, and another one if the directory is
+    /// longer than that.
+    ///
+    /// # Errors
+    /// `Parse` if the archive is malformed, contradicts itself, or does not end with its directory; `Unsupported` if a
+    /// member is encrypted or compressed by another method than deflate; `LimitExceeded`; `Io`.
     pub(crate) fn read(file: &mut impl ReadAt, budget: &Budget) -> Result<Self> {
         let len = file.len();
-        let mut tail = vec![0; len.min(65_557 + 76) as usize];
+        let mut tail = vec![0; len.min(MAX_TAIL) as usize];
         let tail_start = len - tail.len() as u64;
         file.read_at(tail_start, &mut tail)?;
         let end = find_end(file, &tail, tail_start)?;
@@ -97,7 +112,7 @@ impl ZipArchive {
             file.read_at(end.offset, &mut directory)?;
             directory
         };
-        let members = read_directory(&directory, &end)?;
+        let members = parse_directory(&directory, &end)?;
         for m in members.iter().filter(|m| m.deflated) {
             budget.ratio(m.stored_len, m.len, format_args!("`{}`", m.name))?;
         }
@@ -112,22 +127,31 @@ impl ZipArchive {
         })
     }
 
-    /// Where the data of `member` begins: behind its local header, which must say what the directory says.
-    pub(crate) fn data_start(&self, file: &mut impl ReadAt, member: &ZipMember) -> Result<u64> {
+    /// Reads the local header of `member` and returns the offset of the data behind it.
+    ///
+    /// # Errors
+    /// `Parse` if the local header has another name, method or flags than the directory, or if the data would reach into
+    /// the next member. Sizes and checksum are not compared: streaming writers leave them out of local headers.
+    pub(crate) fn read_data_start(
+        &self,
+        file: &mut impl ReadAt,
+        member: &ZipMember,
+    ) -> Result<u64> {
         let name = &member.name;
-        let mut header = vec![0; LOCAL_HEADER as usize + name.len()];
+        let mut header = vec![0; LOCAL_HEADER_LEN as usize + name.len()];
         file.read_at(member.header, &mut header)?;
         let same = u32_at(&header, 0) == 0x0403_4b50
             && u16_at(&header, 6) == member.flags
             && u16_at(&header, 8) == member.method
             && usize::from(u16_at(&header, 26)) == name.len()
-            && &header[LOCAL_HEADER as usize..] == name.as_bytes();
+            && &header[LOCAL_HEADER_LEN as usize..] == name.as_bytes();
         if !same {
             return Err(broken(format!(
                 "the local header of `{name}` is not what the directory says"
             )));
         }
         let start = member.header + header.len() as u64 + u64::from(u16_at(&header, 28));
+        // The length of the local header's extra fields is known only now, so that overlap is checked once more.
         let next = self
             .headers
             .partition_point(|&header| header <= member.header);
@@ -141,9 +165,13 @@ impl ZipArchive {
         }
     }
 
-    /// A whole member, checked. Of a compressed one at most some MiB more than twice what is stored, for what is made
-    /// of it takes memory besides.
-    pub(crate) fn content(
+    /// Reads a whole member of at most `max` bytes, decompresses it, and checks its length and CRC-32. A compressed
+    /// member may take at most 16 MiB and twice its stored length: a pickle's values take a multiple of its length, so
+    /// that a greater ratio would make a small file expensive.
+    ///
+    /// # Errors
+    /// `Parse` if the member is malformed; `LimitExceeded` if it is too large; `Io`.
+    pub(crate) fn read_content(
         &self,
         file: &mut impl ReadAt,
         member: &ZipMember,
@@ -159,10 +187,11 @@ impl ZipArchive {
         if member.deflated {
             budget.alloc(member.len, format_args!("`{name}`"))?;
         }
-        let start = self.data_start(file, member)?;
+        let start = self.read_data_start(file, member)?;
         let mut bytes = vec![0; member.stored_len as usize];
         file.read_at(start, &mut bytes)?;
         if member.deflated {
+            // One byte more than declared, so that a longer member is noticed.
             bytes =
                 inflate(&bytes, member.len + 1).map_err(|e| broken(format!("`{name}`: {e}")))?;
         }
@@ -174,15 +203,15 @@ impl ZipArchive {
         Ok(bytes)
     }
 
-    /// The member called `name`.
+    /// The member with the name `name`.
     pub(crate) fn member(&self, name: &str) -> Option<&ZipMember> {
         self.members.iter().find(|m| m.name == name)
     }
 }
 
-/// Decompresses `bytes`, at most `max` bytes of them.
-pub(super) fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
-    // Made for all of it at once: what grows takes twice as much in between.
+/// Decompresses `bytes` and returns at most the first `max` bytes of the result.
+fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
+    // Allocated at once: a growing vector holds its content twice while it moves.
     let mut out = Vec::with_capacity(max as usize + 1);
     flate2::bufread::DeflateDecoder::new(bytes)
         .take(max)
@@ -190,8 +219,14 @@ pub(super) fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// The end record, which ends the file, and its 64-bit twin if there is one.
+/// Finds the end record in `tail`, the end of the file from offset `tail_start` on, and the 64-bit end record if there is
+/// one. The directory must end where the records begin, so that no other one can hide behind it.
+///
+/// # Errors
+/// `Parse` if there is no end record at the end of the file, or if the records contradict each other; `Io`.
 fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
+    // A record counts only if its comment ends with the file. The last such one is taken: a signature inside of the
+    // comment would need a comment of its own that ends there, too.
     let ends_file = |&at: &usize| {
         tail[at..].starts_with(b"PK\x05\x06")
             && at + 22 + usize::from(u16_at(tail, at + 20)) == tail.len()
@@ -205,7 +240,7 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipE
         .find(ends_file)
         .ok_or_else(|| broken("it does not end in a directory"))?;
     let record = &tail[at..at + 22];
-    // Of both disks, 0xffff says that the 64-bit record has their numbers.
+    // 0xffff in both disk numbers says that the 64-bit record has them.
     if !matches!(
         (u16_at(record, 4), u16_at(record, 6)),
         (0, 0) | (0xffff, 0xffff)
@@ -224,7 +259,7 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipE
         .checked_sub(20)
         .filter(|&l| tail[l..].starts_with(b"PK\x06\x07"))
     {
-        (end, directory_end) = wide_end(file, tail, tail_start, locator, &end)?;
+        (end, directory_end) = read_zip64_end(file, tail, tail_start, locator, &end)?;
     } else if needs_64 {
         return Err(broken("its 64-bit end record is missing"));
     }
@@ -234,15 +269,16 @@ fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipE
     Ok(end)
 }
 
-/// What the 64-bit end record says, which is found by its locator, and where it begins.
-fn wide_end(
+/// Reads the 64-bit end record by its locator, which is at index `locator` of `tail`. Returns it with its offset in the
+/// file. `end` is the 32-bit record.
+fn read_zip64_end(
     file: &mut impl ReadAt,
     tail: &[u8],
     tail_start: u64,
     locator: usize,
     end: &ZipEnd,
 ) -> Result<(ZipEnd, u64)> {
-    // Some writers number no disks, and so count none.
+    // The number of disks may be 0: some writers count none.
     if u32_at(tail, locator + 4) != 0 || u32_at(tail, locator + 16) > 1 {
         return Err(broken("it is in several parts"));
     }
@@ -264,23 +300,25 @@ fn wide_end(
     {
         return Err(broken("it is in several parts"));
     }
-    let wide = ZipEnd {
+    let end_64 = ZipEnd {
         entries: u64_at(&record, 32),
         len: u64_at(&record, 40),
         offset: u64_at(&record, 48),
     };
-    // Which of the two counts depends on the reader, so what is in both must be the same.
-    let agree = |short: u64, all_ones: u64, wide: u64| short == all_ones || short == wide;
-    if !agree(end.entries, 0xffff, wide.entries)
-        || !agree(end.len, 0xffff_ffff, wide.len)
-        || !agree(end.offset, 0xffff_ffff, wide.offset)
+    // Readers differ in which of the two records counts, so a value that both have must be the same.
+    let agree = |short: u64, all_ones: u64, long: u64| short == all_ones || short == long;
+    if !agree(end.entries, 0xffff, end_64.entries)
+        || !agree(end.len, 0xffff_ffff, end_64.len)
+        || !agree(end.offset, 0xffff_ffff, end_64.offset)
     {
         return Err(broken("its two end records contradict each other"));
     }
-    Ok((wide, place))
+    Ok((end_64, place))
 }
 
-fn read_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
+/// Parses the entries of the central directory, which must fill it exactly.
+fn parse_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
+    // Grows with the entries that are there: their declared number is not trusted.
     let mut members = Vec::new();
     let mut rest = directory;
     for i in 0..end.entries {
@@ -295,7 +333,7 @@ fn read_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
         let entry = rest
             .get(..len)
             .ok_or_else(|| broken("its directory is truncated"))?;
-        members.push(read_member(entry, lens)?);
+        members.push(parse_member(entry, lens)?);
         rest = &rest[len..];
     }
     if !rest.is_empty() {
@@ -307,7 +345,8 @@ fn read_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
     Ok(members)
 }
 
-fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<ZipMember> {
+/// Parses one entry of the central directory. The lengths are those of its name, extra fields and comment.
+fn parse_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<ZipMember> {
     cap(
         "ZIP_MAX_NAME_LEN",
         name_len as u64,
@@ -323,18 +362,19 @@ fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Zip
         u32_at(entry, 20).into(),
         u32_at(entry, 42).into(),
     ];
-    // The 64-bit field holds those that did not fit, in this order.
-    let mut wide = zip64_field(&entry[46 + name_len..46 + name_len + extra_len]);
+    // The 64-bit field holds the sizes whose 32-bit field is all ones, in this order.
+    let mut zip64 = zip64_field(&entry[46 + name_len..46 + name_len + extra_len]);
     for size in sizes
         .iter_mut()
         .filter(|size: &&mut u64| **size == 0xffff_ffff)
     {
-        let Some((value, rest)) = wide.and_then(|wide| wide.split_first_chunk()) else {
+        let Some((value, rest)) = zip64.and_then(|field| field.split_first_chunk()) else {
             return wrong("its 64-bit sizes are missing");
         };
-        (*size, wide) = (u64::from_le_bytes(*value), Some(rest));
+        (*size, zip64) = (u64::from_le_bytes(*value), Some(rest));
     }
     let [len, stored_len, header] = sizes;
+    // Bit 0: encrypted; bit 6: strong encryption; bit 13: the directory's values are masked.
     if flags & 0x2041 != 0 {
         return Err(AnamnesisError::unsupported(
             "encrypted ZIP archive",
@@ -346,7 +386,7 @@ fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Zip
             format!("member `{name}`: method {method}; stored and deflated members are read");
         return Err(AnamnesisError::unsupported("ZIP compression", what));
     }
-    // A byte of deflated data gives 1032 bytes at most.
+    // Deflate's best ratio is 1032: a match of 258 bytes takes two bits at least.
     if method == 8 && len > stored_len.saturating_add(1).saturating_mul(1032) {
         return wrong("it cannot become as long as it is said to be");
     }
@@ -369,7 +409,7 @@ fn read_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Zip
     })
 }
 
-/// The content of the field for 64-bit sizes.
+/// The content of the extra field with 64-bit sizes (header id 1).
 fn zip64_field(mut extra: &[u8]) -> Option<&[u8]> {
     while extra.len() >= 4 {
         let len = usize::from(u16_at(extra, 2));
@@ -382,6 +422,7 @@ fn zip64_field(mut extra: &[u8]) -> Option<&[u8]> {
     None
 }
 
+/// Checks that names are unique: readers differ in which of two members of one name they take.
 fn check_names(members: &[ZipMember]) -> Result<()> {
     let mut seen = HashMap::with_capacity(members.len());
     match members
@@ -393,11 +434,13 @@ fn check_names(members: &[ZipMember]) -> Result<()> {
     }
 }
 
-/// No two members share a byte, and none reaches into the directory.
+/// Checks that no two members share a byte, and that none reaches into the directory at offset `directory`. Members that
+/// overlap make a "ZIP bomb" whose size grows quadratically with that of the file.
 fn check_overlap(members: &[ZipMember], directory: u64) -> Result<()> {
     let mut spans: Vec<(u64, Option<u64>, &str)> = Vec::with_capacity(members.len());
     for m in members {
-        let least = LOCAL_HEADER + m.name.len() as u64;
+        // The extra fields of local headers are not known yet; `read_data_start` counts them.
+        let least = LOCAL_HEADER_LEN + m.name.len() as u64;
         spans.push((
             m.header,
             m.header
