@@ -1,4 +1,6 @@
-//! GGUF: a header with typed metadata, and tensors in ggml's types.
+//! GGUF: a header of typed metadata and tensor descriptions, then the tensors, each at a multiple of the alignment.
+//!
+//! Format: ggml `gguf.h`; versions 1 to 3 in both byte orders.
 
 mod cursor;
 mod front;
@@ -33,7 +35,7 @@ use crate::model::TensorInfo;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// What a GGUF file says of itself, besides its tensors.
+/// Properties of a GGUF file: version, byte order, alignment and metadata.
 #[derive(Debug, Clone)]
 pub struct Gguf {
     pub(crate) version: u32,
@@ -49,25 +51,25 @@ impl Gguf {
         self.version
     }
 
-    /// Whether numbers are stored with their most significant byte first. Tensors are given little-endian.
+    /// Whether the file stores numbers big-endian. Tensors read from it are converted to little-endian.
     #[must_use]
     pub fn is_big_endian(&self) -> bool {
         self.big_endian
     }
 
-    /// What the tensors' offsets are multiples of, in bytes.
+    /// Alignment of the tensors' offsets, in bytes.
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// The metadata, typed and in order. Of a model in several files, the first file's.
+    /// The metadata, typed and in the order of the file. Of a split model it is that of the first file.
     #[must_use]
     pub fn metadata(&self) -> &GgufMetadata {
         &self.metadata
     }
 
-    /// `general.architecture`.
+    /// Value of `general.architecture`, such as `llama`.
     #[must_use]
     pub fn architecture(&self) -> Option<String> {
         self.metadata
@@ -77,11 +79,16 @@ impl Gguf {
     }
 }
 
-/// Keys under which ComfyUI-GGUF keeps the shapes that it changed to have rows of whole blocks, or few dimensions.
+/// Prefix of the keys under which ComfyUI-GGUF keeps original shapes. It reshapes tensors so that rows are whole blocks,
+/// and to have at most ggml's four dimensions.
 const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 impl Gguf {
-    /// Gives `shape` back what it was before ComfyUI-GGUF changed it; most tensors are as they were.
+    /// Replaces `shape` by the one that the tensor `name` had before ComfyUI-GGUF reshaped it. Tensors that it left alone
+    /// keep theirs.
+    ///
+    /// # Errors
+    /// `Parse` if the original shape is malformed, or has another number of elements.
     ///
     /// Source: ComfyUI-GGUF `loader.py`, `get_orig_shape`.
     pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
@@ -106,16 +113,16 @@ impl Gguf {
     }
 }
 
-/// Reads a file, and the files that continue it.
+/// Reads the header of a file and, of a split model, those of its other files.
 pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<Contents> {
     let mut contents = read_file(source, budget)?;
-    split::join(&mut contents, path, budget)?;
+    split::read_other_parts(&mut contents, path, budget)?;
     Ok(contents)
 }
 
-/// Reads a file, whatever continues it.
+/// Reads the header of one file, which may be a part of a split model.
 fn read_file(source: Source, budget: &Budget) -> Result<Contents> {
-    let (header, tensors) = read_one(&source, 0, budget)?;
+    let (header, tensors) = read_part(&source, 0, budget)?;
     let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
     let GgufHeader {
         version,
@@ -138,8 +145,8 @@ fn read_file(source: Source, budget: &Budget) -> Result<Contents> {
     Ok(contents)
 }
 
-/// The header of one file, and its tensors in the order of their data.
-fn read_one(
+/// Reads the header of the file in source number `index`. Returns it with the tensors in the order of their data.
+fn read_part(
     source: &Source,
     index: usize,
     budget: &Budget,
@@ -148,11 +155,11 @@ fn read_one(
     let mut header = header::read(SourceReader { source, at: 0 }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
     entries.sort_by_key(|e| e.offset);
-    let tensors = prove(entries, &header, len, index)?;
+    let tensors = check_extents(entries, &header, len, index)?;
     Ok((header, tensors))
 }
 
-/// A source as a stream.
+/// `Read` over a source, from its beginning.
 struct SourceReader<'a> {
     source: &'a Source,
     at: u64,
@@ -160,7 +167,7 @@ struct SourceReader<'a> {
 
 impl Read for SourceReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        // The cursor asks for nothing past the end.
+        // The cursor knows the length of the file and never asks for more, so that a short read cannot occur.
         self.source
             .read_at(self.at, out)
             .map_err(|error| match error {
@@ -172,15 +179,23 @@ impl Read for SourceReader<'_> {
     }
 }
 
-/// Proves each tensor's size by where the next one begins: a writer may have other types under these numbers.
-/// The size of an unknown type is what its neighbours leave it.
-fn prove(
+/// Checks each tensor's size against the offset of the next one, and returns the tensors.
+///
+/// Forks of llama.cpp use numbers of types for other types than ggml does, so that a type's number alone proves nothing.
+/// Its size does: a tensor, padded to the alignment, must end where the next one begins. The last tensor may be followed
+/// by other data, unless no other tensor of its type has proved the size. A tensor of an unknown type has the size that
+/// its neighbours leave it.
+///
+/// # Errors
+/// `Parse` that names the tensor, if tensors overlap, leave a gap or lie past the end of the file.
+fn check_extents(
     entries: Vec<GgufTensorEntry>,
     header: &GgufHeader,
     file_len: u64,
     source: usize,
 ) -> Result<Vec<TensorInfo>> {
     let alignment = u64::from(header.alignment);
+    // Block types whose size a tensor has proved.
     let mut proven: Vec<Dtype> = Vec::new();
     let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
     let next: Vec<Option<u64>> = entries
@@ -225,7 +240,6 @@ fn prove(
             });
         }
         if room > padded {
-            // Behind the last tensor there may be something else, if another tensor proves the type's size.
             match next {
                 Some(_) => {
                     return Err(wrong(format!(
