@@ -8,6 +8,7 @@ mod json;
 mod module;
 mod patterns;
 mod place;
+mod selection;
 mod sizes;
 mod skips;
 #[cfg(test)]
@@ -23,8 +24,9 @@ use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::module::Module;
 use self::place::{ConfigPlace, order, pair};
+pub(crate) use self::selection::Selection;
 use self::skips::SkipLists;
-pub(crate) use self::skips::pattern;
+use self::skips::pattern;
 use crate::limits::Budget;
 use crate::{AnamnesisError, ParseLimits, Result};
 

@@ -1,0 +1,181 @@
+//! GGUF: a header of typed metadata and tensor descriptions, then the tensors, each at a multiple of the alignment.
+//!
+//! Format: ggml `gguf.h`; versions 1 to 3 in both byte orders.
+
+mod cursor;
+pub(crate) mod header;
+mod json;
+mod split;
+
+use std::io::Read;
+use std::path::Path;
+
+use self::header::{GgufHeader, GgufTensorEntry, past_the_end};
+pub(crate) use self::json::{PREFIX, from_text};
+pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
+pub(crate) use self::split::MAX_PARTS;
+use crate::containers::model::TensorInfo;
+use crate::containers::model::gguf::Gguf;
+use crate::limits::Budget;
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+
+/// Reads the header of a file and, of a split model, those of its other files.
+pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
+    let mut contents = read_file(source, budget)?;
+    split::read_other_parts(&mut contents, path, budget)?;
+    Ok(contents)
+}
+
+/// Reads the header of one file, which may be a part of a split model.
+pub(crate) fn read_file(source: Source, budget: &Budget) -> Result<ParsedModel> {
+    let (header, tensors) = read_part(&source, 0, budget)?;
+    let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
+    let GgufHeader {
+        version,
+        big_endian,
+        alignment,
+        metadata,
+        ..
+    } = header;
+    let gguf = Gguf {
+        version,
+        big_endian,
+        alignment,
+        metadata,
+    };
+    let mut contents = ParsedModel::new(header_size);
+    contents.metadata = json::texts(&gguf.metadata);
+    contents.gguf = Some(gguf);
+    contents.tensors = tensors;
+    contents.sources.push(source);
+    Ok(contents)
+}
+
+/// Reads the header of the file in source number `index`. Returns it with the tensors in the order of their data.
+fn read_part(
+    source: &Source,
+    index: usize,
+    budget: &Budget,
+) -> Result<(GgufHeader, Vec<TensorInfo>)> {
+    let len = source.len().unwrap_or(0);
+    let mut header = header::read(SourceReader { source, at: 0 }, Some(len), budget)?;
+    let mut entries = std::mem::take(&mut header.tensors);
+    entries.sort_by_key(|e| e.offset);
+    let tensors = check_extents(entries, &header, len, index)?;
+    Ok((header, tensors))
+}
+
+/// `Read` over a source, from its beginning.
+struct SourceReader<'a> {
+    source: &'a Source,
+    at: u64,
+}
+
+impl Read for SourceReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        // The cursor knows the length of the file and never asks for more, so that a short read cannot occur.
+        self.source
+            .read_at(self.at, out)
+            .map_err(|error| match error {
+                AnamnesisError::Io(error) => error,
+                other => std::io::Error::other(other.to_string()),
+            })?;
+        self.at += out.len() as u64;
+        Ok(out.len())
+    }
+}
+
+/// Checks each tensor's size against the offset of the next one, and returns the tensors.
+///
+/// Forks of llama.cpp use numbers of types for other types than ggml does, so that a type's number alone proves nothing.
+/// Its size does: a tensor, padded to the alignment, must end where the next one begins. The last tensor may be followed
+/// by other data, unless no other tensor of its type has proved the size. A tensor of an unknown type has the size that
+/// its neighbours leave it.
+///
+/// # Errors
+/// `Parse` that names the tensor, if tensors overlap, leave a gap or lie past the end of the file.
+fn check_extents(
+    entries: Vec<GgufTensorEntry>,
+    header: &GgufHeader,
+    file_len: u64,
+    source: usize,
+) -> Result<Vec<TensorInfo>> {
+    let alignment = u64::from(header.alignment);
+    // Block types whose size a tensor has proved.
+    let mut proven: Vec<Dtype> = Vec::new();
+    let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
+    let next: Vec<Option<u64>> = entries
+        .iter()
+        .skip(1)
+        .map(|e| Some(e.offset))
+        .chain([None])
+        .collect();
+    let mut first = header.data_start;
+    for (entry, next) in entries.into_iter().zip(next) {
+        let GgufTensorEntry {
+            name,
+            dtype,
+            shape,
+            offset,
+            len,
+        } = entry;
+        let wrong = |what: String| {
+            AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
+        };
+        if tensors.is_empty() && offset != first {
+            return Err(wrong(format!(
+                "it begins {} bytes into the data, where nothing is before it",
+                offset - first
+            )));
+        }
+        first = offset;
+        let room = next
+            .unwrap_or(file_len)
+            .checked_sub(offset)
+            .ok_or_else(|| past_the_end(&name))?;
+        let len = len.unwrap_or(room);
+        let padded = len
+            .checked_next_multiple_of(alignment)
+            .ok_or_else(|| past_the_end(&name))?;
+        if len > room {
+            return Err(match next {
+                Some(_) => wrong(format!(
+                    "it takes {len} bytes, and the next tensor begins after {room}"
+                )),
+                None => past_the_end(&name),
+            });
+        }
+        if room > padded {
+            match next {
+                Some(_) => {
+                    return Err(wrong(format!(
+                        "it takes {len} bytes, and the next tensor begins after {room}"
+                    )));
+                }
+                None if dtype.is_ggml_block() && !proven.contains(&dtype) => {
+                    let what = format!(
+                        "it takes {len} bytes, and the file has {room}: the type may be another"
+                    );
+                    return Err(wrong(what));
+                }
+                None => {}
+            }
+        } else if len > 0 && !proven.contains(&dtype) {
+            proven.push(dtype);
+        }
+        let big_endian = header.big_endian;
+        tensors.push(TensorInfo {
+            name,
+            dtype,
+            shape,
+            source,
+            offset,
+            len,
+            strides: None,
+            big_endian,
+            check: None,
+        });
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,409 @@
+//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor's name is its path in them,
+//! joined with dots.
+//!
+//! Containers may share and contain each other, so that a small pickle can have endless paths. Depth, steps and the bytes
+//! of names are therefore bounded; each bound is far above what checkpoints have.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::facts;
+use super::pickle::PickleMachine;
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::value::{Node, NodeId, TensorView};
+use crate::ParsedModel;
+use crate::containers::model::{Check, Skipped, TensorInfo, row_major_strides, span};
+use crate::{AnamnesisError, Dtype, Result};
+
+/// Deepest nesting of dicts, lists and tuples.
+const MAX_DEPTH: usize = 256;
+
+/// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap and repeat elements
+/// (stride 0), so that a small file could describe tensors of any size.
+const MAX_RATIO: u64 = 16;
+
+/// Bytes of tensors that are allowed in any case.
+const FREE_BYTES: u64 = 64 << 20;
+
+/// Memory for tensors and their names besides four times the file's length. A container that is referred to twice gives
+/// new names at no cost in the file.
+const FREE_NAME_BYTES: u64 = 16 << 20;
+
+/// Memory charged for a tensor besides its name, including what a conversion allocates for it.
+const TENSOR_BYTES: usize = 1000;
+
+/// A tensor with its name. `Err` if it is of a kind that is not read; the text says which.
+pub(super) struct FoundTensor {
+    pub name: String,
+    pub tensor: std::result::Result<TensorView, &'static str>,
+}
+
+/// Finds every tensor below the value `root`, in the order of the pickle.
+///
+/// # Errors
+/// `Parse` if a key of a dict is no name; `LimitExceeded`.
+pub(super) fn walk(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<FoundTensor>> {
+    walk_all(root, machine, false, &mut HashMap::new())
+}
+
+/// Finds every tensor below `root`, and adds the values that describe quantized weights to `facts`, by path.
+pub(super) fn walk_with_facts(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
+    facts: &mut HashMap<String, String>,
+) -> Result<Vec<FoundTensor>> {
+    walk_all(root, machine, false, facts)
+}
+
+/// Finds every tensor below `root` in a tar checkpoint, where a persistent id stands for a tensor. Of the views that are
+/// returned, only the `storage` means anything: it is the persistent id.
+pub(super) fn walk_persistent(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
+) -> Result<Vec<FoundTensor>> {
+    walk_all(root, machine, true, &mut HashMap::new())
+}
+
+/// The walk behind the three functions above. `persistent`: persistent ids are tensors.
+fn walk_all(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
+    persistent: bool,
+    facts: &mut HashMap<String, String>,
+) -> Result<Vec<FoundTensor>> {
+    let mut found = Vec::new();
+    // A shared value is walked once for each path to it. The number of paths can be exponential in the number of values,
+    // and infinite in a cycle; so the steps in all are bounded linearly.
+    let mut steps = machine.values.len() * 4 + 100_000;
+    let mut stack = vec![(root, String::new(), 0usize)];
+    let (mut charged, most) = (
+        0,
+        FREE_NAME_BYTES.saturating_add(machine.input.file_len.saturating_mul(4)),
+    );
+    while let Some((id, name, depth)) = stack.pop() {
+        if depth > MAX_DEPTH {
+            let message = format!("containers nested in more than {MAX_DEPTH} levels");
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_VM_DEPTH",
+                message,
+            });
+        }
+        let mut charge = |bytes: usize| {
+            charged += bytes as u64;
+            machine
+                .input
+                .budget
+                .grow(bytes as u64, "tensors and their names")?;
+            if charged <= most {
+                return Ok(());
+            }
+            let message = "tensors and names that take far more than the file".to_owned();
+            Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_WORKING_SET",
+                message,
+            })
+        };
+        let join = |key: &str| {
+            if name.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{name}.{key}")
+            }
+        };
+        let mut below: Vec<(NodeId, String)> = Vec::new();
+        match machine.values.node(id) {
+            Node::Dict(entries) => {
+                let mut seen: HashMap<_, usize> = HashMap::new();
+                for &(key, value) in entries {
+                    // As in Python, the last value of a repeated key counts, at the place of the first. The type is part
+                    // of the key: 1 and "1" are two keys, although their names are equal.
+                    let typed_key = (
+                        std::mem::discriminant(machine.values.node(key)),
+                        key_name(key, machine, 0)?,
+                    );
+                    let name = join(&typed_key.1);
+                    charge(name.len() + typed_key.1.len())?;
+                    match seen.entry(typed_key) {
+                        Entry::Occupied(at) => below[*at.get()].0 = value,
+                        Entry::Vacant(place) => {
+                            place.insert(below.len());
+                            below.push((value, name));
+                        }
+                    }
+                    steps = steps.saturating_sub(1);
+                }
+                for (key, fact) in facts::of(entries, machine)? {
+                    let name = join(key);
+                    charge(name.len() + fact.len())?;
+                    facts.insert(name, fact);
+                }
+                below
+                    .retain(|(value, _)| may_hold_tensors(machine.values.node(*value), persistent));
+            }
+            Node::List(items) | Node::Tuple(items) => {
+                for (i, &item) in items.iter().enumerate() {
+                    if may_hold_tensors(machine.values.node(item), persistent) {
+                        let name = join(&i.to_string());
+                        charge(name.len())?;
+                        below.push((item, name));
+                    }
+                    steps = steps.saturating_sub(1);
+                }
+            }
+            Node::Tensor(view) => {
+                charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
+                found.push(FoundTensor {
+                    name,
+                    tensor: Ok((**view).clone()),
+                });
+            }
+            Node::Refused(what) => {
+                charge(TENSOR_BYTES + name.len())?;
+                found.push(FoundTensor {
+                    name,
+                    tensor: Err(what),
+                });
+            }
+            &Node::Persistent(id) if persistent => {
+                charge(TENSOR_BYTES + name.len())?;
+                let view = TensorView {
+                    storage: id,
+                    dtype: None,
+                    offset: 0,
+                    shape: vec![],
+                    strides: vec![],
+                };
+                found.push(FoundTensor {
+                    name,
+                    tensor: Ok(view),
+                });
+            }
+            _ => {}
+        }
+        steps = steps.saturating_sub(1);
+        if steps == 0 {
+            let message = "values that refer to each other too often".to_owned();
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_WORKING_SET",
+                message,
+            });
+        }
+        // Reversed, because the last one is popped first.
+        stack.extend(
+            below
+                .into_iter()
+                .rev()
+                .map(|(id, name)| (id, name, depth + 1)),
+        );
+    }
+    if let [only] = found.as_mut_slice()
+        && only.name.is_empty()
+    {
+        only.name = "tensor".to_owned();
+    }
+    Ok(found)
+}
+
+/// Longest name of a key that is a tuple, in bytes.
+const MAX_TUPLE_KEY: usize = 4096;
+
+/// The name of a dict's key, as Python's `str` writes it.
+///
+/// # Errors
+/// `Parse` if the key has no name of bounded length.
+fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<String> {
+    Ok(match machine.values.node(key) {
+        Node::Str(range) => machine.input.text(range)?.to_owned(),
+        Node::Bytes(range) => format!("b'{}'", machine.input.bytes(range).escape_ascii()),
+        Node::Int(n) => n.to_string(),
+        Node::Float(x) => format!("{x:?}"),
+        Node::Bool(b) => if *b { "True" } else { "False" }.to_owned(),
+        Node::None => "None".to_owned(),
+        Node::Tuple(items) if depth < 4 => {
+            let mut text = "(".to_owned();
+            for (i, &id) in items.iter().enumerate() {
+                text += if i == 0 { "" } else { ", " };
+                text += &key_name(id, machine, depth + 1)?;
+                if text.len() > MAX_TUPLE_KEY {
+                    return Err(AnamnesisError::parse("pickle: a dict whose key is no name"));
+                }
+            }
+            text + ")"
+        }
+        _ => return Err(AnamnesisError::parse("pickle: a dict whose key is no name")),
+    })
+}
+
+/// Whether a value is a tensor or may contain some.
+fn may_hold_tensors(node: &Node, persistent: bool) -> bool {
+    let is_container = matches!(node, Node::Dict(_) | Node::List(_) | Node::Tuple(_));
+    is_container
+        || matches!(node, Node::Tensor(_) | Node::Refused(_))
+        || persistent && matches!(node, Node::Persistent(_))
+}
+
+/// Adds the tensors to `contents`. `place` looks up a storage in the container, once for each key.
+///
+/// # Errors
+/// `Parse` that names the tensor, if its storage is missing or the view leads out of it; `LimitExceeded`.
+pub(super) fn add(
+    found: Vec<FoundTensor>,
+    machine: &PickleMachine<'_>,
+    keys: &mut StorageKeys,
+    big_endian: bool,
+    mut place: impl FnMut(&Storage, &mut ParsedModel) -> Result<StoragePlace>,
+    contents: &mut ParsedModel,
+) -> Result<()> {
+    let (mut places, mut users): (HashMap<usize, StoragePlace>, HashMap<usize, usize>) =
+        Default::default();
+    for FoundTensor { name, tensor } in found {
+        let view = match tensor {
+            Ok(view) => view,
+            Err(what) => {
+                contents.skipped.push(Skipped {
+                    name,
+                    what: what.to_owned(),
+                });
+                continue;
+            }
+        };
+        let &Node::Persistent(id) = machine.values.node(view.storage) else {
+            continue;
+        };
+        let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
+        let storage = Storage::from_persistent_id(id, machine, keys).map_err(named)?;
+        let at = match places.get(&storage.key.number) {
+            Some(&at) => at,
+            None => {
+                let at = place(&storage, contents).map_err(named)?;
+                places.insert(storage.key.number, at);
+                at
+            }
+        };
+        let dtype = view
+            .dtype
+            .or(storage.element.map(|element| element.dtype))
+            .flatten();
+        let Some(dtype) = dtype else {
+            contents.skipped.push(Skipped {
+                name,
+                what: "tensor of a dtype that is not read".to_owned(),
+            });
+            continue;
+        };
+        *users.entry(storage.key.number).or_default() += 1;
+        contents.tensors.push(tensor_of(
+            &name,
+            dtype,
+            &view,
+            storage.offset,
+            at,
+            big_endian,
+        )?);
+    }
+    check_ratio(contents, places.values())?;
+    let shared = users.values().filter(|&&n| n > 1).sum::<usize>();
+    if shared > 0 {
+        contents.notes.push(format!(
+            "{shared} tensors share their storage with others; each is written by itself"
+        ));
+    }
+    Ok(())
+}
+
+/// The tensor that is a view of the storage at `place`. The view's offset counts from `before` elements into the storage.
+///
+/// The view is checked against the storage here, before any data is read: offset, shape and strides come from the pickle,
+/// and without the check a tensor could show bytes of other storages, of the pickle, or past the end of the file.
+///
+/// # Errors
+/// `Parse` if the view leads out of its storage or a size overflows; `Unsupported` for strided four-bit floats.
+pub(super) fn tensor_of(
+    name: &str,
+    dtype: Dtype,
+    view: &TensorView,
+    before: usize,
+    place: StoragePlace,
+    big_endian: bool,
+) -> Result<TensorInfo> {
+    // To torch, two packed four-bit floats are one element (`float4_e2m1fn_x2`).
+    let is_packed = dtype == Dtype::F4;
+    let size = dtype.bits().div_ceil(8);
+    let (shape, strides) = (&view.shape, &view.strides);
+    let wrong = |what: String| {
+        AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
+    };
+    let len = shape
+        .iter()
+        .try_fold(size, |n, &d| n.checked_mul(d))
+        .ok_or_else(|| wrong("its size overflows".to_owned()))? as u64;
+    let end = span(shape, strides)
+        .and_then(|n| view.offset.checked_add(before)?.checked_add(n))
+        .and_then(|n| n.checked_mul(size));
+    if len > 0 && end.is_none_or(|end| end as u64 > place.len) {
+        let (offset, bytes) = (view.offset, place.len);
+        let what = format!(
+            "offset {offset} and strides {strides:?} lead out of its storage of {bytes} bytes"
+        );
+        return Err(wrong(what));
+    }
+    // The stride of a dimension of one element is arbitrary, and so are all strides of an empty tensor.
+    let row_major = row_major_strides(shape);
+    let is_row_major = len == 0
+        || shape
+            .iter()
+            .zip(strides)
+            .zip(&row_major)
+            .all(|((&n, s), p)| n == 1 || s == p);
+    // The offset of an empty tensor is unchecked and not used. Any other was checked above, so that this cannot overflow.
+    let start = if len == 0 {
+        0
+    } else {
+        (view.offset + before) as u64 * size as u64
+    };
+    let mut shape = shape.clone();
+    if is_packed {
+        let last = shape.last_mut().filter(|_| is_row_major);
+        let what = "packed four-bit floats that do not lie in order";
+        *last.ok_or_else(|| AnamnesisError::unsupported(what, format!("tensor `{name}`")))? *= 2;
+    }
+    Ok(TensorInfo {
+        name: name.to_owned(),
+        dtype,
+        shape,
+        source: place.source,
+        offset: place.offset + start,
+        len,
+        strides: (!is_row_major).then(|| strides.clone()),
+        big_endian: big_endian && dtype.bits() > 8,
+        check: place.crc.map(|crc| Check {
+            crc,
+            start: place.offset,
+            len: place.len,
+            before: (0, 0),
+        }),
+    })
+}
+
+/// Checks that the tensors take at most [`MAX_RATIO`] times the bytes of the storages at `places`, or [`FREE_BYTES`].
+///
+/// # Errors
+/// `LimitExceeded` (`PTH_MAX_MATERIALISE_RATIO`).
+pub(super) fn check_ratio<'a>(
+    contents: &ParsedModel,
+    places: impl Iterator<Item = &'a StoragePlace>,
+) -> Result<()> {
+    let stored = places.fold(0u64, |n, place| n.saturating_add(place.len));
+    let wanted = contents
+        .tensors
+        .iter()
+        .fold(0u64, |n, t| n.saturating_add(t.len));
+    if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE_BYTES) {
+        let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
+        return Err(AnamnesisError::LimitExceeded {
+            limit: "PTH_MAX_MATERIALISE_RATIO",
+            message,
+        });
+    }
+    Ok(())
+}
