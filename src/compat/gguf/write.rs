@@ -24,7 +24,7 @@ pub struct GgufWriteTensor<'a> {
     pub data: &'a [u8],
 }
 
-/// Writes a GGUF file. GgufKeys are sorted; the file appears only when it is whole, and replaces an older one.
+/// Writes a GGUF file. Keys are sorted; the file appears only when it is whole, and replaces an older one.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {

@@ -1,4 +1,4 @@
-//! Which container a file is: one row a format, decided by content and never by the file's name.
+//! Detects the container of a file: one row for each format. The content decides, and never the file's name.
 
 use std::path::Path;
 
@@ -10,17 +10,18 @@ use crate::{AnamnesisError, Result};
 
 /// A container format.
 pub(super) struct ContainerFormat {
-    /// Whether a file that begins like this is of the format. [`HEAD`] bytes, or all that there are.
+    /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the whole file if it is shorter.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
     pub read: fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>,
 }
 
-/// Bytes that tell the format.
+/// Bytes that the detection reads: a tar archive has its magic at offset 257.
 const HEAD: usize = 512;
 
-/// Every container that is recognised, in order of preference. A safetensors file begins with a length,
-/// which can look like any of the others, and then with JSON, which cannot.
+/// Every container that is recognised, in the order of the checks. safetensors comes first: it begins with a length, whose
+/// bytes can be the magic of another format, but then with JSON, which no other format has there. It comes last once more,
+/// so that its reader reports what is wrong with a file of no known format.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
@@ -76,7 +77,7 @@ const FORMATS: &[ContainerFormat] = &[
     },
 ];
 
-/// The format of `source`.
+/// Reads the first bytes of `source` and returns its format.
 pub(super) fn detect(source: &Source) -> Result<&'static ContainerFormat> {
     let mut head = [0; HEAD];
     let n = source.len().unwrap_or(0).min(HEAD as u64) as usize;
@@ -85,7 +86,7 @@ pub(super) fn detect(source: &Source) -> Result<&'static ContainerFormat> {
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))
 }
 
-/// A ZIP archive is what its members make it.
+/// Reads a ZIP archive: an NPZ file if a member is named like an array (or if it is empty), else a checkpoint.
 #[cfg(any(feature = "npz", feature = "pth"))]
 fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
@@ -111,6 +112,7 @@ fn read_zip(_source: Source, _path: Option<&Path>, _budget: &Budget) -> Result<P
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }
 
+/// The error for a container whose feature is left out of this build.
 #[allow(dead_code)] // with every feature there is nothing that cannot be read
 fn unreadable(name: &str, feature: &str) -> Result<ParsedModel> {
     let detail = format!("needs the feature `{feature}`, which this build leaves out");
