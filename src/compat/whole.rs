@@ -1,4 +1,4 @@
-//! safetensors of tensors that are in memory as a whole.
+//! Writes safetensors files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -17,9 +17,13 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
-/// What the metadata of every file say.
+/// Metadata of every file: transformers refuses a file without it.
 const FORMAT: (&str, &str) = ("format", "pt");
 
+/// Lays out a file of `tensors` with one key of metadata.
+///
+/// # Errors
+/// `Parse` that names the tensor, if its data does not fit its dtype and shape or its name is given twice.
 fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
     let entry = |t: &WholeTensor<'_>| {
@@ -61,7 +65,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Outpu
     )
 }
 
-/// Passes every byte of the file with its place to `put`.
+/// Passes every byte of the file to `put`, in pieces with their offsets.
 fn write(
     layout: &OutputLayout,
     tensors: &[WholeTensor<'_>],
@@ -77,7 +81,7 @@ fn write(
         .try_for_each(|(t, &at)| put(at, t.data))
 }
 
-/// Writes a file, and replaces an older one.
+/// Writes a file atomically; an older one is replaced.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     let layout = plan(tensors, FORMAT)?;
     let place = OutputPlace {
@@ -90,12 +94,12 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// The file in memory.
+/// Returns the bytes of the file.
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)
 }
 
-/// The file in memory, with another key and value as its metadata.
+/// Returns the bytes of the file with another key and value as its metadata.
 pub(crate) fn to_bytes_with(
     tensors: &[WholeTensor<'_>],
     metadata: (&str, &str),

@@ -231,7 +231,7 @@ mod gguf {
     };
     use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
     use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
-    use crate::containers::write::gguf::{GgufKeys, accept, layout as lay_out};
+    use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
     use crate::{AnamnesisError, TargetDtype};
 
     /// Longest name that ggml reads.
@@ -245,7 +245,7 @@ mod gguf {
     ) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
         let accepted = drafts
             .iter()
-            .map(|d| accept(&d.name, d.dtype, &d.shape))
+            .map(|d| stored_dtype(&d.name, d.dtype, &d.shape))
             .collect::<Result<Vec<_>>>()?;
         let entries = drafts.iter().zip(&accepted);
         let entries: Vec<_> = entries
@@ -284,7 +284,7 @@ mod gguf {
             let mut keys = if no == 0 {
                 keys.clone()
             } else {
-                keys.of_part()?
+                keys.for_later_part()?
             };
             keys.add("split.no", &GgufMetadataValue::U16(no as u16))?;
             keys.add("split.count", &GgufMetadataValue::U16(shards.len() as u16))?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::write::atomic::{OutputFile, OutputPlace};
-use crate::containers::write::gguf::{GgufKeys, accept, layout};
+use crate::containers::write::gguf::{GgufKeys, layout, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -98,7 +98,7 @@ fn plan<S: BuildHasher>(
     let mut shapes = Vec::with_capacity(tensors.len());
     for t in tensors {
         let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
-        let dtype = accept(t.name, t.dtype, &shape)?;
+        let dtype = stored_dtype(t.name, t.dtype, &shape)?;
         let wrong = |what: String| {
             Err(AnamnesisError::parse(format!(
                 "tensor `{}`: {what}",

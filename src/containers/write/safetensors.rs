@@ -1,5 +1,5 @@
-//! safetensors, written: the header is laid out before the first value is known. The `safetensors` crate
-//! takes whole tensors instead; it reads ours back in the tests.
+//! Lays out safetensors files. The `safetensors` crate's writer takes whole tensors, while here the header is made before
+//! the first value is known. The tests read it back with that crate.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,9 +8,13 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Lays out `entries` in their order, behind a length prefix and JSON, padded so that the data begins at a multiple
-/// of 8. Where that would leave a tensor at an offset that its element size
-/// does not divide, the data is laid out widest element first instead, else in order.
+/// Lays out `entries` behind a length prefix and JSON, which is padded so that the data begins at a multiple of 8.
+///
+/// The data is in the order of the entries. If that would put a tensor at an offset that is no multiple of its element
+/// size, all data is sorted by descending element size instead: a reader can then view mapped bytes as elements.
+///
+/// # Errors
+/// `Parse` if the size of the file overflows.
 pub(crate) fn layout(
     entries: &[OutputEntry<'_>],
     metadata: &HashMap<String, String>,
@@ -48,6 +52,7 @@ pub(crate) fn layout(
     Ok(OutputLayout::of_header(header, offsets, base + at))
 }
 
+/// The JSON header, written without a copy of names and shapes.
 struct HeaderJson<'a> {
     entries: &'a [OutputEntry<'a>],
     metadata: &'a HashMap<String, String>,
