@@ -1,4 +1,4 @@
-//! Writes a GGUF file of tensors that are in memory as a whole.
+//! Writes GGUF files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -14,11 +14,11 @@ use crate::{AnamnesisError, Dtype, Result};
 /// A tensor for [`write_gguf`].
 #[derive(Debug, Clone, Copy)]
 pub struct GgufWriteTensor<'a> {
-    /// Name; llama.cpp reads up to 63 bytes.
+    /// Name; llama.cpp accepts at most 63 bytes.
     pub name: &'a str,
     /// Shape in the file's order, as in [`GgufTensorInfo`](crate::GgufTensorInfo): the innermost dimension first.
     pub shape: &'a [usize],
-    /// Any type that ggml has.
+    /// Element type, which must be one of ggml's.
     pub dtype: Dtype,
     /// The data: elements little-endian, or whole blocks.
     pub data: &'a [u8],
@@ -40,7 +40,8 @@ pub struct GgufWriteTensor<'a> {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` or `Parse` that names the tensor, before anything is written; I/O.
+/// `Unsupported` if GGUF cannot hold a tensor; `Parse` if a tensor's data does not fit its shape, its name is given twice, or
+/// the metadata is invalid; `Io`. Only `Io` can occur after the first byte was written.
 pub fn write_gguf<S: BuildHasher>(
     path: impl AsRef<Path>,
     tensors: &[GgufWriteTensor<'_>],
@@ -60,7 +61,7 @@ pub fn write_gguf<S: BuildHasher>(
     file.commit()
 }
 
-/// As [`write_gguf`], to a writer, from its position on.
+/// Writes a GGUF file to a writer, from its position on.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -75,7 +76,7 @@ pub fn write_gguf<S: BuildHasher>(
 /// ```
 ///
 /// # Errors
-/// As there.
+/// Those of [`write_gguf`].
 pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(
     writer: W,
     tensors: &[GgufWriteTensor<'_>],
