@@ -66,7 +66,7 @@ impl ModuleRules {
     fn add(&mut self, place: &ConfigPlace, matcher: Option<ModuleMatcher>, value: &Value) {
         match value {
             Value::Object(map) => {
-                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))))
+                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))));
             }
             Value::Bool(false) => self.enter(matcher, None),
             _ => {}
@@ -77,7 +77,7 @@ impl ModuleRules {
         match matcher {
             Some(ModuleMatcher::Path(path)) => self.paths.entry(path).or_default().push(entry),
             Some(ModuleMatcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
-                self.has_unread = true
+                self.has_unread = true;
             }
             Some(ModuleMatcher::Expression(expression)) => self.patterns.push((expression, entry)),
             Some(ModuleMatcher::Class) => self.class.push(entry),
@@ -127,7 +127,7 @@ impl ModuleRules {
             .iter()
             .filter(|(path, _)| path.contains('.') || is_top_module(path));
         paths.for_each(|(path, value)| {
-            self.add(place, Some(ModuleMatcher::Path(path.clone())), value)
+            self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
         });
         self.read_quark(place);
         for (_, group) in place

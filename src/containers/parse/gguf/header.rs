@@ -205,9 +205,9 @@ fn skip_array<R: Read>(cursor: &mut GgufCursor<'_, R>, depth: usize) -> Result<(
             for i in 0..n {
                 cursor.pending = pending_after + (n - i - 1) * least;
                 if type_id == STRING {
-                    cursor.string().map(drop)?
+                    cursor.string().map(drop)?;
                 } else {
-                    skip_array(cursor, depth + 1)?
+                    skip_array(cursor, depth + 1)?;
                 }
             }
             cursor.pending = pending_after;

@@ -92,7 +92,7 @@ impl<'a> PickleMachine<'a> {
             match self.execute(opcode) {
                 // Where Python would raise an exception, any stack will do for the globals that follow.
                 Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => {
-                    self.push(Node::Opaque)?
+                    self.push(Node::Opaque)?;
                 }
                 result => result?,
             }
