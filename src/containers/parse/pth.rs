@@ -16,6 +16,7 @@ mod storage;
 mod tar;
 mod tensors;
 mod value;
+mod views;
 
 use std::collections::HashMap;
 use std::path::Path;

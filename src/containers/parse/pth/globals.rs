@@ -340,7 +340,7 @@ fn is_lazy(metadata: Option<&NodeId>, values: &PickleValues) -> Result<bool> {
 
 /// The view that `_rebuild_tensor*(storage, offset, size, stride, …)` would return. Only the form of the arguments is
 /// checked here. Whether the view lies within its storage is checked when the storage is found, for every view and before
-/// any byte of it is read (`tensors::tensor_of`).
+/// any byte of it is read (`views::tensor_of`).
 fn view(
     args: &[NodeId],
     dtype: Option<Option<Dtype>>,

@@ -11,6 +11,7 @@ use super::pickle::PickleMachine;
 use super::storage::{StorageKey, StorageKeys, StoragePlace};
 use super::tensors::{self, FoundTensor};
 use super::value::{Node, NodeId, TensorView};
+use super::views::{check_ratio, tensor_of};
 use super::{PickleGlobal, not_empty, record_globals};
 use crate::ParsedModel;
 use crate::containers::model::TensorInfo;
@@ -73,7 +74,7 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<ParsedModel> {
         });
     }
     drop(machine);
-    tensors::check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
+    check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
     contents.sources.push(source);
     not_empty(contents)
 }
@@ -301,8 +302,7 @@ impl TarReader<'_> {
                 shape,
                 strides,
             };
-            let tensor =
-                tensors::tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
+            let tensor = tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
             Ok((key, Some(tensor)))
         };
         self.read_items(file, part, read, |_, _, _| Ok(()))
