@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+/// What a message about a tensor begins with, before the name and a backtick.
+const TENSOR: &str = "tensor `";
+
 /// Longest message that [`printable`] leaves whole, in characters.
 const MAX_MESSAGE: usize = 2048;
 
@@ -97,6 +100,22 @@ impl AnamnesisError {
         }
     }
 
+    /// Returns the name of the tensor that the error is about, as the file has it, or `None` if it is about
+    /// something else.
+    ///
+    /// Every message about a tensor begins with its name in backticks, so a name that holds a backtick ends there.
+    #[must_use]
+    pub fn tensor(&self) -> Option<&str> {
+        let message = match self {
+            Self::Parse { reason } => reason,
+            Self::Unsupported { detail, .. } => detail,
+            Self::LimitExceeded { message, .. } => message,
+            _ => return None,
+        };
+        let (name, rest) = message.strip_prefix(TENSOR)?.split_once('`')?;
+        (rest.is_empty() || rest.starts_with([' ', ':', ','])).then_some(name)
+    }
+
     /// A [`Parse`](Self::Parse) error.
     pub(crate) fn parse(reason: impl Into<String>) -> Self {
         Self::Parse {
@@ -182,6 +201,17 @@ fn is_deceptive(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tensor_of_an_error() {
+        let of = |error: AnamnesisError| error.tensor().map(str::to_owned);
+        let about = AnamnesisError::parse("tensor `a.b` (F16 [2]): its `a.c` is missing");
+        assert_eq!(of(about).as_deref(), Some("a.b"));
+        let refused = AnamnesisError::unsupported("EXL2", "tensor `x`");
+        assert_eq!(of(refused).as_deref(), Some("x"));
+        assert_eq!(of(AnamnesisError::parse("the tensor `x`")), None);
+        assert_eq!(of(AnamnesisError::Cancelled), None);
+    }
 
     #[test]
     fn messages_are_safe_for_a_terminal() {
