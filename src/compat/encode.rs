@@ -5,7 +5,7 @@
 //! that compute scales encode as the library does.
 
 use crate::element::f32_from_bf16;
-use crate::kernels::lethe::bnb::levels;
+use crate::kernels::lethe::bnb::codebook_encoder;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::nested_absmax;
 use crate::simd::Level;
@@ -114,7 +114,8 @@ fn encode_with(
     codebook: &[f32; 16],
     block: usize,
 ) -> Result<Vec<u8>> {
-    let mut codes = levels(codebook).encode_with(values, block, &mut absmax, Level::detect());
+    let mut codes =
+        codebook_encoder(codebook).encode_with(values, block, &mut absmax, Level::detect());
     // FP4 has two codes of zero, and code 8 decodes to -0: the sign of a zero tells its code. A negative scale flips
     // it.
     let mut zeros = (0..16u8).filter(|&code| codebook[usize::from(code)] == 0.0);
@@ -159,7 +160,7 @@ pub fn encode_bnb4_compute_absmax(
         codebook(quant_map_data)?,
     );
     let (mut codes, mut absmax) = (Vec::new(), Vec::new());
-    levels(&codebook).encode(
+    codebook_encoder(&codebook).encode(
         &values,
         block_size,
         Level::detect(),

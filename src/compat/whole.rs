@@ -1,14 +1,14 @@
-//! Writes a safetensors file of tensors that are in memory, to a path or to bytes.
+//! Writes safetensors files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use crate::containers::write::atomic::{OutputFile, Place};
-use crate::containers::write::{Entry, Layout, safetensors};
+use crate::containers::write::atomic::{OutputFile, OutputPlace};
+use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// A tensor whose bytes are all in memory.
+/// A tensor in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WholeTensor<'a> {
     pub name: &'a str,
@@ -17,15 +17,14 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
-/// The metadata that transformers expects in a file.
+/// Metadata of every file: transformers refuses a file without it.
 const FORMAT: (&str, &str) = ("format", "pt");
 
-/// Checks the tensors and lays out the file.
+/// Lays out a file of `tensors` with one key of metadata.
 ///
 /// # Errors
-/// `Parse` that names a tensor whose bytes do not fit its shape, whose type is not in safetensors, or whose name occurs
-/// twice.
-fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layout> {
+/// `Parse` that names the tensor, if its data does not fit its dtype and shape or its name is given twice.
+fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
     let entry = |t: &WholeTensor<'_>| {
         let wrong = |what: String| {
@@ -53,7 +52,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
     }
     let entries = tensors.iter().zip(lens);
     let entries: Vec<_> = entries
-        .map(|(t, len)| Entry {
+        .map(|(t, len)| OutputEntry {
             name: t.name,
             dtype: t.dtype,
             shape: t.shape,
@@ -66,9 +65,9 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
     )
 }
 
-/// Passes every byte of the file to `put`, with its offset.
+/// Passes every byte of the file to `put`, in pieces with their offsets.
 fn write(
-    layout: &Layout,
+    layout: &OutputLayout,
     tensors: &[WholeTensor<'_>],
     mut put: impl FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
@@ -82,10 +81,10 @@ fn write(
         .try_for_each(|(t, &at)| put(at, t.data))
 }
 
-/// Writes the file to `path`, and replaces an existing one.
+/// Writes a file atomically; an older one is replaced.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     let layout = plan(tensors, FORMAT)?;
-    let place = Place {
+    let place = OutputPlace {
         force: true,
         inputs: &[],
         space: layout.file_len,
@@ -95,12 +94,12 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// The bytes of the file.
+/// Returns the bytes of the file.
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)
 }
 
-/// The bytes of the file, with `metadata` as its only key and value.
+/// Returns the bytes of the file with another key and value as its metadata.
 pub(crate) fn to_bytes_with(
     tensors: &[WholeTensor<'_>],
     metadata: (&str, &str),

@@ -11,7 +11,7 @@ use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
 };
-use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
 
 const BITS: usize = 4;
@@ -57,8 +57,8 @@ impl Method for Awq {
         let interleaved = MatrixForm::Packed(WordPacking::AwqInterleaved);
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
-                rule: Rule::Awq,
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::Awq,
                 bits,
                 group,
                 dtype: weight.dtype,

@@ -16,7 +16,7 @@ use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
 };
-use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result};
 
 /// A scheme of compressed-tensors with integer weights.
@@ -81,7 +81,7 @@ impl Method for CompressedTensors {
             self.bits,
             self.group_of(weight),
         );
-        let rule = Rule::CompressedTensors {
+        let rule = IntegerRule::CompressedTensors {
             symmetric: self.symmetric,
         };
         let matrix = |part, form, cols| StoredMatrix {
@@ -108,7 +108,7 @@ impl Method for CompressedTensors {
         let zero = (!self.symmetric).then_some(2 + usize::from(!self.activations));
         let mut out = Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
+            quantizer: IntegerQuantizer {
                 rule,
                 bits,
                 group,

@@ -18,7 +18,9 @@ use super::compressed_tensors as ct;
 use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::element::Element;
 use crate::forget::seam::rows::{ByteMatrix, MAX_ROW_LEN, linear_weight_objection, stored_tensor};
-use crate::kernels::lethe::fp8::{Blocks, ComfyKitchen, CompressedTensors, Recipe, Transformers};
+use crate::kernels::lethe::fp8::{
+    ComfyKitchenFp8, CompressedTensorsFp8, EncodeFp8Blocks, Fp8Arithmetic, TransformersFp8,
+};
 use crate::kernels::remember::fp8::{E4M3, E5M2};
 use crate::scheme::{Granularity, Grid};
 use crate::simd::{Level, perform};
@@ -71,28 +73,28 @@ impl Fp8 {
                     is_ue8m0: false, ..
                 },
                 _,
-            ) => run::<Transformers<false>>,
-            (Fp8Layout::Transformers { is_ue8m0: true, .. }, _) => run::<Transformers<true>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensors<f32>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensors<f16>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensors<bf16>>,
+            ) => run::<TransformersFp8<false>>,
+            (Fp8Layout::Transformers { is_ue8m0: true, .. }, _) => run::<TransformersFp8<true>>,
+            (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensorsFp8<f32>>,
+            (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensorsFp8<f16>>,
+            (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensorsFp8<bf16>>,
             (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::F32) => {
-                run::<ComfyKitchen<f32, E4M3>>
+                run::<ComfyKitchenFp8<f32, E4M3>>
             }
             (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::F16) => {
-                run::<ComfyKitchen<f16, E4M3>>
+                run::<ComfyKitchenFp8<f16, E4M3>>
             }
             (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::BF16) => {
-                run::<ComfyKitchen<bf16, E4M3>>
+                run::<ComfyKitchenFp8<bf16, E4M3>>
             }
             (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F32) => {
-                run::<ComfyKitchen<f32, E5M2>>
+                run::<ComfyKitchenFp8<f32, E5M2>>
             }
             (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F16) => {
-                run::<ComfyKitchen<f16, E5M2>>
+                run::<ComfyKitchenFp8<f16, E5M2>>
             }
             (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::BF16) => {
-                run::<ComfyKitchen<bf16, E5M2>>
+                run::<ComfyKitchenFp8<bf16, E5M2>>
             }
         }
     }
@@ -272,7 +274,7 @@ struct Fp8Job<'a> {
 /// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for each combination.
 type Fp8Runner = fn(Fp8Job<'_>);
 
-fn run<R: Recipe>(job: Fp8Job<'_>) {
+fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
     let Fp8Job {
         values,
         width,
@@ -285,16 +287,16 @@ fn run<R: Recipe>(job: Fp8Job<'_>) {
     } = job;
     perform(
         level,
-        &mut Blocks {
+        &mut EncodeFp8Blocks {
             values,
             width,
             rows,
             cols,
-            max,
+            tensor_max_abs: max,
             codes,
             back,
             scales,
-            recipe: PhantomData::<R>,
+            arithmetic: PhantomData::<A>,
         },
     );
 }

@@ -12,8 +12,8 @@ use crate::element::Element;
 use crate::element::Out;
 use crate::forget::gguf::imatrix::Imatrix;
 use crate::forget::seam::rows::MAX_ROW_LEN;
-use crate::kernels::lethe::ggml::{Encoder, encoder};
-use crate::kernels::remember::ggml::{Decoder, decoder};
+use crate::kernels::lethe::ggml::{GgmlEncoder, encoder};
+use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -97,8 +97,8 @@ impl Method for Ggml {
 /// Encodes one tensor to blocks.
 struct GgmlBlockEncoder {
     stored: StoredTensor,
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: GgmlEncoder,
+    decoder: GgmlDecoder,
     /// The importance matrix, if it has this tensor.
     imatrix: Option<Arc<Imatrix>>,
     rows: usize,

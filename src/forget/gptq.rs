@@ -15,7 +15,7 @@ use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
 };
-use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Integers in the layout of GPTQ.
@@ -98,8 +98,8 @@ impl Method for Gptq {
         };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
-                rule: Rule::Gptq {
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::Gptq {
                     symmetric: self.symmetric,
                 },
                 bits,

@@ -13,8 +13,8 @@ use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection,
 };
-use crate::kernels::lethe::integer::{Quantizer, Rule};
-use crate::kernels::lethe::mlx::{self, Mode};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
+use crate::kernels::lethe::mlx::{self, MlxFloatMode};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
@@ -27,7 +27,7 @@ pub(crate) enum Mlx {
         bits: usize,
         group: usize,
     },
-    Floating(Mode),
+    Floating(MlxFloatMode),
 }
 
 impl Mlx {
@@ -41,9 +41,9 @@ impl Mlx {
     fn mode(self) -> &'static str {
         match self {
             Self::Affine { .. } => "affine",
-            Self::Floating(Mode::Mxfp4) => "mxfp4",
-            Self::Floating(Mode::Mxfp8) => "mxfp8",
-            Self::Floating(Mode::Nvfp4) => "nvfp4",
+            Self::Floating(MlxFloatMode::Mxfp4) => "mxfp4",
+            Self::Floating(MlxFloatMode::Mxfp8) => "mxfp8",
+            Self::Floating(MlxFloatMode::Nvfp4) => "nvfp4",
         }
     }
 }
@@ -102,8 +102,8 @@ impl Method for Mlx {
         };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
-                rule: Rule::Mlx,
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::Mlx,
                 bits,
                 group,
                 dtype: weight.dtype,
@@ -136,7 +136,7 @@ impl Method for Mlx {
 
 /// Encodes one tensor in a floating-point mode.
 struct MlxFloatEncoder {
-    mode: Mode,
+    mode: MlxFloatMode,
     dtype: TargetDtype,
     stored: Vec<StoredTensor>,
     codes: StoredMatrix,
@@ -179,7 +179,7 @@ impl Encode for MlxFloatEncoder {
     }
 
     fn family(&self) -> Option<Family> {
-        (self.mode == Mode::Mxfp4).then_some(Family::Mxfp4 { wide: false })
+        (self.mode == MlxFloatMode::Mxfp4).then_some(Family::Mxfp4 { wide: false })
     }
 
     fn pack(

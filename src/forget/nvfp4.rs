@@ -17,8 +17,10 @@ use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::forget::seam::rows::{
     linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
-use crate::kernels::lethe::groups::Job;
-use crate::kernels::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
+use crate::kernels::lethe::groups::GroupBuffers;
+use crate::kernels::lethe::nvfp4::{
+    CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
+};
 use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::Grid;
 use crate::{Dtype, Result, TargetDtype};
@@ -87,17 +89,20 @@ impl Method for Nvfp4 {
 
 /// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of the tensor, and
 /// returns the scale of the tensor.
-type Nvfp4Runner = fn(f32, Job<'_>) -> f32;
+type Nvfp4Runner = fn(f32, GroupBuffers<'_>) -> f32;
 
-fn modelopt(max: f32, job: Job<'_>) -> f32 {
-    let global = multiplier(max);
-    job.run(&ModelOpt(global));
+fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
+    let global = global_multiplier(max);
+    job.encode_with(&ModelOptNvfp4(global));
     global
 }
 
-fn compressed_tensors<E: crate::kernels::lethe::fp8::Own>(max: f32, job: Job<'_>) -> f32 {
-    let global = divisor::<E>(max);
-    job.run(&CompressedTensors::<E>(global, PhantomData));
+fn compressed_tensors<E: crate::kernels::lethe::compute_dtype::ComputeDtype>(
+    max: f32,
+    job: GroupBuffers<'_>,
+) -> f32 {
+    let global = global_divisor::<E>(max);
+    job.encode_with(&CompressedTensorsNvfp4::<E>(global, PhantomData));
     global
 }
 
@@ -143,10 +148,10 @@ impl Encode for Nvfp4Encoder {
             level,
         } = *values;
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
-        let job = Job {
+        let job = GroupBuffers {
             values,
             codes: &mut codes,
-            shared: &mut shared,
+            scale_bytes: &mut shared,
             back,
             level,
         };

@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::TargetDtype;
-    use crate::containers::write::qnat::{Tensor, layout};
+    use crate::containers::write::qnat::{QnatOutputTensor, layout};
     use crate::forget::tests_support::{by_name, bytes_of, data, encode, values_of};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
@@ -228,7 +228,7 @@ mod tests {
                 continue;
             }
             assert_eq!(*stored, want, "{name}");
-            let tensor = Tensor {
+            let tensor = QnatOutputTensor {
                 name: weight.name(),
                 shape,
                 block,

@@ -14,9 +14,9 @@ use crate::element::Out;
 use crate::forget::seam::rows::flat_block_grid;
 use crate::forget::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::kernels::lethe::bnb::{
-    FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels,
+    FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, codebook_encoder, dynamic_map, encode_nested,
 };
-use crate::kernels::lethe::codebook::Levels;
+use crate::kernels::lethe::codebook::CodebookEncoder;
 use crate::kernels::remember::bnb::nested_absmax;
 use crate::kernels::remember::codebook::{Blocks, Pairs};
 use crate::scheme::Grid;
@@ -32,7 +32,7 @@ pub(crate) enum Bnb4QuantType {
 
 /// Tables that depend on the codebook only: thresholds for encoding, and pairs of values for decoding a byte at once.
 struct Bnb4Tables {
-    levels: Levels,
+    encoder: CodebookEncoder,
     pairs: Pairs,
 }
 
@@ -56,7 +56,7 @@ impl Bnb4QuantType {
         static TABLES: [OnceLock<Bnb4Tables>; 2] = [const { OnceLock::new() }; 2];
         let codebook = self.codebook();
         TABLES[self as usize].get_or_init(|| Bnb4Tables {
-            levels: levels(codebook),
+            encoder: codebook_encoder(codebook),
             pairs: Pairs::new(codebook, true),
         })
     }
@@ -250,7 +250,7 @@ impl Encode for Bnb4Encoder {
         for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
-            tables.levels.encode(
+            tables.encoder.encode(
                 &values.values[run.clone()],
                 block,
                 values.level,

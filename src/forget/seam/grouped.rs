@@ -11,7 +11,7 @@ mod tests;
 pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordPacking};
 use super::{Encode, Put, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::rows::MAX_ROW_LEN;
-use crate::kernels::lethe::integer::{Groups, Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -20,7 +20,7 @@ use crate::{AnamnesisError, Result};
 pub(crate) struct Grouped {
     /// Name of the tensor, for messages.
     pub name: String,
-    pub quantizer: Quantizer,
+    pub quantizer: IntegerQuantizer,
     pub stored: Vec<StoredTensor>,
     pub codes: StoredMatrix,
     pub scales: StoredMatrix,
@@ -100,8 +100,8 @@ impl Encode for Grouped {
 
     fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        let mut out = Groups::default();
-        self.quantizer.run(values.values, level, back, &mut out);
+        let mut out = IntegerGroups::default();
+        self.quantizer.encode(values.values, level, back, &mut out);
         if !out
             .scales
             .iter()
@@ -118,16 +118,16 @@ impl Encode for Grouped {
     }
 
     fn family(&self) -> Option<Family> {
-        let Quantizer {
+        let IntegerQuantizer {
             rule, bits, group, ..
         } = self.quantizer;
         let symmetric = match rule {
-            Rule::CompressedTensors { symmetric } => symmetric,
+            IntegerRule::CompressedTensors { symmetric } => symmetric,
             #[cfg(feature = "gptq")]
-            Rule::Gptq { symmetric } => symmetric,
+            IntegerRule::Gptq { symmetric } => symmetric,
             #[cfg(feature = "awq")]
-            Rule::Awq => false,
-            Rule::Mlx => return None,
+            IntegerRule::Awq => false,
+            IntegerRule::Mlx => return None,
         };
         let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;
@@ -154,7 +154,7 @@ impl Encode for Grouped {
         );
         self.store(
             tile,
-            Groups {
+            IntegerGroups {
                 codes,
                 scales,
                 offsets,
@@ -167,7 +167,13 @@ impl Encode for Grouped {
 
 impl Grouped {
     /// Passes the bytes of an encoded tile to `put`.
-    fn store(&self, tile: &Tile, out: Groups, level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn store(
+        &self,
+        tile: &Tile,
+        out: IntegerGroups,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let group = self.quantizer.group;
         let groups = Tile {
             rows: tile.rows.clone(),

@@ -11,8 +11,8 @@ use half::{bf16, f16};
 use crate::element::Element;
 use crate::forget::Put;
 #[cfg(feature = "gptq")]
-use crate::kernels::lethe::pack::{lower_codes, lower_words};
-use crate::kernels::lethe::pack::{row_bytes, streams, transpose, turn};
+use crate::kernels::lethe::pack::{lower_packed_zero_points, lower_zero_points};
+use crate::kernels::lethe::pack::{pack_bit_streams, row_bytes, transpose_words, transposed};
 use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -114,9 +114,9 @@ impl StoredMatrix {
             }
             #[cfg(feature = "gptq")]
             MatrixForm::PackedMinusOne(packing) => {
-                lower_codes(&mut codes, self.bits);
+                lower_zero_points(&mut codes, self.bits);
                 let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
-                lower_words(&mut bytes, self.bits);
+                lower_packed_zero_points(&mut bytes, self.bits);
                 rectangle.put(self.part, &bytes, put)
             }
             MatrixForm::Bytes { flip } => {
@@ -186,12 +186,12 @@ impl StoredMatrix {
         level: Level,
     ) -> (Rectangle, Vec<u8>) {
         let (bits, width, height) = (self.bits, tile.cols.len(), tile.rows.len());
-        let (mut packed, mut turned) = (Vec::new(), Vec::new());
+        let (mut packed, mut transposed_words) = (Vec::new(), Vec::new());
         let along = Rectangle::words(&tile.cols, bits);
         let down = Rectangle::words(&tile.rows, bits);
         match packing {
             WordPacking::AlongRows => {
-                streams(codes, width, bits, level, &mut packed);
+                pack_bit_streams(codes, width, bits, level, &mut packed);
                 let stride = row_bytes(self.cols, bits);
                 (
                     Rectangle {
@@ -204,20 +204,20 @@ impl StoredMatrix {
             }
             #[cfg(feature = "gptq")]
             WordPacking::AlongRowsTransposed => {
-                streams(codes, width, bits, level, &mut packed);
-                transpose(&packed, along.len(), &mut turned);
+                pack_bit_streams(codes, width, bits, level, &mut packed);
+                transpose_words(&packed, along.len(), &mut transposed_words);
                 (
                     Rectangle {
                         stride: self.rows * 4,
                         lines: along,
                         at: tile.rows.start * 4,
                     },
-                    turned,
+                    transposed_words,
                 )
             }
             #[cfg(feature = "gptq")]
             WordPacking::DownColumns => {
-                streams(&turn(codes, width), height, bits, level, &mut packed);
+                pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
                 (
                     Rectangle {
@@ -229,21 +229,21 @@ impl StoredMatrix {
                 )
             }
             WordPacking::DownColumnsTransposed => {
-                streams(&turn(codes, width), height, bits, level, &mut packed);
-                transpose(&packed, down.len(), &mut turned);
+                pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
+                transpose_words(&packed, down.len(), &mut transposed_words);
                 (
                     Rectangle {
                         stride: self.cols * 4,
                         lines: down,
                         at: tile.cols.start * 4,
                     },
-                    turned,
+                    transposed_words,
                 )
             }
             #[cfg(feature = "awq")]
             WordPacking::AwqInterleaved => {
-                crate::kernels::lethe::pack::interleave(codes, width, level, &mut packed);
-                transpose(&packed, width, &mut turned);
+                crate::kernels::lethe::pack::pack_awq_words(codes, width, level, &mut packed);
+                transpose_words(&packed, width, &mut transposed_words);
                 let stride = row_bytes(self.rows, bits);
                 (
                     Rectangle {
@@ -251,7 +251,7 @@ impl StoredMatrix {
                         lines: tile.cols.clone(),
                         at: down.start * 4,
                     },
-                    turned,
+                    transposed_words,
                 )
             }
         }
