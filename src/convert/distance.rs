@@ -12,7 +12,7 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
     let (mut all, mut tensors) = (Sums::default(), Vec::new());
     for output in &plan.outputs {
         if let Body::Encode(encoding) = &output.body
-            && let Some(sums) = encoding.distance.of(encoding.input.cut.tiles())
+            && let Some(sums) = encoding.distance.total_of(encoding.input.cut.tiles())
         {
             all += sums;
             tensors.push(TensorErrors {

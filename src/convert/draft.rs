@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::HashSet;
 
 #[cfg(feature = "lethe")]
-use super::encode::Encoding;
+use super::encode::{Encoding, RelayDecision};
 use super::options::ConvertOptions;
 use super::plan::{Body, Cut, GATHER_BYTES};
 use super::report::Report;
@@ -122,7 +122,7 @@ impl<'m> Draft<'m> {
         let stored = encoder.stored();
         let encoding = Box::new(Encoding::new(
             name, shape, label, encoder, decoder, rounded_to,
-        ));
+        )?);
         let source = parts.first().map_or(0, |t| t.info().source);
         let mut verify: Vec<Part<'m>> = parts
             .iter()
@@ -298,7 +298,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     #[cfg(feature = "lethe")]
     {
         share(&mut drafts);
-        tell_moved(&drafts, &mut report);
+        note_relays(&drafts, &mut report);
     }
     // What several tensors are made from is checked once.
     let mut seen = HashSet::new();
@@ -401,9 +401,9 @@ fn share(drafts: &mut [Draft<'_>]) {
     }
 }
 
-/// Says of which tensors the codes are moved as they are, and why those of others of the same kind are not.
+/// Notes in the report which tensors' codes are relayed, and why those of others of the same kind are not.
 #[cfg(feature = "lethe")]
-fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
+fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
     let mut others: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
@@ -411,12 +411,14 @@ fn tell_moved(drafts: &[Draft<'_>], report: &mut Report) {
             continue;
         };
         let entry = encoded.find(|entry| entry.name == encoding.input.name);
-        match (&encoding.moved, entry) {
-            (Some(Ok(())), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
-            (Some(Err(reason)), _) => match others.iter_mut().find(|(other, ..)| other == reason) {
-                Some((_, n, _)) => *n += 1,
-                None => others.push((reason, 1, &encoding.input.name)),
-            },
+        match (&encoding.relay, entry) {
+            (RelayDecision::Relay(_), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
+            (RelayDecision::Hindered(reason), _) => {
+                match others.iter_mut().find(|(other, ..)| other == reason) {
+                    Some((_, n, _)) => *n += 1,
+                    None => others.push((reason, 1, &encoding.input.name)),
+                }
+            }
             _ => {}
         }
     }

@@ -197,7 +197,7 @@ impl Body<'_> {
     fn jobs(&self, cut: &Cut) -> usize {
         match self {
             #[cfg(feature = "lethe")]
-            Self::Encode(encoding) => encoding.looks() + encoding.bands.jobs(),
+            Self::Encode(encoding) => encoding.survey_jobs() + encoding.bands.jobs(),
             _ => cut.tiles(),
         }
     }

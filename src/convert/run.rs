@@ -1,10 +1,15 @@
-//! The workers: each takes the next job from one cursor, reads, decodes, and writes at the planned place.
+//! The workers. Each takes the next job from one cursor, reads, decodes or encodes, and writes at the planned place.
+//!
+//! Jobs are handed out in the order of their numbers, and each writes bytes that no other job writes. Only a job that
+//! encodes can depend on others, on those of the survey pass of the same tensor, which come before it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+#[cfg(feature = "lethe")]
+use super::encode::Encoding;
 use super::options::{Progress, RememberOptions};
 use super::plan::{Body, Output, Plan, SLAB_VALUES};
 use crate::containers::model::Part;
@@ -13,8 +18,12 @@ use crate::element::Out;
 use crate::scheme::{Buffers, Tile};
 use crate::{AnamnesisError, Result};
 
-/// Runs jobs of `plan`: those of the outputs in `outputs`. The result does not depend on the number of threads: jobs are independent,
-/// and of several errors the one of the lowest job counts.
+/// Runs the jobs of outputs `outputs` of `plan`, and compares the checksums of what was copied. The result does not depend
+/// on the number of threads.
+///
+/// # Errors
+/// Of several jobs that fail, the error of the one with the lowest number. No job above it is begun afterwards, and all
+/// below it have been: so it is the error that a single thread would meet.
 pub(super) fn run(
     plan: &Plan<'_>,
     outputs: Range<usize>,
@@ -32,7 +41,10 @@ pub(super) fn run(
     check(&plan.outputs[outputs])
 }
 
-/// Runs some jobs, and leaves [`check`] to the caller.
+/// Runs jobs `jobs` of `plan` without comparing checksums: that is [`check`]'s, once all jobs of an output are done.
+///
+/// # Errors
+/// As documented at [`run`], except for checksums.
 pub(super) fn run_jobs(
     plan: &Plan<'_>,
     jobs: Range<usize>,
@@ -47,7 +59,8 @@ pub(super) fn run_jobs(
         options,
         next: AtomicUsize::new(jobs.start),
         end: jobs.end,
-        failed: Mutex::new(None),
+        outcome: Mutex::default(),
+        outcome_changed: Condvar::new(),
         stop_at: AtomicUsize::new(usize::MAX),
         done,
     };
@@ -60,36 +73,63 @@ pub(super) fn run_jobs(
         shared.work();
         Ok(())
     })?;
-    let failed = shared
-        .failed
+    let outcome = shared
+        .outcome
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    failed.map_or(Ok(()), |(_, error)| Err(error))
+    outcome.failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Threads that the options ask for.
+/// Number of threads that the options ask for; by default one for each CPU.
 pub(super) fn threads(options: &RememberOptions) -> usize {
     options
         .threads
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
+/// What the workers share.
 struct Shared<'a> {
     plan: &'a Plan<'a>,
     sink: &'a dyn Sink,
     options: &'a RememberOptions,
+    /// Number of the next job.
     next: AtomicUsize,
     /// Number of the first job that is not to be done.
     end: usize,
-    /// The lowest job that failed.
-    failed: Mutex<Option<(usize, AnamnesisError)>>,
-    /// Its number; no job above it is begun. All below it have been, so the lowest failure is always found.
+    outcome: Mutex<Outcome>,
+    /// Notified when a survey pass ends, when a job fails, and when a worker panics: whatever ends
+    /// [`wait_for_survey`](Self::wait_for_survey).
+    outcome_changed: Condvar,
+    /// The number of the failed job in `outcome`, to be read without the lock. No job above it is begun.
     stop_at: AtomicUsize,
-    /// Bytes that are written.
+    /// Bytes written.
     done: &'a AtomicU64,
 }
 
-/// What a worker keeps from job to job.
+/// How the jobs have gone so far.
+#[derive(Default)]
+struct Outcome {
+    /// The lowest job that failed.
+    failed: Option<(usize, AnamnesisError)>,
+    /// Whether a worker has panicked. Its job is never done.
+    has_panicked: bool,
+}
+
+/// Ends the work of all workers if one panics, so that none waits for its job. The panic itself goes on when the
+/// threads are joined.
+struct StopOnPanic<'a, 'm>(&'a Shared<'m>);
+
+impl Drop for StopOnPanic<'_, '_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.stop_at.store(0, Ordering::Release);
+            self.0.lock().has_panicked = true;
+            self.0.outcome_changed.notify_all();
+        }
+    }
+}
+
+/// Buffers that a worker reuses from job to job.
 #[derive(Default)]
 struct Worker {
     input: Buffers,
@@ -102,6 +142,7 @@ struct Worker {
 
 impl Shared<'_> {
     fn work(&self) {
+        let _stop = StopOnPanic(self);
         let mut worker = Worker::default();
         loop {
             let job = self.next.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +153,7 @@ impl Shared<'_> {
                 .options
                 .cancel
                 .check()
-                .and_then(|()| self.one(job, &mut worker));
+                .and_then(|()| self.run_job(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
                 Err(error) => self.fail(job, error),
@@ -120,12 +161,21 @@ impl Shared<'_> {
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn fail(&self, job: usize, error: AnamnesisError) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed.as_ref().is_none_or(|(other, _)| job < *other) {
-            *failed = Some((job, error));
+        let mut outcome = self.lock();
+        if outcome
+            .failed
+            .as_ref()
+            .is_none_or(|(other, _)| job < *other)
+        {
+            outcome.failed = Some((job, error));
         }
         self.stop_at.fetch_min(job, Ordering::AcqRel);
+        self.outcome_changed.notify_all();
     }
 
     fn advance(&self, written: u64) {
@@ -139,8 +189,8 @@ impl Shared<'_> {
         }
     }
 
-    /// Does one job: a tile of an output, as a rule; the number of bytes written.
-    fn one(&self, job: usize, worker: &mut Worker) -> Result<u64> {
+    /// Does one job, mostly a tile of an output, and returns the number of bytes written.
+    fn run_job(&self, job: usize, worker: &mut Worker) -> Result<u64> {
         let (index, no) = self.plan.job(job);
         let output = &self.plan.outputs[index];
         if no == 0 {
@@ -203,11 +253,12 @@ impl Shared<'_> {
         }
     }
 
-    /// Does a tile of what is encoded: looks at it, or writes what it becomes into output `index` and those behind it.
+    /// Does job `no` of an encoding: surveys a tile, or encodes the tiles of a band and writes them into output `index`
+    /// and those behind it. `job` is its number in the plan. Returns the number of bytes written.
     #[cfg(feature = "lethe")]
     fn encode(
         &self,
-        encoding: &super::encode::Encoding<'_>,
+        encoding: &Encoding<'_>,
         index: usize,
         (job, no): (usize, usize),
         worker: &mut Worker,
@@ -219,31 +270,33 @@ impl Shared<'_> {
             ..
         } = worker;
         pieces.clear();
-        let (looks, level) = (encoding.looks(), self.options.level);
-        if no < looks {
-            encoding.look(no, input, scratch, level)?;
+        let (survey_jobs, level) = (encoding.survey_jobs(), self.options.level);
+        if no < survey_jobs {
+            encoding.survey_tile(no, input, scratch, level)?;
+            if encoding.survey_result().is_some() {
+                // Taking the lock orders this after the check of a worker that is about to wait. Without it the
+                // notification could come between that check and the wait, and be lost.
+                drop(self.lock());
+                self.outcome_changed.notify_all();
+            }
             return Ok(0);
         }
-        // All tiles of the first pass have been taken by some worker: they are jobs before this one.
-        let survey = loop {
-            match encoding.survey() {
-                Some(survey) => break survey,
-                None if job > self.stop_at.load(Ordering::Acquire) => return Ok(0),
-                None => thread::sleep(std::time::Duration::from_micros(50)),
-            }
+        let Some(survey) = self.wait_for_survey(encoding, job) else {
+            return Ok(0);
         };
         let mut written = 0;
         let mut write = |part: usize, at, bytes: &[u8]| {
             written += bytes.len() as u64;
             self.put(&self.plan.outputs[index + part], at, bytes)
         };
-        let tiles = encoding.bands.tiles(no - looks);
+        let tiles = encoding.bands.tiles(no - survey_jobs);
+        // The bytes of a single tile need no collecting: neighbours that could be merged are in other jobs.
         if let (1, Some(tile)) = (tiles.len(), tiles.clone().next()) {
-            encoding.run(tile, survey, input, scratch, level, &mut write)?;
+            encoding.encode_tile(tile, survey, input, scratch, level, &mut write)?;
             return Ok(written);
         }
         for tile in tiles {
-            encoding.run(
+            encoding.encode_tile(
                 tile,
                 survey,
                 input,
@@ -259,12 +312,42 @@ impl Shared<'_> {
         Ok(written)
     }
 
-    /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
+    /// Waits until the survey pass of `encoding` is done, and returns its result. `None` if it never will be, or need not
+    /// be, since a job before job `job` has failed.
+    ///
+    /// This cannot deadlock. The survey jobs of an encoding come before the jobs that encode, and jobs are handed out in
+    /// order: when a worker waits here, each of them has been taken, or was not begun because a job before it had failed.
+    /// A survey job never waits itself, so one that has been taken ends: with a result, an error or a panic. All three
+    /// notify, and the conditions change only before a notification, so a waiting worker sees the change.
+    #[cfg(feature = "lethe")]
+    fn wait_for_survey(&self, encoding: &Encoding<'_>, job: usize) -> Option<f64> {
+        // Most jobs come here when the survey is long done, and need no lock.
+        let mut result = encoding.survey_result();
+        if result.is_some() {
+            return result;
+        }
+        let is_over = |outcome: &Outcome| {
+            let has_failed = outcome
+                .failed
+                .as_ref()
+                .is_some_and(|(other, _)| *other < job);
+            has_failed || outcome.has_panicked
+        };
+        let outcome = self.lock();
+        let guard = self.outcome_changed.wait_while(outcome, |outcome| {
+            result = encoding.survey_result();
+            result.is_none() && !is_over(outcome)
+        });
+        drop(guard);
+        result
+    }
+
+    /// Writes rows `rows` of a tile: at once if they are whole rows of the output, else one by one.
     fn write(
         &self,
         output: &Output<'_>,
         tile: &Tile,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         bytes: &[u8],
     ) -> Result<()> {
         let size = output.target.byte_size();
@@ -280,7 +363,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Writes bytes of a tensor, from its byte `at` on.
+    /// Writes bytes of an output tensor, from its byte `at` on, and adds them to its checksum if it has one.
     fn put(&self, output: &Output<'_>, at: u64, bytes: &[u8]) -> Result<()> {
         if let Some((sum, _)) = &output.sums.output {
             sum.add(at, bytes);
@@ -289,7 +372,7 @@ impl Shared<'_> {
     }
 }
 
-/// Writes the checksums, once all data is written.
+/// Writes the checksums of the output's tensors at the places that their container has for them. All jobs are done.
 pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     for output in &plan.outputs {
         let Some((sum, patch)) = &output.sums.output else {
@@ -304,7 +387,10 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     Ok(())
 }
 
-/// Compares the checksums of what was copied as it is.
+/// Compares the checksums of the outputs that are copies of stored bytes.
+///
+/// # Errors
+/// The first output whose input has another checksum than its container says.
 pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
     for output in outputs {
         if let Body::Copy(part) = &output.body

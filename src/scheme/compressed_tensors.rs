@@ -14,8 +14,8 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{Indexed, Integers, Matrix, PackedDown, ScaleMatrix};
 use crate::scheme::seam::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of,
-    read, wrong,
+    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+    module_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -145,7 +145,8 @@ fn packed<'m>(
     }
     // Zero points of a byte each could be beyond what so many bits hold.
     if grid.block_rows == 1 && !has_index && zero.is_none_or(|zero| zero.dtype() != Dtype::I8) {
-        decoder.family = Family::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
+        decoder.family =
+            CodeFamily::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
     }
     let scales = if decoder.grid.block_cols == 1 {
         Granularity::Group(cols / groups.max(1))

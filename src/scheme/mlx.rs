@@ -13,8 +13,8 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
 use crate::scheme::seam::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of,
-    refused, wrong,
+    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of,
+    module_of, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -257,7 +257,7 @@ impl<'m> Layer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
-        decoder.family = (codes == "MXFP4").then_some(Family::Mxfp4 { wide: false });
+        decoder.family = (codes == "MXFP4").then_some(CodeFamily::Mxfp4 { has_nan: true });
         match global {
             Some(global) if codes != "NVFP4" => {
                 Err(wrong(&global, format!("a layer of {codes} has none")))

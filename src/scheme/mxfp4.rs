@@ -13,7 +13,7 @@ use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Transposed};
 use crate::scheme::seam::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of,
+    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of,
     read, wrong,
 };
 use crate::{Dtype, Result};
@@ -144,7 +144,7 @@ pub(super) fn nibbles_in_rows<'m>(
     );
     let is_mxfp4 = matches!(code_format, CodeFormat::E2M1(_))
         && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
-    decoder.family = is_mxfp4.then_some(Family::Mxfp4 { wide: false });
+    decoder.family = is_mxfp4.then_some(CodeFamily::Mxfp4 { has_nan: true });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     Ok(Group::new(
         name.to_owned(),
@@ -225,7 +225,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         row_groups(inputs, BLOCK),
         scales,
     );
-    plain.family = Some(Family::Mxfp4 { wide: true });
+    plain.family = Some(CodeFamily::Mxfp4 { has_nan: false });
     let mut stack = group(name.to_owned(), [experts, inputs, outputs], turned);
     stack.module = Some(Box::new(group(
         format!("{name}.weight"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::element::Out;
-use crate::scheme::seam::{Family, GroupCodes};
+use crate::scheme::seam::RelaySource;
 use crate::simd::Level;
 
 /// How the pipeline may cut a logical tensor. Values lie row-major: value (r, c) of the grid is element
@@ -111,17 +111,16 @@ pub(crate) trait Decode: Send + Sync {
         out: Out<'_>,
     );
 
-    /// What the codes are, if other schemes can have the same.
+    /// Decides whether the codes can be relayed, and how to get at them. `None` if no other scheme has such codes.
+    ///
+    /// The planner asks once for each tensor. The answer may depend on data: GPTQ reads its group index and all of its
+    /// zero points for it.
+    ///
+    /// # Errors
+    /// Reading that data fails, or the data is wrong.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-    fn family(&self) -> Option<Family> {
-        None
-    }
-
-    /// Makes `out` the codes of the loaded `tile`, which begins and ends with whole groups. Does so where there is a
-    /// family.
-    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        let _ = (tile, buffers, out);
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        Ok(None)
     }
 }
 
@@ -169,11 +168,8 @@ impl Decode for Window<'_> {
             .decode(&self.tile(tile), self.outside(&rows), buffers, level, out);
     }
 
-    fn family(&self) -> Option<Family> {
-        self.inner.family()
-    }
-
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        self.inner.codes(&self.tile(tile), buffers, out);
+    // What is extracted depends on a tile's size alone, so the rows need no translation.
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        self.inner.find_relay()
     }
 }

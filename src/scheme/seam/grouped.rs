@@ -12,7 +12,8 @@ use crate::kernels::remember::grouped::{
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Fp8Format, Grid, GroupCodes, Tile, read,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Fp8Format, Grid, GroupCodes, RelaySource,
+    Tile, read,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
@@ -186,7 +187,7 @@ pub(crate) struct Grouped<'m> {
     /// A factor for each column, applied last.
     pub columns: Option<Floats<'m>>,
     /// The family of the codes, if they can be relayed.
-    pub family: Option<Family>,
+    pub family: Option<CodeFamily>,
 }
 
 impl<'m> Grouped<'m> {
@@ -377,32 +378,47 @@ impl Decode for Grouped<'_> {
         }
     }
 
-    fn family(&self) -> Option<Family> {
-        self.family
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let has_zero_points = self.formula.offsets().is_some();
+        Ok(self.family.map(|family| {
+            let codes = GroupedCodes {
+                bits: self.bits,
+                loaded_bits: self.loaded_bits(),
+                code_format: self.code_format,
+                has_zero_points,
+            };
+            RelaySource::new(family, codes)
+        }))
     }
+}
 
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        out.unpack(
-            &buffers.bytes,
-            buffers.bytes.len() / tile.rows.len().max(1),
-            tile.cols.len(),
-            self.loaded_bits(),
-        );
-        match self.code_format {
-            CodeFormat::E2M1(E2M1 { factor, .. }) => {
-                out.take_exponents(&buffers.scales, factor == 2.0)
-            }
-            _ => {
-                let middle = (1u32 << (self.bits - 1)) as f32;
-                out.scales.clone_from(&buffers.scales);
-                out.zeros.clear();
-                match self.formula.offsets() {
-                    Some(_) => out
-                        .zeros
-                        .extend(buffers.zeros.iter().map(|zero| (zero + middle) as u8)),
-                    None => out.zeros.resize(buffers.scales.len(), middle as u8),
-                }
-            }
+/// How the codes of a [`Grouped`] lie in its buffers.
+struct GroupedCodes {
+    bits: usize,
+    loaded_bits: usize,
+    code_format: CodeFormat,
+    has_zero_points: bool,
+}
+
+impl ExtractCodes for GroupedCodes {
+    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
+        let row_bytes = buffers.bytes.len() / rows.max(1);
+        out.unpack(&buffers.bytes, row_bytes, cols, self.loaded_bits);
+        if let CodeFormat::E2M1(E2M1 { factor, .. }) = self.code_format {
+            // Doubled values come with halved scales, so that exponent 255 is finite.
+            out.set_exponents(&buffers.scales, factor == 2.0);
+            return;
+        }
+        // Codes are stored with half of their range added, so the zero point of a family, which counts from the lowest
+        // code, is higher by that than the one that values have.
+        let middle = (1u32 << (self.bits - 1)) as f32;
+        out.scales.clone_from(&buffers.scales);
+        out.zero_points.clear();
+        if self.has_zero_points {
+            let zero_points = buffers.zeros.iter().map(|zero| (zero + middle) as u8);
+            out.zero_points.extend(zero_points);
+        } else {
+            out.zero_points.resize(buffers.scales.len(), middle as u8);
         }
     }
 }
