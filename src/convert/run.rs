@@ -3,27 +3,30 @@
 //! Jobs are handed out in the order of their numbers, and each writes bytes that no other job writes. Only a job that
 //! encodes can depend on others, on those of the survey pass of the same tensor, which come before it.
 
+mod outcome;
+#[cfg(all(test, feature = "lethe"))]
+mod tests;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use self::outcome::Outcome;
 #[cfg(feature = "lethe")]
 use super::encode::Encoding;
 use super::options::{Progress, RememberOptions};
 use super::plan::{Body, Output, Plan, SLAB_VALUES};
+use crate::Result;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
 use crate::element::Out;
 use crate::scheme::{Buffers, Tile};
-use crate::{AnamnesisError, Result};
 
 /// Runs the jobs of outputs `outputs` of `plan`, and compares the checksums of what was copied. The result does not depend
 /// on the number of threads.
 ///
 /// # Errors
-/// Of several jobs that fail, the error of the one with the lowest number. No job above it is begun afterwards, and all
-/// below it have been: so it is the error that a single thread would meet.
+/// Of several jobs that fail, the error of the one with the lowest number.
 pub(super) fn run(
     plan: &Plan<'_>,
     outputs: Range<usize>,
@@ -59,9 +62,7 @@ pub(super) fn run_jobs(
         options,
         next: AtomicUsize::new(jobs.start),
         end: jobs.end,
-        outcome: Mutex::default(),
-        outcome_changed: Condvar::new(),
-        stop_at: AtomicUsize::new(usize::MAX),
+        outcome: Outcome::new(),
         done,
     };
     thread::scope(|scope| -> Result<()> {
@@ -73,11 +74,7 @@ pub(super) fn run_jobs(
         shared.work();
         Ok(())
     })?;
-    let outcome = shared
-        .outcome
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    outcome.failed.map_or(Ok(()), |(_, error)| Err(error))
+    shared.outcome.into_result()
 }
 
 /// Number of threads that the options ask for; by default one for each CPU.
@@ -96,37 +93,9 @@ struct Shared<'a> {
     next: AtomicUsize,
     /// Number of the first job that is not to be done.
     end: usize,
-    outcome: Mutex<Outcome>,
-    /// Notified when a survey pass ends, when a job fails, and when a worker panics: whatever ends
-    /// [`wait_for_survey`](Self::wait_for_survey).
-    outcome_changed: Condvar,
-    /// The number of the failed job in `outcome`, to be read without the lock. No job above it is begun.
-    stop_at: AtomicUsize,
+    outcome: Outcome,
     /// Bytes written.
     done: &'a AtomicU64,
-}
-
-/// How the jobs have gone so far.
-#[derive(Default)]
-struct Outcome {
-    /// The lowest job that failed.
-    failed: Option<(usize, AnamnesisError)>,
-    /// Whether a worker has panicked. Its job is never done.
-    has_panicked: bool,
-}
-
-/// Ends the work of all workers if one panics, so that none waits for its job. The panic itself goes on when the
-/// threads are joined.
-struct StopOnPanic<'a, 'm>(&'a Shared<'m>);
-
-impl Drop for StopOnPanic<'_, '_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.stop_at.store(0, Ordering::Release);
-            self.0.lock().has_panicked = true;
-            self.0.outcome_changed.notify_all();
-        }
-    }
 }
 
 /// Buffers that a worker reuses from job to job.
@@ -142,11 +111,11 @@ struct Worker {
 
 impl Shared<'_> {
     fn work(&self) {
-        let _stop = StopOnPanic(self);
+        let _stop = self.outcome.stop_on_panic();
         let mut worker = Worker::default();
         loop {
             let job = self.next.fetch_add(1, Ordering::Relaxed);
-            if job >= self.end || job >= self.stop_at.load(Ordering::Acquire) {
+            if job >= self.end || self.outcome.is_stopped_at(job) {
                 return;
             }
             let result = self
@@ -156,26 +125,9 @@ impl Shared<'_> {
                 .and_then(|()| self.run_job(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
-                Err(error) => self.fail(job, error),
+                Err(error) => self.outcome.fail(job, error),
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn fail(&self, job: usize, error: AnamnesisError) {
-        let mut outcome = self.lock();
-        if outcome
-            .failed
-            .as_ref()
-            .is_none_or(|(other, _)| job < *other)
-        {
-            outcome.failed = Some((job, error));
-        }
-        self.stop_at.fetch_min(job, Ordering::AcqRel);
-        self.outcome_changed.notify_all();
     }
 
     fn advance(&self, written: u64) {
@@ -274,14 +226,15 @@ impl Shared<'_> {
         if no < survey_jobs {
             encoding.survey_tile(no, input, scratch, level)?;
             if encoding.survey_result().is_some() {
-                // Taking the lock orders this after the check of a worker that is about to wait. Without it the
-                // notification could come between that check and the wait, and be lost.
-                drop(self.lock());
-                self.outcome_changed.notify_all();
+                self.outcome.notify();
             }
             return Ok(0);
         }
-        let Some(survey) = self.wait_for_survey(encoding, job) else {
+        // Waiting for the survey cannot deadlock. The survey jobs of an encoding come before the jobs that encode, and jobs
+        // are handed out in order: when a worker waits here, each survey job has been taken, or was not begun because a job
+        // before it had failed. A survey job never waits itself, so one that has been taken ends, with a result, an error
+        // or a panic. All three wake this worker. After an error or a panic nothing is left to do: the run has failed.
+        let Some(survey) = self.outcome.wait_for(job, || encoding.survey_result()) else {
             return Ok(0);
         };
         let mut written = 0;
@@ -310,36 +263,6 @@ impl Shared<'_> {
         }
         pieces.flush(write)?;
         Ok(written)
-    }
-
-    /// Waits until the survey pass of `encoding` is done, and returns its result. `None` if it never will be, or need not
-    /// be, since a job before job `job` has failed.
-    ///
-    /// This cannot deadlock. The survey jobs of an encoding come before the jobs that encode, and jobs are handed out in
-    /// order: when a worker waits here, each of them has been taken, or was not begun because a job before it had failed.
-    /// A survey job never waits itself, so one that has been taken ends: with a result, an error or a panic. All three
-    /// notify, and the conditions change only before a notification, so a waiting worker sees the change.
-    #[cfg(feature = "lethe")]
-    fn wait_for_survey(&self, encoding: &Encoding<'_>, job: usize) -> Option<f64> {
-        // Most jobs come here when the survey is long done, and need no lock.
-        let mut result = encoding.survey_result();
-        if result.is_some() {
-            return result;
-        }
-        let is_over = |outcome: &Outcome| {
-            let has_failed = outcome
-                .failed
-                .as_ref()
-                .is_some_and(|(other, _)| *other < job);
-            has_failed || outcome.has_panicked
-        };
-        let outcome = self.lock();
-        let guard = self.outcome_changed.wait_while(outcome, |outcome| {
-            result = encoding.survey_result();
-            result.is_none() && !is_over(outcome)
-        });
-        drop(guard);
-        result
     }
 
     /// Writes rows `rows` of a tile: at once if they are whole rows of the output, else one by one.
