@@ -11,7 +11,7 @@ use crate::{AnamnesisError, Result};
 
 /// Whether the codes of a tensor are relayed. It is decided once, when the plan is made: tiles must not differ, and the
 /// answer can take many reads.
-pub(in crate::convert) enum RelayDecision {
+pub(super) enum RelayDecision {
     /// Codes are moved undecoded.
     Relay(RelaySource),
     /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this reason.

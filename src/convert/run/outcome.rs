@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::{AnamnesisError, Result};
 
-pub(super) struct Outcome {
+pub(in crate::convert) struct Outcome {
     state: Mutex<State>,
     /// Notified when a job fails, when a worker panics, and by [`notify`](Self::notify): whatever can end
     /// [`wait_for`](Self::wait_for).
@@ -55,7 +55,7 @@ impl Outcome {
 
     /// Wakes the waiting jobs, after something that one of them can wait for has happened.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-    pub(super) fn notify(&self) {
+    pub(in crate::convert) fn notify(&self) {
         // Taking the lock orders this after the check of a worker that is about to wait. Without it the notification
         // could come between that check and the wait, and be lost.
         drop(self.lock());
@@ -67,7 +67,11 @@ impl Outcome {
     ///
     /// Whoever makes the result calls [`notify`](Self::notify) afterwards.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-    pub(super) fn wait_for<T>(&self, job: usize, ready: impl Fn() -> Option<T>) -> Option<T> {
+    pub(in crate::convert) fn wait_for<T>(
+        &self,
+        job: usize,
+        ready: impl Fn() -> Option<T>,
+    ) -> Option<T> {
         // Most jobs ask when the result is long there, and need no lock.
         let mut result = ready();
         if result.is_some() {
