@@ -1,4 +1,5 @@
-//! The encoder that integers by groups share: the arithmetic of one library, and places for codes, scales and zero points.
+//! The encoder that integers in groups share: the arithmetic of one library, and the places of codes, scales and zero points
+//! in the stored tensors.
 
 mod layout;
 #[cfg(test)]
