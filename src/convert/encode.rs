@@ -27,7 +27,7 @@ use self::in_order::InOrder;
 use self::input::Input;
 use self::relay::RelayDecision;
 use crate::forget::{Encode, Put, Survey, Values};
-use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::kernels::lethe::mean::Mean;
 use crate::scheme::{Buffers, Decode, GroupCodes};
 use crate::simd::Level;
@@ -48,7 +48,7 @@ pub(super) struct Encoding<'m> {
     siblings: Vec<Input<'m>>,
     relay: RelayDecision,
     surveyed: InOrder<SurveyTotal, Vec<f32>>,
-    distance: InOrder<Sums, Sums>,
+    distance: InOrder<DistanceSums, DistanceSums>,
 }
 
 /// A worker's buffers for encoding.
@@ -126,7 +126,7 @@ impl<'m> Encoding<'m> {
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),
-            distance: InOrder::new(Sums::default()),
+            distance: InOrder::new(DistanceSums::default()),
         })
     }
 

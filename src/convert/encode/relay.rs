@@ -4,7 +4,7 @@
 use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::forget::{Encode, Put, RelayTarget};
-use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::scheme::{Buffers, Decode, Grid, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -77,9 +77,9 @@ impl Encoding<'_> {
         let sums = match first_not_finite(values) {
             // The codes are moved even so: both libraries decode them alike. But one such value would make the norm of
             // the model infinite, so the tile is only counted.
-            Some(_) => Sums {
+            Some(_) => DistanceSums {
                 count: values.len() as u64,
-                ..Sums::default()
+                ..DistanceSums::default()
             },
             None => compare(values, values, level),
         };
