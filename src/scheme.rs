@@ -35,12 +35,11 @@ mod torchao;
 
 use self::seam::Scheme;
 pub(crate) use self::seam::{
-    Buffers, Decode, Family, Grid, Group, GroupCodes, Item, Resolution, Tile, count, read,
-    role_of_dropped,
+    Buffers, Decode, Grid, Group, Item, Resolution, Tile, count, read, role_of_dropped,
 };
-pub use self::seam::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 #[cfg(feature = "lethe")]
-pub(crate) use self::seam::{Plain, lcm};
+pub(crate) use self::seam::{CodeFamily, GroupCodes, Plain, RelaySource, lcm};
+pub use self::seam::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 pub(crate) use self::torchao::is_description;
 
 /// Every scheme. The first that claims or refuses a tensor settles it.

@@ -23,7 +23,7 @@ use super::int8::Int8;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::tiled::{HEIGHT, Tiled, WIDTH};
 use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
 };
@@ -230,7 +230,7 @@ fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let decoder = Grouped::scaled(
         codes,
         8,
-        Meaning::E4M3,
+        CodeFormat::E4M3,
         [rows, cols],
         row_groups(cols, BLOCK),
         scales,
@@ -320,18 +320,18 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
         op: Op::Multiply,
         unit: 1.0,
     });
-    let codes = Codes::Own(Box::new(high_first::HighFirst {
+    let codes = Codes::Unpacked(Box::new(high_first::HighFirst {
         part: t.part(),
         row_bytes: bytes,
     }));
-    let meaning = Meaning::E2M1(E2M1 {
+    let code_format = CodeFormat::E2M1(E2M1 {
         factor: 1.0,
         plain_zero: false,
     });
     let decoder = Grouped::scaled(
         codes,
         4,
-        meaning,
+        code_format,
         [rows, cols],
         row_groups(cols, BLOCK),
         scales,

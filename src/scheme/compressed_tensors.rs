@@ -7,13 +7,15 @@
 use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
+};
+use crate::scheme::seam::numbers::{Indexed, Integers, Matrix, PackedDown, ScaleMatrix};
 use crate::scheme::seam::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of,
-    read, wrong,
+    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+    module_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -97,12 +99,12 @@ fn packed<'m>(
     } else {
         grid.cols
     };
-    let behind_index = |numbers: Box<dyn Numbers + 'm>| match index {
+    let behind_index = |numbers: Box<dyn ScaleMatrix + 'm>| match index {
         Some(index) => Box::new(Indexed {
             inner: numbers,
             groups,
             index,
-        }) as Box<dyn Numbers + 'm>,
+        }) as Box<dyn ScaleMatrix + 'm>,
         None => numbers,
     };
     let scales = behind_index(Box::new(Matrix {
@@ -114,22 +116,22 @@ fn packed<'m>(
             part: t.part(),
             row_bytes: row_words(t) * 4,
         },
-        Some(per_word) => Codes::Own(Box::new(Loose {
+        Some(per_word) => Codes::Unpacked(Box::new(Loose {
             part: t.part(),
             row_words: row_words(t),
             bits,
             per_word,
         })),
     };
-    let meaning = Meaning::Int(Int::offset_binary(bits));
-    let mut decoder = Grouped::scaled(codes, bits, meaning, [rows, cols], grid, scales);
+    let code_format = CodeFormat::Int(Int::offset_binary(bits));
+    let mut decoder = Grouped::scaled(codes, bits, code_format, [rows, cols], grid, scales);
     let zero = all.at(name, "_zero_point");
     match zero {
         Some(zero) => {
             parts.push((TensorRole::ZeroPoint, zero));
             let numbers = zero_points(&zero, &shape, scale.elements(), groups, (bits, per_word))?;
-            decoder.offsets = Some(behind_index(numbers));
-            decoder.formula = Formula::ShiftScale;
+            let zero_points = GroupOffsets::new(behind_index(numbers));
+            decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
         None if module.flag("symmetric") == Some(false) => {
             return Err(wrong(
@@ -143,7 +145,8 @@ fn packed<'m>(
     }
     // Zero points of a byte each could be beyond what so many bits hold.
     if grid.block_rows == 1 && !has_index && zero.is_none_or(|zero| zero.dtype() != Dtype::I8) {
-        decoder.family = Family::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
+        decoder.family =
+            CodeFamily::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
     }
     let scales = if decoder.grid.block_cols == 1 {
         Granularity::Group(cols / groups.max(1))
@@ -391,7 +394,7 @@ fn zero_points<'m>(
     scales: usize,
     groups: usize,
     (bits, per_word): (usize, Option<usize>),
-) -> Result<Box<dyn Numbers + 'm>> {
+) -> Result<Box<dyn ScaleMatrix + 'm>> {
     let (rows, _) = rows_and_cols(shape);
     if zero.dtype() == Dtype::I8 && zero.elements() == scales {
         return Ok(Box::new(Integers::new(zero, groups, 0.0)?));

@@ -11,7 +11,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
@@ -170,7 +170,7 @@ fn smoothed<'m>(t: &Tensor<'m>, weight: &Weight<'m>, columns: &Tensor<'m>) -> Re
         cols,
         grid,
     } = weight;
-    let (Some(floats), Some(meaning)) = (scale, Meaning::of_fp8(format)) else {
+    let (Some(floats), Some(code_format)) = (scale, CodeFormat::of_fp8(format)) else {
         return Err(wrong(
             t,
             format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
@@ -184,7 +184,7 @@ fn smoothed<'m>(t: &Tensor<'m>, weight: &Weight<'m>, columns: &Tensor<'m>) -> Re
         floats,
         cols: grid.cols,
     });
-    let mut decoder = Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales);
+    let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
     decoder.columns = Some(Floats::ieee(columns)?);
     Ok(decoder)
 }

@@ -7,7 +7,7 @@
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::fit::granularity;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
     Floats, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong,
@@ -127,7 +127,7 @@ fn decoder<'m>(
             ));
         }
     };
-    let meaning = Meaning::Int(if bits == 8 {
+    let code_format = CodeFormat::Int(if bits == 8 {
         Int::signed(8)
     } else {
         Int::offset_binary(bits)
@@ -145,6 +145,6 @@ fn decoder<'m>(
     Ok((
         vec![rows, cols],
         bits,
-        Grouped::scaled(codes, bits, meaning, [rows, cols], grid, scales),
+        Grouped::scaled(codes, bits, code_format, [rows, cols], grid, scales),
     ))
 }

@@ -10,8 +10,8 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
-    TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Index, QuantScheme,
+    RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::Level;
@@ -203,11 +203,20 @@ impl Decode for Weight<'_> {
         }
     }
 
-    fn family(&self) -> Option<Family> {
-        (self.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let (family, block_bytes) = (CodeFamily::Mxfp4 { has_nan: false }, self.block_bytes);
+        let is_mxfp4 = self.dtype == Dtype::MXFP4;
+        Ok(is_mxfp4.then(|| RelaySource::new(family, Mxfp4Codes { block_bytes })))
     }
+}
 
-    fn codes(&self, _tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+/// How the codes of MXFP4 blocks lie in a decoder's buffers.
+struct Mxfp4Codes {
+    block_bytes: usize,
+}
+
+impl ExtractCodes for Mxfp4Codes {
+    fn extract(&self, _size: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
         out.exponents.clear();
         // An exponent, and bytes of which each has a code of either half of the block.

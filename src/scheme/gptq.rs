@@ -18,8 +18,8 @@ use crate::kernels::remember::gptq::{Columns, Rows, restore_zeros};
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::layout::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
-    TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Index, QuantScheme,
+    RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{load, read, refused, wrong};
 use crate::simd::{Level, dispatch};
@@ -439,33 +439,41 @@ impl Decode for Weight<'_> {
         }
     }
 
-    fn family(&self) -> Option<Family> {
-        let symmetric = self
-            .is_in_order()
-            .ok()
-            .filter(|in_order| *in_order)
-            .and_then(|_| self.is_symmetric().ok())?;
-        Family::int(
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let stores_symmetric = self.symmetric && matches!(self.zeros, Zeros::Packed { .. });
+        let needs_data = self.g_idx.is_some() || stores_symmetric;
+        // A model of a header alone has no data to decide by, and none to relay either.
+        if needs_data && !self.qweight.is_readable() || !self.is_in_order()? {
+            return Ok(None);
+        }
+        let family = CodeFamily::int(
             self.packing.bits,
             self.group_size,
             self.k,
             self.scales.dtype(),
-            symmetric,
-        )
+            self.is_symmetric()?,
+        );
+        let packing = self.packing;
+        Ok(family.map(|family| RelaySource::new(family, GptqCodes { packing })))
     }
+}
 
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        let words_per_row = buffers.words.len() / tile.rows.len().max(1);
+/// How the codes of a layer lie in its decoder's buffers.
+struct GptqCodes {
+    packing: Packing,
+}
+
+impl ExtractCodes for GptqCodes {
+    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
+        let words_per_row = buffers.words.len() / rows.max(1);
         out.codes.clear();
         for words in buffers.words.chunks_exact(words_per_row.max(1)) {
-            let codes =
-                (0..tile.cols.len().div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
-            out.codes
-                .extend(codes.take(tile.cols.len()).map(|code| code as u8));
+            let codes = (0..cols.div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
+            out.codes.extend(codes.take(cols).map(|code| code as u8));
         }
         out.scales.clone_from(&buffers.scales);
-        out.zeros.clear();
-        out.zeros
+        out.zero_points.clear();
+        out.zero_points
             .extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

@@ -14,11 +14,14 @@ mod meta;
 use self::meta::{FAMILY, Meta, Requantized};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
 use crate::scheme::seam::fit::granularity;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Numbers};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, ComputeDtype, GroupFormula, GroupOffsets, Grouped, RoundedMatrices,
+    row_groups,
+};
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{Floats, Group, Index, QuantScheme, Scheme, base_of, refused, wrong};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -44,37 +47,34 @@ impl Scheme for Hqq {
         let weight = Weight::new(t, &mut meta)?;
         let grid = weight.grid();
         let codes = super::compressed_tensors::int_name(weight.runs.bits);
-        let own = meta.compute_dtype()?;
+        let compute_dtype = meta.compute_dtype()?;
         let quantized = meta.flag("quant_scale")? || meta.flag("quant_zero")?;
-        let numbers = [
-            weight.numbers(&mut meta, "scale", None)?,
-            weight.numbers(&mut meta, "zero", None)?,
-        ];
-        let in_own = match own.filter(|_| quantized) {
-            Some(_) => Some([
-                weight.numbers(&mut meta, "scale", own)?,
-                weight.numbers(&mut meta, "zero", own)?,
-            ]),
-            None => None,
+        let scales = weight.numbers(&mut meta, "scale", None)?;
+        let mut zero_points = GroupOffsets::new(weight.numbers(&mut meta, "zero", None)?);
+        zero_points.compute = match compute_dtype {
+            Some(dtype) if quantized => Some(ComputeDtype {
+                dtype,
+                rounded: Some(RoundedMatrices {
+                    scales: weight.numbers(&mut meta, "scale", compute_dtype)?,
+                    offsets: weight.numbers(&mut meta, "zero", compute_dtype)?,
+                }),
+            }),
+            dtype => dtype.map(ComputeDtype::new),
         };
-        let [scales, zeros] = numbers;
         let Weight {
             shape, runs, rows, ..
         } = weight;
         let (cols, bits) = (runs.cols, runs.bits);
-        let stored = Codes::Own(Box::new(runs));
+        let stored = Codes::Unpacked(Box::new(runs));
         let mut decoder = Grouped::scaled(
             stored,
             bits,
-            Meaning::Int(Int::UNSIGNED),
+            CodeFormat::Int(Int::UNSIGNED),
             [rows, cols],
             grid,
             scales,
         );
-        decoder.offsets = Some(zeros);
-        decoder.formula = Formula::ShiftScale;
-        decoder.own = own;
-        decoder.in_own = in_own;
+        decoder.formula = GroupFormula::ShiftScale(zero_points);
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes,
@@ -202,13 +202,13 @@ impl<'m> Weight<'m> {
         row_groups(cols, self.group)
     }
 
-    /// Scales or zeros; those that are quantized themselves as the library has them in type `own`.
+    /// Scales or zeros; those that are quantized themselves as the library has them in `compute_dtype`.
     fn numbers(
         &self,
         meta: &mut Meta<'_, 'm>,
         what: &str,
-        own: Option<TargetDtype>,
-    ) -> Result<Box<dyn Numbers + 'm>> {
+        compute_dtype: Option<TargetDtype>,
+    ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let grid = self.grid();
         let groups = if self.by_column {
             grid.cols
@@ -217,7 +217,11 @@ impl<'m> Weight<'m> {
         };
         if meta.flag(&format!("quant_{what}"))? {
             return Ok(Box::new(Requantized::new(
-                meta, what, groups, grid.cols, own,
+                meta,
+                what,
+                groups,
+                grid.cols,
+                compute_dtype,
             )?));
         }
         let t = meta.tensor(what)?;

@@ -5,9 +5,9 @@
 
 use super::modelopt::pre_quant_scale;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::scheme::seam::numbers::{Integers, Matrix};
 use crate::scheme::seam::{
     Floats, Group, Index, QuantScheme, Scheme, TensorRole, module_of, wrong,
@@ -54,8 +54,8 @@ impl Scheme for Int8 {
             floats: Floats::ieee(&scale)?,
             cols: grid.cols,
         });
-        let meaning = Meaning::Int(Int::signed(8));
-        let mut decoder = Grouped::scaled(codes, 8, meaning, [rows, cols], grid, scales);
+        let code_format = CodeFormat::Int(Int::signed(8));
+        let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         if let Some(zero) = all.at(t.name(), "_zero_point") {
             if zero.elements() != scale.elements() || zero.dtype() != Dtype::I8 {
@@ -64,8 +64,8 @@ impl Scheme for Int8 {
                     format!("it is no I8 for each scale of `{}`", t.name()),
                 ));
             }
-            decoder.offsets = Some(Box::new(Integers::new(&zero, grid.cols, 0.0)?));
-            decoder.formula = Formula::ShiftScale;
+            let zero_points = Box::new(Integers::new(&zero, grid.cols, 0.0)?);
+            decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
             parts.push((TensorRole::ZeroPoint, zero));
         } else if module.flag("symmetric") == Some(false) {
             let what = format!(

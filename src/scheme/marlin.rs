@@ -16,8 +16,8 @@ use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::packed::group_size;
 #[cfg(feature = "awq")]
 use crate::scheme::layout::packed::{Layout, Packed};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
+use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
 };
@@ -132,14 +132,14 @@ fn weight<'m>(
         return Err(misfit());
     };
     let group = group_size(t, groups, k, false, module)?;
-    let codes = Codes::Own(Box::new(Runs { part: t.part(), n }));
+    let codes = Codes::Unpacked(Box::new(Runs { part: t.part(), n }));
     let scale = Box::new(Permuted {
         floats: Floats::ieee(scales)?,
         n,
         single: groups == 1,
     });
-    let meaning = Meaning::Int(Int::offset_binary(4));
-    let decoder = Grouped::scaled(codes, 4, meaning, [n, k], row_groups(k, group), scale);
+    let code_format = CodeFormat::Int(Int::offset_binary(4));
+    let decoder = Grouped::scaled(codes, 4, code_format, [n, k], row_groups(k, group), scale);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scales)];
     let granularity = if groups == 1 {
         Granularity::Channel
@@ -193,7 +193,7 @@ impl Unpack for Runs<'_> {
         (RUN, DEPTH)
     }
 
-    fn transposed(&self) -> bool {
+    fn is_transposed(&self) -> bool {
         true
     }
 }
@@ -229,7 +229,7 @@ impl Permuted<'_> {
     }
 }
 
-impl Numbers for Permuted<'_> {
+impl ScaleMatrix for Permuted<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

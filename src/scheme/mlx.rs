@@ -6,13 +6,15 @@
 //! names the biases `P.qbiases` and computes in F32.
 
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Nested, Numbers, Op};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
+};
+use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
 use crate::scheme::seam::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of,
-    refused, wrong,
+    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of,
+    module_of, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -120,7 +122,12 @@ impl<'m> Layer<'_, 'm> {
         self.row_words() * 32 / bits
     }
 
-    fn decoder(&self, bits: usize, meaning: Meaning, scales: Box<dyn Numbers + 'm>) -> Grouped<'m> {
+    fn decoder(
+        &self,
+        bits: usize,
+        code_format: CodeFormat,
+        scales: Box<dyn ScaleMatrix + 'm>,
+    ) -> Grouped<'m> {
         let cols = self.cols(bits);
         let (rows, _) = rows_and_cols(self.t.shape());
         let codes = Codes::Rows {
@@ -130,14 +137,14 @@ impl<'m> Layer<'_, 'm> {
         Grouped::scaled(
             codes,
             bits,
-            meaning,
+            code_format,
             [rows, cols],
             row_groups(cols, self.per_group / bits),
             scales,
         )
     }
 
-    fn matrix(&self, floats: Floats<'m>) -> Box<dyn Numbers + 'm> {
+    fn matrix(&self, floats: Floats<'m>) -> Box<dyn ScaleMatrix + 'm> {
         Box::new(Matrix {
             floats,
             cols: rows_and_cols(self.scales.shape()).1,
@@ -211,10 +218,11 @@ impl<'m> Layer<'_, 'm> {
         }
         let bits = self.bits(all)?;
         let scales = self.matrix(Floats::ieee(&self.scales)?);
-        let mut decoder = self.decoder(bits, Meaning::Int(Int::UNSIGNED), scales);
-        decoder.offsets = Some(self.matrix(Floats::ieee(&biases)?));
-        decoder.formula = Formula::ScaleShift;
-        decoder.own = TargetDtype::of(self.scales.dtype()).filter(|_| !metal);
+        let mut decoder = self.decoder(bits, CodeFormat::Int(Int::UNSIGNED), scales);
+        let compute_dtype = TargetDtype::of(self.scales.dtype()).filter(|_| !metal);
+        let offsets = self.matrix(Floats::ieee(&biases)?);
+        decoder.formula =
+            GroupFormula::ScaleShift(GroupOffsets::new(offsets).computed_in(compute_dtype));
         Ok((
             bits,
             super::compressed_tensors::int_name(bits),
@@ -226,14 +234,14 @@ impl<'m> Layer<'_, 'm> {
     /// The three floating-point modes have different products of bits and group.
     fn floating(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
         let global = all.at(self.base, "global_scale");
-        let fp4 = Meaning::E2M1(E2M1 {
+        let fp4 = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
             plain_zero: false,
         });
         let exponents = || Floats::new(&self.scales).map(|floats| self.matrix(floats));
         let (bits, codes, mut decoder) = match self.per_group {
             128 => (4, "MXFP4", self.decoder(4, fp4, exponents()?)),
-            256 => (8, "MXFP8", self.decoder(8, Meaning::E4M3, exponents()?)),
+            256 => (8, "MXFP8", self.decoder(8, CodeFormat::E4M3, exponents()?)),
             64 => {
                 let inner = self.matrix(Floats::fp8(&self.scales)?);
                 let scales = match &global {
@@ -249,7 +257,7 @@ impl<'m> Layer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
-        decoder.family = (codes == "MXFP4").then_some(Family::Mxfp4 { wide: false });
+        decoder.family = (codes == "MXFP4").then_some(CodeFamily::Mxfp4 { has_nan: true });
         match global {
             Some(global) if codes != "NVFP4" => {
                 Err(wrong(&global, format!("a layer of {codes} has none")))
@@ -265,9 +273,9 @@ impl<'m> Layer<'_, 'm> {
 
     fn nested(
         &self,
-        inner: Box<dyn Numbers + 'm>,
+        inner: Box<dyn ScaleMatrix + 'm>,
         global: &Tensor<'m>,
-    ) -> Result<Box<dyn Numbers + 'm>> {
+    ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let (rows, _) = rows_and_cols(self.t.shape());
         let stack = rows
             / self

@@ -14,7 +14,7 @@ use super::mxfp4::in_rows;
 use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, module_of,
@@ -111,7 +111,7 @@ fn awq<'m>(
         None if cols.is_multiple_of(groups) => (cols / groups).max(1),
         None => return Err(misfit("its groups are not whole ones")),
     };
-    let codes = Codes::Own(Box::new(RowPairs {
+    let codes = Codes::Unpacked(Box::new(RowPairs {
         part: t.part(),
         cols,
     }));
@@ -119,11 +119,11 @@ fn awq<'m>(
         floats: Floats::ieee(scale)?,
         cols: groups,
     });
-    let meaning = Meaning::Int(Int::signed(4));
+    let code_format = CodeFormat::Int(Int::signed(4));
     let mut decoder = Grouped::scaled(
         codes,
         4,
-        meaning,
+        code_format,
         [rows, cols],
         row_groups(cols, width),
         scales,

@@ -21,7 +21,7 @@ use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
 use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Nested, Op};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
@@ -212,7 +212,7 @@ impl Layout {
                 cols,
             };
             (
-                Codes::Own(Box::new(RowPairs {
+                Codes::Unpacked(Box::new(RowPairs {
                     part: t.part(),
                     cols,
                 })),
@@ -241,14 +241,14 @@ impl Layout {
             op: if divides { Op::Divide } else { Op::Multiply },
             unit: 1.0,
         });
-        let meaning = Meaning::E2M1(E2M1 {
+        let code_format = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
             plain_zero: !divides,
         });
         Ok(Grouped::scaled(
             codes,
             4,
-            meaning,
+            code_format,
             [rows, cols],
             grid,
             scales,

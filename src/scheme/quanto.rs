@@ -7,10 +7,12 @@
 //! `T(T(scale * q) - shift)`; with a shift of integers `scale * (q - shift)`.
 
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
+};
 use crate::scheme::seam::numbers::{Integers, Matrix, Negated};
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
@@ -105,7 +107,7 @@ impl<'m> Layer<'_, 'm> {
             Dtype::F8E4M3Fnuz => ("FP8", &["qfloat8_e4m3fnuz"]),
             _ => ("", &[]),
         };
-        let Some(meaning) = Meaning::of_bytes(self.t.dtype()) else {
+        let Some(code_format) = CodeFormat::of_bytes(self.t.dtype()) else {
             return Err(wrong(
                 &self.t,
                 "its codes are neither I8 nor eight-bit floats",
@@ -132,7 +134,7 @@ impl<'m> Layer<'_, 'm> {
             floats: Floats::ieee(&self.scale)?,
             cols: grid.cols,
         });
-        let decoder = Grouped::scaled(stored, 8, meaning, [rows, cols], grid, scales);
+        let decoder = Grouped::scaled(stored, 8, code_format, [rows, cols], grid, scales);
         Ok((
             codes,
             granularity(&grid, cols),
@@ -169,24 +171,24 @@ impl<'m> Layer<'_, 'm> {
         } else {
             whole
         };
-        let codes = Codes::Own(Box::new(Runs::low_first(self.t.part(), packed, cols, bits)));
+        let codes = Codes::Unpacked(Box::new(Runs::low_first(self.t.part(), packed, cols, bits)));
         let column = |t| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: 1 }));
-        let meaning = Meaning::Int(Int::UNSIGNED);
+        let code_format = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(
             codes,
             bits,
-            meaning,
+            code_format,
             [rows, cols],
             row_groups(cols, cols),
             column(&self.scale)?,
         );
         if shift.dtype().is_floating_point() {
-            decoder.formula = Formula::ScaleShift;
-            decoder.offsets = Some(Box::new(Negated(column(&shift)?)));
-            decoder.own = TargetDtype::of(self.scale.dtype());
+            let offsets = GroupOffsets::new(Box::new(Negated(column(&shift)?)))
+                .computed_in(TargetDtype::of(self.scale.dtype()));
+            decoder.formula = GroupFormula::ScaleShift(offsets);
         } else {
-            decoder.formula = Formula::ShiftScale;
-            decoder.offsets = Some(Box::new(Integers::new(&shift, 1, 0.0)?));
+            let zero_points = Box::new(Integers::new(&shift, 1, 0.0)?);
+            decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
         }
         let width = cols.min(shape[1..].iter().product());
         let scales = if rows == shape[0] {

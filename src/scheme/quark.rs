@@ -21,10 +21,12 @@ mod transposed;
 use self::transposed::{Codes8, Straight, Turned, ZeroPoints};
 use crate::config::Module;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
-use crate::scheme::seam::numbers::{Integers, Matrix, Numbers, Transposed};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
+};
+use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
 };
@@ -62,7 +64,7 @@ impl Scheme for Quark {
         }
         let spec = Spec::of(t, &all.config.at(module_of(t.name())))?;
         match spec.number {
-            Number::Float(meaning) => float(t, &scale, &spec, meaning, all).map(Some),
+            Number::Float(code_format) => float(t, &scale, &spec, code_format, all).map(Some),
             Number::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
         }
     }
@@ -90,7 +92,7 @@ enum Scales {
 }
 
 enum Number {
-    Float(Meaning),
+    Float(CodeFormat),
     Int(Int),
 }
 
@@ -105,9 +107,9 @@ impl Spec {
             .map(|(dtype, _)| dtype)
             .unwrap_or_default();
         let (number, codes, bits, stored) = match dtype {
-            "fp4" => (Number::Float(Meaning::E2M1(plain)), "FP4", 4, Dtype::U8),
-            "fp6_e2m3" => (Number::Float(Meaning::E2M3), "FP6 (E2M3)", 6, Dtype::U8),
-            "fp6_e3m2" => (Number::Float(Meaning::E3M2), "FP6 (E3M2)", 6, Dtype::U8),
+            "fp4" => (Number::Float(CodeFormat::E2M1(plain)), "FP4", 4, Dtype::U8),
+            "fp6_e2m3" => (Number::Float(CodeFormat::E2M3), "FP6 (E2M3)", 6, Dtype::U8),
+            "fp6_e3m2" => (Number::Float(CodeFormat::E3M2), "FP6 (E3M2)", 6, Dtype::U8),
             "int4" => (Number::Int(Int::signed(4)), "INT4", 4, Dtype::I32),
             "uint4" => (Number::Int(Int::UNSIGNED), "UINT4", 4, Dtype::I32),
             "int8" => (Number::Int(Int::signed(8)), "INT8", 8, Dtype::I8),
@@ -200,7 +202,7 @@ fn float<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
     spec: &Spec,
-    meaning: Meaning,
+    code_format: CodeFormat,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let Some((&row_bytes, leading)) = t
@@ -251,7 +253,7 @@ fn float<'m>(
     let decoder = Box::new(Grouped::scaled(
         codes,
         spec.bits,
-        meaning,
+        code_format,
         [rows, cols],
         grid,
         scales,
@@ -298,7 +300,7 @@ fn integer<'m>(
             ),
         ));
     }
-    let (shape, grid, codes, scales): (_, _, _, Box<dyn Numbers + 'm>) = match spec.scales {
+    let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
         Scales::Group(size) => {
             let groups = lines.div_ceil(size);
             if scale.shape() != [groups, width] {
@@ -312,7 +314,7 @@ fn integer<'m>(
             (
                 vec![width, lines],
                 row_groups(lines, size),
-                Codes::Own(Box::new(Turned(stored))),
+                Codes::Unpacked(Box::new(Turned(stored))),
                 Box::new(scales),
             )
         }
@@ -325,7 +327,7 @@ fn integer<'m>(
                     part: t.part(),
                     row_bytes: stored.line_bytes(),
                 },
-                false => Codes::Own(Box::new(Straight(stored))),
+                false => Codes::Unpacked(Box::new(Straight(stored))),
             };
             (
                 shape,
@@ -343,7 +345,7 @@ fn integer<'m>(
     let mut decoder = Grouped::scaled(
         codes,
         spec.bits,
-        Meaning::Int(int),
+        CodeFormat::Int(int),
         [rows, cols],
         grid,
         scales,
@@ -354,8 +356,8 @@ fn integer<'m>(
             Scales::Channel => Some([1, rows]),
             Scales::Group(_) => Some([grid.cols, rows]),
         };
-        decoder.offsets = Some(zero_points(t, [scale, &zero], spec, int, wanted)?);
-        decoder.formula = Formula::ShiftScale;
+        let zero_points = zero_points(t, [scale, &zero], spec, int, wanted)?;
+        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
     }
     Ok(Group::new(
         t.name().to_owned(),
@@ -373,7 +375,7 @@ fn zero_points<'m>(
     spec: &Spec,
     int: Int,
     wanted: Option<[usize; 2]>,
-) -> Result<Box<dyn Numbers + 'm>> {
+) -> Result<Box<dyn ScaleMatrix + 'm>> {
     let Some([lines, width]) = wanted else {
         return match (scale.elements(), zero.elements()) {
             (1, 1) => Ok(Box::new(Integers::new(zero, 1, 0.0)?)),

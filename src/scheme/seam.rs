@@ -16,7 +16,7 @@ pub(crate) mod roles;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(crate) use self::codes::{Family, GroupCodes};
+pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource};
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;
 use self::decode::Window;

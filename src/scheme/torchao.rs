@@ -18,11 +18,13 @@ use serde_json::{Map, Value};
 
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::layout::tiled::{self, Tiled};
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
-use crate::scheme::seam::numbers::{Integers, Matrix, Nested, Numbers, Op, Transposed};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
+};
+use crate::scheme::seam::numbers::{Integers, Matrix, Nested, Op, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
 };
@@ -294,8 +296,8 @@ impl<'m> Layer<'_, 'm> {
 
     /// A byte a code.
     fn bytes(&mut self, codes: &'static str) -> Result<Decoded<'m>> {
-        let meaning = Meaning::of_bytes(self.t.dtype());
-        let meaning = meaning
+        let code_format = CodeFormat::of_bytes(self.t.dtype());
+        let code_format = code_format
             .ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
         let (scale, shape) = (self.need(TensorRole::Scale, "scale")?, self.t.shape());
         let (rows, cols) = rows_and_cols(shape);
@@ -313,7 +315,7 @@ impl<'m> Layer<'_, 'm> {
             floats: Floats::ieee(&scale)?,
             cols: grid.cols,
         });
-        let mut decoder = Grouped::scaled(stored, 8, meaning, [rows, cols], grid, scales);
+        let mut decoder = Grouped::scaled(stored, 8, code_format, [rows, cols], grid, scales);
         let zero = if codes == "FP8" {
             None
         } else {
@@ -323,17 +325,17 @@ impl<'m> Layer<'_, 'm> {
             if zero.elements() != scale.elements() {
                 return Err(self.misfit(&zero));
             }
-            decoder.formula = Formula::ShiftScale;
-            decoder.offsets = Some(if zero.dtype().is_floating_point() {
-                // The difference is no integer, and is rounded.
-                decoder.own = self.own(&scale);
-                Box::new(Matrix {
+            let zero_points = if zero.dtype().is_floating_point() {
+                let matrix = Box::new(Matrix {
                     floats: Floats::ieee(&zero)?,
                     cols: grid.cols,
-                })
+                });
+                // The difference is no integer, and is rounded.
+                GroupOffsets::new(matrix).computed_in(self.compute_dtype(&scale))
             } else {
-                Box::new(Integers::new(&zero, grid.cols, 0.0)?)
-            });
+                GroupOffsets::new(Box::new(Integers::new(&zero, grid.cols, 0.0)?))
+            };
+            decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
         Ok(Decoded {
             codes,
@@ -344,7 +346,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// The type in which the library computes.
-    fn own(&self, scale: &Tensor<'_>) -> Option<TargetDtype> {
+    fn compute_dtype(&self, scale: &Tensor<'_>) -> Option<TargetDtype> {
         match self.dtype("dtype") {
             Some("bfloat16") => Some(TargetDtype::BF16),
             Some("float16") => Some(TargetDtype::F16),
@@ -399,7 +401,7 @@ impl<'m> Layer<'_, 'm> {
                 inner,
                 rows: outputs,
                 cols: groups,
-            }) as Box<dyn Numbers + 'm>
+            }) as Box<dyn ScaleMatrix + 'm>
         };
         let floats = |t: &Tensor<'m>| {
             Floats::ieee(t).map(|floats| {
@@ -409,7 +411,7 @@ impl<'m> Layer<'_, 'm> {
                 })
             })
         };
-        let meaning = Meaning::Int(if signed {
+        let code_format = CodeFormat::Int(if signed {
             Int::signed(4)
         } else {
             Int::UNSIGNED
@@ -422,13 +424,13 @@ impl<'m> Layer<'_, 'm> {
         let mut decoder = Grouped::scaled(
             stored,
             4,
-            meaning,
+            code_format,
             [rows, cols],
             grid,
             turned(floats(&scale)?),
         );
-        (decoder.formula, decoder.offsets) = if signed {
-            (Formula::ScaleShift, Some(turned(floats(&zero)?)))
+        decoder.formula = if signed {
+            GroupFormula::ScaleShift(GroupOffsets::new(turned(floats(&zero)?)))
         } else if zero.dtype().is_floating_point() {
             let what = format!(
                 "the zero points of `{}` are floats: Ascend's packing, which is not published",
@@ -436,10 +438,8 @@ impl<'m> Layer<'_, 'm> {
             );
             return Err(refused(&self.t, FAMILY, what));
         } else {
-            (
-                Formula::ShiftScale,
-                Some(turned(Box::new(Integers::new(&zero, outputs, 0.0)?))),
-            )
+            let zero_points = turned(Box::new(Integers::new(&zero, outputs, 0.0)?));
+            GroupFormula::ShiftScale(GroupOffsets::new(zero_points))
         };
         Ok(Decoded {
             codes: "INT4",
@@ -506,9 +506,9 @@ impl<'m> Layer<'_, 'm> {
         if scale.dtype() != Dtype::F8E8M0 {
             return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
         }
-        let (codes, bits, meaning) = match (self.dtype("elem_dtype"), self.t.dtype()) {
-            (Some("float8_e4m3fn"), Dtype::F8E4M3) => ("MXFP8", 8, Meaning::E4M3),
-            (Some("float8_e5m2"), Dtype::F8E5M2) => ("MXFP8", 8, Meaning::E5M2),
+        let (codes, bits, code_format) = match (self.dtype("elem_dtype"), self.t.dtype()) {
+            (Some("float8_e4m3fn"), Dtype::F8E4M3) => ("MXFP8", 8, CodeFormat::E4M3),
+            (Some("float8_e5m2"), Dtype::F8E5M2) => ("MXFP8", 8, CodeFormat::E5M2),
             (Some("float4_e2m1fn_x2"), Dtype::U8) => ("MXFP4", 4, FP4),
             (says, _) => {
                 let what = format!(
@@ -532,7 +532,7 @@ impl<'m> Layer<'_, 'm> {
             part: self.t.part(),
             row_bytes,
         };
-        let decoder = Grouped::scaled(stored, bits, meaning, [rows, cols], grid, scales);
+        let decoder = Grouped::scaled(stored, bits, code_format, [rows, cols], grid, scales);
         Ok(Decoded {
             codes,
             scales: Granularity::Group(group),
@@ -548,7 +548,7 @@ impl<'m> Layer<'_, 'm> {
         floats: Floats<'m>,
         shape: &[usize],
         group: usize,
-    ) -> Result<(Box<dyn Numbers + 'm>, ScaleGrid)> {
+    ) -> Result<(Box<dyn ScaleMatrix + 'm>, ScaleGrid)> {
         let (rows, cols) = rows_and_cols(shape);
         let blocks = cols / group;
         let plain =
@@ -562,7 +562,7 @@ impl<'m> Layer<'_, 'm> {
         if !(fits && cols.is_multiple_of(group)) {
             return Err(self.misfit(scale));
         }
-        let scales: Box<dyn Numbers + 'm> = if swizzled {
+        let scales: Box<dyn ScaleMatrix + 'm> = if swizzled {
             Box::new(Tiled {
                 floats,
                 rows,
@@ -578,7 +578,7 @@ impl<'m> Layer<'_, 'm> {
     }
 }
 
-const FP4: Meaning = Meaning::E2M1(E2M1 {
+const FP4: CodeFormat = CodeFormat::E2M1(E2M1 {
     factor: 1.0,
     plain_zero: false,
 });

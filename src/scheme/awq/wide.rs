@@ -9,12 +9,14 @@ use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
 use crate::scheme::compressed_tensors::int_name;
 use crate::scheme::layout::packed::{Layout, Packed, group_size};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Numbers, Transposed};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
+};
+use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
 };
@@ -51,7 +53,7 @@ impl Scheme for AwqWide {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
         let row_bytes = words * 4;
-        let codes = Codes::Own(Box::new(Interleaved {
+        let codes = Codes::Unpacked(Box::new(Interleaved {
             part: t.part(),
             row_bytes,
             bits,
@@ -61,14 +63,14 @@ impl Scheme for AwqWide {
             n,
             groups,
         ));
-        let int = Meaning::Int(Int::UNSIGNED);
+        let int = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
-        decoder.offsets = Some(Box::new(Interleaved {
+        let zero_points = Box::new(Interleaved {
             part: zeros.part(),
             row_bytes,
             bits,
-        }));
-        decoder.formula = Formula::ShiftScale;
+        });
+        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, packed.scales),
@@ -157,12 +159,12 @@ impl Unpack for Interleaved<'_> {
         (PER_WORD, STRIP)
     }
 
-    fn transposed(&self) -> bool {
+    fn is_transposed(&self) -> bool {
         true
     }
 }
 
-impl Numbers for Interleaved<'_> {
+impl ScaleMatrix for Interleaved<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Element;
 use crate::scheme::compressed_tensors::read_shape;
-use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Floats, Index, TensorRole, read, refused, wrong};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -287,7 +287,7 @@ impl<'m> Requantized<'m> {
     }
 }
 
-impl Numbers for Requantized<'_> {
+impl ScaleMatrix for Requantized<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
