@@ -1,6 +1,7 @@
 //! Heap during a conversion: at most 4 MiB a thread and the header, for a model ten times that bound.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use anamnesis::{RememberOptions, TargetDtype, parse};

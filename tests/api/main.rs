@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(clippy::type_complexity)] // signatures are spelt out
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "api/encoders.rs"]
 mod encoders;
 
 use std::fmt::{Debug, Display};
