@@ -1,20 +1,10 @@
 //! The program, run as a user runs it.
-#![cfg(feature = "cli")]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{assert_same, data, f32s, file, raw};
-
-fn amn(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_amn"))
-        .args(arguments)
-        .output()
-        .unwrap()
-}
+use crate::amn;
+use crate::common::{assert_same, data, f32s, file, raw};
 
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()

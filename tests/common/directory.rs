@@ -161,6 +161,17 @@ pub fn in_one_file(dir: &Path, shards: &[Vec<Raw>]) -> PathBuf {
     dir.join("model.safetensors")
 }
 
+/// A model of seven layers, which becomes seven shards, and the files of its conversion to BF16.
+pub fn seven_layers(root: &Path, rows: usize) -> (PathBuf, BTreeMap<String, Vec<u8>>) {
+    let input = root.join("model");
+    make(&input, &shards(7, rows));
+    anamnesis::parse(&input)
+        .unwrap()
+        .remember(root.join("want"), anamnesis::TargetDtype::BF16)
+        .unwrap();
+    (input, tree(&root.join("want")))
+}
+
 /// Every file below `dir` with its bytes.
 pub fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();

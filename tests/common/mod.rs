@@ -5,10 +5,10 @@ pub mod directory;
 #[cfg(all(feature = "lethe", feature = "gguf"))]
 pub mod forget;
 pub mod gguf;
+#[cfg(all(feature = "npz", feature = "pth"))]
 pub mod pickle;
-pub mod trial;
-pub mod trips;
 pub mod verdict;
+#[cfg(all(feature = "npz", feature = "pth"))]
 pub mod zip;
 
 use std::collections::HashMap;

@@ -1,10 +1,7 @@
 //! PyTorch checkpoints made in memory, pickle by pickle, valid or not.
-#![cfg(all(feature = "npz", feature = "pth"))]
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use super::data;
-use super::trial::Trial;
-use super::verdict::Parse;
 use super::zip::{Member, Zip, tarred};
 
 /// An archive with this pickle, less its protocol, and one storage, `0`, of six floats.
@@ -97,18 +94,6 @@ pub fn dict(value: &[u8]) -> Vec<u8> {
 
 pub fn one(tensor: &[u8]) -> Vec<u8> {
     archive(&dict(tensor))
-}
-
-/// Each of some pickles, divided by bars, must give an error that has this word.
-pub fn check(trial: &mut Trial, word: &str, pickles: &[u8], make: &dyn Fn(&[u8]) -> Vec<u8>) {
-    for pickle in pickles.split(|&b| b == b'|') {
-        trial.refused(vec![(
-            &pickle.escape_ascii().to_string(),
-            make(pickle),
-            Parse,
-            &[word],
-        )]);
-    }
 }
 
 /// So many calls of what is `before` with a large value, which becomes their arguments `after` its items.

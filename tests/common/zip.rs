@@ -1,5 +1,4 @@
 //! Archives made in memory, honest but for what a test changes.
-#![cfg(all(feature = "npz", feature = "pth"))]
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write;

@@ -1,10 +1,6 @@
 //! Directories in several goes: killed and resumed, cancelled, and made in parts. Whatever the way, the bytes are those
 //! of one undisturbed run.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anamnesis::{
     AnamnesisError, CancelToken, ConvertOptions, RememberOptions, TargetDtype, finish_parts, parse,
 };
-use common::directory::{assert_same_tree, make, names_in, shards, tree};
 
-type Tree = BTreeMap<String, Vec<u8>>;
+use crate::common::directory::{assert_same_tree, names_in, seven_layers, tree};
+
 type Change = fn(&mut ConvertOptions);
-
-/// A model of seven layers, which becomes seven shards.
-fn model(root: &Path, rows: usize) -> (PathBuf, Tree) {
-    let input = root.join("model");
-    make(&input, &shards(7, rows));
-    parse(&input)
-        .unwrap()
-        .remember(root.join("want"), TargetDtype::BF16)
-        .unwrap();
-    (input, tree(&root.join("want")))
-}
 
 fn bf16() -> ConvertOptions {
     ConvertOptions::from(TargetDtype::BF16)
@@ -75,7 +60,7 @@ fn refused(input: &Path, output: &Path, options: ConvertOptions) -> String {
 #[test]
 fn a_cancelled_conversion_is_resumed() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     for bytes in [1, 300_000, 600_000, 1_000_000, 1_150_000] {
         let output = root.path().join("out");
         let error = parse(&input)
@@ -97,7 +82,7 @@ fn a_cancelled_conversion_is_resumed() {
 #[test]
 fn shards_that_are_there_are_not_made_again() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
     let times = || -> Vec<_> {
@@ -146,7 +131,7 @@ fn shards_that_are_there_are_not_made_again() {
 #[test]
 fn a_shard_that_is_not_whole_is_made_again() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
     let first = partial.join(&names_in(&partial, ".safetensors")[0]);
@@ -161,7 +146,7 @@ fn a_shard_that_is_not_whole_is_made_again() {
 #[test]
 fn an_unfinished_directory_is_not_taken_for_granted() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let error = refused(&input, &output, bf16());
     assert!(
@@ -203,7 +188,7 @@ fn an_unfinished_directory_is_not_taken_for_granted() {
 #[test]
 fn an_input_that_has_changed_is_not_resumed() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let shard = input.join(&names_in(&input, ".safetensors")[3]);
     let bytes = std::fs::read(&shard).unwrap();
@@ -237,7 +222,7 @@ fn an_input_that_has_changed_is_not_resumed() {
 #[test]
 fn files_of_another_conversion_do_not_stay() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
     // As it is when the end of the work was interrupted: the account of it is gone, and the rest is there.
@@ -258,7 +243,7 @@ fn files_of_another_conversion_do_not_stay() {
 #[test]
 fn parts_one_after_another() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     let model = parse(&input).unwrap();
     let part = |part: usize, of: usize| model.convert(&output, bf16().with_part(part, of));
@@ -312,7 +297,7 @@ fn parts_one_after_another() {
 #[test]
 fn more_parts_than_shards() {
     let root = tempfile::tempdir().unwrap();
-    let (input, want) = model(root.path(), 256);
+    let (input, want) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     for part in (1..=10).rev() {
         parse(&input)
@@ -327,7 +312,7 @@ fn more_parts_than_shards() {
 #[test]
 fn parts_are_made_of_one_input() {
     let root = tempfile::tempdir().unwrap();
-    let (input, _) = model(root.path(), 256);
+    let (input, _) = seven_layers(root.path(), 256);
     let output = root.path().join("out");
     parse(&input)
         .unwrap()
@@ -342,202 +327,4 @@ fn parts_are_made_of_one_input() {
         .unwrap();
     let error = refused(&input, &output, bf16().with_part(2, 2));
     assert!(error.contains("the input has changed"), "{error}");
-}
-
-#[cfg(feature = "cli")]
-mod program {
-    use std::process::{Child, Command, Output, Stdio};
-    use std::time::{Duration, Instant};
-
-    use super::*;
-    use common::Random;
-
-    fn amn(input: &Path, output: &Path, more: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
-        command
-            .arg("remember")
-            .arg(input)
-            .arg("-o")
-            .arg(output)
-            .args(more);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
-    }
-
-    fn finish(output: &Path) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_amn"))
-            .args(["remember", "--finish"])
-            .arg(output)
-            .output()
-            .unwrap()
-    }
-
-    /// Kills `child`; whether it had not ended by itself.
-    fn kill(mut child: Child) -> bool {
-        let ended = child.try_wait().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(ended.is_none_or(|status| status.success()));
-        ended.is_none()
-    }
-
-    /// Resumes what a kill left, and compares it.
-    fn resume(input: &Path, output: &Path, want: &Tree, context: &str) {
-        if !output.exists() {
-            let status = amn(input, output, &["--resume"]).status().unwrap();
-            assert!(status.success(), "{context}");
-        }
-        assert_same_tree(want, &tree(output), context);
-        std::fs::remove_dir_all(output).unwrap();
-    }
-
-    #[test]
-    fn killed_at_any_moment() {
-        let root = tempfile::tempdir().unwrap();
-        let (input, want) = model(root.path(), 4096);
-        let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
-        let mut early = 0;
-        for k in 0..=7 {
-            let mut child = amn(&input, &output, &["--threads", "1"]).spawn().unwrap();
-            while names_in(&partial, ".safetensors").len() < k
-                && child.try_wait().unwrap().is_none()
-            {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            // Whatever is under the final name was put there by a process that was through with it.
-            if kill(child) && !output.exists() {
-                early += 1;
-            }
-            resume(&input, &output, &want, &format!("after {k} shards"));
-        }
-        assert!(early >= 4, "only {early} were killed in time");
-
-        let started = Instant::now();
-        assert!(amn(&input, &output, &[]).status().unwrap().success());
-        let whole = started.elapsed();
-        std::fs::remove_dir_all(&output).unwrap();
-        let mut random = Random(11);
-        for _ in 0..8 {
-            let delay = whole.mul_f64((random.next() >> 40) as f64 / f64::from(1 << 24));
-            let child = amn(&input, &output, &[]).spawn().unwrap();
-            std::thread::sleep(delay);
-            kill(child);
-            resume(&input, &output, &want, &format!("after {delay:?}"));
-        }
-        assert_eq!(names_in(root.path(), ""), ["model", "want"]);
-    }
-
-    #[test]
-    fn killed_again_and_again() {
-        let root = tempfile::tempdir().unwrap();
-        let (input, want) = model(root.path(), 4096);
-        let (output, partial) = (root.path().join("out"), root.path().join(".out.partial"));
-        for k in 1..=3 {
-            let mut child = amn(&input, &output, &["--threads", "1", "--resume"])
-                .spawn()
-                .unwrap();
-            while names_in(&partial, ".safetensors").len() < 2 * k
-                && child.try_wait().unwrap().is_none()
-            {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            kill(child);
-        }
-        resume(&input, &output, &want, "three times");
-    }
-
-    #[test]
-    fn four_processes_at_once() {
-        let root = tempfile::tempdir().unwrap();
-        let (input, want) = model(root.path(), 1024);
-        let output = root.path().join("out");
-        let start = |no: usize| {
-            amn(&input, &output, &["--part", &format!("{no}/4")])
-                .spawn()
-                .unwrap()
-        };
-        let children: Vec<Child> = (1..=4).map(start).collect();
-        for mut child in children {
-            assert!(child.wait().unwrap().success());
-        }
-        assert!(!output.exists());
-        let finished = finish(&output);
-        assert!(
-            finished.status.success(),
-            "{}",
-            String::from_utf8_lossy(&finished.stderr)
-        );
-        assert_same_tree(&want, &tree(&output), "four parts");
-        let again = finish(&output);
-        assert_eq!(again.status.code(), Some(7));
-    }
-
-    #[test]
-    fn a_dry_run_does_nothing() {
-        let root = tempfile::tempdir().unwrap();
-        let (input, want) = model(root.path(), 256);
-        let before = tree(root.path());
-        let out = amn(&input, &root.path().join("out"), &["--dry-run"])
-            .stdout(Stdio::piped())
-            .output()
-            .unwrap();
-        let text = String::from_utf8(out.stdout).unwrap();
-        let bytes = want
-            .iter()
-            .filter(|(name, _)| name.ends_with(".safetensors"))
-            .map(|(_, bytes)| bytes.len() as u64);
-        let line = format!(
-            "out ({}, files of weights: 7)",
-            anamnesis::format_bytes(bytes.sum())
-        );
-        assert!(text.contains(&line), "{text}");
-        assert!(text.contains("Decoded:     7 tensors to BF16"), "{text}");
-        assert!(
-            text.lines()
-                .any(|line| line.starts_with("Memory:") && line.ends_with(" MB")),
-            "{text}"
-        );
-        assert_same_tree(&before, &tree(root.path()), "a dry run");
-    }
-
-    #[test]
-    fn names_of_outputs() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("Name-1.5-8B");
-        make(&dir, &shards(2, 256));
-        let run = |arguments: &[&str]| {
-            let command = Command::new(env!("CARGO_BIN_EXE_amn"))
-                .current_dir(&dir)
-                .args(arguments)
-                .output()
-                .unwrap();
-            assert!(
-                command.status.success(),
-                "{}",
-                String::from_utf8_lossy(&command.stderr)
-            );
-            names_in(root.path(), "")
-        };
-        let path = dir.to_string_lossy().into_owned();
-        assert_eq!(
-            run(&["remember", &path]),
-            ["Name-1.5-8B", "Name-1.5-8B-BF16"]
-        );
-        assert!(run(&["remember", ".", "--to", "f32"]).contains(&"Name-1.5-8B-F32".to_owned()));
-        run(&["remember", ".", "-o", "../x.safetensors"]);
-        assert!(root.path().join("x.safetensors").is_file());
-        if cfg!(feature = "npz") {
-            assert!(
-                run(&["convert", &path, "--to", "npz"])
-                    .contains(&"Name-1.5-8B-bf16.npz".to_owned())
-            );
-            assert!(
-                run(&["convert", ".", "--to", "npz", "--out-dtype", "f32"])
-                    .contains(&"Name-1.5-8B-f32.npz".to_owned())
-            );
-        }
-    }
 }

@@ -1,16 +1,14 @@
 //! Recovery in the order of the output: the same bytes as in a file, at any number of threads, with a tensor or a few
 //! rows in memory.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::collections::HashMap;
 
 use anamnesis::{
     AnamnesisError, Dtype, ParsedModel, RememberOptions, TargetDtype, parse, parse_bytes,
 };
-use common::{Random, TARGETS, data, f32s, file, raw};
 use safetensors::SafeTensors;
+
+use crate::common::{Random, TARGETS, data, f32s, file, raw};
 
 /// The output in every way, compared with that of `remember_to_bytes`.
 fn check(model: &ParsedModel, context: &str) {

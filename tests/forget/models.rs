@@ -1,21 +1,11 @@
 //! `forget`: what becomes of whole models, whatever they come from.
-#![cfg(all(
-    feature = "lethe",
-    feature = "gguf",
-    feature = "bnb",
-    feature = "gptq",
-    feature = "awq",
-    feature = "nvfp4"
-))]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, parse, parse_bytes,
 };
-use common::forget::{encoded, options};
-use common::{Random, data, each_case, f32s, file, raw};
+
+use crate::common::forget::{encoded, options};
+use crate::common::{Random, data, each_case, f32s, file, raw};
 
 /// Type, shape and bytes of the tensor called `name`.
 fn stored(model: &ParsedModel, name: &str) -> (String, Vec<usize>, Vec<u8>) {

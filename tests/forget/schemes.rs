@@ -1,29 +1,18 @@
 //! `forget` with every scheme there is: any number of threads, values that no scheme can hold, tensors of every kind, and
 //! other readers of what is written.
-#![cfg(all(
-    feature = "lethe",
-    feature = "gguf",
-    feature = "qnat",
-    feature = "bnb",
-    feature = "gptq",
-    feature = "awq",
-    feature = "nvfp4"
-))]
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+mod candle;
 
-use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ParsedModel, parse_bytes};
-use candle_core::quantized::gguf_file;
-use common::forget::{
+use anamnesis::{ConvertOptions, ConvertTarget, ParsedModel, parse_bytes};
+use safetensors::SafeTensors;
+
+use crate::common::forget::{
     bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values,
     values_of, weights,
 };
-use common::{Random, Raw, f32s, file, raw};
-use safetensors::SafeTensors;
+use crate::common::{Random, Raw, f32s, file, raw};
 
 /// Runs `check` for every scheme; all failures are told.
 fn each_scheme(check: impl Fn(&str)) {
@@ -337,60 +326,6 @@ fn what_is_not_encoded_stays() {
         let is_other = scheme == "mxfp4-gpt-oss" || scheme == "gguf:f32"; // for stacks; what they are already
         assert!(is_other || odd.iter().all(is_encoded), "{:?}", report.kept);
     });
-}
-
-/// Types that candle decodes. It has Q8_K too, and no decoder of it.
-const CANDLE: [&str; 10] = [
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
-];
-
-#[test]
-fn candle_decodes_the_same() {
-    let mut random = Random(37);
-    let tensors = [
-        raw(
-            "blk.0.ffn_up.weight",
-            "F32",
-            &[48, 512],
-            f32s(&weights(&mut random, 48 * 512)),
-        ),
-        raw(
-            "blk.0.ffn_down_exps.weight",
-            "BF16",
-            &[3, 8, 256],
-            bf16s(&weights(&mut random, 3 * 8 * 256)),
-        ),
-        raw(
-            "output_norm.weight",
-            "BF16",
-            &[512],
-            bf16s(&weights(&mut random, 512)),
-        ),
-    ];
-    let model = parse_bytes(file(&tensors, &[])).unwrap();
-    for name in CANDLE {
-        let scheme = format!("gguf:{name}")
-            .parse::<ForgetScheme>()
-            .unwrap()
-            .pure();
-        let bytes = bytes(&model, scheme.into(), 2);
-        let ours = parse_bytes(bytes.clone()).unwrap();
-        let (back, mut reader) = (decoded(&ours).unwrap(), Cursor::new(&bytes));
-        let content = gguf_file::Content::read(&mut reader).unwrap();
-        let device = candle_core::Device::Cpu;
-        for t in ours.tensors() {
-            let theirs = content.tensor(&mut reader, t.name(), &device).unwrap();
-            assert!(
-                t.name() == "output_norm.weight" || t.dtype().to_string() == name.to_uppercase(),
-                "{}",
-                t.dtype()
-            );
-            let theirs = theirs.dequantize(&device).unwrap();
-            assert_eq!(theirs.dims(), t.shape(), "{name}");
-            let theirs = theirs.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            assert!(theirs == values_of(&back, t.name()), "{name}: {}", t.name());
-        }
-    }
 }
 
 /// The list of those that take an importance matrix is the list of those that ask for one.

@@ -1,18 +1,16 @@
 //! `forget`, where the codes of both schemes are the same: they move as they are.
-#![cfg(all(feature = "lethe", feature = "gguf", feature = "gptq", feature = "awq"))]
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-#[path = "transcode/stacks.rs"]
+mod goldens;
 mod stacks;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, Report, TargetDtype, parse};
-use common::{Random, Raw, data, file, raw};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
+
+use crate::common::{Random, Raw, file, raw};
 
 /// Name, and type, shape and bytes of each tensor.
 type Tensors = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
@@ -165,6 +163,7 @@ fn halves(random: &mut Random, n: usize) -> Vec<u8> {
 
 /// More than one tile in both directions.
 const ROWS: usize = 544;
+
 const COLS: usize = 1280;
 
 /// A layer of GPTQ's, all random.
@@ -320,7 +319,7 @@ fn what_does_not_fit_is_encoded_anew() {
     };
     let (half, brain) = (TargetDtype::F16, TargetDtype::BF16);
     // What the random scales of F16 become is not finite: these are from values.
-    let floats = common::f32s(&Random(3).floats(64 * 256));
+    let floats = crate::common::f32s(&Random(3).floats(64 * 256));
     let model = directory(&[named("weight", "F32", &[64, 256], floats)], &json!(null));
     let make = |name: &str, to| {
         let mut options = ConvertOptions::from(scheme(name, Some(64)));
@@ -397,105 +396,5 @@ fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
         Ok((_, report)) => assert!(moved(&report).is_empty()),
         Err(AnamnesisError::Unsupported { .. }) => {}
         Err(other) => panic!("{other}"),
-    }
-}
-
-/// A copy without what is there for other tests.
-fn copied(case: &Path, outputs: &Path) -> Option<PathBuf> {
-    if case.join("model").is_dir() {
-        return Some(case.join("model"));
-    }
-    if case.join("model.gguf").exists() {
-        return Some(case.join("model.gguf"));
-    }
-    let directory = outputs.join(format!("{}-in", case.file_name()?.to_str()?));
-    std::fs::create_dir(&directory).unwrap();
-    for entry in std::fs::read_dir(case).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name()?.to_str()?.to_owned();
-        if name == "model.safetensors" || name.ends_with(".json") {
-            std::fs::copy(&path, directory.join(name)).unwrap();
-        }
-    }
-    Some(directory)
-}
-
-/// Whatever a golden model has that can be moved keeps every value.
-fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
-    let mut count = 0;
-    for case in std::fs::read_dir(data().join(family)).unwrap() {
-        let outputs = tempfile::tempdir().unwrap();
-        let Some(input) = copied(&case.unwrap().path(), outputs.path()) else {
-            continue;
-        };
-        let Ok(model) = parse(&input) else { continue };
-        for scheme in schemes {
-            for to in [TargetDtype::F16, TargetDtype::BF16] {
-                let planned = model.recovery(options(scheme.clone(), to));
-                if planned.is_ok_and(|planned| moved(planned.report()).is_empty()) {
-                    continue;
-                }
-                // What is not finite elsewhere in the model is refused.
-                let Ok((output, report)) = forget(&input, outputs.path(), scheme.clone(), to)
-                else {
-                    continue;
-                };
-                let names = moved(&report);
-                if names.is_empty() {
-                    continue;
-                }
-                count += names.len();
-                let (before, after) = (values(&input), values(&output));
-                // Stacks of gpt-oss have another name and form.
-                let same_form = names
-                    .into_iter()
-                    .filter(|name| before.contains_key(*name) && after.contains_key(*name));
-                for name in same_form {
-                    let mut pairs = before[name].iter().zip(&after[name]);
-                    let differ = pairs.position(|(a, b)| a != b && a.is_finite() && b.is_finite());
-                    assert_eq!(differ, None, "{}: {name}, {scheme}", input.display());
-                }
-            }
-        }
-    }
-    assert!(count >= least, "{family}: only {count} tensors");
-}
-
-#[test]
-fn goldens_of_mxfp4_keep_their_values() {
-    let schemes = [
-        "mxfp4",
-        "mxfp4-modelopt",
-        "mlx-mxfp4",
-        "mxfp4-gpt-oss",
-        "gguf:mxfp4",
-    ]
-    .map(|name| scheme(name, None));
-    for (family, least) in [
-        ("mxfp4", 10),
-        ("mlx", 10),
-        ("compressed_tensors", 10),
-        ("modelopt", 10),
-        ("gguf", 2),
-    ] {
-        goldens(family, &schemes, least);
-    }
-}
-
-#[test]
-fn goldens_of_integers_keep_their_values() {
-    let names = ["w4a16-asym", "gptq", "awq"];
-    let groups = [32, 128];
-    let schemes: Vec<_> = names
-        .iter()
-        .flat_map(|name| groups.map(|group| scheme(name, Some(group))))
-        .collect();
-    for (family, least) in [
-        ("compressed_tensors", 10),
-        ("gptq", 10),
-        ("gptq_more", 5),
-        ("awq", 10),
-    ] {
-        goldens(family, &schemes, least);
     }
 }

@@ -1,15 +1,12 @@
 //! Files from NumPy and PyTorch (tests/data/README.md): each must give exactly the tensors that the library itself
 //! reads, or the error that is meant for it.
-#![cfg(all(feature = "npz", feature = "pth"))]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes,
 };
-use common::{assert_same, data};
 use serde_json::Value;
+
+use crate::common::{assert_same, data};
 
 fn convert(model: &ParsedModel, skip: bool) -> Result<Vec<u8>> {
     let options = ConvertOptions::new(ConvertTarget::Safetensors).with_skip_unsupported(skip);

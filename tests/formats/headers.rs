@@ -1,13 +1,10 @@
 //! Headers, configs and containers that are malformed: each must give the right kind of error, and the
 //! message must name the tensor or file and the reason. An odd tensor never makes a file unreadable.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::verdict::{
+use crate::common::verdict::{
     Limit, Parse, Unsupported, parse_beside, recover, tensors, verdict, verdict_of,
 };
-use common::{assert_same, file};
+use crate::common::{assert_same, file};
 
 #[test]
 fn configs() {
@@ -284,7 +281,7 @@ fn other_containers() {
 fn odd_dtypes_pass_through() {
     let odd = "a F4 2,3; b F6_E2M3 4; c F6_E3M2 2,4; d C64 3; e F8_E8M0 5; f BOOL 3; g U16 3; h U64 2; i I64 ()";
     let mut all = tensors(&format!("{odd}; n.weight BF16 3; z F32 0,7"));
-    let mut random = common::Random(7);
+    let mut random = crate::common::Random(7);
     all.iter_mut()
         .for_each(|t| t.bytes = random.bytes(t.bytes.len()));
     let input = file(&all, &[]);

@@ -1,11 +1,9 @@
 //! A caller's bounds on what a file may cost: each axis in each container, at the bound and one below it, and again for
 //! what is made of a model. By default there is no bound but the permanent caps.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use anamnesis::{AnamnesisError, ParseLimits, Result, TargetDtype, parse_bytes_with_limits};
-use common::{file, raw};
+
+use crate::common::{file, raw};
 
 /// The limit that a result names; empty if there is none.
 fn exceeded<T>(result: Result<T>) -> &'static str {
@@ -22,12 +20,15 @@ type Axis = (&'static str, fn(u64) -> ParseLimits);
 const SINGLE: Axis = ("max_single_alloc_bytes", |n| {
     ParseLimits::unbounded().with_max_single_alloc(n)
 });
+
 const TOTAL: Axis = ("max_total_bytes", |n| {
     ParseLimits::unbounded().with_max_total_bytes(n)
 });
+
 const ITEMS: Axis = ("max_item_count", |n| {
     ParseLimits::unbounded().with_max_item_count(n)
 });
+
 const RATIO: Axis = ("max_decompression_ratio", |n| {
     ParseLimits::unbounded().with_max_decompression_ratio(n)
 });
@@ -161,10 +162,10 @@ fn materialising() {
 fn gguf() {
     let words: Vec<u8> = ["x", "yy", "zzz"]
         .iter()
-        .flat_map(|word| common::gguf::string(word))
+        .flat_map(|word| crate::common::gguf::string(word))
         .collect();
     let words = [&8u32.to_le_bytes()[..], &3u64.to_le_bytes(), &words].concat();
-    let gguf = common::gguf::Gguf::default()
+    let gguf = crate::common::gguf::Gguf::default()
         .text("general.architecture", &"long ".repeat(100))
         .key("words", 9, &words);
     let bytes = gguf
@@ -186,8 +187,8 @@ fn gguf() {
 #[cfg(all(feature = "npz", feature = "pth"))]
 #[test]
 fn archives() {
-    use common::pickle;
-    use common::zip::{Member, Zip, dict, npy};
+    use crate::common::pickle;
+    use crate::common::zip::{Member, Zip, dict, npy};
 
     let array = npy(&dict("'|u1'", "False", "(10000,)"), &[0; 10_000]);
     let bytes = Zip::of(&[
@@ -243,7 +244,7 @@ fn archives() {
 #[cfg(feature = "qnat")]
 #[test]
 fn qnat() {
-    let path = common::data().join("qnat/v1_block128.qnat");
+    let path = crate::common::data().join("qnat/v1_block128.qnat");
     let bytes = std::fs::read(path).unwrap();
     let tensors = parse_bytes_with_limits(bytes.clone(), &ParseLimits::default())
         .unwrap()
@@ -259,11 +260,11 @@ fn qnat() {
 fn real_headers_are_within_the_caps() {
     let array = |n: u64, word: &dyn Fn(u64) -> String| {
         let mut out = [&8u32.to_le_bytes()[..], &n.to_le_bytes()].concat();
-        (0..n).for_each(|i| out.extend(common::gguf::string(&word(i))));
+        (0..n).for_each(|i| out.extend(crate::common::gguf::string(&word(i))));
         out
     };
     for (tokens, merges) in [(201_088, 446_189), (800_000, 800_000)] {
-        let gguf = common::gguf::Gguf::default()
+        let gguf = crate::common::gguf::Gguf::default()
             .key(
                 "tokenizer.ggml.tokens",
                 9,

@@ -1,12 +1,9 @@
 //! QNAT files by qlora-rs's own writer (tests/data/qnat/README.md) against its own decoding.
-#![cfg(feature = "qnat")]
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use anamnesis::{TargetDtype, parse, parse_bytes};
-use common::verdict::{Kind, Limit, Parse, Unsupported, verdict_of};
-use common::{Random, assert_same, data};
+
+use crate::common::verdict::{Kind, Limit, Parse, Unsupported, verdict_of};
+use crate::common::{Random, assert_same, data};
 
 fn index() -> Vec<serde_json::Value> {
     let text = std::fs::read(data().join("qnat/index.json")).unwrap();

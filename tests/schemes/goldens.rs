@@ -1,11 +1,9 @@
 //! Whole files decoded by the canonical libraries (tests/data/README.md), against ours; candle and the
 //! `safetensors` crate must load every output.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{TARGETS, assert_same, each_case};
 use safetensors::SafeTensors;
+
+use crate::common::{TARGETS, assert_same, each_case};
 
 fn check(family: &str, least: usize) {
     each_case(family, "expected-f32.safetensors", least, check_case);

@@ -1,13 +1,11 @@
 //! Models as Hugging Face has them, decoded by the canonical libraries (tests/data/README.md), against ours: whole
 //! directories of a few shards, and single layers in every variant of a scheme.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::path::Path;
 
 use anamnesis::{AnamnesisError, ParsedModel, parse};
-use common::{TARGETS, assert_same, data, each_case, rounded};
+
+use crate::common::{TARGETS, assert_same, data, each_case, rounded};
 
 fn check(family: &str, least: usize) {
     each_case(family, "model", least, check_case);

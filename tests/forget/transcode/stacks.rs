@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{AnamnesisError, Report, TargetDtype, parse};
 
-use super::common::data;
 use super::{forget, moved, options, scheme, stored, values};
+use crate::common::data;
 
 #[test]
 fn stacks_of_gpt_oss_stay_as_they_are() {

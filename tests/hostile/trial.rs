@@ -1,12 +1,9 @@
 //! Trials of hostile files: everything is done with a file that can be done, and the time, the memory and the files
 //! that it takes are watched.
-#![cfg(all(feature = "npz", feature = "pth"))]
-#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anamnesis::{
@@ -14,8 +11,9 @@ use anamnesis::{
 };
 use safetensors::SafeTensors;
 
-use super::Random;
-use super::verdict::{Kind, verdict};
+use crate::allocator::peak_of_thread;
+use crate::common::Random;
+use crate::common::verdict::{Kind, Parse, verdict};
 
 /// What is wrong, the file, and what the error must be.
 pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
@@ -33,9 +31,9 @@ pub type Numbers<'a> = (
 const MEMORY: usize = 64 << 20;
 const TIME: Duration = Duration::from_secs(2);
 
-/// Tries files, one after the other: there is one profiler in a process, and so there is one trial at a time.
+/// Tries files, and collects what goes wrong.
+#[derive(Default)]
 pub struct Trial {
-    _alone: MutexGuard<'static, ()>,
     failures: String,
     files: usize,
     peak: (usize, String),
@@ -44,16 +42,7 @@ pub struct Trial {
 
 impl Trial {
     pub fn new() -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let (failures, files, peak, slowest) = Default::default();
-        Self {
-            _alone,
-            failures,
-            files,
-            peak,
-            slowest,
-        }
+        Self::default()
     }
 
     /// Says what was seen, and fails if any file did.
@@ -63,7 +52,6 @@ impl Trial {
             peak,
             slowest,
             failures,
-            ..
         } = self;
         println!(
             "{files} files; {} bytes for `{:.60}`; {:?} for `{:.60}`",
@@ -93,6 +81,14 @@ impl Trial {
             numbers.iter().for_each(|&n| {
                 self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])])
             });
+        }
+    }
+
+    /// Each of `pickles`, which bars divide, must give a parse error that has `word` once `make` puts it into a file.
+    pub fn refused_pickles(&mut self, word: &str, pickles: &[u8], make: &dyn Fn(&[u8]) -> Vec<u8>) {
+        for pickle in pickles.split(|&b| b == b'|') {
+            let what = pickle.escape_ascii().to_string();
+            self.refused(vec![(&what, make(pickle), Parse, &[word])]);
         }
     }
 
@@ -208,15 +204,9 @@ impl Trial {
         caught.map_err(|_| self.fail(what, "panic")).ok()
     }
 
-    /// Runs `f`, which may take memory for a file of `len` bytes. The profiler makes it slow.
+    /// Runs `f`, which must stay within the memory for a file of `len` bytes. Only this thread is counted: `f` starts none.
     pub fn watch<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
-        let profiler = dhat::Profiler::builder()
-            .testing()
-            .trim_backtraces(Some(4))
-            .build();
-        let caught = catch_unwind(AssertUnwindSafe(f));
-        let peak = dhat::HeapStats::get().max_bytes;
-        drop(profiler);
+        let (peak, caught) = peak_of_thread(|| catch_unwind(AssertUnwindSafe(f)));
         if peak > self.peak.0 {
             self.peak = (peak, what.to_owned());
         }
