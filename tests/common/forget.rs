@@ -1,11 +1,12 @@
 //! Models to encode, small and synthetic, and what becomes of them.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor,
-    parse_bytes,
+    parse, parse_bytes,
 };
 
 use super::{Random, Raw, f32s, file, raw};
@@ -116,6 +117,40 @@ pub fn values(t: &Tensor<'_>) -> Option<Vec<f32>> {
         ),
         _ => None,
     }
+}
+
+/// Dtype, shape and bytes of a tensor.
+pub type Stored = (String, Vec<usize>, Vec<u8>);
+
+/// A tensor as it is stored.
+pub fn stored(t: &Tensor<'_>) -> Stored {
+    (
+        t.dtype().to_string(),
+        t.shape().to_vec(),
+        t.bytes().unwrap().into_owned(),
+    )
+}
+
+/// Every tensor of `model` as it is stored, by name.
+pub fn all_stored(model: &ParsedModel) -> BTreeMap<String, Stored> {
+    model
+        .tensors()
+        .map(|t| (t.name().to_owned(), stored(&t)))
+        .collect()
+}
+
+/// Every tensor of the file or directory at `path` as it is stored, by name.
+pub fn stored_at(path: &Path) -> BTreeMap<String, Stored> {
+    all_stored(&parse(path).unwrap())
+}
+
+/// The values in F32 of every tensor of the file or directory at `path`, decoded, by name.
+pub fn values_at(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    decoded(&parse(path).unwrap())
+        .unwrap()
+        .tensors()
+        .filter_map(|t| Some((t.name().to_owned(), values(&t)?)))
+        .collect()
 }
 
 /// The values of the tensor called `name`.

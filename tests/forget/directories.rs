@@ -13,7 +13,7 @@ use crate::common::directory::{
     self, KEPT, LEFT_OUT, assert_same_tree, joined, names_in, placement, tree, write_files,
     write_shards,
 };
-use crate::common::forget::{PLAIN, decoded, options, shards, values_of};
+use crate::common::forget::{PLAIN, Stored, all_stored, decoded, options, shards, values_of};
 use crate::common::{Raw, f32s, file, raw};
 
 /// Schemes of several layouts, with one pass and with two, and where each says what it leaves as it is.
@@ -202,17 +202,9 @@ fn companions_stay_with_their_tensors() {
     }
 }
 
-/// All tensors of a file, by name.
-fn tensors(bytes: &[u8]) -> BTreeMap<String, (String, Vec<usize>, Vec<u8>)> {
-    let all = SafeTensors::deserialize(bytes).unwrap().tensors();
-    all.into_iter()
-        .map(|(name, t)| {
-            (
-                name,
-                (t.dtype().to_string(), t.shape().to_vec(), t.data().to_vec()),
-            )
-        })
-        .collect()
+/// Every tensor of a file in memory as it is stored, by name.
+fn stored_in(bytes: &[u8]) -> BTreeMap<String, Stored> {
+    all_stored(&parse_bytes(bytes.to_vec()).unwrap())
 }
 
 /// A file alone says in its metadata how it is quantized, which is as good as the config.
@@ -240,7 +232,7 @@ fn a_file_alone_is_enough() {
             json_of(&output.join("config.json"))["quantization_config"],
             "{scheme}"
         );
-        assert_eq!(tensors(&bytes), tensors(&joined(&output)), "{scheme}");
+        assert_eq!(stored_in(&bytes), stored_in(&joined(&output)), "{scheme}");
         let from_directory = decoded(&parse(&output).unwrap()).unwrap();
         for model in [parse(&alone).unwrap(), parse_bytes(bytes).unwrap()] {
             assert!(model.inspect().problems.is_empty(), "{scheme}");
@@ -299,8 +291,8 @@ fn a_quantized_directory_is_encoded_anew() {
             .forget(&twice, options(scheme))
             .unwrap();
         assert_eq!(
-            tensors(&joined(&direct)),
-            tensors(&joined(&twice)),
+            stored_in(&joined(&direct)),
+            stored_in(&joined(&twice)),
             "{scheme}"
         );
         let config = std::fs::read_to_string(direct.join("config.json")).unwrap();

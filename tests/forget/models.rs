@@ -4,17 +4,12 @@ use anamnesis::{
     AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, parse, parse_bytes,
 };
 
-use crate::common::forget::{encoded, options};
+use crate::common::forget::{Stored, encoded, options, stored};
 use crate::common::{Random, data, each_case, f32s, file, raw};
 
-/// Type, shape and bytes of the tensor called `name`.
-fn stored(model: &ParsedModel, name: &str) -> (String, Vec<usize>, Vec<u8>) {
-    let t = model.tensor(name).unwrap_or_else(|| panic!("no {name}"));
-    (
-        t.dtype().to_string(),
-        t.shape().to_vec(),
-        t.bytes().unwrap().into_owned(),
-    )
+/// The tensor called `name` as it is stored.
+fn stored_as(model: &ParsedModel, name: &str) -> Stored {
+    stored(&model.tensor(name).unwrap_or_else(|| panic!("no {name}")))
 }
 
 /// A model with a matrix of `rows` × `cols`, an embedding, a norm and a last layer.
@@ -87,8 +82,8 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
             .filter(|tensor| !is_turned(&tensor.name))
         {
             assert_eq!(
-                stored(&direct, &tensor.name),
-                stored(&twice, &tensor.name),
+                stored_as(&direct, &tensor.name),
+                stored_as(&twice, &tensor.name),
                 "{}",
                 tensor.name
             );
@@ -160,7 +155,7 @@ fn fused_weights_share_what_is_per_tensor() {
             options.run = options.run.with_threads(threads);
             let (out, _) = encoded(&model, options).unwrap();
             let bytes = |name: &str, end: &str| {
-                stored(&out, &format!("layers.0.self_attn.{name}.weight{end}")).2
+                stored_as(&out, &format!("layers.0.self_attn.{name}.weight{end}")).2
             };
             let global = |name: &str| bytes(name, ends[2]);
             let is_shared = parts
@@ -208,9 +203,9 @@ fn bytes_do_not_depend_on_threads() {
 fn vectors_are_widened_for_gguf() {
     let (out, report) =
         encoded(&parse_bytes(model(64, 64)).unwrap(), options("gguf:q8_0")).unwrap();
-    assert_eq!(stored(&out, "model.norm.weight").0, "F32");
+    assert_eq!(stored_as(&out, "model.norm.weight").0, "F32");
     assert_eq!(
-        stored(&out, "model.layers.0.self_attn.q_proj.bias").0,
+        stored_as(&out, "model.layers.0.self_attn.q_proj.bias").0,
         "F32"
     );
     let kept: Vec<&str> = report.kept.iter().map(|kept| kept.name.as_str()).collect();

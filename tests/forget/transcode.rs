@@ -3,17 +3,13 @@
 mod goldens;
 mod stacks;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, Report, TargetDtype, parse};
-use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
+use crate::common::forget::{stored_at, values_at};
 use crate::common::{Random, Raw, file, raw};
-
-/// Name, and type, shape and bytes of each tensor.
-type Tensors = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
 
 /// A scheme with groups of so many values.
 fn scheme(name: &str, group: Option<usize>) -> ForgetScheme {
@@ -50,44 +46,6 @@ fn options(scheme: ForgetScheme, to: TargetDtype) -> ConvertOptions {
     options
 }
 
-/// The tensors of a model.
-fn stored(path: &Path) -> Tensors {
-    let model = parse(path).unwrap();
-    let of = |t: anamnesis::Tensor<'_>| {
-        (
-            t.name().to_owned(),
-            (
-                t.dtype().to_string(),
-                t.shape().to_vec(),
-                t.bytes().unwrap().into_owned(),
-            ),
-        )
-    };
-    model.tensors().map(of).collect()
-}
-
-/// What everything decodes to, in F32.
-fn values(path: &Path) -> BTreeMap<String, Vec<f32>> {
-    let bytes = parse(path)
-        .unwrap()
-        .remember_to_bytes(TargetDtype::F32)
-        .unwrap();
-    let floats = |bytes: &[u8]| {
-        bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| f32::from_le_bytes(b))
-            .collect()
-    };
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    tensors
-        .tensors()
-        .into_iter()
-        .map(|(name, t)| (name, floats(t.data())))
-        .collect()
-}
-
 fn moved(report: &Report) -> Vec<&str> {
     report
         .encoded
@@ -100,7 +58,7 @@ fn moved(report: &Report) -> Vec<&str> {
 /// Goes through `steps`, of which each must move every code and keep every value, and compares the end with the beginning.
 fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
     let directory = tempfile::tempdir().unwrap();
-    let before = values(input);
+    let before = values_at(input);
     let mut path = input.to_owned();
     for step in steps {
         let (output, report) = forget(&path, directory.path(), step.clone(), to).unwrap();
@@ -114,7 +72,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
         );
         let distance = report.distance.unwrap().all;
         assert_eq!((distance.maximum, distance.relative), (0.0, 0.0));
-        for (name, values) in values(&output) {
+        for (name, values) in values_at(&output) {
             // ggml has but one zero.
             let differ = before[&name]
                 .iter()
@@ -124,7 +82,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
         }
         path = output;
     }
-    let (first, last) = (stored(input), stored(&path));
+    let (first, last) = (stored_at(input), stored_at(&path));
     assert!(first == last, "{:?} {:?}", first.keys(), last.keys());
 }
 
@@ -235,7 +193,7 @@ fn symmetric_integers_go_around() {
     )
     .unwrap();
     assert_eq!(moved(&report).len(), 1);
-    assert!(stored(&first) == stored(model.path()));
+    assert!(stored_at(&first) == stored_at(model.path()));
 }
 
 /// A layer of MXFP4 in compressed-tensors: every code with every exponent, but the last if it is not `whole`.
@@ -369,7 +327,7 @@ fn what_does_not_fit_is_encoded_anew() {
         half,
         "scales in F32 cannot all be had in F16",
     );
-    assert_eq!(values(&singles.0), values(&gptq));
+    assert_eq!(values_at(&singles.0), values_at(&gptq));
 }
 
 #[test]
@@ -384,8 +342,8 @@ fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
     )
     .unwrap();
     assert_eq!(
-        (moved(&result.1).len(), values(&result.0)),
-        (1, values(model.path()))
+        (moved(&result.1).len(), values_at(&result.0)),
+        (1, values_at(model.path()))
     );
     match forget(
         model.path(),

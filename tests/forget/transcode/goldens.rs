@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{ForgetScheme, TargetDtype, parse};
 
-use super::{forget, moved, options, scheme, values};
+use super::{forget, moved, options, scheme};
 use crate::common::data;
+use crate::common::forget::values_at;
 
 /// A copy without what is there for other tests.
 fn copied(case: &Path, outputs: &Path) -> Option<PathBuf> {
@@ -52,7 +53,7 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
                     continue;
                 }
                 count += names.len();
-                let (before, after) = (values(&input), values(&output));
+                let (before, after) = (values_at(&input), values_at(&output));
                 // Stacks of gpt-oss have another name and form.
                 let same_form = names
                     .into_iter()

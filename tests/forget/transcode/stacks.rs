@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{AnamnesisError, Report, TargetDtype, parse};
 
-use super::{forget, moved, options, scheme, stored, values};
+use super::{forget, moved, options, scheme};
 use crate::common::data;
+use crate::common::forget::{stored_at, values_at};
 
 #[test]
 fn stacks_of_gpt_oss_stay_as_they_are() {
@@ -19,7 +20,7 @@ fn stacks_of_gpt_oss_stay_as_they_are() {
     )
     .unwrap();
     assert_eq!(moved(&report).len(), 2);
-    let (before, after) = (stored(&input), stored(&output));
+    let (before, after) = (stored_at(&input), stored_at(&output));
     assert!(before == after, "{:?} {:?}", before.keys(), after.keys());
 }
 
@@ -75,7 +76,7 @@ fn stacks_of_gpt_oss_go_around() {
             data().join("mxfp4").join(case).join("model"),
             tempfile::tempdir().unwrap(),
         );
-        let (before, first) = (values(&input), stored(&input));
+        let (before, first) = (values_at(&input), stored_at(&input));
         let stacks: Vec<&str> = first
             .keys()
             .filter_map(|name| name.strip_suffix("_blocks"))
@@ -91,7 +92,7 @@ fn stacks_of_gpt_oss_go_around() {
                 report.kept
             );
             path = output;
-            let after = values(&path);
+            let after = values_at(&path);
             for name in &stacks {
                 let shape = &first[&format!("{name}_blocks")].1;
                 let turned = |stack| turned(stack, shape[2] * 32, shape[1]);
@@ -103,7 +104,7 @@ fn stacks_of_gpt_oss_go_around() {
                 assert!(turned(&before[*name]) == new, "{case}, {step}: {name}");
             }
         }
-        let last = stored(&path);
+        let last = stored_at(&path);
         for name in first
             .keys()
             .filter(|name| name.ends_with("_blocks") || name.ends_with("_scales"))
@@ -130,7 +131,7 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
         data().join("mxfp4/tiny_gpt_oss/model"),
         tempfile::tempdir().unwrap(),
     );
-    let before = values(&input);
+    let before = values_at(&input);
     for (scheme, error) in [("gguf:q8_0", 0.01), ("mlx-mxfp8", 0.05), ("gguf:q4_0", 0.1)] {
         let (output, report) = forget_experts(&input, outputs.path(), scheme).unwrap();
         assert_eq!(
@@ -139,11 +140,11 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
             "{scheme}: {:?}",
             report.kept
         );
-        for (name, new) in values(&output)
+        for (name, new) in values_at(&output)
             .iter()
             .filter(|(name, _)| name.ends_with("_proj.weight") && name.contains("experts."))
         {
-            let [_, rows, columns] = stored(&input)[&name.replace(".weight", "_blocks")].1[..3]
+            let [_, rows, columns] = stored_at(&input)[&name.replace(".weight", "_blocks")].1[..3]
             else {
                 panic!("{name}")
             };
