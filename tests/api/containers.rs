@@ -90,7 +90,7 @@ fn gguf() {
         total_bytes,
         unknown_size_tensors,
     );
-    // The same type under each of its paths.
+    // Each path names the same type.
     let value: anamnesis::parse::gguf::GgufMetadataValue =
         GgufMetadataValue::Array(Box::new(array()));
     fn array() -> GgufMetadataArray {

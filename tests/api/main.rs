@@ -1,7 +1,8 @@
-//! The API that other crates compile against: every name with its path, signature, fields and derives. What is missing
-//! here does not compile, so that nothing is lost by accident. What items do is tested where they are.
+//! The API that other crates compile against: every name with its path, signature, fields and
+//! derives. Without an item, this program does not compile. The other tests check what the items
+//! do.
 #![allow(clippy::unwrap_used, clippy::panic)]
-#![allow(clippy::type_complexity)] // signatures are spelt out
+#![allow(clippy::type_complexity)] // signatures are written in full
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,7 +17,7 @@ use std::hash::Hash;
 
 const SAFETENSORS: &str = "tests/data/demo/model-fp8.safetensors";
 
-/// What results have to be, to go from one thread to another.
+/// Compiles if `T` may move to another thread.
 fn travels<T: Send + 'static>() {}
 
 fn is_shared<T: Send + Sync + 'static>() {}

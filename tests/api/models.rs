@@ -40,7 +40,7 @@ fn errors() {
     ];
     for (error, text) in texts {
         assert_eq!(error.to_string(), text);
-        // No pattern leaves a field out.
+        // Each pattern names every field.
         match error {
             AnamnesisError::Parse { reason } => assert_eq!(reason, "x"),
             AnamnesisError::Unsupported { format, detail } => {

@@ -88,7 +88,7 @@ fn safetensors_headers() {
     };
 }
 
-/// What a header says of layers, from their shapes alone.
+/// Companions and configs that a header infers from shapes alone.
 #[test]
 fn companions() {
     use crate::common::verdict::tensors;

@@ -2,7 +2,7 @@
 
 use anamnesis::{AnamnesisError, Result};
 
-/// Functions for single tensors. What they give is compared in `slices.rs`.
+/// Signatures of the functions for single tensors, and sizes that they refuse.
 #[test]
 fn single_tensors() {
     use anamnesis::{Dtype, remember};
@@ -26,7 +26,7 @@ fn single_tensors() {
     #[cfg(feature = "gguf")]
     anamnesis::dequantize_gguf_blocks_to_bf16(&[0; 34], Dtype::Q8_0, 32, |_: &[u8]| Ok(()))
         .unwrap();
-    // Sizes that do not fit, and sizes that overflow.
+    // Lengths that contradict the dimensions, and dimensions whose product overflows.
     for result in [
         anamnesis::dequantize_fp8_to_bf16(&[0; 6], &[0; 8], 2, 3, Dtype::F32),
         anamnesis::dequantize_fp8_to_bf16(&[0; 6], &[0; 4], usize::MAX, 3, Dtype::F32),

@@ -180,7 +180,7 @@ fn code_of(content: &[u8], name: &str, directory: &Path) -> Option<i32> {
 }
 
 #[test]
-fn exit_codes_say_who_is_to_blame() {
+fn exit_codes_by_kind_of_error() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     assert_eq!(code_of(b"junk", "junk", at), Some(3));

@@ -1,4 +1,4 @@
-//! `amn forget`, run as a user runs it.
+//! `amn forget`: what it prints.
 
 mod options;
 
@@ -11,8 +11,8 @@ use crate::amn;
 use crate::common::directory::{names_in, write_files, write_shards};
 use crate::common::forget::{PLAIN, options, shards, whole};
 
-/// What is said by a run that succeeds.
-fn said(arguments: &[&str]) -> String {
+/// The standard output of `amn` with these arguments, which must succeed without a warning.
+fn stdout_of(arguments: &[&str]) -> String {
     let output = amn(arguments);
     assert_eq!(
         output.status.code(),
@@ -28,8 +28,8 @@ fn said(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The message and the exit code of one that fails.
-fn failed(arguments: &[&str]) -> (String, i32) {
+/// The standard error and the exit code of `amn` with these arguments, which must fail.
+fn stderr_and_code_of(arguments: &[&str]) -> (String, i32) {
     let output = amn(arguments);
     assert!(
         output.stdout.is_empty() || !output.status.success(),
@@ -41,7 +41,7 @@ fn failed(arguments: &[&str]) -> (String, i32) {
     )
 }
 
-/// A small model in `directory`, and its path.
+/// Writes a small model into `directory`, and returns its path.
 fn model(directory: &Path) -> String {
     let path = directory.join("model.safetensors");
     std::fs::write(&path, whole(1, 128, 128)).unwrap();
@@ -49,11 +49,11 @@ fn model(directory: &Path) -> String {
 }
 
 #[test]
-fn the_distance_is_said() {
+fn the_distance_is_printed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
-    let text = said(&[
+    let text = stdout_of(&[
         "forget",
         &input,
         "--to",
@@ -96,7 +96,7 @@ fn the_distance_is_said() {
 }
 
 #[test]
-fn json_is_all_that_is_said() {
+fn json_output_is_all_that_is_printed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let output = root.path().join("out.safetensors");
@@ -110,9 +110,9 @@ fn json_is_all_that_is_said() {
         output.to_str().unwrap(),
     ];
     let planned: Value =
-        serde_json::from_str(&said(&[&arguments[..], &["--dry-run"]].concat())).unwrap();
+        serde_json::from_str(&stdout_of(&[&arguments[..], &["--dry-run"]].concat())).unwrap();
     assert!(!output.exists() && planned["distance"].is_null());
-    let done: Value = serde_json::from_str(&said(&arguments)).unwrap();
+    let done: Value = serde_json::from_str(&stdout_of(&arguments)).unwrap();
     for key in ["encoded", "kept", "output_bytes", "to", "dropped"] {
         assert_eq!(planned[key], done[key], "{key}");
     }
@@ -154,11 +154,11 @@ fn json_is_all_that_is_said() {
 }
 
 #[test]
-fn a_dry_run_says_what_stays_and_why() {
+fn a_dry_run_lists_tensors_that_stay() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let before = names_in(root.path(), "");
-    let text = said(&[
+    let text = stdout_of(&[
         "forget",
         &input,
         "--to",
@@ -208,7 +208,7 @@ fn outputs_are_named_after_the_scheme() {
     let directory = root.path().join("tiny");
     write_shards(&directory, &shards(2, 128, 128));
     write_files(&directory, &[("config.json", PLAIN)]);
-    let text = said(&["forget", directory.to_str().unwrap(), "--to", "w4a16"]);
+    let text = stdout_of(&["forget", directory.to_str().unwrap(), "--to", "w4a16"]);
     assert!(
         root.path().join("tiny-W4A16").is_dir(),
         "{text} {:?}",
@@ -218,7 +218,7 @@ fn outputs_are_named_after_the_scheme() {
 
 #[test]
 fn every_scheme_is_listed() {
-    let text = said(&["forget", "--list"]);
+    let text = stdout_of(&["forget", "--list"]);
     for (name, about) in ForgetScheme::all() {
         assert!(text.contains(&format!("{name:<18} {about}\n")), "{name}");
         assert!(name.parse::<ForgetScheme>().is_ok(), "{name}");
@@ -238,15 +238,15 @@ fn every_scheme_is_listed() {
 }
 
 #[test]
-fn quantize_is_another_name_for_it() {
+fn quantize_is_an_alias_of_forget() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let (one, other) = (
         root.path().join("one.safetensors"),
         root.path().join("other.safetensors"),
     );
-    said(&["forget", &input, "--to", "nf4", "-o", one.to_str().unwrap()]);
-    said(&[
+    stdout_of(&["forget", &input, "--to", "nf4", "-o", one.to_str().unwrap()]);
+    stdout_of(&[
         "quantize",
         &input,
         "--to",

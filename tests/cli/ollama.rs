@@ -1,4 +1,4 @@
-//! `ollama:<model>` as an input: a store on disk, and the program run on names in it.
+//! `ollama:<model>` as an input: `amn` runs on names in a store on disk.
 
 mod manifests;
 
@@ -72,7 +72,7 @@ impl Store {
         shows_demo(&self.inspect(spec), spec);
     }
 
-    /// The program ends with `code`, and its message has all of `parts`.
+    /// Fails unless `amn` ends with `code` and a message that has all of `parts`.
     fn fails(&self, spec: &str, code: i32, parts: &[&str]) {
         fails(&self.inspect(spec), spec, code, parts);
     }
@@ -198,7 +198,7 @@ fn the_case_of_letters_does_not_matter() {
     }
 }
 
-/// Needs a file system that tells cases apart.
+/// Needs a case-sensitive file system.
 #[cfg(target_os = "linux")]
 #[test]
 fn names_that_differ_only_in_case() {
@@ -276,8 +276,8 @@ fn malformed_names_are_refused_by_the_part() {
     ] {
         store.fails(&format!("ollama:{spec}"), 3, &["model name", part]);
     }
-    // No argument of a process can hold a NUL; the function is asked directly. It refuses names before it looks
-    // for a store.
+    // No argument of a process can hold a NUL, so the function is called directly. It refuses names
+    // before it looks for a store.
     for (spec, part) in [
         ("ollama:a\0b", "contains '\\0'"),
         ("llama3", "does not begin with `ollama:`"),
@@ -338,7 +338,7 @@ fn a_missing_manifest_lists_the_other_tags() {
     }
     let listed = "tags of this model: 70b, 8b, t10, t11, t12, t13, t14, t15, t16, t17, …\n";
     store.fails("ollama:llama3", 7, &[listed]);
-    // Longer than the file system lets names be: missing as well.
+    // A name longer than file systems allow is missing as well.
     store.fails(
         &format!("ollama:{}/n/m", "h".repeat(350)),
         7,
@@ -357,7 +357,7 @@ fn a_missing_store_is_a_missing_manifest() {
 }
 
 #[test]
-fn a_crowded_store_is_not_searched_without_end() {
+fn a_large_store_is_not_searched_without_end() {
     let store = Store::with(&[LLAMA]);
     for i in 0..10_000 {
         std::fs::write(store.manifest(&format!("file{i}")), "").unwrap();
@@ -368,7 +368,7 @@ fn a_crowded_store_is_not_searched_without_end() {
 
 #[cfg(unix)]
 #[test]
-fn where_the_store_is() {
+fn location_of_the_store() {
     let store = Store::with(&[LLAMA]);
     let home = store.0.path().join("home");
     std::fs::create_dir_all(home.join(".ollama")).unwrap();

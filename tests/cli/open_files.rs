@@ -40,7 +40,7 @@ fn more_shards_than_open_files() {
         &crate::common::directory::joined(&output),
         "150 shards",
     );
-    // Views map their files, and those are closed again as well.
+    // Views map their files, and close them again.
     assert_eq!(
         parse(&dir)
             .unwrap()

@@ -31,7 +31,7 @@ fn finish(output: &Path) -> Output {
         .unwrap()
 }
 
-/// Kills `child`; whether it had not ended by itself.
+/// Kills `child`, and returns whether it was still running.
 fn kill(mut child: Child) -> bool {
     let ended = child.try_wait().unwrap();
     child.kill().unwrap();
@@ -40,7 +40,7 @@ fn kill(mut child: Child) -> bool {
     ended.is_none()
 }
 
-/// Resumes what a kill left, and compares it.
+/// Resumes a killed conversion, and compares the output with `want`.
 fn resume(input: &Path, output: &Path, want: &BTreeMap<String, Vec<u8>>, context: &str) {
     if !output.exists() {
         let status = amn(input, output, &["--resume"]).status().unwrap();
@@ -61,7 +61,7 @@ fn killed_at_any_moment() {
         while names_in(&partial, ".safetensors").len() < k && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_micros(200));
         }
-        // Whatever is under the final name was put there by a process that was through with it.
+        // An output under the final name is complete.
         if kill(child) && !output.exists() {
             early += 1;
         }
@@ -158,7 +158,7 @@ fn a_dry_run_does_nothing() {
 }
 
 #[test]
-fn names_of_outputs() {
+fn default_output_names() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("Name-1.5-8B");
     make(&dir, &shards(2, 256));

@@ -1,4 +1,4 @@
-//! Directories as inputs: what the index says must be so, and what there is without one.
+//! Directories as inputs: the index must match the shards; without an index the file names decide.
 
 mod containers;
 mod unindexed;
@@ -10,7 +10,7 @@ use anamnesis::{AnamnesisError, TargetDtype, parse};
 use crate::common::directory::{INDEX, in_one_file, make, shard_name, shards, write_index};
 use crate::common::{Raw, assert_same, file, raw};
 
-/// What the model in one file decodes to.
+/// The model in the file at `path`, decoded to BF16.
 fn decoded(path: &Path) -> Vec<u8> {
     parse(path)
         .unwrap()
@@ -22,7 +22,8 @@ fn tensor(name: &str) -> Raw {
     raw(name, "BF16", &[1], vec![1, 2])
 }
 
-/// Two shards, `a` with `x` and `y` and `b` with `z`, under an index with these entries.
+/// Writes two shards and an index with the entries of `map`: `a.safetensors` has `x` and `y`,
+/// `b.safetensors` has `z`.
 fn indexed(dir: &Path, map: &[(&str, &str)]) {
     std::fs::write(
         dir.join("a.safetensors"),
@@ -33,7 +34,7 @@ fn indexed(dir: &Path, map: &[(&str, &str)]) {
     write_index(dir, INDEX, map);
 }
 
-/// The error that a directory with these contents is refused with.
+/// The error for a directory that `fill` fills.
 fn refused(fill: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path());
@@ -46,7 +47,7 @@ fn assert_names(error: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| error.contains(part)), "{error}");
 }
 
-/// The tensors of a directory, and the notes that its conversion makes.
+/// The names of a directory's tensors, and the notes of its conversion.
 fn read(dir: &Path) -> (Vec<String>, Vec<String>) {
     let model = parse(dir).unwrap();
     let names = model.tensors().map(|t| t.name().to_owned()).collect();
@@ -96,7 +97,7 @@ fn len(dir: &Path, no: usize, count: usize) -> u64 {
 }
 
 #[test]
-fn what_the_index_says_must_be_so() {
+fn the_index_must_match_the_shards() {
     let (a, b) = ("a.safetensors", "b.safetensors");
     let right = [("x", a), ("y", a), ("z", b)];
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ fn what_the_index_says_must_be_so() {
 }
 
 #[test]
-fn an_index_that_is_none() {
+fn malformed_indices_are_refused() {
     for text in [
         "",
         "{}",

@@ -1,4 +1,4 @@
-//! Conversions into GGUF and back: what comes out is read by candle and by this crate, and equals what went in.
+//! Conversions into GGUF and back: candle and this crate read the output, and it equals the input.
 
 mod write;
 
@@ -22,7 +22,7 @@ fn to_bytes(model: &ParsedModel, options: ConvertOptions) -> Vec<u8> {
     model.recovery(options).unwrap().to_bytes().unwrap()
 }
 
-/// Fails unless both hold the same tensors in the same order, bit for bit.
+/// Fails unless both models have the same tensors in the same order, bit for bit.
 fn assert_same_tensors(want: &ParsedModel, got: &ParsedModel) {
     assert_eq!(want.tensors().len(), got.tensors().len());
     for (want, got) in want.tensors().zip(got.tensors()) {
@@ -38,7 +38,7 @@ fn assert_same_tensors(want: &ParsedModel, got: &ParsedModel) {
     }
 }
 
-/// Every metadata entry, but those of a split.
+/// Every metadata entry except those that describe a split.
 fn entries(model: &ParsedModel) -> Vec<(String, GgufMetadataValue)> {
     let all = model.gguf().unwrap().metadata();
     all.iter()
@@ -47,7 +47,7 @@ fn entries(model: &ParsedModel) -> Vec<(String, GgufMetadataValue)> {
         .collect()
 }
 
-/// The same as text, in which NaN equals NaN.
+/// Every metadata entry as text, so that NaN equals NaN.
 fn shown(model: &ParsedModel) -> Vec<String> {
     entries(model)
         .iter()
@@ -109,7 +109,7 @@ fn candle_reads_what_is_written() {
     }
 }
 
-/// Candle's view of a file against ours.
+/// Fails unless candle reads the same tensors from `bytes` as this crate.
 fn check_candle(model: &ParsedModel, bytes: &[u8]) {
     let mut reader = Cursor::new(bytes);
     let content = gguf_file::Content::read(&mut reader).unwrap();
@@ -132,7 +132,7 @@ fn check_candle(model: &ParsedModel, bytes: &[u8]) {
     }
 }
 
-/// One tensor of each kind, and one that is quantized.
+/// A safetensors file with a tensor of each dtype, and a quantized one.
 fn mixed() -> Vec<u8> {
     let mut random = Random(5);
     let tensors = [
@@ -255,7 +255,7 @@ fn blocks_are_decoded_on_demand() {
 }
 
 #[test]
-fn metadata_survives_a_detour() {
+fn metadata_survives_safetensors_and_back() {
     let model = parse(data().join("gguf-files/all-kv.gguf")).unwrap();
     let detour = parse_bytes(model.remember_to_bytes(TargetDtype::BF16).unwrap()).unwrap();
     let back = parse_bytes(to_bytes(&detour, to_gguf())).unwrap();
@@ -326,7 +326,7 @@ fn split_and_joined() {
     let joined = parse(directory.path().join(&parts[0])).unwrap();
     assert_same_tensors(&whole, &joined);
     assert!(to_bytes(&joined, to_gguf()) == to_bytes(&whole, to_gguf()));
-    // An output over one of its own inputs, whichever part that is.
+    // The output must not replace any part of a split input.
     let over = joined.convert(
         directory.path().join(&parts[1]),
         to_gguf().with_run(RememberOptions::default().with_force(true)),

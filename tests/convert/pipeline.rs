@@ -1,4 +1,4 @@
-//! The pipeline as a whole: any tiling and thread count, the output file's life, and other readers.
+//! The pipeline: any tiling and thread count, metadata, and every dtype.
 
 mod output_file;
 
@@ -11,12 +11,12 @@ fn demo() -> std::path::PathBuf {
     data().join("demo/model-fp8.safetensors")
 }
 
-/// Codes of FP8 without NaN.
+/// Random FP8 codes other than NaN.
 fn codes(random: &mut Random, n: usize) -> Vec<u8> {
     random.bytes(n).iter().map(|b| b & 0xf7).collect()
 }
 
-/// Several schemes in one file, each larger than a tile in one direction or the other.
+/// Tensors of several schemes, each larger than a tile in at least one dimension.
 fn mixed() -> Vec<Raw> {
     let mut random = Random(42);
     let mut tensors = vec![
@@ -147,9 +147,9 @@ fn thread_count_does_not_matter() {
     }
 }
 
-/// Tiles that cut rows must put every value where a twin, which knows no tiles, has it.
+/// Tiles narrower than a row must give the values that a decoder without tiles gives.
 #[test]
-fn wide_rows_land_where_they_belong() {
+fn tiles_within_rows_match_an_untiled_decoder() {
     let tensors = mixed();
     let by_name = |name: &str| tensors.iter().find(|t| t.name == name).unwrap();
     let floats = |name: &str| -> Vec<f32> {
@@ -303,7 +303,7 @@ fn metadata_and_order_are_kept() {
 
 #[test]
 fn every_dtype_passes_through() {
-    // FP8 without a scale would be decoded.
+    // FP8 is left out: without a scale it would be decoded.
     let plain = crate::common::DTYPES.iter().filter(|(dtype, _)| {
         !matches!(
             *dtype,
@@ -335,7 +335,7 @@ fn every_dtype_passes_through() {
     }
 }
 
-/// A reader that counts what is asked of it.
+/// A reader that counts the bytes that are requested.
 struct Counting<'a> {
     bytes: &'a [u8],
     read: usize,

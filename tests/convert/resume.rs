@@ -1,5 +1,5 @@
-//! Directories in several goes: killed and resumed, cancelled, and made in parts. Whatever the way, the bytes are those
-//! of one undisturbed run.
+//! Directories that are cancelled and resumed, or made in parts: the bytes are always those of one
+//! undisturbed run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn cancelled_after(bytes: u64) -> ConvertOptions {
         .into()
 }
 
-/// Leaves the output `out` unfinished, with about three shards.
+/// Cancels a conversion to `out` after about three shards.
 fn interrupt(root: &Path, input: &Path) -> PathBuf {
     let output = root.join("out");
     let error = parse(input)
@@ -47,7 +47,7 @@ fn interrupt(root: &Path, input: &Path) -> PathBuf {
     output
 }
 
-/// The error of a conversion that changes nothing.
+/// The error of a conversion that is refused; no file may change.
 fn refused(input: &Path, output: &Path, options: ConvertOptions) -> String {
     let root = output.parent().unwrap();
     let before = tree(root);
@@ -144,7 +144,7 @@ fn a_shard_that_is_not_whole_is_made_again() {
 }
 
 #[test]
-fn an_unfinished_directory_is_not_taken_for_granted() {
+fn an_unfinished_directory_is_not_resumed_unasked() {
     let root = tempfile::tempdir().unwrap();
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
@@ -206,7 +206,7 @@ fn an_input_that_has_changed_is_not_resumed() {
     let error = refused(&input, &output, bf16().with_resume(true));
     assert!(error.contains("the input has changed"), "{error}");
     rewrite(before);
-    // The config says how codes are read, and may be what somebody corrects in between.
+    // The config decides how codes are read, and a user may correct it in between.
     let config = input.join("config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     let changed = std::fs::File::options().append(true).open(&config).unwrap();
@@ -225,7 +225,8 @@ fn files_of_another_conversion_do_not_stay() {
     let (input, want) = seven_layers(root.path(), 256);
     let output = interrupt(root.path(), &input);
     let partial = root.path().join(".out.partial");
-    // As it is when the end of the work was interrupted: the account of it is gone, and the rest is there.
+    // The state after an interruption at the very end: the manifest is gone, everything else is
+    // there.
     for manifest in names_in(&partial, ".json")
         .iter()
         .filter(|name| name.starts_with("anamnesis-"))

@@ -1,4 +1,4 @@
-//! Directories as outputs: weights, index, what lies beside them, and the place.
+//! Directories as outputs: weights, index, and the files beside them.
 
 mod place;
 
@@ -59,7 +59,7 @@ fn weights_are_those_of_the_model() {
 }
 
 #[test]
-fn tensors_stay_where_their_codes_were() {
+fn tensors_stay_in_the_shard_of_their_codes() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 3);
     let output = root.path().join("out");
@@ -79,7 +79,8 @@ fn tensors_stay_where_their_codes_were() {
     ]
     .concat();
     let last = [vec!["model.ids".to_owned()], layer(2).to_vec()].concat();
-    // The second shard had nothing but scales. Within a shard, wider elements come first if need be.
+    // The second shard had nothing but scales. Within a shard, wider elements come first if
+    // alignment needs it.
     let mut found = placement(&output);
     found.iter_mut().for_each(|names| names.sort());
     let sorted = |mut names: Vec<String>| {
@@ -93,7 +94,7 @@ fn tensors_stay_where_their_codes_were() {
 }
 
 #[test]
-fn what_lies_beside_the_weights() {
+fn files_beside_the_weights() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let output = root.path().join("out");
@@ -125,7 +126,7 @@ fn what_lies_beside_the_weights() {
     );
 }
 
-/// The config that `config` becomes when an FP8 model is decoded.
+/// The output's config for an FP8 model with the config `config`.
 fn edited(config: &str) -> String {
     let root = tempfile::tempdir().unwrap();
     let tensors = vec![
@@ -176,7 +177,7 @@ fn configs_of_every_kind() {
     );
 }
 
-/// Weights that are copied are of the types that they had, whatever was asked for.
+/// Copied weights keep their dtypes, whichever output dtype is requested.
 #[test]
 fn a_model_without_quantization_keeps_its_dtype() {
     let root = tempfile::tempdir().unwrap();
@@ -283,7 +284,7 @@ fn shards_of_a_size() {
             &joined(&output),
             "sizes",
         );
-        // What a directory is made of one file gets is what lies beside that file: nothing.
+        // From a single file, the directory gets the files beside that file: none.
         assert_eq!(output.join("tokenizer.json").exists(), from == &input);
     }
 }
@@ -305,7 +306,7 @@ fn thread_count_does_not_matter() {
 }
 
 #[test]
-fn some_of_the_tensors() {
+fn selected_tensors() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 3);
     let model = parse(input).unwrap();

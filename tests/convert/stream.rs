@@ -1,5 +1,5 @@
-//! Recovery in the order of the output: the same bytes as in a file, at any number of threads, with a tensor or a few
-//! rows in memory.
+//! Decoding in the order of the output (`remember_to_writer`, `for_each_tensor`): the same bytes as
+//! in a file, at any number of threads.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use safetensors::SafeTensors;
 
 use crate::common::{Random, TARGETS, data, f32s, file, raw};
 
-/// The output in every way, compared with that of `remember_to_bytes`.
+/// Compares every kind of streamed output with `remember_to_bytes`.
 fn check(model: &ParsedModel, context: &str) {
     for (target, _) in TARGETS {
         let expected = model.remember_to_bytes(target).unwrap();
@@ -96,7 +96,7 @@ fn every_scheme() {
     }
 }
 
-/// Tensors of many tiles, and of none.
+/// Tensors of many tiles, and an empty one.
 #[test]
 fn many_tiles() {
     let mut random = Random(3);
@@ -148,7 +148,7 @@ fn many_tiles() {
     }
 }
 
-/// The caller's error ends it, and is what comes back.
+/// An error of the caller's function ends the work and is returned.
 #[test]
 fn callers_errors() {
     let model = parse(data().join("demo/model-fp8.safetensors")).unwrap();
@@ -165,7 +165,7 @@ fn callers_errors() {
     assert!(matches!(full, Err(AnamnesisError::Io(_))));
 }
 
-/// What a checksum proves wrong is not passed on as a whole tensor.
+/// A tensor whose checksum is wrong is not passed on as a whole.
 #[cfg(feature = "npz")]
 #[test]
 fn checksums() {

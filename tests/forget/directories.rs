@@ -1,4 +1,5 @@
-//! `forget` of directories: shards, what lies beside them, several goes, and the same as one file.
+//! `forget` of directories: shards, the files beside them, interrupted runs, and a single file as
+//! the output.
 
 mod interrupted;
 
@@ -16,7 +17,8 @@ use crate::common::directory::{
 use crate::common::forget::{PLAIN, Stored, all_stored, decoded, options, shards, values_of};
 use crate::common::{Raw, f32s, file, raw};
 
-/// Schemes of several layouts, with one pass and with two, and where each says what it leaves as it is.
+/// Schemes of several layouts, with and without a survey pass, and where each lists the modules
+/// that it leaves as they are.
 const SCHEMES: &[(&str, &str)] = &[
     ("w4a16", "/quantization_config/ignore"),
     ("gptq", "/quantization_config/dynamic"),
@@ -31,14 +33,14 @@ const SCHEMES: &[(&str, &str)] = &[
     ("mxfp4", "/quantization_config/ignore"),
 ];
 
-/// A model of three shards, with all that lies beside them.
+/// A model of three shards, with files beside them.
 fn model(root: &Path) -> PathBuf {
     let input = root.join("model");
     write_shards(&input, &shards(3, 256, 384));
     write_files(&input, &[("config.json", PLAIN)]);
     write_files(&input, KEPT);
     write_files(&input, LEFT_OUT);
-    // It would say that the model is quantized.
+    // This config would say that the model is quantized.
     for name in ["hf_quant_config.json", "quantize_config.json"] {
         std::fs::remove_file(input.join(name)).unwrap();
     }
@@ -49,7 +51,7 @@ fn json_of(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The encoded tensor that each stored one is of, among `encoded`.
+/// The name in `encoded` of the tensor that `stored` belongs to.
 fn owner<'a>(stored: &str, encoded: &'a [String]) -> Option<&'a str> {
     let base = |name: &'a str| name.strip_suffix("weight").unwrap_or(name);
     let fits = encoded
@@ -58,7 +60,7 @@ fn owner<'a>(stored: &str, encoded: &'a [String]) -> Option<&'a str> {
     fits.max_by_key(|name| name.len()).map(String::as_str)
 }
 
-/// Fails if a tensor and its companions are in different shards.
+/// Fails if an encoded tensor and its companions are in different shards.
 fn assert_together(output: &Path, encoded: &[String], context: &str) {
     let mut files: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for (no, names) in placement(output).iter().enumerate() {
@@ -146,7 +148,8 @@ fn a_directory_becomes_a_directory() {
     assert_same_tree(&before, &tree(&input), "the input is as it was");
 }
 
-/// What is not encoded is as it was, and the rest is as far from it as the report says.
+/// Fails unless tensors that are not encoded keep their bytes, and the others differ from the input
+/// by just what the report says.
 fn check_values(input: &Path, output: &Path, report: &anamnesis::Report, context: &str) {
     let (was, is) = (
         decoded(&parse(input).unwrap()).unwrap(),
@@ -207,9 +210,9 @@ fn stored_in(bytes: &[u8]) -> BTreeMap<String, Stored> {
     all_stored(&parse_bytes(bytes.to_vec()).unwrap())
 }
 
-/// A file alone says in its metadata how it is quantized, which is as good as the config.
+/// A single output file has the quantization config in its metadata.
 #[test]
-fn a_file_alone_is_enough() {
+fn a_single_file_describes_its_quantization() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     for (scheme, _) in SCHEMES {
@@ -267,9 +270,10 @@ fn assert_same_values(expected: &ParsedModel, actual: &ParsedModel, context: &st
     }
 }
 
-/// A quantized directory is encoded anew: of the old quantization nothing is left, in the tensors or the config.
+/// Encoding a quantized directory leaves nothing of the old quantization, neither in the tensors
+/// nor in the config.
 #[test]
-fn a_quantized_directory_is_encoded_anew() {
+fn a_quantized_directory_is_encoded_again() {
     let root = tempfile::tempdir().unwrap();
     let input = root.path().join("model");
     directory::make(&input, &directory::shards(3, 256));
@@ -278,7 +282,7 @@ fn a_quantized_directory_is_encoded_anew() {
         .unwrap()
         .remember(&plain, TargetDtype::BF16)
         .unwrap();
-    // Not MLX's, which would encode the embedding: that has NaN.
+    // MLX's schemes are left out: they encode embeddings, and this one has NaN.
     for scheme in ["w4a16", "gptq", "nf4", "int8", "nvfp4", "fp8-channel"] {
         let (direct, twice) = (root.path().join("direct"), root.path().join("twice"));
         let report = parse(&input)
@@ -312,7 +316,7 @@ fn a_quantized_directory_is_encoded_anew() {
     }
 }
 
-/// An error in the middle leaves no output, and names the tensor.
+/// An error in a later shard leaves no output, and names the tensor.
 #[test]
 fn a_shard_that_cannot_be_encoded() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `forget`: what becomes of whole models, whatever they come from.
+//! `forget` of whole models, from any source.
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, parse, parse_bytes,
@@ -39,7 +39,7 @@ fn model(rows: usize, cols: usize) -> Vec<u8> {
     file(&tensors, &[])
 }
 
-/// What is quantized is encoded as its decoding would be.
+/// Encoding a quantized model gives the same as encoding its decoded values.
 fn on_the_way(family: &str, sign: &str, scheme: &str) {
     each_case(family, sign, 1, |case| {
         let Ok(model) = parse(case.join(if sign == "model" {
@@ -55,7 +55,7 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
             recovered.single_file = true;
             recovered
         }) else {
-            return; // what cannot be decoded
+            return; // cannot be decoded
         };
         let recovered = parse_bytes(recovered.to_bytes().unwrap()).unwrap();
         let direct = match encoded(&model, options.clone()) {
@@ -65,14 +65,15 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
                 (direct, twice, report)
             }
             Err(AnamnesisError::Unsupported { detail, .. }) => {
-                assert!(detail.contains("tensor `"), "{detail}"); // infinite values, say
+                assert!(detail.contains("tensor `"), "{detail}"); // e.g. infinite values
                 assert!(encoded(&recovered, options).is_err());
                 return;
             }
             Err(other) => panic!("{other}"),
         };
         let (direct, twice, report) = direct;
-        // gpt-oss's stacks are encoded as modules have them, but decoded as parameters.
+        // gpt-oss's stacks are encoded in the layout of modules, and decoded in the layout of
+        // parameters.
         let is_turned = |name: &str| {
             family == "mxfp4" && name.contains(".experts.") && recovered.tensor(name).is_none()
         };
@@ -92,7 +93,7 @@ fn on_the_way(family: &str, sign: &str, scheme: &str) {
 }
 
 #[test]
-fn what_is_quantized_is_decoded_on_the_way() {
+fn quantized_tensors_are_decoded_first() {
     for family in ["bnb", "fp8", "gptq", "awq", "nvfp4"] {
         on_the_way(family, "model.safetensors", "gguf:q8_0");
     }
@@ -108,9 +109,9 @@ fn what_is_quantized_is_decoded_on_the_way() {
     }
 }
 
-/// What inference fuses has one scale, as if it were one weight already.
+/// Projections that inference engines fuse share one per-tensor scale.
 #[test]
-fn fused_weights_share_what_is_per_tensor() {
+fn fused_weights_share_per_tensor_scales() {
     let (mut random, rows) = (Random(17), 40);
     let mut floats = |factor: f32| -> Vec<f32> {
         random
@@ -139,7 +140,7 @@ fn fused_weights_share_what_is_per_tensor() {
     let apart = parts
         .iter()
         .map(|(name, values)| matrix(&format!("self_attn.{name}"), values));
-    // Neighbours that are not fused, and one of another layer.
+    // Projections that are not fused, and one of another layer, have their own scales.
     let others = [
         matrix("self_attn.o_proj", &parts[0].1),
         matrix("self_attn.fused", &all),
@@ -216,7 +217,7 @@ fn vectors_are_widened_for_gguf() {
 }
 
 #[test]
-fn names_choose() {
+fn names_select_tensors() {
     let model = parse_bytes(model(64, 64)).unwrap();
     let names = |include: &[&str], exclude: &[&str]| {
         let mut forget = Forget::from("gguf:q8_0".parse::<ForgetScheme>().unwrap());
@@ -277,7 +278,7 @@ fn like_another_model() {
 }
 
 #[test]
-fn what_is_not_finite_is_refused() {
+fn non_finite_values_are_refused() {
     for (value, word) in [
         (f32::NAN, "NaN"),
         (f32::INFINITY, "inf"),
@@ -310,7 +311,7 @@ fn unknown_schemes_are_refused() {
 }
 
 #[test]
-fn gguf_keeps_what_it_is_told() {
+fn gguf_metadata_names_the_file_type() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap_or_else(|_| panic!("no golden"));
     let (out, _) = encoded(&model, options("gguf:q8_0")).unwrap();
     let gguf = out.gguf().unwrap();

@@ -1,5 +1,6 @@
-//! Goldens of the decoders, decoded and encoded again: the same bytes, the same values, or values as near as the scheme
-//! allows. The table in `common/trips.rs` says for every case which of them it is.
+//! Golden models, decoded and encoded again: the output has the same bytes, the same values, or
+//! values as near as the scheme allows. The table in `trips` lists for every case which of them it
+//! is.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::trips::{
     Share, Values, Verdict, Whole, table,
 };
 
-/// What became of a case.
+/// A golden model, decoded (`was`), encoded again (`out`), and decoded once more (`is`).
 struct Trip {
     golden: ParsedModel,
     was: ParsedModel,
@@ -49,14 +50,15 @@ fn trip(path: &Path, scheme: &str, group: usize) -> Result<Trip, AnamnesisError>
     })
 }
 
-/// Whether both hold the same: bytes, or values in floats of different types.
+/// Whether two tensors have the same bytes, or the same values in different float types.
 fn is_same(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
     *a.bytes().unwrap() == *b.bytes().unwrap()
         || values(a).is_some_and(|values_of_a| Some(values_of_a) == values(b))
 }
 
 impl Trip {
-    /// The largest error of each tensor, as a part of the largest value that shares its scale.
+    /// The largest error of all encoded tensors, relative to the largest magnitude that shares the
+    /// value's scale.
     fn worst(&self, share: Share) -> f64 {
         let mut worst = 0f64;
         for name in self.report.encoded.iter().map(|e| &e.name) {
@@ -79,7 +81,7 @@ impl Trip {
         worst
     }
 
-    /// The first stored tensor that is another, but for what describes values in words.
+    /// The first stored tensor that differs from the golden one. Tensors that hold JSON may differ.
     fn first_other(&self) -> Option<String> {
         let made = self.out.tensors().filter(|t| {
             let copied = self
@@ -100,7 +102,7 @@ impl Trip {
     }
 }
 
-/// What is wrong with a case.
+/// Encodes a case again, and describes what differs from `verdict`.
 fn check(
     path: &Path,
     scheme: &str,
@@ -149,7 +151,7 @@ fn check(
     }
 }
 
-/// Whether `pattern` is `name`, or ends in `*` where it goes on, or begins so.
+/// Whether `name` matches `pattern`, in which a `*` at either end stands for anything.
 fn fits(pattern: &str, name: &str) -> bool {
     let (start, end) = (pattern.starts_with('*'), pattern.ends_with('*'));
     let middle = pattern.trim_matches('*');
@@ -161,7 +163,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The model of a case.
+/// The path of a case's model.
 fn model_of(case: &Path) -> Option<PathBuf> {
     ["model", "model.safetensors", "model.gguf"]
         .map(|name| case.join(name))
@@ -231,7 +233,7 @@ fn fp8() {
 }
 
 #[test]
-fn floats_by_groups() {
+fn grouped_floats() {
     check_family("nvfp4", 8);
     check_family("mxfp4", 4);
 }
@@ -264,9 +266,9 @@ fn gguf() {
     check_family("gguf", 29);
 }
 
-/// Every directory of cases is in the table or among the foreign layouts.
+/// Every directory of cases is in the table or among the layouts without an encoder.
 #[test]
-fn nothing_is_left_out() {
+fn every_directory_of_cases_is_listed() {
     for entry in std::fs::read_dir(data())
         .unwrap()
         .map(|entry| entry.unwrap().path())

@@ -1,5 +1,5 @@
-//! `forget` with every scheme there is: any number of threads, values that no scheme can hold, tensors of every kind, and
-//! other readers of what is written.
+//! `forget` with every scheme: any number of threads, values that a scheme cannot represent,
+//! tensors of every kind, and candle as a second reader.
 
 mod candle;
 
@@ -14,7 +14,7 @@ use crate::common::forget::{
 };
 use crate::common::{Random, Raw, f32s, file, raw};
 
-/// Runs `check` for every scheme; all failures are told.
+/// Runs `check` for every scheme, and reports all failures.
 fn each_scheme(check: impl Fn(&str)) {
     let mut failures = Vec::new();
     for scheme in every_scheme() {
@@ -39,7 +39,8 @@ fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Ve
     model.recovery(options).unwrap().to_bytes().unwrap()
 }
 
-/// Matrices in every float type, one of several tiles, and a stack. Of what is slow only one matrix, of two tiles.
+/// Matrices in every float type, one of several tiles, and a stack. For slow schemes a single
+/// matrix of two tiles.
 fn large(scheme: &str) -> ParsedModel {
     let mut random = Random(29);
     let mut floats = |n: usize| weights(&mut random, n);
@@ -106,7 +107,7 @@ fn bytes_do_not_depend_on_threads() {
         );
         let back = decoded(&out).unwrap();
         for t in model.tensors() {
-            // A stack has a module of its own in MLX.
+            // MLX has a module for stacks, so the name differs.
             let name = format!(
                 "{}{}",
                 t.name(),
@@ -126,7 +127,7 @@ fn bytes_do_not_depend_on_threads() {
     });
 }
 
-/// A matrix under a name that the scheme takes, as small as will do: its name, and its shape.
+/// The name and the shape of the smallest matrix that the scheme encodes.
 fn matrix(scheme: &str) -> (&'static str, Vec<usize>) {
     match scheme {
         "mxfp4-gpt-oss" => ("x.experts.up", vec![1, 128, 256]),
@@ -143,12 +144,12 @@ fn with(scheme: &str, value: f32) -> Raw {
     raw(name, "F32", &shape, f32s(&values))
 }
 
-/// What is not finite is refused with its place. What is merely large is refused with the tensor's name, or comes out
-/// finite, with an error that the report knows.
+/// A value that is not finite is refused, and the error names its place. A large finite value is
+/// refused with the tensor's name, or decodes to a finite value whose error is in the report.
 #[test]
 fn hostile_values() {
     let directory = tempfile::tempdir().unwrap();
-    // What is F32 already is copied.
+    // `gguf:f32` copies F32 tensors.
     each_scheme(|scheme| {
         if scheme == "gguf:f32" {
             return;
@@ -191,7 +192,7 @@ fn hostile_values() {
     });
 }
 
-/// Tensors of nothing but one value: zeros, the smallest and the largest that there are.
+/// Tensors whose values are all equal: zeros, the smallest and the largest finite ones.
 #[test]
 fn constant_values() {
     let directory = tempfile::tempdir().unwrap();
@@ -221,7 +222,7 @@ fn constant_values() {
     });
 }
 
-/// Tensors that no scheme encodes, beside one that it does, with names of every kind.
+/// Tensors that no scheme encodes, beside one matrix that every scheme encodes.
 fn odd(rows: usize) -> Vec<Raw> {
     let mut random = Random(31);
     let mut matrix = |name: &str| {
@@ -264,14 +265,14 @@ fn odd(rows: usize) -> Vec<Raw> {
 }
 
 #[test]
-fn what_is_not_encoded_stays() {
+fn tensors_that_no_scheme_encodes_stay() {
     let directory = tempfile::tempdir().unwrap();
     each_scheme(|scheme| {
         let tensors = odd(if scheme.starts_with("gguf:") { 4 } else { 128 });
         let model = parse_bytes(file(&tensors, &[])).unwrap();
         let options = options_for(scheme, &model, directory.path());
         if scheme.starts_with("qnat") {
-            // Its container holds nothing else.
+            // QNAT files hold encoded tensors alone.
             let error = encoded(&model, options).unwrap_err().to_string();
             assert!(error.contains("tensor `"), "{error}");
             return;
@@ -287,7 +288,7 @@ fn what_is_not_encoded_stays() {
                 out.tensor(&kept.name).unwrap(),
             );
             assert_eq!(was.shape(), is.shape(), "{}", kept.name);
-            let flag = in_gguf && kept.name == "flag.weight"; // which GGUF has as I8
+            let flag = in_gguf && kept.name == "flag.weight"; // GGUF stores BOOL as I8
             assert!(
                 flag || was.dtype() == is.dtype(),
                 "{}: {}",
@@ -308,29 +309,29 @@ fn what_is_not_encoded_stays() {
         }
         for name in report.encoded.iter().map(|e| e.name.as_str()) {
             let mut shape = model.tensor(name).unwrap().shape().to_vec();
-            // Stacks of gpt-oss are parameters, which are turned.
-            let turned = name
+            // Stacks of gpt-oss are parameters, which are stored transposed.
+            let transposed = name
                 .strip_suffix(".weight")
                 .filter(|_| scheme == "mxfp4-gpt-oss");
-            if turned.is_some() {
+            if transposed.is_some() {
                 shape.swap(1, 2);
             }
             assert_eq!(
-                back.tensor(turned.unwrap_or(name)).unwrap().shape(),
+                back.tensor(transposed.unwrap_or(name)).unwrap().shape(),
                 shape,
                 "{name}"
             );
         }
         let odd = ["a b/c\\d\"e\u{7f}.weight", "模型.層.weight"];
         let is_encoded = |name: &&str| report.encoded.iter().any(|e| e.name == **name);
-        let is_other = scheme == "mxfp4-gpt-oss" || scheme == "gguf:f32"; // for stacks; what they are already
+        let is_other = scheme == "mxfp4-gpt-oss" || scheme == "gguf:f32"; // encodes stacks alone; copies F32
         assert!(is_other || odd.iter().all(is_encoded), "{:?}", report.kept);
     });
 }
 
-/// The list of those that take an importance matrix is the list of those that ask for one.
+/// Just the schemes that `needs_importance` lists ask for an importance matrix.
 #[test]
-fn importance_is_asked_for() {
+fn schemes_that_need_importance_ask_for_it() {
     let model = large("");
     each_scheme(|scheme| match model.recovery(options(scheme)) {
         Ok(_) => assert!(!needs_importance(scheme)),

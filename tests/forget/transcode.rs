@@ -1,4 +1,4 @@
-//! `forget`, where the codes of both schemes are the same: they move as they are.
+//! `forget` between schemes with the same codes: the codes are moved without decoding.
 
 mod goldens;
 mod stacks;
@@ -17,7 +17,7 @@ fn scheme(name: &str, group: Option<usize>) -> ForgetScheme {
     group.map_or(scheme.clone(), |group| scheme.with_group_size(group))
 }
 
-/// Encodes the model at `input`, and says where the output is.
+/// Encodes the model at `input` into `directory`, and returns the path of the output.
 fn forget(
     input: &Path,
     directory: &Path,
@@ -46,7 +46,7 @@ fn options(scheme: ForgetScheme, to: TargetDtype) -> ConvertOptions {
     options
 }
 
-fn moved(report: &Report) -> Vec<&str> {
+fn codes_moved(report: &Report) -> Vec<&str> {
     report
         .encoded
         .iter()
@@ -55,7 +55,8 @@ fn moved(report: &Report) -> Vec<&str> {
         .collect()
 }
 
-/// Goes through `steps`, of which each must move every code and keep every value, and compares the end with the beginning.
+/// Encodes `input` to each scheme of `steps` in turn. Each step must move the codes and keep every
+/// value; the last output must equal the input.
 fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
     let directory = tempfile::tempdir().unwrap();
     let before = values_at(input);
@@ -63,7 +64,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
     for step in steps {
         let (output, report) = forget(&path, directory.path(), step.clone(), to).unwrap();
         assert_eq!(
-            moved(&report).len(),
+            codes_moved(&report).len(),
             1,
             "{step}: {:?} {:?} {:?}",
             report.encoded,
@@ -73,7 +74,7 @@ fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
         let distance = report.distance.unwrap().all;
         assert_eq!((distance.maximum, distance.relative), (0.0, 0.0));
         for (name, values) in values_at(&output) {
-            // ggml has but one zero.
+            // ggml has no negative zero.
             let differ = before[&name]
                 .iter()
                 .zip(&values)
@@ -119,12 +120,12 @@ fn halves(random: &mut Random, n: usize) -> Vec<u8> {
         .collect()
 }
 
-/// More than one tile in both directions.
+/// More than one tile in both dimensions.
 const ROWS: usize = 544;
 
 const COLS: usize = 1280;
 
-/// A layer of GPTQ's, all random.
+/// A GPTQ layer with random codes, zero points unless `zeros` is given, and scales.
 fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfile::TempDir {
     let mut random = Random(5);
     let groups = COLS / group;
@@ -158,7 +159,7 @@ fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfi
 }
 
 #[test]
-fn integers_with_zero_points_go_around() {
+fn integers_with_zero_points_round_trip() {
     for group in [32, 128, 40] {
         let model = gptq(4, group, None, true);
         let steps = ["awq", "w4a16-asym", "awq", "gptq-asym"].map(|name| scheme(name, Some(group)));
@@ -169,7 +170,7 @@ fn integers_with_zero_points_go_around() {
 }
 
 #[test]
-fn symmetric_integers_go_around() {
+fn symmetric_integers_round_trip() {
     for (bits, byte, names) in [
         (4, 0x77, ["w4a16", "gptq"]),
         (8, 0x7f, ["w8a16", "gptq-int8"]),
@@ -183,7 +184,7 @@ fn symmetric_integers_go_around() {
             );
         }
     }
-    // Version 2 comes back as version 1.
+    // `gptq-asym` writes version 2, so the zero points of a version 2 model stay as well.
     let (model, outputs) = (gptq(4, 64, Some(0x88), true), tempfile::tempdir().unwrap());
     let (first, report) = forget(
         model.path(),
@@ -192,11 +193,12 @@ fn symmetric_integers_go_around() {
         TargetDtype::F16,
     )
     .unwrap();
-    assert_eq!(moved(&report).len(), 1);
+    assert_eq!(codes_moved(&report).len(), 1);
     assert!(stored_at(&first) == stored_at(model.path()));
 }
 
-/// A layer of MXFP4 in compressed-tensors: every code with every exponent, but the last if it is not `whole`.
+/// An MXFP4 layer of compressed-tensors with every code and every exponent; the last two exponents
+/// only if `whole`.
 fn mxfp4(whole: bool) -> tempfile::TempDir {
     let mut random = Random(9);
     let (rows, cols) = (96, 4096);
@@ -223,7 +225,7 @@ fn mxfp4(whole: bool) -> tempfile::TempDir {
 }
 
 #[test]
-fn mxfp4_goes_around() {
+fn mxfp4_round_trips() {
     let names = [
         "mlx-mxfp4",
         "mxfp4-modelopt",
@@ -238,7 +240,7 @@ fn mxfp4_goes_around() {
         TargetDtype::BF16,
         &names.map(|name| scheme(name, None)),
     );
-    // What is no number must not become one.
+    // NaN must stay NaN.
     let names = ["mlx-mxfp4", "mxfp4-modelopt", "mxfp4"];
     cycle(
         mxfp4(true).path(),
@@ -261,12 +263,12 @@ fn mxfp4_goes_around() {
 }
 
 #[test]
-fn what_does_not_fit_is_encoded_anew() {
+fn codes_that_do_not_fit_are_encoded_again() {
     let outputs = tempfile::tempdir().unwrap();
     let says = |model: &Path, name: &str, group, to, reason: &str| {
         let (output, report) =
             forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
-        assert!(moved(&report).is_empty() && report.encoded.len() == 1);
+        assert!(codes_moved(&report).is_empty() && report.encoded.len() == 1);
         assert!(
             report.notes.iter().any(|note| note.contains(reason)),
             "{:?}",
@@ -276,7 +278,7 @@ fn what_does_not_fit_is_encoded_anew() {
         output
     };
     let (half, brain) = (TargetDtype::F16, TargetDtype::BF16);
-    // What the random scales of F16 become is not finite: these are from values.
+    // Random F16 scales give values that are not finite, so this model is encoded from values.
     let floats = crate::common::f32s(&Random(3).floats(64 * 256));
     let model = directory(&[named("weight", "F32", &[64, 256], floats)], &json!(null));
     let make = |name: &str, to| {
@@ -319,7 +321,7 @@ fn what_does_not_fit_is_encoded_anew() {
         TargetDtype::F32,
     )
     .unwrap();
-    assert_eq!(moved(&singles.1).len(), 1); // F32 holds every F16
+    assert_eq!(codes_moved(&singles.1).len(), 1); // F32 holds every F16
     says(
         &singles.0,
         "gptq",
@@ -342,7 +344,7 @@ fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
     )
     .unwrap();
     assert_eq!(
-        (moved(&result.1).len(), values_at(&result.0)),
+        (codes_moved(&result.1).len(), values_at(&result.0)),
         (1, values_at(model.path()))
     );
     match forget(
@@ -351,7 +353,7 @@ fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
         scheme("w4a16", Some(64)),
         TargetDtype::F32,
     ) {
-        Ok((_, report)) => assert!(moved(&report).is_empty()),
+        Ok((_, report)) => assert!(codes_moved(&report).is_empty()),
         Err(AnamnesisError::Unsupported { .. }) => {}
         Err(other) => panic!("{other}"),
     }

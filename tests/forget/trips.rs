@@ -1,27 +1,28 @@
-//! Which goldens of the decoders come out the same when they are encoded again, and how near the others do.
+//! Which golden models come out the same when they are decoded and encoded again, and how near the
+//! others come.
 
 mod floats;
 mod ggml;
 mod integers;
 
-/// What becomes of a case.
+/// The expected result of a case.
 #[derive(Debug, Clone, Copy)]
 pub enum Verdict {
-    /// What is stored is the same: codes, scales, zero points.
+    /// The stored bytes are the same: codes, scales, zero points.
     Bytes,
-    /// What is stored decodes to the same values; it may be written in another way.
+    /// The stored bytes may differ, but decode to the same values.
     Values,
-    /// No value is farther off than so much of the largest of those that share its scale.
+    /// No error exceeds this fraction of the largest magnitude that shares the value's scale.
     Near(f64),
-    /// It has values that are not finite, and the error names one.
+    /// Encoding is refused, because a value is not finite; the error names it.
     Refused,
-    /// The scheme is not for tensors of this kind, and they stay.
+    /// The scheme does not encode tensors of this kind, so they stay.
     Kept,
-    /// It takes an importance matrix.
+    /// Encoding is refused without an importance matrix.
     Importance,
-    /// Nothing in it is quantized, or it cannot be decoded.
+    /// No tensor is encoded, because none is quantized or can be decoded.
     Nothing,
-    /// No scheme has this layout.
+    /// No encoder writes this layout.
     NoEncoder,
 }
 pub use Verdict::{Bytes, Importance, Kept, Near, NoEncoder, Nothing, Refused, Values};
@@ -35,19 +36,21 @@ pub enum Share {
 }
 pub use Share::{Columns, Row, Tensor as Whole};
 
-/// Half a step of E4M3, and of E5M2, at the upper end.
+/// Half a step of E4M3, and of E5M2, at the upper end of a binade.
 const E4M3: Verdict = Near(1.0 / 16.0);
 const E5M2: Verdict = Near(1.0 / 8.0);
 
-/// Half a step of 4 and of 8 bits with a scale of 2 max / 15 and 2 max / 255, and a little for rounding.
+/// Half a step of 4 and of 8 bits with the scales 2 max / 15 and 2 max / 255, and a margin for
+/// rounding.
 const INT4: Verdict = Near(1.001 / 15.0);
 const INT8: Verdict = Near(1.001 / 255.0);
 
-/// A step of 4 bits between the smallest and the largest value: half of it, and half for the zero point. The scale is
-/// rounded to F16.
+/// One step of 4 bits between the smallest and the largest value: half a step for the code, half
+/// for the zero point, and a margin, because the scale is rounded to F16.
 const ZERO_POINT: Verdict = Near(2.05 / 15.0);
 
-/// FP4: half of the step from 4 to 6, of which 4 is the least that the largest value can be; or 8 that becomes 6.
+/// FP4: half the step from 4 to 6, relative to 4, the least that the largest scaled value can be;
+/// or 8 that is clipped to 6.
 const FP4: Verdict = Near(1.0 / 4.0);
 
 /// Directory, cases, scheme, group size (0 for the scheme's default), what shares a scale, verdict. A `*` at an end of a
@@ -68,7 +71,7 @@ pub fn table() -> impl Iterator<Item = &'static Case> {
         .flatten()
 }
 
-/// Layouts that nothing is encoded to, whole directories of them.
+/// Directories whose layouts have no encoder.
 pub const FOREIGN: &[&str] = &[
     "bitnet",
     "gemma_qat",
@@ -80,5 +83,6 @@ pub const FOREIGN: &[&str] = &[
     "awq_more",
 ];
 
-/// Of these the cases that are not in the table are such layouts, or mixtures of several.
+/// Directories in which cases may be missing from the table: their layouts have no encoder, or are
+/// mixtures of several.
 pub const MIXED: &[&str] = &["comfy", "gptq_more", "modelopt"];

@@ -1,5 +1,5 @@
-//! Files from NumPy and PyTorch (tests/data/README.md): each must give exactly the tensors that the library itself
-//! reads, or the error that is meant for it.
+//! Files written by NumPy and PyTorch (tests/data/README.md): each must give exactly the tensors
+//! that the library reads, or the error that its index lists.
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes,
@@ -13,33 +13,33 @@ fn convert(model: &ParsedModel, skip: bool) -> Result<Vec<u8>> {
     model.recovery(options)?.to_bytes()
 }
 
-/// Where we decide otherwise than the index proposes, or the library does.
+/// Cases in which this crate differs from the index or from the library on purpose.
 const OURS: &[(&str, &str)] = &[
-    // Lengths are exact.
+    // The data's length must match the header exactly.
     ("trailing_bytes.npy", "error"),
-    // `V1` is read as what it mostly is, and said to be a guess.
+    // `V1` is read as the dtype that it usually stands for; a note says that this is a guess.
     ("v1_little.npy", "read"),
     ("v1_void.npy", "read"),
     ("ml_dtypes.npz", "read"),
-    // Members that are no arrays are passed over with a word.
+    // Members that are no arrays are skipped, with a note.
     ("without_npy.npz", "ok"),
-    // An empty result is an error.
+    // A checkpoint without tensors is an error.
     ("root_nothing.pt", "error"),
     ("root_number.pt", "error"),
     ("root_none.pt", "error"),
     ("root_empty_list.pt", "error"),
     ("legacy_root_number.pt", "error"),
-    // What the library applies when it loads is refused by name.
+    // Conjugation and negation bits, which torch applies when it loads, are refused by name.
     ("conj_neg.pt", "error"),
     ("legacy_conj_neg.pt", "error"),
-    // Not among the globals that the library allows.
+    // Its global is not on torch's list of allowed ones.
     ("leaves_no_bytes.pt", "error"),
-    // Archives that the library does not open, and that are clear all the same.
+    // torch does not open these archives, but their contents are unambiguous.
     ("no_folder.pt", "ok"),
     ("no_version.pt", "ok"),
 ];
 
-/// What is wrong with our reading of one file of an index.
+/// Describes how the tensors or the error of one file of an index differ from the expected ones.
 fn check(directory: &str, case: &Value) -> Option<String> {
     let name = case["file"].as_str().unwrap();
     let path = data().join(directory).join(name);
@@ -84,7 +84,7 @@ fn wrong_error(case: &Value, error: &AnamnesisError) -> Option<String> {
     match (blocked, error) {
         (Some(global), AnamnesisError::DisallowedGlobal { module, name }) => {
             let ours = format!("{module}.{name}");
-            // Python 2's name of the module is shown as it stands in the file.
+            // The error names the module as the file does, in this case by its name in Python 2.
             let same = ours == global || ours.replace("__builtin__", "builtins") == global;
             (!same).then(|| format!("refused {ours}, where {global} is meant"))
         }
@@ -128,7 +128,8 @@ fn pytorch() {
     check_all("pth", 150);
 }
 
-/// Whatever comes in goes out as NPZ and comes back the same, checksums included.
+/// Every file, converted to NPZ and read again, gives the same tensors; the archive's checksums are
+/// right.
 #[test]
 fn out_as_npz_and_back() {
     let (mut same, mut refused) = (0, 0);
@@ -171,7 +172,7 @@ fn out_as_npz_and_back() {
 }
 
 #[test]
-fn thin_views_agree_with_the_model() {
+fn npz_and_pth_functions_agree_with_the_model() {
     let path = data().join("demo/arrays.npz");
     let arrays = anamnesis::parse_npz(&path).unwrap();
     let model = parse(&path).unwrap();
@@ -217,7 +218,7 @@ fn thin_views_agree_with_the_model() {
     assert_eq!(std::fs::read(directory.path().join("a")).unwrap(), bytes);
 }
 
-/// A stream that counts how often it is read, in windows as a client of a server would have them.
+/// A stream that counts its reads. It reads windows of a fixed size, as a client of a server does.
 struct Counting<R>(R, std::rc::Rc<std::cell::Cell<usize>>);
 
 impl<R: std::io::Read> std::io::Read for Counting<R> {

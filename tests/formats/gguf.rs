@@ -1,5 +1,5 @@
-//! GGUF read: every file of tests/data/gguf-files against what gguf's own Python reader says of it (the
-//! `.json` beside it), headers read from streams, and files made here.
+//! GGUF files: every file of tests/data/gguf-files against the description by gguf's Python reader
+//! (the `.json` beside it).
 
 mod streams;
 mod synthetic;
@@ -16,25 +16,25 @@ use serde_json::{Value, json};
 
 use crate::common::{TARGETS, data};
 
-/// A file of tests/data/gguf-files, and what is said of it.
+/// A file of tests/data/gguf-files and its description.
 struct Case {
     name: String,
     path: PathBuf,
     bytes: Vec<u8>,
-    said: Said,
+    described: Description,
 }
 
 #[derive(serde::Deserialize)]
-struct Said {
+struct Description {
     version: u32,
     byte_order: String,
     alignment: u32,
     metadata: Vec<(String, String, Value)>,
-    tensors: Vec<Stored>,
+    tensors: Vec<DescribedTensor>,
 }
 
 #[derive(serde::Deserialize)]
-struct Stored {
+struct DescribedTensor {
     name: String,
     dtype: String,
     shape: Vec<usize>,
@@ -45,16 +45,16 @@ struct Stored {
 
 fn case(name: &str) -> Case {
     let path = data().join("gguf-files").join(format!("{name}.gguf"));
-    let said = std::fs::read(path.with_extension("json")).unwrap();
-    let (bytes, said) = (
+    let described = std::fs::read(path.with_extension("json")).unwrap();
+    let (bytes, described) = (
         std::fs::read(&path).unwrap(),
-        serde_json::from_slice(&said).unwrap(),
+        serde_json::from_slice(&described).unwrap(),
     );
     Case {
         name: name.to_owned(),
         path,
         bytes,
-        said,
+        described,
     }
 }
 
@@ -116,21 +116,28 @@ macro_rules! values {
 values! { U8 I8 U16 I16 U32 I32 F32 Bool String U64 I64 F64 }
 
 impl Case {
-    /// Fails unless `value` is what the file has. Texts are compared, so that zeros keep their signs.
+    /// Fails unless the description has `value` for `key`. Numbers are compared as text, so that
+    /// zeros keep their signs.
     fn check_value(&self, key: &str, value: &V) {
-        let (_, kind, said) = self.said.metadata.iter().find(|(k, ..)| k == key).unwrap();
+        let (_, kind, described) = self
+            .described
+            .metadata
+            .iter()
+            .find(|(k, ..)| k == key)
+            .unwrap();
         let shown = shown(value);
         assert_eq!(
             (&shown.0, shown.1.to_string()),
-            (kind, said.to_string()),
+            (kind, described.to_string()),
             "{}: {key}",
             self.name
         );
     }
 
-    /// Fails unless `model` is what the file, and those that continue it, hold.
+    /// Fails unless `model` has the keys and tensors of this file and of the following files of its
+    /// set.
     fn check_model(&self, model: &ParsedModel, others: &[Self]) {
-        let (name, said, gguf) = (&self.name, &self.said, model.gguf().unwrap());
+        let (name, described, gguf) = (&self.name, &self.described, model.gguf().unwrap());
         let order = if gguf.is_big_endian() {
             "big"
         } else {
@@ -139,11 +146,15 @@ impl Case {
         let got = (gguf.version(), gguf.alignment(), order);
         assert_eq!(
             got,
-            (said.version, said.alignment, &said.byte_order[..]),
+            (
+                described.version,
+                described.alignment,
+                &described.byte_order[..]
+            ),
             "{name}"
         );
         let (keys, metadata): (Vec<_>, _) = (
-            said.metadata.iter().map(|(key, ..)| key).collect(),
+            described.metadata.iter().map(|(key, ..)| key).collect(),
             gguf.metadata(),
         );
         assert_eq!(metadata.keys().collect::<Vec<_>>(), keys, "{name}");
@@ -153,13 +164,13 @@ impl Case {
             metadata.get("no such key"),
         );
         assert_eq!(got, (keys.len(), keys.is_empty(), None), "{name}");
-        for ((key, value), said) in metadata.iter().zip(keys) {
-            self.check_value(said, &value);
+        for ((key, value), described) in metadata.iter().zip(keys) {
+            self.check_value(described, &value);
             self.check_value(key, &metadata.get(key).unwrap());
         }
         let files = [self].into_iter().chain(others);
         let stored: Vec<_> = files
-            .flat_map(|case| case.said.tensors.iter().map(move |t| (case, t)))
+            .flat_map(|case| case.described.tensors.iter().map(move |t| (case, t)))
             .collect();
         assert_eq!(model.tensors().len(), stored.len(), "{name}");
         for (t, (case, stored)) in model.tensors().zip(stored) {
@@ -182,12 +193,13 @@ impl Case {
     }
 
     /// A tensor's bytes, as they lie in the file.
-    fn raw(&self, t: &Stored) -> &[u8] {
+    fn raw(&self, t: &DescribedTensor) -> &[u8] {
         &self.bytes[t.offset..t.offset + t.len]
     }
 }
 
-/// Every key and tensor, whether from a file or from memory, and of a set the tensors of all its files.
+/// A file gives the described keys and tensors, from disk and from memory; a set gives the tensors
+/// of all its files.
 #[test]
 fn files_are_what_gguf_py_reads() {
     for case in cases() {
@@ -203,19 +215,22 @@ fn files_are_what_gguf_py_reads() {
     }
 }
 
-/// Tensors of one digest are the same bytes, whatever the byte order they are stored in.
+/// Tensors with the same digest have the same bytes, in whichever byte order they are stored.
 #[test]
 fn equal_digests_are_equal_bytes() {
     let (big, little): (Vec<_>, Vec<_>) = cases()
         .into_iter()
-        .partition(|case| case.said.byte_order == "big");
-    let tensors = little
-        .iter()
-        .flat_map(|case| case.said.tensors.iter().map(|t| (&t.sha256, case.raw(t))));
-    let (known, mut turned): (HashMap<_, _>, _) = (tensors.collect(), 0);
+        .partition(|case| case.described.byte_order == "big");
+    let tensors = little.iter().flat_map(|case| {
+        case.described
+            .tensors
+            .iter()
+            .map(|t| (&t.sha256, case.raw(t)))
+    });
+    let (known, mut swapped): (HashMap<_, _>, _) = (tensors.collect(), 0);
     for case in big {
         let model = parse(&case.path).unwrap();
-        for stored in &case.said.tensors {
+        for stored in &case.described.tensors {
             let bytes = model.tensor(&stored.name).unwrap().bytes().unwrap();
             assert!(
                 bytes == known[&stored.sha256],
@@ -223,21 +238,21 @@ fn equal_digests_are_equal_bytes() {
                 case.name,
                 stored.name
             );
-            turned += usize::from(bytes != case.raw(stored));
+            swapped += usize::from(bytes != case.raw(stored));
         }
     }
-    assert!(turned >= 10, "{turned}");
+    assert!(swapped >= 10, "{swapped}");
 }
 
-/// The header alone, of each file by itself.
+/// The front matter of each file matches its description.
 #[test]
 fn front_matter_of_every_file() {
     for case in cases() {
         let front = front_matter(std::fs::File::open(&case.path).unwrap()).unwrap();
-        let (name, said) = (&case.name, &case.said);
+        let (name, described) = (&case.name, &case.described);
         assert_eq!(
             (front.version, front.alignment),
-            (said.version, said.alignment),
+            (described.version, described.alignment),
             "{name}"
         );
         front
@@ -246,9 +261,9 @@ fn front_matter_of_every_file() {
             .for_each(|(key, value)| case.check_value(key, value));
         assert_eq!(
             (front.metadata.len(), front.tensor_infos.len()),
-            (said.metadata.len(), said.tensors.len())
+            (described.metadata.len(), described.tensors.len())
         );
-        for (info, stored) in front.tensor_infos.iter().zip(&said.tensors) {
+        for (info, stored) in front.tensor_infos.iter().zip(&described.tensors) {
             let shape: Vec<usize> = stored.shape.iter().rev().copied().collect();
             let got = (
                 &info.name,
@@ -268,10 +283,10 @@ fn front_matter_of_every_file() {
         }
         let info =
             anamnesis::inspect_gguf_from_reader(&mut std::io::Cursor::new(&case.bytes)).unwrap();
-        let bytes: usize = said.tensors.iter().map(|t| t.len).sum();
+        let bytes: usize = described.tensors.iter().map(|t| t.len).sum();
         assert_eq!(
             (info.tensor_count, info.total_bytes),
-            (said.tensors.len(), bytes as u64),
+            (described.tensors.len(), bytes as u64),
             "{name}"
         );
         if !name.contains("-of-") {
@@ -284,7 +299,6 @@ fn front_matter_of_every_file() {
     }
 }
 
-/// All versions and byte orders decode to the same values.
 #[test]
 fn versions_decode_alike() {
     for (target, _) in TARGETS {
@@ -298,7 +312,7 @@ fn versions_decode_alike() {
             for model in [parse(&case.path), parse_bytes(case.bytes.clone())] {
                 let bytes = model.unwrap().remember_to_bytes(target).unwrap();
                 let ours = SafeTensors::deserialize(&bytes).unwrap().tensors();
-                assert_eq!(ours.len(), case.said.tensors.len(), "{name}");
+                assert_eq!(ours.len(), case.described.tensors.len(), "{name}");
                 for (tensor, view) in ours {
                     assert_eq!(
                         view,
@@ -311,7 +325,7 @@ fn versions_decode_alike() {
     }
 }
 
-/// A model in several files is the one that it was before it was split.
+/// A split model equals the model before the split.
 #[test]
 fn split_sets() {
     let whole = parse(case("whole").path).unwrap();

@@ -1,5 +1,6 @@
-//! Headers, configs and containers that are malformed: each must give the right kind of error, and the
-//! message must name the tensor or file and the reason. An odd tensor never makes a file unreadable.
+//! Malformed headers, configs and containers: each must give the right kind of error, whose message
+//! names the tensor or file and the reason. A tensor of an unusual dtype never makes a file
+//! unreadable.
 
 use crate::common::verdict::{
     Limit, Parse, Unsupported, parse_beside, recover, tensors, verdict, verdict_of,
@@ -63,7 +64,7 @@ fn configs() {
         let result = parse_beside(&q, &[("config.json", broken)]);
         failures.extend(verdict(result, Parse, &["config.json"]).map(|w| w + broken));
     }
-    // What Python writes, and no JSON parser reads.
+    // Python's `json` writes NaN and Infinity, which JSON does not have.
     let python =
         r#"{"time_step_limit": [0.0, Infinity, -Infinity], "x": NaN, "s": "Infinity \" NaN"}"#;
     for fine in ["{}", "null", r#"{"quantization_config":null}"#, python] {
@@ -76,7 +77,7 @@ fn configs() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A safetensors file with `json` as its header, word for word.
+/// A safetensors file with `json` as its header, byte for byte.
 fn with_header(json: &str, data: usize) -> Vec<u8> {
     let mut out = (json.len() as u64).to_le_bytes().to_vec();
     out.extend(json.as_bytes());
@@ -196,7 +197,7 @@ fn headers() {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// A file that is as large as it says, so that only the limit stops it.
+/// A sparse file as large as its header claims, so that only the limit can refuse it.
 #[test]
 fn header_limit() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -208,14 +209,15 @@ fn header_limit() {
     );
 }
 
-/// No metadata, in the two ways that the format has for it.
+/// `null` metadata is the same as none.
 #[test]
 fn null_metadata() {
     anamnesis::parse_bytes(with_header("{}", 0)).unwrap();
     anamnesis::parse_bytes(with_header(r#"{"__metadata__":null}"#, 0)).unwrap();
 }
 
-/// The first bytes of a safetensors file are a number, and some numbers look like other formats' marks.
+/// A safetensors file begins with its header's length, and some lengths look like other formats'
+/// magic bytes.
 #[test]
 fn header_of_any_length() {
     let failures: Vec<usize> = (600..1500)

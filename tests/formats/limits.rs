@@ -1,11 +1,11 @@
-//! A caller's bounds on what a file may cost: each axis in each container, at the bound and one below it, and again for
-//! what is made of a model. By default there is no bound but the permanent caps.
+//! `ParseLimits`: each limit for each container, at the smallest value that suffices and one below
+//! it, for parsing and for decoding. By default only the permanent caps apply.
 
 use anamnesis::{AnamnesisError, ParseLimits, Result, TargetDtype, parse_bytes_with_limits};
 
 use crate::common::{file, raw};
 
-/// The limit that a result names; empty if there is none.
+/// The limit that a result exceeds; empty for a success.
 fn exceeded<T>(result: Result<T>) -> &'static str {
     match result {
         Ok(_) => "",
@@ -14,7 +14,7 @@ fn exceeded<T>(result: Result<T>) -> &'static str {
     }
 }
 
-/// An axis: the name in errors, and how it is bounded.
+/// A limit: its name in errors, and the function that sets it.
 type Axis = (&'static str, fn(u64) -> ParseLimits);
 
 const SINGLE: Axis = ("max_single_alloc_bytes", |n| {
@@ -33,7 +33,7 @@ const RATIO: Axis = ("max_decompression_ratio", |n| {
     ParseLimits::unbounded().with_max_decompression_ratio(n)
 });
 
-/// The smallest bound under which `attempt` succeeds; all below it must be exceeded by name.
+/// The smallest limit under which `attempt` succeeds; one below it, the error must name the limit.
 fn least(context: &str, (name, with): Axis, attempt: impl Fn(&ParseLimits) -> Result<()>) -> u64 {
     assert_eq!(exceeded(attempt(&with(u64::MAX))), "", "{context} {name}");
     let (mut low, mut high) = (0, 1 << 40);
@@ -83,10 +83,10 @@ fn safetensors() {
         anamnesis::parse_with_limits(dir.path().join("model.safetensors"), l).map(drop)
     };
     assert_eq!(least("safetensors", ITEMS, of_file), 3);
-    // A directory is one model, and has one account.
+    // The files of a directory count together.
     let of_directory = |l: &ParseLimits| anamnesis::parse_with_limits(dir.path(), l).map(drop);
     assert_eq!(least("safetensors", TOTAL, of_directory), header);
-    // So have its config and its index.
+    // So do its config and its index.
     let config = b"{\"quantization_config\": {}}";
     std::fs::write(dir.path().join("config.json"), config).unwrap();
     assert_eq!(
@@ -111,9 +111,9 @@ fn safetensors() {
     );
 }
 
-/// Each call has the whole of the bounds again, and the size that it materialises is known before it begins.
+/// Each call that decodes has the whole limit for itself, and is refused before it begins.
 #[test]
-fn materialising() {
+fn decoding() {
     let bytes = model();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let recovered = 64 + 10;
@@ -148,7 +148,7 @@ fn materialising() {
         assert_eq!(exceeded(make(&model)), "max_total_bytes");
         assert!(!out.exists());
     }
-    // One tensor at a time needs no more than the tensor.
+    // Streaming needs memory for one tensor at a time.
     let single = |l: &ParseLimits| {
         parse_bytes_with_limits(bytes.clone(), l)?
             .for_each_tensor(TargetDtype::BF16, |_, _, _, _| Ok(()))
@@ -176,7 +176,7 @@ fn gguf() {
     assert_eq!(least("gguf", SINGLE, parsing(&bytes)), 500);
     let total = least("gguf", TOTAL, parsing(&bytes));
     assert!((600..bytes.len() as u64).contains(&total), "{total}");
-    // With the values in memory.
+    // In-memory output counts as well.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     std::fs::write(&path, &bytes).unwrap();
@@ -219,7 +219,7 @@ fn archives() {
     assert_eq!(least("pth", ITEMS, parsing(&bytes)), 2);
     let content = pickle::dict(&pickle::good()).len() as u64 + 2;
     assert_eq!(least("pth", SINGLE, parsing(&bytes)), content);
-    // The values of a pickle are more than its bytes.
+    // The values of a pickle take more memory than its bytes.
     assert!(least("pth", TOTAL, parsing(&bytes)) > 2 * content);
     std::fs::write(&path, &bytes).unwrap();
     let pth = |l: &ParseLimits| {
@@ -254,7 +254,7 @@ fn qnat() {
     assert!(least("qnat", SINGLE, parsing(&bytes)) < 200);
 }
 
-/// Vocabularies of real tokenizers, and twice the largest, are within the default limits.
+/// Headers with vocabularies of real sizes, up to twice the largest, are within the default limits.
 #[cfg(feature = "gguf")]
 #[test]
 fn real_headers_are_within_the_caps() {

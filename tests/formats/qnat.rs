@@ -11,7 +11,7 @@ fn index() -> Vec<serde_json::Value> {
     index["cases"].as_array().unwrap().clone()
 }
 
-/// What is wrong with our reading of a case.
+/// Describes how the decoded tensors of a case differ from the expected ones.
 fn check(case: &serde_json::Value) -> Option<String> {
     let name = case["name"].as_str().unwrap();
     let path = data().join(format!("qnat/{name}.qnat"));
@@ -66,7 +66,7 @@ fn files_of_the_real_writer() {
     );
 }
 
-/// A file of one tensor: version, shape, block, blocks, data.
+/// A file of one tensor with these header fields and `data` bytes of zeros.
 fn file(version: u32, shape: &[u64], block: u32, blocks: u32, data: usize) -> Vec<u8> {
     let mut out = b"QNAT".to_vec();
     out.extend(version.to_le_bytes());
@@ -92,7 +92,7 @@ fn file(version: u32, shape: &[u64], block: u32, blocks: u32, data: usize) -> Ve
 }
 
 #[test]
-fn lies_are_errors() {
+fn contradictions_are_errors() {
     let good = |version| file(version, &[2, 64], 64, 2, 64 + 8);
     assert!(parse_bytes(good(1)).is_ok() && parse_bytes(good(2)).is_ok());
     let edit = |at: usize, bytes: &[u8]| {
@@ -132,7 +132,7 @@ fn lies_are_errors() {
 }
 
 #[test]
-fn cut_or_changed_anywhere() {
+fn truncations_and_mutations() {
     let names = [
         "v1_both",
         "v2_both",
@@ -144,7 +144,8 @@ fn cut_or_changed_anywhere() {
         let read = (0..file.len())
             .filter(|&n| parse_bytes(file[..n].to_vec()).is_ok())
             .count();
-        // Version 1 tells its parts by the size alone: a file that ends with some of them is one that has no others.
+        // Version 1 has no lengths of its parts: a file cut between two parts looks like one
+        // without the later parts.
         assert!(
             read <= if name.starts_with("v1") { 3 } else { 0 },
             "{name}: {read} lengths"
@@ -164,8 +165,8 @@ fn cut_or_changed_anywhere() {
     }
 }
 
-/// What we write of the quantizer's inputs is what the real writer wrote, byte for byte, where it took the block that
-/// we take; and it reads back.
+/// Encoding the quantizer's inputs gives the real writer's bytes where it uses the same block size,
+/// and a file that can be read back.
 #[test]
 fn written_like_the_real_writer() {
     let mut equal = 0;

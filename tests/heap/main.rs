@@ -20,7 +20,7 @@ const THREADS: usize = 2;
 
 const BOUND: usize = THREADS * (4 << 20);
 
-/// One test function: the counter is the whole process's.
+/// A single test function: the peak is that of the whole process.
 #[test]
 fn heap_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
@@ -81,7 +81,8 @@ fn heap_is_bounded() {
                 "{scheme} {target}: {peak} bytes of heap, {BOUND} allowed"
             );
         }
-        // Beside what threads work with, there is a piece of the output for each: a large one of what lies across rows.
+        // Streaming also holds a piece of the output per thread. The piece is large if the stored
+        // layout is transposed.
         let is_tall = packed.contains(&scheme) || scheme == "comfy";
         let bound = if is_tall { 6 * BOUND } else { 2 * BOUND };
         let options = RememberOptions::new(TargetDtype::BF16).with_threads(THREADS);
@@ -107,7 +108,8 @@ fn heap_is_bounded() {
     forgetting(directory.path());
 }
 
-/// Schemes to encode to: those with one pass and with two, tall tiles and wide ones, and those with the largest buffers.
+/// Schemes to encode to: with and without a survey pass, with tall and with wide tiles, and those
+/// with the largest buffers.
 #[cfg(feature = "lethe")]
 const FORGET: &[&str] = &[
     "gguf:q8_0",
@@ -133,11 +135,12 @@ const FORGET: &[&str] = &[
     "qnat-dq",
 ];
 
-/// The same of encoding: a plain model, and one that is decoded on the way.
+/// Checks the heap while a plain model is encoded, and while quantized ones are decoded and
+/// encoded.
 #[cfg(feature = "lethe")]
 fn forgetting(directory: &std::path::Path) {
     let input = directory.join("forget.safetensors");
-    // The other test's config is of other models.
+    // The config that `heap_is_bounded` wrote describes another model.
     let _ = std::fs::remove_file(directory.join("config.json"));
     let check = |scheme: &str, context: &str| {
         let mut options =
@@ -183,7 +186,7 @@ fn forgetting(directory: &std::path::Path) {
     failures.extend(check("gguf:q4_k_s", "of BF16"));
     for from in ["gptq", "awq", "fp8", "nf4"] {
         let mut tensors = tensors(from);
-        // Layers, and values that are finite.
+        // Encoders take tensors of layers, with finite values.
         tensors.iter_mut().for_each(|t| {
             t.name = format!("model.layers.{}", t.name);
             t.bytes

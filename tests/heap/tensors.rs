@@ -2,7 +2,7 @@
 
 use crate::common::{Random, Raw, f32s, raw};
 
-/// Some tensors of `scheme`, 12 Mi values each.
+/// Tensors of `scheme` with 12 Mi values each.
 pub fn tensors(scheme: &str) -> Vec<Raw> {
     let mut random = Random(7);
     let (k, n) = (4096usize, 3072usize);
@@ -208,7 +208,7 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
                         f32s(&random.floats(33 * n)),
                     ),
                 ],
-                // A layout of ComfyUI's, in one row of tiles.
+                // ComfyUI's layout of NVFP4, as one row of tiles.
                 "comfy" => vec![
                     raw(
                         &name("weight"),
@@ -245,7 +245,7 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
                         f32s(&random.floats(k * n / 16)),
                     ),
                 ],
-                // One value a row: the worst that a grid can be for scales, and a plain tensor.
+                // One value per row needs the most scales per value; beside it a plain tensor.
                 _ => vec![
                     raw(&name("weight"), "F8_E5M2", &[n * k, 1], random.bytes(n * k)),
                     raw(
@@ -261,7 +261,7 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
         .collect()
 }
 
-/// The same in GGUF: one tensor of short rows, and one of a single row.
+/// A GGUF file with a tensor of short rows and one of a single row, 12 Mi values each.
 pub fn gguf() -> Vec<u8> {
     let (n, blocks) = (12u64 << 20, (12usize << 20) / 256);
     let bytes = Random(7).bytes(blocks * 144);

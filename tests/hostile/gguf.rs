@@ -1,5 +1,5 @@
-//! GGUF files that are malformed, contradictory or hostile: each must give the right kind of error, whose
-//! message names the tensor or key; nothing may panic.
+//! GGUF files that are malformed or hostile: each must give the right kind of error, whose message
+//! names the tensor or key.
 
 mod header;
 mod splits;
@@ -14,10 +14,11 @@ use crate::common::gguf::{Gguf, string};
 use crate::common::verdict::{Kind, Parse, recover, verdict_of};
 use crate::common::{Random, TARGETS, data};
 
-/// What is wrong, the file, and what the error must be.
+/// What is wrong, the file, the kind of the error, and words of its message.
 type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
 
-/// Reports all rows that fail at once. The header must not panic as a stream either.
+/// Checks the error of every row, and reports all rows that fail. Reading the header from a stream
+/// must not panic either.
 fn check(rows: Vec<Row<'_>>) {
     let mut failures = String::new();
     for (what, bytes, kind, words) in rows {
@@ -37,12 +38,13 @@ fn empty() -> Gguf {
     Gguf::default()
 }
 
-/// One key `k`.
+/// A file with one key `k`, of type `kind`.
 fn key(kind: u32, value: &[u8]) -> Vec<u8> {
     empty().key("k", kind, value).file()
 }
 
-/// An array in one key `k`, `levels` deep, whose innermost is of this type, number and bytes.
+/// A file with one key `k`: an array `levels` deep, whose innermost array has `n` items of type
+/// `kind` in the bytes `items`.
 fn array(levels: usize, kind: u32, n: u64, items: &[u8]) -> Vec<u8> {
     let mut value = [&kind.to_le_bytes(), &n.to_le_bytes()[..], items].concat();
     for _ in 1..levels {
@@ -51,18 +53,18 @@ fn array(levels: usize, kind: u32, n: u64, items: &[u8]) -> Vec<u8> {
     key(9, &value)
 }
 
-/// Counts that the builder did not count, and what follows them.
+/// A file that declares these counts, followed by `tail`.
 fn counts(tensors: u64, keys: u64, tail: &[u8]) -> Vec<u8> {
     let counts = [tensors.to_le_bytes(), keys.to_le_bytes()].concat();
     [&b"GGUF\x03\0\0\0"[..], &counts, tail].concat()
 }
 
-/// A tensor `X` of zeros, of ggml type `kind`.
+/// A file with one tensor `X` of zeros, of ggml type `kind`.
 fn one(kind: u32, shape: &[u64], bytes: usize) -> Vec<u8> {
     empty().tensor("X", kind, shape, &vec![0; bytes]).file()
 }
 
-/// A small file with a bit of everything: values of all types, and several tensors.
+/// A small file with metadata of all types and several tensors.
 fn rich() -> Gguf {
     let mut file =
         empty()
@@ -98,14 +100,14 @@ fn rich() -> Gguf {
     })
 }
 
-/// Cut anywhere it is an error: of the reader's as a stream, and of the file's as a file.
+/// A file cut anywhere is an error: an I/O error from a stream, a parse error from a file.
 #[test]
 fn truncations() {
     let (whole, header) = (rich().file(), rich().header().len());
     recover(whole.clone(), "").unwrap();
     for end in 0..whole.len() {
         match inspect(std::io::Cursor::new(&whole[..end])) {
-            // The padding is no part of what a stream has to have.
+            // A stream may end before the padding.
             Ok(_) => assert!(end > header - 32, "{end}"),
             Err(error) => assert!(
                 end < header && matches!(error, AnamnesisError::Io(_)),
@@ -120,7 +122,7 @@ fn truncations() {
     }
 }
 
-/// A number in the header becomes another, or bytes come and go.
+/// Changes a number in the header, or inserts or removes bytes.
 fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
     const NUMBERS: [u64; 16] = [
         0,
@@ -153,8 +155,8 @@ fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut Random) {
     }
 }
 
-/// Nothing that happens to a header makes anything panic, however it is spelt; what is recovered all the same is
-/// a file that the `safetensors` crate accepts.
+/// No change of a header makes anything panic, from a file or a stream. If the file is still
+/// decoded, the `safetensors` crate accepts the output.
 #[test]
 fn mutations() {
     let [v1, big] = ["v1", "v3-big"]

@@ -1,6 +1,6 @@
-//! Deterministic fuzzing of every file in tests/data: cut short, bytes flipped, header fields edited, small
-//! companions scrambled. Nothing may panic (overflow checks are on); what is recovered all the same must be
-//! a file that the `safetensors` crate accepts.
+//! Deterministic fuzzing of every safetensors model in tests/data: truncated files, changed bytes,
+//! edited header fields, changed companions. Nothing may panic (overflow checks are on). If a file
+//! is still decoded, the `safetensors` crate must accept the output.
 
 mod schemes;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{Random, TARGETS, data};
 
-/// A model file in its parts.
+/// A model file, split into header and data.
 struct Model {
     path: PathBuf,
     json: Vec<u8>,
@@ -56,7 +56,8 @@ fn assemble(json: &[u8], data: &[u8]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes()[..], json, data].concat()
 }
 
-/// What happened to a file; only counted, so that a test can tell that it reached the code it is for.
+/// Counts of files that were parsed and decoded, so that a test can assert that it reached the code
+/// it is for.
 #[derive(Default)]
 struct Outcome {
     parsed: usize,
@@ -64,7 +65,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Does everything that can be done with a file.
+    /// Parses, inspects and decodes a file.
     fn try_bytes(&mut self, bytes: Vec<u8>, target: TargetDtype) {
         let _ = anamnesis::parse_safetensors_header_from_reader(&bytes[..]);
         if let Ok(model) = anamnesis::parse_bytes(bytes) {
@@ -129,7 +130,7 @@ fn truncations() {
     }
 }
 
-/// Any byte of the header, its length included, becomes another, up to three at once.
+/// Changes one to three bytes of the header or of its length.
 #[test]
 fn header_bytes() {
     const LIKELY: &[u8] = b"0123456789[]{},:\"_.FIUB \\\x00\x80\xff";
@@ -199,7 +200,7 @@ const NAMES: &[&str] = &[
     "",
 ];
 
-/// One field of one tensor's entry becomes something else; other entries do not follow.
+/// Changes one field of one tensor's entry, so that it contradicts the others.
 fn edit(header: &mut Map<String, Value>, random: &mut Random) {
     let names: Vec<String> = header
         .keys()

@@ -1,5 +1,4 @@
-//! NPZ archives and NPY arrays that are malformed, contradictory or hostile: each must give the right kind of error,
-//! or be read for what it is. Nothing may panic, take long, take much, or leave a file behind.
+//! NPZ archives and NPY arrays that are malformed or hostile.
 
 mod compressed;
 
@@ -10,7 +9,7 @@ use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::common::zip::*;
 use crate::trial::{Row, Trial};
 
-/// Bare arrays, and the same in an archive each.
+/// Each array as a bare file, and as a member of an archive.
 fn in_both(mut rows: Vec<Row<'_>>) -> Vec<Row<'_>> {
     let archive = |bytes: &[u8]| Zip::of(&[Member::stored("a.npy", bytes)]).file();
     rows.extend(
@@ -22,7 +21,7 @@ fn in_both(mut rows: Vec<Row<'_>>) -> Vec<Row<'_>> {
 }
 
 #[test]
-fn beginnings() {
+fn magic_version_and_length() {
     let version = |major: u8, minor: u8| [&b"\x93NUMPY"[..], &[major, minor], &[b' '; 40]].concat();
     let long = |version: u8, len: u32| {
         let len = len.to_le_bytes();
@@ -260,7 +259,7 @@ fn shapes() {
     trial.end();
 }
 
-/// Many members are read in time, and in memory that is in proportion to them.
+/// Time and memory for many members grow in proportion to their number.
 #[test]
 fn many_members() {
     let name = |i: usize| format!("{i}.npy");
@@ -284,7 +283,7 @@ fn many_members() {
     trial.end();
 }
 
-/// Names are only names: nothing is written where they lead.
+/// Member names that look like paths are only names: nothing is written there.
 #[test]
 fn names() {
     let names =
@@ -303,7 +302,7 @@ fn names() {
     trial.end();
 }
 
-/// Cut anywhere it is an error.
+/// A file cut anywhere is an error.
 #[test]
 fn truncations() {
     let mut trial = Trial::new();

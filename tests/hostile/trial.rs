@@ -1,5 +1,5 @@
-//! Trials of hostile files: everything is done with a file that can be done, and the time, the memory and the files
-//! that it takes are watched.
+//! Trials of hostile files: a file is parsed, inspected and decoded, with bounds on time and
+//! memory, and a look at the files that are left behind.
 
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +15,11 @@ use crate::allocator::peak_of_thread;
 use crate::common::Random;
 use crate::common::verdict::{Kind, Parse, verdict};
 
-/// What is wrong, the file, and what the error must be.
+/// What is wrong, the file, the kind of the error, and words of its message.
 pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
 
-/// What changes, the file with a number there, the numbers, and the error that each of them must give.
+/// What is wrong, the file with a given number in it, the numbers, and the kind and a word of each
+/// error.
 pub type Numbers<'a> = (
     &'a str,
     &'a dyn Fn(u64) -> Vec<u8>,
@@ -27,7 +28,7 @@ pub type Numbers<'a> = (
     &'a str,
 );
 
-/// What a file may take: this, and eight bytes for each of its own.
+/// Bytes of memory that a file may take, beside eight for each of its own.
 const MEMORY: usize = 64 << 20;
 const TIME: Duration = Duration::from_secs(2);
 
@@ -45,7 +46,7 @@ impl Trial {
         Self::default()
     }
 
-    /// Says what was seen, and fails if any file did.
+    /// Prints the peaks, and fails if any file failed.
     pub fn end(self) {
         let Self {
             files,
@@ -64,7 +65,7 @@ impl Trial {
         self.failures.push_str(&format!("\n{what:.60}: {wrong}"));
     }
 
-    /// Each file must give its error.
+    /// Each file must give the error of its row.
     pub fn refused(&mut self, rows: Vec<Row<'_>>) {
         for (what, bytes, kind, words) in rows {
             let Some(result) = self.try_file(what, &bytes) else {
@@ -103,8 +104,9 @@ impl Trial {
         }
     }
 
-    /// Does everything with a file, from memory and from a directory, which must hold nothing else afterwards but
-    /// the output of what went well. `None`: it failed already.
+    /// Parses and decodes a file from memory and from a directory. Afterwards the directory must
+    /// have the file, and the output of a success, and nothing else. Returns `None` if the trial
+    /// has already failed.
     pub fn try_file(&mut self, what: &str, bytes: &[u8]) -> Option<Result<Vec<u8>>> {
         let place = tempfile::tempdir().unwrap();
         let [input, output] = ["in", "out"].map(|name| place.path().join(name).join("model"));
@@ -112,9 +114,9 @@ impl Trial {
             .iter()
             .for_each(|path| std::fs::create_dir(path.parent().unwrap()).unwrap());
         std::fs::write(&input, bytes).unwrap();
-        let from_memory = self.time(what, || exhaust(bytes.to_vec()));
+        let from_memory = self.time(what, || try_everything(bytes.to_vec()));
         let from_file = self.watch(what, bytes.len(), || {
-            parse(&input).and_then(|m| use_up(&m, Some(&output)))
+            parse(&input).and_then(|m| recover_everything(&m, Some(&output)))
         });
         self.time(what, || anamnesis::pickle_globals(&input).is_ok())?;
         self.watch(what, bytes.len(), || {
@@ -145,11 +147,13 @@ impl Trial {
         Some(from_memory)
     }
 
-    /// Cut anywhere, a file must give an error.
+    /// A file cut anywhere must give an error.
     pub fn truncations(&mut self, what: &str, whole: &[u8]) {
         let mut read = Vec::new();
         self.watch(what, 0, || {
-            read.extend((0..whole.len()).filter(|&end| exhaust(whole[..end].to_vec()).is_ok()))
+            read.extend(
+                (0..whole.len()).filter(|&end| try_everything(whole[..end].to_vec()).is_ok()),
+            )
         });
         if !read.is_empty() {
             self.fail(what, format!("it is read when cut at {read:?}"));
@@ -159,7 +163,7 @@ impl Trial {
         }
     }
 
-    /// Changes files in 5000 ways; how many of them are still read.
+    /// Changes files in 5000 ways, and returns how many of them are still decoded.
     pub fn mutations(&mut self, files: &[Vec<u8>], seed: u64) -> usize {
         let (mut random, mut good) = (Random(seed), 0);
         for batch in 0..50 {
@@ -168,7 +172,7 @@ impl Trial {
                 for i in 0..100 {
                     let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
                     (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
-                    match exhaust(bytes) {
+                    match try_everything(bytes) {
                         Ok(_) => good += 1,
                         Err(error) => {
                             odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error))
@@ -181,8 +185,8 @@ impl Trial {
         good
     }
 
-    /// Runs `f`, which may take so long. One that takes longer gets more chances: the machine may have other things
-    /// to do.
+    /// Runs `f`, which must end within `TIME`. A slow run is repeated up to twice, because the
+    /// machine may be busy.
     pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> Option<T> {
         let mut run = || {
             let start = Instant::now();
@@ -217,15 +221,15 @@ impl Trial {
     }
 }
 
-/// Does everything that can be done with a file in memory.
-pub fn exhaust(bytes: Vec<u8>) -> Result<Vec<u8>> {
+/// Reads a file in memory with every function that takes one, and decodes it.
+pub fn try_everything(bytes: Vec<u8>) -> Result<Vec<u8>> {
     let _ = anamnesis::inspect_npz_from_reader(Cursor::new(&bytes));
     let _ = anamnesis::parse_pth_front_matter_from_reader(Cursor::new(&bytes));
-    use_up(&parse_bytes(bytes)?, None)
+    recover_everything(&parse_bytes(bytes)?, None)
 }
 
-/// The model recovered, into a file if there is a place for it.
-fn use_up(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<u8>> {
+/// Decodes `model`, into the file `output` if there is one.
+fn recover_everything(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<u8>> {
     let info = model.inspect();
     let _ = info.to_string();
     let bad = model.tensors().find_map(|tensor| tensor.bytes().err());
@@ -251,7 +255,7 @@ fn use_up(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<u8>> {
     result
 }
 
-/// A few bytes become others, come or go.
+/// Changes, inserts or removes a few bytes.
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     const NUMBERS: [u64; 12] = [
         0,

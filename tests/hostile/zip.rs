@@ -1,5 +1,4 @@
-//! ZIP archives whose end, directory and headers lie: each must give the right kind of error. Nothing may panic, take
-//! long, take much, or leave a file behind.
+//! ZIP archives whose directory or headers are wrong.
 
 mod end_records;
 
@@ -11,7 +10,7 @@ use crate::trial::Trial;
 fn directories() {
     const MAX: u64 = u64::MAX;
     let name = |bytes: &[u8]| both(|h| h.name = bytes.to_vec());
-    // Sizes that are in an extra field.
+    // Sizes in a ZIP64 extra field.
     let wide = |extra: &[u8]| {
         central(|h| (h.extra, h.len, h.stored_len) = (extra.to_vec(), u32::MAX, u32::MAX))
     };

@@ -1,5 +1,5 @@
-//! Weights that are incomplete, contradictory or of a scheme that is not decoded: each must give the right
-//! kind of error, and the message must name the tensor and the reason. Codes never pass for weights.
+//! Weights that are incomplete or contradictory: each must give the right kind of error, whose
+//! message names the tensor and the reason. Codes are never passed on as weights.
 
 use crate::common::file;
 
@@ -57,7 +57,7 @@ fn fp8() {
     check(&table.replace("{blocks}", blocks));
 }
 
-/// Without a word about scales, FP8 is a plain cast, and the report says so.
+/// FP8 without scales and without a config is a plain cast, and the report says so.
 #[test]
 fn fp8_cast_is_reported() {
     let model =
@@ -182,7 +182,8 @@ fn gptq_zeros_that_only_a_config_explains() {
     .unwrap();
 }
 
-/// An index out of range is found when its tile is decoded, and the same one at any thread count.
+/// An index out of range is found when its tile is decoded; the reported index does not depend on
+/// the number of threads.
 #[cfg(feature = "gptq")]
 #[test]
 fn gptq_group_index_out_of_range() {
@@ -244,7 +245,7 @@ fn awq() {
         X.qweight I32 16,128; X.scales F16 2,64 | {"bits":4,"zero_point":true} | Parse: `X.qweight` & zero_point
         X.qweight I32 16,80; X.scales F16 2,40 |  | Parse: `X.qweight` & Marlin
     "#;
-    // Without GPTQ, nobody looks into what has no AWQ shape.
+    // Without the feature `gptq`, tensors that have no AWQ shape are not examined.
     let usable = |line: &&str| cfg!(feature = "gptq") || !line.contains("0,0");
     let table: Vec<_> = table.lines().filter(usable).collect();
     check(

@@ -3,7 +3,7 @@
 use crate::common::file;
 use crate::common::verdict::{check, recover, tensors};
 
-/// Schemes that are recognised and not decoded.
+/// Schemes that this crate recognises and does not decode.
 #[test]
 fn foreign_schemes() {
     check(
@@ -32,7 +32,7 @@ fn foreign_schemes() {
     );
 }
 
-/// Codes whose scales are not in the file.
+/// Packed codes without scales are refused.
 #[test]
 fn packed_codes_alone() {
     let mxfp4 = r#"{"quant_method":"mxfp4"}"#;
@@ -52,7 +52,8 @@ fn packed_codes_alone() {
     }
 }
 
-/// A feature that is off: what needs it is refused by its name, and no other file is affected.
+/// Without a feature, files that need it are refused by its name, and other files are read as
+/// before.
 #[test]
 fn features_that_are_off() {
     let table = r#"

@@ -1,5 +1,5 @@
-//! Whole files decoded by the canonical libraries (tests/data/README.md), against ours; candle and the
-//! `safetensors` crate must load every output.
+//! Files decoded by the canonical libraries (tests/data/README.md) against this crate. candle and
+//! the `safetensors` crate must load every output.
 
 use safetensors::SafeTensors;
 

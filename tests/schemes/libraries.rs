@@ -27,7 +27,7 @@ fn grouped_schemes() {
     );
 }
 
-/// Schemes of PyTorch's libraries that are decoded, with parts that are missing or do not fit.
+/// Schemes of PyTorch libraries with parts that are missing or do not fit.
 #[test]
 fn pytorch_libraries() {
     let table = r#"
@@ -58,7 +58,7 @@ fn pytorch_libraries() {
     check(&table.replace("{gemma}", r#"{"quant_method":"gemma"}"#));
 }
 
-/// torchao describes its parts in the metadata, which need not be true.
+/// torchao describes its tensors in the metadata, which may be wrong.
 #[test]
 fn torchao_metadata() {
     let bytes = "X._weight_qdata I8 4,64; X._weight_scale F32 4,2";

@@ -1,5 +1,5 @@
-//! Models as Hugging Face has them, decoded by the canonical libraries (tests/data/README.md), against ours: whole
-//! directories of a few shards, and single layers in every variant of a scheme.
+//! Models in the layout of Hugging Face, decoded by the canonical libraries (tests/data/README.md),
+//! against this crate: directories of a few shards, and single layers in every variant of a scheme.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn check_case(case: &Path) {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// What cannot be decoded is refused, and the message names the tensor.
+/// A case that cannot be decoded is refused, and the message names the tensor.
 fn check_refusal(model: &ParsedModel, refused: &Path) {
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(refused).unwrap()).unwrap();
     let error = model.remember_to_bytes(TARGETS[0].0).err();
@@ -145,7 +145,7 @@ fn hqq() {
     check("hqq", 15);
 }
 
-/// What torchao says in the metadata of parts is untrue of the output, which has none.
+/// torchao's metadata describes the quantized tensors, so the output must not have it.
 #[test]
 fn torchao_metadata_is_gone() {
     let model = parse(data().join("torchao/intx_bits/model")).unwrap();

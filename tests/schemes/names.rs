@@ -3,8 +3,8 @@
 use crate::common::file;
 use crate::common::verdict::{check, recover, tensors};
 
-/// Names that many use for weights and scales: under a method that is not known they may mean something else, and codes
-/// under other names are codes all the same.
+/// Names that many producers use for weights and scales. Under an unknown method they are refused;
+/// codes under unusual names are still recognised as codes.
 #[test]
 fn generic_names() {
     check(
@@ -22,7 +22,7 @@ fn generic_names() {
         X.switch_mlp.up_proj.weight U32 1099511627776,0,3; X.switch_mlp.up_proj.scales F16 1099511627776,0,1 |  | Parse: `X.switch_mlp.up_proj.weight`
         "#,
     );
-    // A scale for each head is no scale of activations, unless the config has a cache with such.
+    // A scale for each head is no activation scale, unless the config has a quantized cache.
     let heads = "X.weight F8_E4M3 4,8; qk_norm_q_scale F32 2,1,3; X.k_scale F32 ()";
     let output = recover(file(&tensors(heads), &[]), "").unwrap();
     let output = anamnesis::parse_bytes(output).unwrap();
@@ -35,7 +35,7 @@ fn generic_names() {
     );
 }
 
-/// One shard of several, whose index has a part of its weights elsewhere.
+/// One shard of several: the index has some of its weights' companions in other shards.
 #[test]
 fn a_shard_is_no_model() {
     let nvfp4 = "X.weight U32 8,8; X.scales U8 8,4";

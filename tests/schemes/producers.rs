@@ -1,5 +1,6 @@
-//! Layouts of one producer each (compressed-tensors, MLX, ModelOpt, ComfyUI, Quark, torchao, quanto, HQQ, …) that are incomplete or contradictory: the right kind of
-//! error, naming the tensor and the reason. Codes never pass for weights.
+//! Layouts of ModelOpt, ComfyUI and Quark that are incomplete or contradictory: each must give the
+//! right kind of error, which names the tensor and the reason. Codes are never passed on as
+//! weights.
 
 use crate::common::file;
 use crate::common::verdict::{Kind, Parse, Unsupported, check, recover, tensors, verdict};
@@ -70,7 +71,7 @@ fn modelopt_nvfp4() {
         "{w}",
         "X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 ()",
     ));
-    // Nothing in it, and a product of rank nothing.
+    // An empty weight, and a low-rank product of rank zero.
     let nothing = "X.svdquant_lora_a BF16 0,32; X.svdquant_lora_b F32 4,0";
     for text in [
         "X.weight U8 0,16; X.weight_scale F8_E4M3 0,2; X.weight_scale_2 F32 (); X.pre_quant_scale BF16 32",
@@ -130,8 +131,8 @@ fn comfyui() {
     );
 }
 
-/// ComfyUI's NVFP4 has ModelOpt's names and, for most sizes, its shapes; only the file's metadata tells that
-/// nibbles and scales lie otherwise.
+/// ComfyUI's NVFP4 has ModelOpt's names and, for most sizes, its shapes. Only the file's metadata
+/// shows that nibbles and scales have another order.
 #[test]
 fn comfyui_metadata() {
     let fp8 = "X.weight F8_E4M3 4,8; X.weight_scale F32 ()";

@@ -1,5 +1,6 @@
-//! Slices of real models decoded by the canonical libraries (tests/data/slices/README.md): each is put into
-//! a file as its model has it, and must come out bit for bit; so must it from the functions for single tensors.
+//! Slices of real models decoded by the canonical libraries (tests/data/slices/README.md). Each is
+//! put into a file in its model's layout, and must be decoded bit for bit, also by the functions
+//! for single tensors.
 
 mod containers;
 
@@ -74,7 +75,7 @@ const FLOATS: [&str; 3] = ["F32", "BF16", "F16"];
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
-/// Compares what a function for single tensors made.
+/// Compares the result of a function for single tensors.
 fn check_single(name: &str, golden: &[u8], made: anamnesis::Result<Vec<u8>>) {
     assert_eq!(
         first_difference(Dtype::BF16, golden, &made.unwrap()),
@@ -83,7 +84,7 @@ fn check_single(name: &str, golden: &[u8], made: anamnesis::Result<Vec<u8>>) {
     );
 }
 
-/// `[k, n]` as `[n, k]`.
+/// Transposes elements of `size` bytes from `[k, n]` to `[n, k]`.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn transposed(bytes: &[u8], k: usize, n: usize, size: usize) -> Vec<u8> {
     (0..n)

@@ -2,7 +2,7 @@
 
 use anamnesis::parse;
 
-use super::{failed, model, said};
+use super::{model, stderr_and_code_of, stdout_of};
 use crate::common::directory::{assert_same_tree, names_in, tree, write_files, write_shards};
 use crate::common::forget::{PLAIN, shards, whole};
 use crate::common::{data, f32s, file, raw};
@@ -13,7 +13,7 @@ fn options_reach_the_encoder() {
     let input = model(root.path());
     let path = |name: &str| root.path().join(name).to_string_lossy().into_owned();
     let run = |name: &str, more: &[&str]| {
-        said(&[&["forget", &input, "--force", "-o", &path(name)], more].concat());
+        stdout_of(&[&["forget", &input, "--force", "-o", &path(name)], more].concat());
         parse(path(name)).unwrap()
     };
     let scales = run("a.safetensors", &["--to", "w4a16", "--group-size", "32"]);
@@ -48,7 +48,7 @@ fn options_reach_the_encoder() {
         (["--to", "w4a16", "--scale-rule", "best"], "scale rules: "),
         (["--to", "w4a16", "--group-size", "0"], ""),
     ] {
-        let (message, code) = failed(&[&["forget", &input][..], &more].concat());
+        let (message, code) = stderr_and_code_of(&[&["forget", &input][..], &more].concat());
         assert!(
             message.contains(word) && (code == 6 || code == 2),
             "{code}: {message}"
@@ -61,7 +61,7 @@ fn exit_codes() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     for scheme in ["nf5", "", "gguf:", "gguf:q4_9", "w4a16 "] {
-        let (message, code) = failed(&["forget", &input, "--to", scheme]);
+        let (message, code) = stderr_and_code_of(&["forget", &input, "--to", scheme]);
         assert_eq!(code, 6, "{scheme}: {message}");
         assert!(
             message.starts_with("error: ")
@@ -70,9 +70,9 @@ fn exit_codes() {
             "{message}"
         );
     }
-    assert_eq!(failed(&["forget", &input]).1, 2);
+    assert_eq!(stderr_and_code_of(&["forget", &input]).1, 2);
     assert_eq!(
-        failed(&[
+        stderr_and_code_of(&[
             "forget",
             &root.path().join("missing").to_string_lossy(),
             "--to",
@@ -81,9 +81,9 @@ fn exit_codes() {
         .1,
         7
     );
-    // What exists is not replaced.
-    said(&["forget", &input, "--to", "nf4"]);
-    let (message, code) = failed(&["forget", &input, "--to", "nf4"]);
+    // An existing output is not replaced.
+    stdout_of(&["forget", &input, "--to", "nf4"]);
+    let (message, code) = stderr_and_code_of(&["forget", &input, "--to", "nf4"]);
     assert!(code == 7 && message.contains("--force"), "{message}");
     let nan = root.path().join("nan.safetensors");
     std::fs::write(
@@ -94,7 +94,7 @@ fn exit_codes() {
         ),
     )
     .unwrap();
-    let (message, code) = failed(&["forget", nan.to_str().unwrap(), "--to", "nf4"]);
+    let (message, code) = stderr_and_code_of(&["forget", nan.to_str().unwrap(), "--to", "nf4"]);
     assert!(
         code == 6 && message.contains("`a.weight`, row 0, column 0"),
         "{code}: {message}"
@@ -102,7 +102,7 @@ fn exit_codes() {
     assert_eq!(names_in(root.path(), "").len(), 3, "nothing is left behind");
 }
 
-/// Types of less than three bits are no good without an importance matrix; the message says what is missing.
+/// Types of fewer than three bits need an importance matrix; the message says so.
 #[test]
 fn an_importance_matrix_is_asked_for() {
     let root = tempfile::tempdir().unwrap();
@@ -110,7 +110,7 @@ fn an_importance_matrix_is_asked_for() {
     std::fs::write(&input, whole(1, 256, 256)).unwrap();
     let input = input.to_string_lossy().into_owned();
     for scheme in ["gguf:iq1_s", "gguf:iq2_xxs", "gguf:IQ2_XS", "gguf:q2_k_s"] {
-        let (message, code) = failed(&["forget", &input, "--to", scheme]);
+        let (message, code) = stderr_and_code_of(&["forget", &input, "--to", scheme]);
         assert!(
             code == 6 && message.contains("it takes an importance matrix (--imatrix)"),
             "{scheme}: {message}"
@@ -121,7 +121,7 @@ fn an_importance_matrix_is_asked_for() {
         .join("imatrix/matrix.gguf")
         .to_string_lossy()
         .into_owned();
-    let (message, code) = failed(&[
+    let (message, code) = stderr_and_code_of(&[
         "forget",
         &input,
         "--to",
@@ -133,7 +133,7 @@ fn an_importance_matrix_is_asked_for() {
         code == 3 && message.contains("_proj.weight`: the importance matrix has 32 values"),
         "{code}: {message}"
     );
-    let (message, _) = failed(&[
+    let (message, _) = stderr_and_code_of(&[
         "forget",
         &input,
         "--to",
@@ -156,7 +156,7 @@ fn directories_in_parts() {
     let (input, path) = (input.to_string_lossy().into_owned(), |name: &str| {
         root.path().join(name)
     });
-    said(&[
+    stdout_of(&[
         "forget",
         &input,
         "--to",
@@ -166,13 +166,14 @@ fn directories_in_parts() {
     ]);
     let out = path("out").to_string_lossy().into_owned();
     for part in ["1/2", "2/2"] {
-        said(&["forget", &input, "--to", "gptq", "-o", &out, "--part", part]);
+        stdout_of(&["forget", &input, "--to", "gptq", "-o", &out, "--part", part]);
     }
-    let (message, code) = failed(&["forget", &input, "--to", "awq", "-o", &out, "--part", "1/2"]);
+    let (message, code) =
+        stderr_and_code_of(&["forget", &input, "--to", "awq", "-o", &out, "--part", "1/2"]);
     assert!(
         code == 7 && message.contains("other parameters"),
         "{message}"
     );
-    said(&["remember", "--finish", &out]);
+    stdout_of(&["remember", "--finish", &out]);
     assert_same_tree(&tree(&path("want")), &tree(&path("out")), "two parts");
 }

@@ -33,7 +33,7 @@ fn layers_that_are_not_one_model() {
         store.add(LLAMA, &manifest(&layers));
         store.fails("ollama:llama3", 6, &["not one file", "llama3", found]);
     }
-    // What models that run only remotely have.
+    // Models that only run remotely have such a manifest.
     for text in [r#"{"schemaVersion": 2, "layers": null}"#, "{}"] {
         store.add_text(LLAMA, text);
         store.fails("ollama:llama3", 6, &["no layers"]);
@@ -59,7 +59,7 @@ fn malformed_manifests() {
     negative["size"] = json!(-1);
     store.add(LLAMA, &manifest(&[negative]));
     store.fails("ollama:llama3", 3, &["parse error", "llama3"]);
-    // Deep enough to overflow the stack of whoever recurses.
+    // Nested deeply enough to overflow the stack of a recursive parser.
     for key in ["layers", "other"] {
         store.add_text(LLAMA, &format!("{{\"{key}\": {}", "[".repeat(1_000_000)));
         store.fails("ollama:llama3", 3, &["parse error", "llama3"]);
@@ -77,7 +77,7 @@ fn malformed_manifests() {
 }
 
 #[test]
-fn digests_are_held_to_their_form() {
+fn malformed_digests_are_refused() {
     let store = Store::new();
     std::fs::copy(demo(), store.root().join("secret")).unwrap();
     let size = std::fs::metadata(demo()).unwrap().len();
@@ -108,7 +108,7 @@ fn digests_are_held_to_their_form() {
 }
 
 #[test]
-fn blobs_are_there_and_whole() {
+fn missing_and_truncated_blobs_are_refused() {
     let store = Store::with(&[LLAMA]);
     let bytes = std::fs::read(demo()).unwrap();
     for wrong in [&bytes[..bytes.len() - 1], &[&bytes[..], &[0]].concat(), &[]] {

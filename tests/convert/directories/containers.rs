@@ -10,7 +10,7 @@ use crate::common::{assert_same, file};
 
 #[cfg(feature = "gguf")]
 #[test]
-fn a_split_of_gguf_is_no_stray() {
+fn a_split_gguf_model_is_one_model() {
     let dir = tempfile::tempdir().unwrap();
     let name = |no: usize| format!("split-0000{no}-of-00003.gguf");
     for no in 1..=3 {
@@ -29,7 +29,8 @@ fn a_split_of_gguf_is_no_stray() {
     );
 }
 
-/// A model as a hub's cache has it: blobs without endings, and a snapshot of links to them.
+/// A model in the layout of Hugging Face's cache: blobs without file extensions, and a snapshot of
+/// links to them. Returns the repository and the snapshot.
 #[cfg(unix)]
 fn cached(root: &Path) -> (PathBuf, PathBuf) {
     use std::os::unix::fs::symlink;
@@ -55,7 +56,7 @@ fn cached(root: &Path) -> (PathBuf, PathBuf) {
 
 #[cfg(unix)]
 #[test]
-fn the_cache_of_a_hub() {
+fn hub_cache() {
     use crate::common::directory::{KEPT, assert_same_tree, tree};
     let root = tempfile::tempdir().unwrap();
     let (repository, snapshot) = cached(root.path());
@@ -78,7 +79,7 @@ fn the_cache_of_a_hub() {
         );
         assert_same_tree(&want, &tree(&output), &input.display().to_string());
     }
-    // Without a main branch the only snapshot will do, and of several one must be given.
+    // Without a main branch, a single snapshot is used; of several, the caller must name one.
     std::fs::remove_file(repository.join("refs/main")).unwrap();
     let error = parse(&repository).unwrap_err().to_string();
     assert_names(&error, &["2 snapshots"]);
@@ -131,7 +132,7 @@ fn shards_of_pytorch() {
 
 #[cfg(feature = "gguf")]
 #[test]
-fn a_model_of_its_own_is_no_shard() {
+fn a_gguf_model_is_no_shard() {
     let error = refused(|dir| {
         std::fs::write(dir.join("a.safetensors"), file(&[tensor("x")], &[])).unwrap();
         std::fs::copy(

@@ -5,7 +5,8 @@ use anamnesis::parse;
 use super::{assert_names, read, refused, tensor};
 use crate::common::file;
 
-/// The tensors of a directory without an index, in which each of these files has the tensor that it is called after.
+/// The names of the tensors in a directory without an index. Each of `files` has one tensor, named
+/// after the file.
 fn unindexed(files: &[&str]) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     for name in files {
@@ -46,7 +47,7 @@ fn without_an_index() {
     assert_names(&two, &["one.safetensors", "two.safetensors"]);
 }
 
-/// A model of which a part is missing is not a smaller model.
+/// A set of shards that is not complete is an error, not a smaller model.
 #[test]
 fn an_incomplete_set_is_refused() {
     for ending in ["safetensors", "bin"] {

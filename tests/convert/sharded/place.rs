@@ -9,7 +9,7 @@ use crate::common::directory::{INDEX, assert_same_tree, names_in, tree, write_fi
 use crate::common::file;
 
 #[test]
-fn the_place_is_looked_at_first() {
+fn the_output_place_is_checked_first() {
     let root = tempfile::tempdir().unwrap();
     let (input, one) = model(root.path(), 2);
     let at = |name: &str| root.path().join(name);
@@ -49,15 +49,16 @@ fn the_place_is_looked_at_first() {
     drop(one);
 }
 
-/// Directories that have the names of ours, or some file of weights, can be anybody's.
+/// A directory with a name that this crate uses, or with a file of weights, may belong to somebody
+/// else.
 #[test]
-fn what_is_not_ours_is_never_taken_away() {
+fn files_of_others_are_never_removed() {
     let root = tempfile::tempdir().unwrap();
     let (input, _) = model(root.path(), 2);
     let files = [
         (".a.partial/mine.safetensors", "precious"),
         ("b/model.safetensors", "old"),
-        // The only copy, if a replacement was interrupted at its worst moment.
+        // The only copy, if a replacement was interrupted between its two renames.
         (".b.old/model.safetensors", "older"),
         ("firmware/rom.bin", "precious"),
         ("repository/model.safetensors", "old"),
@@ -83,9 +84,9 @@ fn what_is_not_ours_is_never_taken_away() {
     assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
 }
 
-/// A directory that is replaced goes with all that is in it.
+/// Replacing a directory removes everything in it, so it must not hold the input.
 #[test]
-fn nothing_of_the_input_is_in_what_is_replaced() {
+fn an_output_that_holds_the_input_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let (input, one) = model(root.path(), 2);
     std::fs::write(root.path().join("weights.safetensors"), file(&[], &[])).unwrap();
@@ -137,7 +138,7 @@ fn an_output_within_the_input_is_not_copied_into_itself() {
 }
 
 #[test]
-fn parts_are_of_directories() {
+fn parts_need_directories() {
     let root = tempfile::tempdir().unwrap();
     let (input, one) = model(root.path(), 2);
     let to_npz = ConvertOptions::new(ConvertTarget::Npz);

@@ -27,7 +27,7 @@ fn cancelled_after(mut options: ConvertOptions, bytes: u64) -> ConvertOptions {
 }
 
 #[test]
-fn what_was_interrupted_is_resumed() {
+fn an_interrupted_encoding_is_resumed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     for (scheme, _) in SCHEMES {
@@ -49,7 +49,7 @@ fn what_was_interrupted_is_resumed() {
                 !output.exists() && root.path().join(".out.partial").is_dir(),
                 "{scheme}"
             );
-            // With other parameters it is not gone on with.
+            // With other parameters it is not resumed.
             let other = if *scheme == "w4a16" { "nf4" } else { "w4a16" };
             let refused = parse(&input)
                 .unwrap()
@@ -76,7 +76,7 @@ fn what_was_interrupted_is_resumed() {
 }
 
 #[test]
-fn parts_make_the_same() {
+fn parts_make_the_same_directory() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
     let (want, output) = (root.path().join("want"), root.path().join("out"));

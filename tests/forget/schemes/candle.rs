@@ -9,7 +9,7 @@ use super::bytes;
 use crate::common::forget::{bf16s, decoded, values_of, weights};
 use crate::common::{Random, f32s, file, raw};
 
-/// Types that candle decodes. It has Q8_K too, and no decoder of it.
+/// Types that candle decodes. It reads Q8_K, but has no decoder for it.
 const CANDLE: [&str; 10] = [
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
 ];

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{ForgetScheme, TargetDtype, parse};
 
-use super::{forget, moved, options, scheme};
+use super::{codes_moved, forget, options, scheme};
 use crate::common::data;
 use crate::common::forget::values_at;
 
-/// A copy without what is there for other tests.
+/// The path of a case's model; a model in a single file is copied with its configs alone.
 fn copied(case: &Path, outputs: &Path) -> Option<PathBuf> {
     if case.join("model").is_dir() {
         return Some(case.join("model"));
@@ -28,7 +28,7 @@ fn copied(case: &Path, outputs: &Path) -> Option<PathBuf> {
     Some(directory)
 }
 
-/// Whatever a golden model has that can be moved keeps every value.
+/// Encodes every case of `family` to `schemes`; tensors whose codes move keep every value.
 fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
     let mut count = 0;
     for case in std::fs::read_dir(data().join(family)).unwrap() {
@@ -40,15 +40,15 @@ fn goldens(family: &str, schemes: &[ForgetScheme], least: usize) {
         for scheme in schemes {
             for to in [TargetDtype::F16, TargetDtype::BF16] {
                 let planned = model.recovery(options(scheme.clone(), to));
-                if planned.is_ok_and(|planned| moved(planned.report()).is_empty()) {
+                if planned.is_ok_and(|planned| codes_moved(planned.report()).is_empty()) {
                     continue;
                 }
-                // What is not finite elsewhere in the model is refused.
+                // Values that are not finite elsewhere in the model are refused.
                 let Ok((output, report)) = forget(&input, outputs.path(), scheme.clone(), to)
                 else {
                     continue;
                 };
-                let names = moved(&report);
+                let names = codes_moved(&report);
                 if names.is_empty() {
                     continue;
                 }

@@ -1,10 +1,10 @@
-//! Stacks of gpt-oss, whose groups run along the rows that its parameters have as columns.
+//! Stacks of gpt-oss: the parameters are transposed against the stored blocks.
 
 use std::path::{Path, PathBuf};
 
 use anamnesis::{AnamnesisError, Report, TargetDtype, parse};
 
-use super::{forget, moved, options, scheme};
+use super::{codes_moved, forget, options, scheme};
 use crate::common::data;
 use crate::common::forget::{stored_at, values_at};
 
@@ -19,12 +19,12 @@ fn stacks_of_gpt_oss_stay_as_they_are() {
         TargetDtype::BF16,
     )
     .unwrap();
-    assert_eq!(moved(&report).len(), 2);
+    assert_eq!(codes_moved(&report).len(), 2);
     let (before, after) = (stored_at(&input), stored_at(&output));
     assert!(before == after, "{:?} {:?}", before.keys(), after.keys());
 }
 
-/// Encodes the stacks of experts alone.
+/// Encodes only the stacks of experts.
 fn forget_experts(
     input: &Path,
     outputs: &Path,
@@ -43,9 +43,9 @@ fn forget_experts(
     Ok((output, report))
 }
 
-/// A stack whose matrices are turned; they had so many rows and columns.
-fn turned(stack: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let turn = |matrix: &[f32]| -> Vec<f32> {
+/// Transposes each matrix of `stack`, from `rows` × `columns`.
+fn transposed(stack: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let transpose = |matrix: &[f32]| -> Vec<f32> {
         (0..columns)
             .flat_map(|column| {
                 matrix
@@ -57,11 +57,11 @@ fn turned(stack: &[f32], rows: usize, columns: usize) -> Vec<f32> {
             })
             .collect()
     };
-    stack.chunks(rows * columns).flat_map(turn).collect()
+    stack.chunks(rows * columns).flat_map(transpose).collect()
 }
 
 #[test]
-fn stacks_of_gpt_oss_go_around() {
+fn stacks_of_gpt_oss_round_trip() {
     let all = [
         "mlx-mxfp4",
         "gguf:mxfp4",
@@ -69,9 +69,12 @@ fn stacks_of_gpt_oss_go_around() {
         "mxfp4-modelopt",
         "mxfp4-gpt-oss",
     ];
-    // Only those have a number for the last exponent.
-    let wide = ["gguf:mxfp4", "mxfp4-gpt-oss"];
-    for (case, steps) in [("gpt_oss_exponents", &wide[..]), ("tiny_gpt_oss", &all)] {
+    // Only these decode exponent 255 as a number; for the others it is NaN.
+    let with_exponent_255 = ["gguf:mxfp4", "mxfp4-gpt-oss"];
+    for (case, steps) in [
+        ("gpt_oss_exponents", &with_exponent_255[..]),
+        ("tiny_gpt_oss", &all),
+    ] {
         let (input, outputs) = (
             data().join("mxfp4").join(case).join("model"),
             tempfile::tempdir().unwrap(),
@@ -85,7 +88,7 @@ fn stacks_of_gpt_oss_go_around() {
         for step in steps {
             let (output, report) = forget_experts(&path, outputs.path(), step).unwrap();
             assert_eq!(
-                moved(&report).len(),
+                codes_moved(&report).len(),
                 stacks.len(),
                 "{step}: {:?} {:?}",
                 report.encoded,
@@ -95,13 +98,13 @@ fn stacks_of_gpt_oss_go_around() {
             let after = values_at(&path);
             for name in &stacks {
                 let shape = &first[&format!("{name}_blocks")].1;
-                let turned = |stack| turned(stack, shape[2] * 32, shape[1]);
+                let transposed = |stack| transposed(stack, shape[2] * 32, shape[1]);
                 let new = match after.get(&format!("{name}.weight")) {
                     Some(new) if *step != "mxfp4-gpt-oss" => new.clone(),
-                    None if *step == "mxfp4-gpt-oss" => turned(&after[*name]),
+                    None if *step == "mxfp4-gpt-oss" => transposed(&after[*name]),
                     _ => panic!("{step}: {:?}", after.keys()),
                 };
-                assert!(turned(&before[*name]) == new, "{case}, {step}: {name}");
+                assert!(transposed(&before[*name]) == new, "{case}, {step}: {name}");
             }
         }
         let last = stored_at(&path);
@@ -135,7 +138,7 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
     for (scheme, error) in [("gguf:q8_0", 0.01), ("mlx-mxfp8", 0.05), ("gguf:q4_0", 0.1)] {
         let (output, report) = forget_experts(&input, outputs.path(), scheme).unwrap();
         assert_eq!(
-            (report.encoded.len(), moved(&report).len()),
+            (report.encoded.len(), codes_moved(&report).len()),
             (2, 0),
             "{scheme}: {:?}",
             report.kept
@@ -148,7 +151,7 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
             else {
                 panic!("{name}")
             };
-            let old = turned(
+            let old = transposed(
                 &before[name.strip_suffix(".weight").unwrap()],
                 columns * 32,
                 rows,
@@ -158,14 +161,14 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
             assert!(off < error, "{scheme}: {name} is {off} off");
         }
     }
-    // A name that the model has is what users know.
+    // Patterns match the names that the model has.
     let mut options = options(scheme("mlx-mxfp4", None), TargetDtype::BF16);
     options.forget.as_mut().unwrap().exclude = vec!["*gate_up_proj".to_owned()];
     let report = parse(&input)
         .unwrap()
         .forget(outputs.path().join("last"), options)
         .unwrap();
-    assert!(moved(&report) == ["model.layers.0.mlp.experts.down_proj.weight"]);
+    assert!(codes_moved(&report) == ["model.layers.0.mlp.experts.down_proj.weight"]);
     assert!(
         report
             .kept

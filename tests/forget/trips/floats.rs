@@ -3,7 +3,7 @@
 use super::{Bytes, Case, Columns, E4M3, E5M2, FP4, Kept, Near, Refused, Row, Values, Whole};
 
 pub const TABLE: &[Case] = &[
-    // Every block has a code of ±1, so the scale is found again.
+    // Every block has a code of ±1, so encoding finds the same scale.
     (
         "bnb",
         "nf4 nf4_odd nf4_odd_columns nf4_partial nf4_storage_bf16 nf4_storage_f16",
@@ -13,7 +13,7 @@ pub const TABLE: &[Case] = &[
         Bytes,
     ),
     ("bnb", "nf4_blocksize_128", "nf4", 128, Whole, Bytes),
-    // Scales that were quantized are values like others.
+    // Quantized scales decode to values, from which encoding starts as from any others.
     (
         "bnb",
         "nf4_double_quant nf4_odd_double_quant nf4_partial_double_quant nf4_storage_f32 nf4_zeros",
@@ -22,7 +22,8 @@ pub const TABLE: &[Case] = &[
         Whole,
         Values,
     ),
-    // Their mean is that of the scales decoded. A step of the 8-bit map is at most 0.0141 of the largest.
+    // The mean that is subtracted is that of the decoded scales. A step of the 8-bit map is at most
+    // 0.0141 of the largest scale.
     (
         "bnb",
         "nf4_double_quant nf4_odd_double_quant nf4_partial_double_quant nf4_storage_f32 nf4_zeros",
@@ -47,7 +48,7 @@ pub const TABLE: &[Case] = &[
         Whole,
         Near(0.0071),
     ),
-    // Code 8 is a second zero, which is never written.
+    // Code 8 is a second zero, which encoders never write.
     (
         "bnb",
         "fp4 fp4_double_quant fp4_odd fp4_partial",
@@ -71,12 +72,12 @@ pub const TABLE: &[Case] = &[
         Whole,
         Kept,
     ),
-    // Made by a library: the largest value has the largest code.
+    // Made by a library, so the largest value has the largest code.
     ("fp8", "transformers_made", "fp8-block", 0, Whole, Bytes),
     ("fp8", "ct_float_block", "fp8-block-ct", 0, Whole, Bytes),
     ("fp8", "ct_float_tensor", "fp8", 0, Whole, Bytes),
     ("fp8", "ct_float_quantized", "fp8-channel", 0, Row, Bytes),
-    // Codes at random, and not the largest under each scale: the scales become others.
+    // Random codes, of which not every scale has the largest: encoding finds other scales.
     (
         "fp8",
         "block_128 block_32x64_noconfig block_64x32 block_bf16_scale",
@@ -149,7 +150,7 @@ pub const TABLE: &[Case] = &[
         Row,
         Kept,
     ),
-    // Code 8 is a second zero in ModelOpt's, a negative one in compressed-tensors'.
+    // Code 8 is a second zero in ModelOpt's layout, a negative zero in compressed-tensors'.
     (
         "nvfp4",
         "modelopt modelopt_noconfig",

@@ -3,11 +3,11 @@
 use super::{Case, Columns, FP4, Importance, Near, Nothing, Refused, Values, Whole};
 
 pub const TABLE: &[Case] = &[
-    // A type with one scale and codes of which the largest magnitude must occur.
+    // Types with one scale, whose largest code occurs in every block.
     ("gguf", "q1_0", "gguf:q1_0", 0, Columns(128), Values),
     ("gguf", "tq1_0", "gguf:tq1_0", 0, Columns(256), Values),
     ("gguf", "mxfp4", "gguf:mxfp4", 0, Columns(32), Values),
-    // Half a step, or a whole one of what lies opposite the extreme, which has no code.
+    // Half a step; a whole step opposite the extreme, where the last code is missing.
     (
         "gguf",
         "q4_0",
@@ -67,7 +67,7 @@ pub const TABLE: &[Case] = &[
     ("gguf", "q2_0", "gguf:q2_0", 0, Columns(64), Near(0.51)),
     ("gguf", "tq2_0", "gguf:tq2_0", 0, Columns(256), Near(0.51)),
     ("gguf", "nvfp4", "gguf:nvfp4", 0, Columns(16), FP4),
-    // Half of the largest step of the table, 24 of 127.
+    // Half of the largest step of the codebook, 24 of 127.
     (
         "gguf",
         "iq4_nl",
@@ -84,7 +84,7 @@ pub const TABLE: &[Case] = &[
         Columns(256),
         Near(13.0 / 127.0),
     ),
-    // A step of the block with the largest scale.
+    // One step of the sub-block with the largest scale.
     (
         "gguf",
         "q2_k",

@@ -38,7 +38,7 @@ pub const TABLE: &[Case] = &[
         Columns(16),
         Values,
     ),
-    // Projections that are fused had scales of their own.
+    // The fused projections had separate scales, and share one after encoding.
     (
         "compressed_tensors",
         "tiny_nvfp4",
@@ -47,7 +47,7 @@ pub const TABLE: &[Case] = &[
         Columns(16),
         E4M3,
     ),
-    // -8 (-128) is the scale's largest multiple, and no code needs to have been it.
+    // The scale is taken from the code -8 (-128), which need not occur in the random codes.
     (
         "compressed_tensors",
         "pack_b* pack_w* pack_old_* pack_actorder pack_0_9_groups",
@@ -120,7 +120,8 @@ pub const TABLE: &[Case] = &[
         Whole,
         NoEncoder,
     ),
-    // A group's smallest value becomes a multiple of its scale, which changes the scale.
+    // MLX makes an extreme value of each group a multiple of the group's scale, which changes the
+    // scale.
     ("mlx", "b2_g64_*", "mlx-2bit", 64, Columns(64), Bytes),
     (
         "mlx",
@@ -220,7 +221,7 @@ pub const TABLE: &[Case] = &[
         Whole,
         Refused,
     ),
-    // Zero points at random, so that what a group spans is not what its codes could.
+    // Random zero points, so that the values of a group do not span the range of its codes.
     (
         "gptq",
         "*_v1_act_order *_g128_act_order *_config_act_order *_short_group_act_order *_sym *_metadata *_g32 *_v1_one_group *_metadata_one_group *_quantize_config *_no_config *_scales_f32 *_scales_bf16 *_v2_no_g_idx *_qzeros_no_g_idx *_no_qzeros v1_wrap b3_v1_short_group",
@@ -274,7 +275,8 @@ pub const TABLE: &[Case] = &[
     ),
     ("awq", "hostile_*", "awq", 32, Whole, Refused),
     ("awq", "k100_* k72_* n136_* n40_*", "awq", 32, Whole, Kept),
-    // Layers that are fused share their largest value in ModelOpt's export: the scales of groups become others.
+    // Fused layers share their largest magnitude in ModelOpt's export, so the scales of groups
+    // change.
     (
         "modelopt",
         "tiny_llama_nvfp4 tiny_llama_w4a16_nvfp4",

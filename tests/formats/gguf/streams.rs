@@ -11,7 +11,7 @@ use crate::common::{Random, f32s};
 struct Stream<'a> {
     bytes: &'a [u8],
     reads: usize,
-    /// Makes it an error to ask for a byte behind the last one, which says this.
+    /// The error for a read behind the last byte.
     behind: Option<&'a str>,
 }
 
@@ -31,14 +31,14 @@ impl Seek for &mut Stream<'_> {
     }
 }
 
-/// A header that ends where its last entry does.
+/// A header without padding: it ends with its last entry.
 fn unpadded() -> Gguf {
     let mut file = Gguf::default();
     file.alignment = 1;
     file
 }
 
-/// The header of a model with a large vocabulary, not padded, so that it ends where the last tensor's entry does.
+/// The header of a model with a large vocabulary, without padding.
 fn vocabulary() -> Vec<u8> {
     let array = |kind: u32, n: u64, items: Vec<u8>| {
         [&kind.to_le_bytes(), &n.to_le_bytes()[..], &items].concat()
@@ -108,9 +108,9 @@ fn large_headers_are_read_in_few_reads() {
     );
 }
 
-/// Not a byte behind the header is asked for, even where nothing is in it.
+/// No byte after the header is read, even if the header is empty.
 #[test]
-fn nothing_behind_the_header_is_read() {
+fn nothing_after_the_header_is_read() {
     let one = unpadded().key("general.alignment", 4, &[1, 0, 0, 0]);
     let nested = [
         9u32.to_le_bytes().to_vec(),
@@ -151,7 +151,7 @@ fn nothing_behind_the_header_is_read() {
                 .err()
                 .map(|e| format!("\n{what}: {e}")),
         );
-        // A reader that fails is quoted.
+        // An I/O error of the reader is quoted.
         for end in [0, 4, header.len() / 2, header.len() - 1] {
             let mut stream = Stream {
                 bytes: &header[..end],

@@ -7,7 +7,7 @@ use crate::common::gguf::Gguf;
 use crate::common::verdict::{Unsupported, recover, verdict};
 use crate::common::{Random, f32s};
 
-/// A big-endian file, for which the builder has no words.
+/// A big-endian file, which `common::gguf` cannot make.
 fn big_endian(tensors: &[(&str, u32, u64, usize)]) -> Vec<u8> {
     let string = |text: &str| [&(text.len() as u64).to_be_bytes(), text.as_bytes()].concat();
     let (mut infos, mut data) = (Vec::new(), Vec::new());
@@ -41,7 +41,7 @@ fn big_endian(tensors: &[(&str, u32, u64, usize)]) -> Vec<u8> {
     [out, data].concat()
 }
 
-/// Some types have no big-endian form that anyone has defined: a file with one is listed, and not decoded.
+/// For some types no big-endian form is defined: their tensors are listed, but not decoded.
 #[test]
 fn big_endian_types_without_a_byte_order() {
     recover(big_endian(&[("a", 0, 4, 16), ("q", 8, 64, 68)]), "").unwrap();
@@ -88,7 +88,7 @@ fn big_endian_types_without_a_byte_order() {
     }
 }
 
-/// The scale beside an NVFP4 tensor: one, or one for each matrix of a stack.
+/// The global scale of an NVFP4 tensor: one value, or one for each matrix of a stack.
 #[test]
 fn nvfp4_scales() {
     let (codes, scales) = (Random(5).bytes(3 * 2 * 36), [0.37f32, -3.0, 1e-3]);
@@ -129,15 +129,17 @@ fn nvfp4_scales() {
     }
 }
 
-/// Behind the last tensor there may be more, if its size is known for sure; and tensors may be listed in any order.
+/// Bytes may follow the last tensor if its size is known for certain; tensors may be listed in any
+/// order.
 #[test]
-fn odd_places() {
+fn unusual_tensor_offsets() {
     let (block, more) = (Random(6).bytes(34), vec![7; 1000]);
     let (first, both) = (
         || Gguf::default().tensor("a", 8, &[32], &block),
         [&block[..], &more].concat(),
     );
-    // As the first, or of a type that nobody writes otherwise.
+    // The size of `b` is certain: `a` proves the one of type 8, and no fork numbers type 24
+    // otherwise.
     for file in [
         first().tensor("b", 8, &[32], &both).file(),
         first().tensor("b", 24, &[34], &both).file(),
@@ -153,10 +155,10 @@ fn odd_places() {
         );
         recover(file, "").unwrap();
     }
-    let turned = Gguf::default()
+    let reversed = Gguf::default()
         .tensor_at("b", 24, &[5], 64, &block)
         .tensor_at("a", 24, &[34], 0, &more[..5]);
-    let model = parse_bytes(turned.file()).unwrap();
+    let model = parse_bytes(reversed.file()).unwrap();
     assert_eq!(
         model.tensors().map(|t| t.name()).collect::<Vec<_>>(),
         ["a", "b"]

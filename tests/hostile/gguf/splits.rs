@@ -6,7 +6,7 @@ use super::empty;
 use crate::common::gguf::{Gguf, string};
 use crate::common::verdict::{Kind, Limit, Parse, Unsupported, verdict, verdict_of};
 
-/// Part `no` of a split model, with these tensors.
+/// Part `no` of `count` of a split model, with these tensors.
 fn part(no: u16, count: u16, total: i32, tensors: &[&str]) -> Gguf {
     let file =
         empty()
@@ -18,10 +18,10 @@ fn part(no: u16, count: u16, total: i32, tensors: &[&str]) -> Gguf {
         .fold(file, |file, name| file.tensor(name, 0, &[3], &[0; 12]))
 }
 
-/// Files of one directory.
+/// Names and contents of the files of a directory.
 type Files<'a> = &'a [(&'a str, &'a Gguf)];
 
-/// Opens the first of `files`; the number of tensors.
+/// Parses the first of `files`, with the others beside it, and returns the number of tensors.
 fn open(files: Files<'_>) -> Result<usize> {
     let directory = tempfile::tempdir().unwrap();
     files

@@ -123,7 +123,7 @@ fn tensors() {
     recover(one(8, &[32, 0, 1 << 50], 0), "").unwrap();
 }
 
-/// Nothing, in ways that multiply badly.
+/// Tensors without elements whose other dimensions overflow when multiplied.
 #[test]
 fn empty_tensors() {
     const MAX: u64 = u64::MAX;
@@ -162,14 +162,14 @@ fn empty_tensors() {
 }
 
 #[test]
-fn places() {
+fn offsets() {
     let after = |offset: u64| {
         empty()
             .tensor("W", 0, &[16], &[0; 64])
             .tensor_at("X", 0, &[1], offset, &[0; 4])
             .file()
     };
-    // The sizes that some fork gives to a number: here what it writes, `bytes` for each of two tensors.
+    // A fork may give another size to a type's number: two tensors that take `bytes` each.
     let fork = |kind: u32, values: u64, bytes: usize| {
         empty()
             .tensor("X", kind, &[values], &vec![0; bytes])
@@ -227,7 +227,7 @@ fn places() {
     ]);
 }
 
-/// What a type means, or a byte order, or a scale: found when the model is to be recovered.
+/// Types, byte orders and scales that are not supported give an error when the model is decoded.
 #[test]
 fn tensors_that_are_not_decoded() {
     let nvfp4 = |scales: &[(&str, u32, u64)]| {
@@ -299,7 +299,7 @@ fn tensors_that_are_not_decoded() {
     }
 }
 
-/// A type that nobody here knows keeps the model from being recovered, and its other tensors from nothing.
+/// A tensor of an unknown type makes decoding fail, but the file's other tensors stay accessible.
 #[test]
 fn unknown_types() {
     let mut random = Random(4);

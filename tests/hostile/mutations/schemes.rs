@@ -16,7 +16,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Bytes, where the container allows the shape at all.
+    /// The tensor's size in bytes, if the container allows the shape.
     fn bytes(&self) -> Option<usize> {
         let bits = self
             .shape
@@ -26,7 +26,7 @@ impl Entry {
         (bits.is_multiple_of(8) && bits < 1 << 20).then_some(bits / 8)
     }
 
-    /// Makes this tensor another one.
+    /// Changes the tensor's dtype, shape or name.
     fn change(&mut self, random: &mut Random) {
         let number = NUMBERS[pick(random, NUMBERS.len())] as usize;
         match pick(random, 9) {
@@ -68,8 +68,8 @@ impl Entry {
     }
 }
 
-/// Tensors become others in files that stay valid, so that the schemes see them: renamed, retyped, resized,
-/// left out, emptied.
+/// Tensors are renamed, retyped, resized, left out or emptied in files that stay valid, so that the
+/// schemes see them.
 #[test]
 fn valid_headers() {
     let (mut random, mut outcome) = (Random(4), Outcome::default());
@@ -139,7 +139,7 @@ fn read((name, entry): (&String, &Value)) -> Entry {
     }
 }
 
-/// A copy of the configs beside `model`, in a directory of its own.
+/// A new directory with copies of the configs beside `model`.
 fn place(model: &Model) -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     for beside in configs(model) {
@@ -158,7 +158,7 @@ fn configs(model: &Model) -> Vec<PathBuf> {
     all
 }
 
-/// Data of the small tensors that say how others are decoded, with the configs beside the file.
+/// Changes the data of small companions, with the configs beside the file.
 #[test]
 fn companions() {
     let (mut random, mut outcome) = (Random(5), Outcome::default());
@@ -202,7 +202,7 @@ fn companions() {
     );
 }
 
-/// Values in the configs become others, most of them senseless.
+/// Changes values in the configs, mostly to invalid ones.
 #[test]
 fn config_values() {
     const VALUES: &str = "0;1;-1;3;8;16;64;4.0;1e400;9223372036854775807;18446744073709551615;-9223372036854775808;\

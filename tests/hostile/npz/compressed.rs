@@ -7,7 +7,7 @@ use crate::common::verdict::{Parse, verdict};
 use crate::common::zip::*;
 use crate::trial::Trial;
 
-/// An archive of one compressed array, whose headers and bytes are changed.
+/// An archive of one compressed array, changed by `change`.
 fn deflated(content: &[u8], change: impl FnOnce(&mut Member)) -> Vec<u8> {
     let mut member = Member::deflated("a.npy", content);
     change(&mut member);
@@ -18,7 +18,7 @@ fn deflated(content: &[u8], change: impl FnOnce(&mut Member)) -> Vec<u8> {
     Zip::of(&[member]).file()
 }
 
-/// Compressed bytes instead of others, of whatever length.
+/// Replaces the compressed bytes, and adapts the lengths in both headers.
 fn instead(member: &mut Member, data: Vec<u8>) {
     (member.central.stored_len, member.data) = (data.len() as u32, data);
 }
@@ -28,7 +28,7 @@ fn compressed_data() {
     let (small, content) = (zeros(300), [zeros(0), vec![0; 300]].concat());
     let noise = npy(&dict("'|u1'", "False", "(3000,)"), &Random(31).bytes(3000));
     let more = |n: i64| move |m: &mut Member| m.central.len = (i64::from(m.central.len) + n) as u32;
-    // A header says so many bytes as the directory does, and the data is a few.
+    // Both headers declare many bytes, but the data is short.
     let lie = |n: u32| {
         let header = npy(&dict("'|u1'", "False", &format!("({n},)")), b"");
         deflated(&[&header[..], &[0; 9]].concat(), |m| {

@@ -7,7 +7,7 @@ use crate::common::verdict::{Limit, Parse, Unsupported, verdict};
 use crate::common::zip::tarred;
 use crate::trial::Trial;
 
-/// Globals that are not allowed, near to allowed ones or far from them: `module name`, one a line.
+/// Globals that are not allowed, some of them similar to allowed ones: `module name`, one per line.
 const GLOBALS: &str = "builtins eval\nbuiltins getattr\nbuiltins Set\n__builtin__ apply\nos system\nposix system\n\
     nt system\nsubprocess Popen\nrunpy _run_code\ntorch load\ntorch.hub load\nnumpy load\npickle loads\n\
     copyreg _reconstructor\nfunctools partial\noperator attrgetter\nimportlib import_module\nwebbrowser open\n\
@@ -18,9 +18,10 @@ const GLOBALS: &str = "builtins eval\nbuiltins getattr\nbuiltins Set\n__builtin_
     torch XTensor\ntorch FloatTensorTensor\ntorch.storage _load_from_bytes\ntorch.storage TypedStorage\r\n\
     _codecs decode\ncollections defaultdict\ncollections OrderedDict.update\ntorch \n Size\n ";
 
-/// An instance of a class is refused by its class, and an opcode that there is not by its number and place.
+/// The error for an instance names its class; the error for an unknown opcode names its number and
+/// place.
 #[test]
-fn named_at_once() {
+fn classes_and_opcodes_are_named() {
     let mut trial = Trial::new();
     let result = trial.try_file("INST", &archive(b"ix\nx\n"));
     assert!(
@@ -84,7 +85,7 @@ fn globals() {
     trial.end();
 }
 
-/// What is named is listed, whatever else is wrong with the file.
+/// `pickle_globals` lists every global that is named, whatever else is wrong with the file.
 #[test]
 fn lists_of_globals() {
     let place = tempfile::NamedTempFile::new().unwrap();
@@ -109,7 +110,8 @@ fn lists_of_globals() {
             .iter()
             .all(|g| g.allowed)
     );
-    // A long name that costs little to name again, with one that is the same and one that is not.
+    // A long name that is memoised and named again, beside the same name spelt out and a different
+    // one.
     let long = [&text(&"m".repeat(1 << 18))[..], b"q\0U\x01xq\x01\x930"].concat();
     let again = |opcodes: &[u8], n: usize| archive(&[&long[..], &opcodes.repeat(n), b"."].concat());
     assert_eq!(list(&again(b"h\0h\x01\x930", 200_000)).unwrap().len(), 1);
@@ -131,7 +133,7 @@ fn lists_of_globals() {
     let all = odd
         .map(|bytes| list(bytes).map(|list| list.iter().any(|g| g.name == "system" && !g.allowed)));
     assert!(all.iter().all(|found| matches!(found, Ok(true))), "{all:?}");
-    // Neither what is wrong before a global hides it, nor what is wrong behind it.
+    // An error before or after a global does not hide it.
     let sys = b"cos\nsystem\n";
     let wrong: [&[u8]; 16] = [
         b"",
@@ -172,7 +174,7 @@ fn lists_of_globals() {
             .iter()
             .any(|g| g.name == "system")
     );
-    // A name that would be computed is none that could be found in the list.
+    // A name that the pickle computes is not on the list of allowed ones.
     let computed = archive(b"cbuiltins\nstr\n)RU\x04Size\x93.");
     assert_eq!(
         list(&computed)
@@ -182,7 +184,7 @@ fn lists_of_globals() {
             .collect::<Vec<_>>(),
         [("builtins", false), ("?", false)]
     );
-    // The magic number in other words, and a tar file whose first file is none.
+    // The magic number spelt with other opcodes, and a tar file whose first member is not expected.
     let spelled = b"\x80\x02L119547037146038801333356L\n.I1001\n.}.cos\nsystem\n.].";
     assert!(list(spelled).unwrap().iter().any(|g| g.name == "system"));
     let parts = [
@@ -197,7 +199,7 @@ fn lists_of_globals() {
             .iter()
             .any(|g| g.name == "system")
     );
-    // Where nothing was named, what is wrong is the answer.
+    // If no global is named, the error is returned.
     assert_eq!(
         verdict(list(&archive(b"|.")), Parse, &["opcode 0x7c at 2"]),
         None

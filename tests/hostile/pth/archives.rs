@@ -5,7 +5,6 @@ use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::common::zip::{Header, Member, Zip};
 use crate::trial::Trial;
 
-/// Archives that lie about a pickle and a storage that are as they should be.
 #[test]
 fn archives() {
     let pickle = [b"\x80\x02", &dict(&good())[..]].concat();
@@ -42,7 +41,7 @@ fn archives() {
         ("compressed", deflated(0, &pickle, &|_| ())),
         ("a compressed storage", deflated(1, &[0; 24], &|_| ())),
     ]);
-    // Only those who read a storage care for what is behind it.
+    // Bytes behind a storage are an error only when the storage is read.
     let front = |data: &[u8]| {
         anamnesis::parse_pth_front_matter_from_reader(std::io::Cursor::new(record(1, data)))
     };

@@ -3,7 +3,7 @@
 use crate::common::pickle::*;
 use crate::common::verdict::{Limit, Parse};
 use crate::common::zip::tarred;
-use crate::trial::{Trial, exhaust};
+use crate::trial::{Trial, try_everything};
 
 #[test]
 fn streams() {
@@ -46,7 +46,7 @@ fn streams() {
     trial.refused_pickles("key", b"N|}|]]a|]Na|]G\0\0\0\0\0\0\0\0a", &|keys| {
         stream(&root, keys, &[(6, 24)])
     });
-    // As many storages of nothing, behind a large pickle and before a lot of something.
+    // Many empty storages, behind a large pickle and before a large storage.
     let ids = (0..800).flat_map(|i| [storage("FloatStorage", &int(i), 0), b"0".to_vec()].concat());
     let keys: Vec<u8> = b"]("
         .iter()
@@ -62,9 +62,9 @@ fn streams() {
         .collect();
     let many = [stream(&root, &keys, &[(0, 0); 800]), vec![0; 1 << 20]].concat();
     trial.time("many storages of nothing", || {
-        exhaust(many.clone()).unwrap_err()
+        try_everything(many.clone()).unwrap_err()
     });
-    // A storage with a long name, of which there are many views.
+    // A storage with a long name and many views.
     let (key, of_long) = (text(&"k".repeat(1 << 18)), view(b"h\0", 0, &[1], &[1]));
     let views = (0..800)
         .flat_map(|i| [&int(i)[..], &of_long, b"s"].concat())
@@ -78,7 +78,7 @@ fn streams() {
     .concat();
     let views = stream(&root, &[b"]", &key[..], b"a"].concat(), &[(6, 24)]);
     trial.time("a long name of many views", || {
-        exhaust(views.clone()).unwrap()
+        try_everything(views.clone()).unwrap()
     });
     // Many small storages, each with a gap behind its length.
     let ids =
@@ -216,7 +216,7 @@ fn tars() {
     trial.refused_pickles("leads out", b"K\x06K\x01|K\x07K\0", &views);
     trial.refused_pickles("leads out", &[int(1 << 62), int(1 << 62)].concat(), &views);
     trial.refused_pickles("view", b"NK\x01|K\0N|K\0|", &views);
-    // A storage with a long name, of which there are many views.
+    // A storage with a long name and many views.
     let (key, view) = (text(&"k".repeat(1 << 18)), |i: i64| {
         [b"(", &int(i)[..], b"h\0K\0K\x01t"].concat()
     });

@@ -118,7 +118,7 @@ fn end_records() {
 }
 
 #[test]
-fn wide_end_records() {
+fn zip64_end_records() {
     const MAX: u64 = u64::MAX;
     let with = |change: &dyn Fn(&mut End64)| {
         let mut end = End64::default();
@@ -218,7 +218,7 @@ fn wide_end_records() {
             "parts",
         ),
     ]);
-    // What both end records say must be the same: readers differ in which of them they believe.
+    // Both end records must agree, because readers differ in which of them they use.
     let both = |change: &dyn Fn(&mut End)| {
         changed(|zip| {
             zip.end64 = Some(End64::default());

@@ -85,7 +85,7 @@ fn npz() {
     for _ in 0..arrays {
         let name = s.field();
         let name = String::from_utf8(s.blob(name)).unwrap();
-        // The shape is the whole model's; the slice has the first values of each array.
+        // `shape` is the model's; the slice has the first values of each array.
         let rank = s.field();
         s.blob(8 * rank);
         let (dtype, len) = (s.field(), s.field());
