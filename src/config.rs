@@ -7,6 +7,7 @@ pub(crate) mod edit;
 mod json;
 mod module;
 mod patterns;
+mod selection;
 mod sizes;
 mod skips;
 
@@ -19,8 +20,9 @@ use serde_json::{Map, Value};
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::module::Module;
+pub(crate) use self::selection::Selection;
 use self::skips::Skips;
-pub(crate) use self::skips::pattern;
+use self::skips::pattern;
 use crate::limits::Budget;
 use crate::{AnamnesisError, ParseLimits, Result};
 

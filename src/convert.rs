@@ -17,7 +17,6 @@ mod place;
 mod plan;
 mod report;
 mod run;
-mod selection;
 mod sidecars;
 mod stream;
 mod sum;
@@ -27,17 +26,14 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 pub use self::directory::finish_parts;
-pub use self::options::{ConvertOptions, ConvertTarget, Progress, RememberOptions};
-pub(crate) use self::report::count;
-pub use self::report::{Distance, Encoded, Errors, Kept, Report, SchemeCount, TensorErrors};
-pub(crate) use self::selection::Selection;
+pub use self::options::{ConvertOptions, Progress, RememberOptions};
+pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
+use crate::containers::model::ParsedModel;
+use crate::containers::write::Sink;
+use crate::containers::write::atomic::{OutputFile, Place};
 use crate::limits::{Budget, zeroed};
-use crate::model::ParsedModel;
-use crate::scheme::Resolution;
 use crate::source::Source;
-use crate::write::Sink;
-use crate::write::atomic::{OutputFile, Place};
 use crate::{AnamnesisError, Result};
 use plan::{Plan, PlannedFile};
 
@@ -121,10 +117,6 @@ impl ParsedModel {
             model: self,
             options,
         })
-    }
-
-    pub(crate) fn resolve(&self) -> Resolution<'_> {
-        Resolution::new(self)
     }
 }
 

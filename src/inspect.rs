@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 pub use self::modules::ModuleClass;
-use crate::convert::SchemeCount;
+use crate::containers::model::Tensor;
 use crate::error::printable;
-use crate::model::Tensor;
 use crate::scheme::{Item, Resolution};
-use crate::{Dtype, ParsedModel, QuantScheme, TargetDtype, TensorRole};
+use crate::{Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
 
 /// What a model holds, and what recovering it would give.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -191,7 +190,7 @@ fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
         .groups()
         .map(|group| group.scheme)
         .chain(failed)
-        .for_each(|scheme| crate::convert::count(&mut schemes, scheme));
+        .for_each(|scheme| crate::scheme::count(&mut schemes, scheme));
     schemes
 }
 

@@ -42,7 +42,9 @@ pub mod benchable_apis;
 mod cancel;
 #[cfg(feature = "cli")]
 pub mod cli;
+mod compat;
 mod config;
+mod containers;
 mod convert;
 mod dtype;
 mod element;
@@ -50,30 +52,24 @@ pub mod error;
 #[cfg(feature = "lethe")]
 mod forget;
 pub mod inspect;
-#[cfg(feature = "lethe")]
-pub mod lethe;
-#[cfg(not(feature = "lethe"))]
-pub mod lethe {
-    //! Checks for encoders; the encoders themselves are of the features `lethe` and `bnb`.
-    pub mod round_trip;
-}
+mod kernels;
 pub mod limits;
-pub mod model;
-pub mod parse;
-pub mod remember;
 mod scheme;
 mod simd;
 mod source;
-mod write;
 
 pub use cancel::CancelToken;
-pub use config::QuantConfig;
-pub use convert::{
-    ConvertOptions, ConvertTarget, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery,
-    RememberOptions, Report, SchemeCount, TensorErrors, finish_parts,
-};
 #[cfg(feature = "gguf")]
-pub use dtype::Dtype as GgufType;
+pub use compat::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
+pub use compat::paths::{lethe, model, parse, remember};
+pub use config::QuantConfig;
+pub use containers::model::{ParsedModel, Tensor};
+pub use containers::parse::{parse, parse_bytes, parse_bytes_with_limits, parse_with_limits};
+pub use containers::write::ConvertTarget;
+pub use convert::{
+    ConvertOptions, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery, RememberOptions,
+    Report, TensorErrors, finish_parts,
+};
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, Result};
 #[cfg(feature = "lethe")]
@@ -87,34 +83,18 @@ pub use lethe::{
     write_bnb_nf4_safetensors_bytes,
 };
 pub use limits::ParseLimits;
-pub use model::{ParsedModel, Tensor};
+#[cfg(feature = "gguf")]
+pub use parse::gguf::*;
+#[cfg(feature = "npz")]
+pub use parse::npz::*;
+#[cfg(feature = "pth")]
+pub use parse::pth::*;
 #[cfg(feature = "ollama")]
 pub use parse::resolve_ollama_model;
 pub use parse::{
     AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
-    SafetensorsHeader, TensorEntry, parse, parse_bytes, parse_bytes_with_limits,
-    parse_safetensors_header, parse_safetensors_header_from_reader,
+    SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
     parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
-    parse_with_limits,
-};
-#[cfg(feature = "gguf")]
-pub use parse::{
-    Gguf, GgufFrontMatter, GgufInspectInfo, GgufMetadata, GgufMetadataArray, GgufMetadataValue,
-    GgufTensor, GgufTensorInfo, ParsedGguf, inspect_gguf_from_reader, parse_gguf,
-    parse_gguf_front_matter_from_reader, parse_gguf_kv_arg, parse_gguf_metadata_json,
-    parse_gguf_with_limits,
-};
-#[cfg(feature = "npz")]
-pub use parse::{
-    NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz, inspect_npz_from_reader,
-    npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
-    parse_npz_with_limits,
-};
-#[cfg(feature = "pth")]
-pub use parse::{
-    ParsedPth, PickleGlobal, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
-    inspect_pth_from_reader, parse_pth, parse_pth_bytes, parse_pth_front_matter_from_reader,
-    parse_pth_with_limits, pickle_globals, pth_to_safetensors, pth_to_safetensors_bytes,
 };
 #[cfg(feature = "awq")]
 pub use remember::dequantize_awq_to_bf16;
@@ -127,6 +107,4 @@ pub use remember::{
 };
 #[cfg(feature = "gguf")]
 pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
-pub use scheme::{Fp8Format, Granularity, QuantScheme, TensorRole};
-#[cfg(feature = "gguf")]
-pub use write::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
+pub use scheme::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};

@@ -284,7 +284,7 @@ fn plan(
     out: &mut impl Write,
 ) -> Result<()> {
     let report = recovery.report();
-    let free = fs4::available_space(crate::write::atomic::directory_of(output));
+    let free = fs4::available_space(crate::containers::write::atomic::directory_of(output));
     writeln!(out, "{}", parsing(input, report))?;
     if report.encoded.is_empty() {
         writeln!(

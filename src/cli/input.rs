@@ -35,7 +35,10 @@ fn open_all(path: &Path) -> Result<Input> {
     #[cfg(feature = "ollama")]
     {
         let file = crate::resolve_ollama_model(&text)?;
-        let named = PathBuf::from(format!("{}.gguf", crate::parse::ollama::file_stem(&text)));
+        let named = PathBuf::from(format!(
+            "{}.gguf",
+            crate::containers::parse::ollama::file_stem(&text)
+        ));
         Ok(Input {
             model: crate::parse(file)?,
             named,

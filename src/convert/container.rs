@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use super::draft::Draft;
-use super::options::{ConvertOptions, ConvertTarget};
+use super::options::ConvertOptions;
 use super::report::Report;
+use crate::ConvertTarget;
 use crate::config::IN_METADATA;
-use crate::model::ParsedModel;
+use crate::containers::model::ParsedModel;
+use crate::containers::write::{Entry, Layout, safetensors};
 use crate::scheme::is_description;
-use crate::write::{Entry, Layout, safetensors};
 use crate::{AnamnesisError, Result};
 
 /// Lays the drafts out in one file or several; the file of each draft, in ascending order.
@@ -53,7 +54,7 @@ fn in_qnat(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<Layout> {
-    use crate::write::qnat::{Tensor, block_for, layout};
+    use crate::containers::write::qnat::{Tensor, block_for, layout};
     one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match &d.body {
         super::plan::Body::Encode(encoding) => Ok(encoding.shape.clone()),
@@ -129,7 +130,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> Entry<'a> {
 #[cfg(feature = "npz")]
 fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
     one_file(options)?;
-    crate::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
+    crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 
 fn in_safetensors(
@@ -226,8 +227,9 @@ mod gguf {
     use std::ops::Range;
 
     use super::{ConvertOptions, Draft, Entry, Layout, ParsedModel, Report, Result, runs};
-    use crate::parse::gguf::{GgufMetadataValue, MAX_PARTS, PREFIX, from_text, is_split_key};
-    use crate::write::gguf::{Keys, accept, layout as lay_out};
+    use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
+    use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
+    use crate::containers::write::gguf::{Keys, accept, layout as lay_out};
     use crate::{AnamnesisError, TargetDtype};
 
     /// Longest name that ggml reads.

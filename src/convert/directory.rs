@@ -12,10 +12,10 @@ use super::options::ConvertOptions;
 use super::place::{MARK, check_place, is_ours, manifests, partial, replaced};
 use super::plan::Plan;
 use super::{run, sidecars};
-use crate::model::ParsedModel;
-use crate::parse::directory::is_weights;
-use crate::write::Sink;
-use crate::write::atomic::{directory_of, sync_directory, write_all_at};
+use crate::containers::model::ParsedModel;
+use crate::containers::parse::directory::is_weights;
+use crate::containers::write::Sink;
+use crate::containers::write::atomic::{directory_of, sync_directory, write_all_at};
 use crate::{AnamnesisError, Result};
 
 /// The work on one part of a directory.

@@ -2,7 +2,7 @@
 
 use super::plan::{Body, Plan};
 use super::report::{Distance, Errors, TensorErrors};
-use crate::lethe::distance::Sums;
+use crate::kernels::lethe::distance::Sums;
 
 /// Tensors that are named.
 const WORST: usize = 5;

@@ -7,15 +7,16 @@ use std::collections::HashSet;
 #[cfg(feature = "lethe")]
 use super::encode::Encoding;
 use super::options::ConvertOptions;
-use super::options::ConvertTarget;
 use super::plan::{Body, Cut, GATHER_BYTES};
+use super::report::Report;
 #[cfg(feature = "lethe")]
 use super::report::{Encoded, Kept};
-use super::report::{Report, count};
-use super::selection::Selection;
+use crate::ConvertTarget;
+use crate::config::Selection;
+use crate::containers::model::{ParsedModel, Part, Tensor};
 #[cfg(feature = "lethe")]
 use crate::forget::{Choice, Choices, Forget, Method, Stored, Subject, Weight, choose, fused};
-use crate::model::{ParsedModel, Part, Tensor};
+use crate::scheme::count;
 #[cfg(feature = "lethe")]
 use crate::scheme::{Decode, Plain};
 use crate::scheme::{Group, Item, QuantScheme, Resolution, TensorRole};

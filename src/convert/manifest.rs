@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{QuantConfig, read_small};
+use crate::containers::write::atomic::{directory_of, sync_directory};
 use crate::limits::Budget;
-use crate::write::atomic::{directory_of, sync_directory};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// One part's account of its work.

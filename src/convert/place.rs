@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::manifest::is_manifest;
-use crate::write::atomic::directory_of;
+use crate::containers::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
 /// The hidden sibling in which `output` is made.

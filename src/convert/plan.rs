@@ -8,7 +8,7 @@ use super::draft::{Draft, Drafts, drafts};
 use super::options::ConvertOptions;
 use super::report::Report;
 use super::sum::Sums;
-use crate::model::{ParsedModel, Part};
+use crate::containers::model::{ParsedModel, Part};
 use crate::scheme::{Decode, Grid, Tile};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 

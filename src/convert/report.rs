@@ -1,16 +1,6 @@
 //! What a conversion did.
 
-use crate::{QuantScheme, TargetDtype};
-
-/// How many tensors of a scheme there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct SchemeCount {
-    /// The scheme.
-    pub scheme: QuantScheme,
-    /// Logical tensors.
-    pub tensors: usize,
-}
+use crate::{SchemeCount, TargetDtype};
 
 /// What a conversion did, or would do.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -121,12 +111,4 @@ fn display<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
-}
-
-/// Counts `scheme` in a list that keeps the order of first appearance.
-pub(crate) fn count(schemes: &mut Vec<SchemeCount>, scheme: QuantScheme) {
-    match schemes.iter_mut().find(|s| s.scheme == scheme) {
-        Some(found) => found.tensors += 1,
-        None => schemes.push(SchemeCount { scheme, tensors: 1 }),
-    }
 }

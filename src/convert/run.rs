@@ -7,10 +7,10 @@ use std::thread;
 
 use super::options::{Progress, RememberOptions};
 use super::plan::{Body, Output, Plan, SLAB_VALUES};
+use crate::containers::model::Part;
+use crate::containers::write::Sink;
 use crate::element::Out;
-use crate::model::Part;
 use crate::scheme::{Buffers, Tile};
-use crate::write::Sink;
 use crate::{AnamnesisError, Result};
 
 /// Runs jobs of `plan`: those of the outputs in `outputs`. The result does not depend on the number of threads: jobs are independent,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::config::{edit, read_small};
+use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
-use crate::parse::directory::is_weights;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Files that describe a quantization, and nothing else.

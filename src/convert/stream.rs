@@ -8,8 +8,8 @@ use super::options::{ConvertOptions, RememberOptions};
 use super::plan::{Output, Plan};
 use super::report::Report;
 use super::run;
+use crate::containers::write::Sink;
 use crate::limits::{Budget, zeroed};
-use crate::write::Sink;
 use crate::{Dtype, ParsedModel, Result};
 
 /// Bytes of a piece that each thread is given work for.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crc32fast::Hasher;
 
-use crate::write::Patch;
+use crate::containers::write::Patch;
 
 /// CRC-32 of the pieces so far; neighbours are joined, so that few are kept.
 #[derive(Debug, Default)]

@@ -9,16 +9,16 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use super::rows::grid_of_runs;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
-use crate::lethe::bnb::{
+use crate::forget::seam::rows::grid_of_runs;
+use crate::kernels::lethe::bnb::{
     FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels,
 };
-use crate::lethe::codebook::Levels;
-use crate::lethe::int8;
-use crate::remember::bnb::{Int8Rows, nested_absmax};
-use crate::remember::codebook::{Blocks, Pairs};
+use crate::kernels::lethe::codebook::Levels;
+use crate::kernels::lethe::int8;
+use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
+use crate::kernels::remember::codebook::{Blocks, Pairs};
 use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -120,7 +120,7 @@ fn not_linear(weight: &Weight<'_>) -> Option<String> {
 
 /// `name` without `weight`.
 fn base(name: &str) -> Option<&str> {
-    crate::scheme::base_of(name, "weight")
+    crate::scheme::seam::base_of(name, "weight")
 }
 
 /// What transformers writes to `config.json`; of 8 bits without `four`.

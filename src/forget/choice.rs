@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Forget, Method, Weight, names};
+use super::seam::names;
+use super::{Forget, Method, Weight};
 #[cfg(not(feature = "gguf"))]
 use crate::AnamnesisError;
-use crate::convert::Selection;
+use crate::config::Selection;
 use crate::scheme::Item;
 use crate::{Dtype, ParsedModel, Result, TargetDtype};
 
@@ -73,7 +74,7 @@ pub(crate) fn choose(
 }
 
 /// Encoding `subject`, unless the method cannot.
-pub(super) fn encode(method: &Arc<dyn Method>, label: &str, subject: &Subject<'_>) -> Choice {
+pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, subject: &Subject<'_>) -> Choice {
     let nothing = subject.weight.shape.contains(&0) && !method.takes_empty();
     let nothing = nothing.then(|| "it is empty".to_owned());
     match nothing.or_else(|| method.objection(&subject.weight)) {
@@ -91,7 +92,7 @@ fn has(like: &HashSet<String>, subject: &Subject<'_>) -> bool {
 }
 
 /// Which tensors a user wants to be encoded.
-pub(super) struct Wishes {
+pub(crate) struct Wishes {
     selection: Selection,
     /// Whether tensors were asked for by name.
     by_name: bool,
@@ -111,13 +112,13 @@ impl Wishes {
     }
 
     /// Whether `subject` was asked for, so that what is done as a rule does not count.
-    pub(super) fn are_for(&self, subject: &Subject<'_>) -> bool {
+    pub(crate) fn are_for(&self, subject: &Subject<'_>) -> bool {
         let named = self.by_name && self.selection.has(subject.name);
         named || self.like.as_ref().is_some_and(|like| has(like, subject))
     }
 
     /// Why `subject` stays as it is; `by_rule` says why one of its name does where nobody says otherwise.
-    pub(super) fn objection(
+    pub(crate) fn objection(
         &self,
         subject: &Subject<'_>,
         by_rule: impl FnOnce(&str) -> Option<String>,

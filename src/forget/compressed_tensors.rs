@@ -8,9 +8,9 @@
 use serde_json::{Value, json};
 
 use super::ct_config;
-use super::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
 use super::{Encode, Method, Stored, Weight};
-use crate::lethe::integer::{Quantizer, Rule};
+use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use crate::kernels::lethe::integer::{Quantizer, Rule};
 use crate::{Dtype, Result};
 
 /// A scheme of compressed-tensors with integer weights.

@@ -10,11 +10,11 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{LONGEST, Matrix, no_matrix, stored};
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Element;
-use crate::lethe::fp8::{Blocks, ComfyKitchen, CompressedTensors, Recipe, Transformers};
-use crate::remember::fp8::{E4M3, E5M2};
+use crate::forget::seam::rows::{LONGEST, Matrix, no_matrix, stored};
+use crate::kernels::lethe::fp8::{Blocks, ComfyKitchen, CompressedTensors, Recipe, Transformers};
+use crate::kernels::remember::fp8::{E4M3, E5M2};
 use crate::scheme::{Granularity, Grid};
 use crate::simd::{Level, perform};
 use crate::{Dtype, Result, TargetDtype};

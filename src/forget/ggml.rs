@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::imatrix::Imatrix;
-use super::rows::LONGEST;
 use super::{Encode, Method, Put, Stored, Values, Weight};
 use crate::element::Element;
 use crate::element::Out;
-use crate::lethe::ggml::{Encoder, encoder};
-use crate::remember::ggml::{Decoder, decoder};
+use crate::forget::gguf::imatrix::Imatrix;
+use crate::forget::seam::rows::LONGEST;
+use crate::kernels::lethe::ggml::{Encoder, encoder};
+use crate::kernels::remember::ggml::{Decoder, decoder};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};

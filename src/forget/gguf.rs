@@ -1,20 +1,23 @@
 //! Types of the tensors of a GGUF file: llama.cpp's mixtures, or one for all.
 
+pub(crate) mod imatrix;
+pub(crate) mod mixture;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::choice::{Choice, Choices, Subject, Wishes, encode};
+use self::imatrix::Imatrix;
+use self::mixture::{Mixture, ModelFacts, Shape};
 use super::ggml::Ggml;
-use super::imatrix::Imatrix;
-use super::mixture::{self, Mixture, ModelFacts, Shape};
 use super::{Forget, Method};
 use crate::config::read_small;
-use crate::lethe::ggml::requires_importance;
+use crate::forget::choice::{Choice, Choices, Subject, Wishes, encode};
+use crate::kernels::lethe::ggml::requires_importance;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Settles the type of each tensor.
-pub(super) fn choose(
+pub(crate) fn choose(
     model: &ParsedModel,
     subjects: &[Subject<'_>],
     forget: &Forget,

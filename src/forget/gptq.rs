@@ -6,9 +6,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
 use super::{Encode, Method, Stored, Weight};
-use crate::lethe::integer::{Quantizer, Rule};
+use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use crate::kernels::lethe::integer::{Quantizer, Rule};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Integers in GPTQ's layout.

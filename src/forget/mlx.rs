@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::grouped::{Form, Grouped, Packing, Place, objection};
 use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::lethe::integer::{Quantizer, Rule};
-use crate::lethe::mlx::{self, Mode};
+use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection};
+use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::mlx::{self, Mode};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};

@@ -10,15 +10,15 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{Matrix, no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Values, Weight};
-use crate::lethe::groups::{Job, Recipe};
-use crate::lethe::mx::{
+use crate::forget::seam::rows::{Matrix, no_matrix, put_both, shortened, stored};
+use crate::kernels::lethe::groups::{Job, Recipe};
+use crate::kernels::lethe::mx::{
     BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo,
 };
-use crate::lethe::narrow::E2M1;
-use crate::lethe::pack::turn;
-use crate::remember::fp8::E4M3;
+use crate::kernels::lethe::narrow::E2M1;
+use crate::kernels::lethe::pack::turn;
+use crate::kernels::remember::fp8::E4M3;
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};

@@ -8,11 +8,11 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::rows::{no_matrix, put_both, shortened, stored};
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
-use crate::lethe::groups::Job;
-use crate::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
-use crate::remember::nvfp4::BLOCK;
+use crate::forget::seam::rows::{no_matrix, put_both, shortened, stored};
+use crate::kernels::lethe::groups::Job;
+use crate::kernels::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
+use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::Grid;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -87,7 +87,7 @@ fn modelopt(max: f32, job: Job<'_>) -> f32 {
     global
 }
 
-fn compressed_tensors<E: crate::lethe::fp8::Own>(max: f32, job: Job<'_>) -> f32 {
+fn compressed_tensors<E: crate::kernels::lethe::fp8::Own>(max: f32, job: Job<'_>) -> f32 {
     let global = divisor::<E>(max);
     job.run(&CompressedTensors::<E>(global, PhantomData));
     global

@@ -3,14 +3,14 @@
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
-use super::rows::grid_of_runs;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
+use crate::containers::write::qnat::{block_for, data_len};
 use crate::element::Out;
-use crate::lethe::qnat::{encode, encode_scale, step};
-use crate::remember::qnat::Rows;
+use crate::forget::seam::rows::grid_of_runs;
+use crate::kernels::lethe::qnat::{encode, encode_scale, step};
+use crate::kernels::remember::qnat::Rows;
 use crate::scheme::Grid;
 use crate::simd::dispatch;
-use crate::write::qnat::{block_for, data_len};
 use crate::{Dtype, Result};
 
 /// NF4 in QNAT.
@@ -152,7 +152,7 @@ mod tests {
     use super::super::tests::{by_name, bytes_of, data, encode, values_of};
     use super::*;
     use crate::TargetDtype;
-    use crate::write::qnat::{Tensor, layout};
+    use crate::containers::write::qnat::{Tensor, layout};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-#[cfg(feature = "gguf")]
-use super::mixture::FileType;
 use super::mx::ScaleRule;
 use super::schemes::{Row, SCHEMES};
 use super::{Method, Scope};
+#[cfg(feature = "gguf")]
+use crate::forget::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
 /// What a model is encoded to: a scheme by its name, such as `nf4`, `fp8-block` or `gguf:q4_k_m`.

@@ -19,7 +19,7 @@ use super::qnat::Qnat;
 use super::scheme::Parameters;
 use super::{Method, Scope};
 use crate::ConvertTarget;
-use crate::lethe::mlx::Mode;
+use crate::kernels::lethe::mlx::Mode;
 use crate::scheme::Granularity;
 
 /// A scheme.

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::*;
+use crate::TargetDtype;
+use crate::containers::model::Tensor;
 use crate::element::Out;
-use crate::model::Tensor;
-use crate::remember::widen::Widen;
+use crate::kernels::remember::widen::Widen;
+use crate::scheme::Tile;
+use crate::simd::Level;
 use crate::simd::dispatch;
 
 pub(super) fn data(path: &str) -> PathBuf {
@@ -150,7 +153,7 @@ pub(super) fn file(all: &[(Stored, Vec<u8>)]) -> Vec<u8> {
     let tensors: Vec<_> = all
         .iter()
         .map(
-            |(name, shape, dtype, data)| crate::write::whole::WholeTensor {
+            |(name, shape, dtype, data)| crate::compat::whole::WholeTensor {
                 name,
                 shape,
                 dtype: *dtype,
@@ -158,7 +161,7 @@ pub(super) fn file(all: &[(Stored, Vec<u8>)]) -> Vec<u8> {
             },
         )
         .collect();
-    crate::write::whole::to_bytes(&tensors).unwrap()
+    crate::compat::whole::to_bytes(&tensors).unwrap()
 }
 
 /// What our own decoder makes of a file that holds one logical tensor.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::model::Tensor;
+use crate::containers::model::Tensor;
 use crate::scheme::{Item, Resolution};
 use crate::{QuantScheme, TensorRole};
 

@@ -3,17 +3,23 @@
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
 
+mod gemv;
+mod wide;
+
+pub(in crate::scheme) use self::gemv::Gemv;
+pub(in crate::scheme) use self::wide::AwqWide;
+
 use std::ops::Range;
 
-use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
-use super::{
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::awq::{PER_WORD, POSITION, Rows};
+use crate::scheme::layout::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
+use crate::scheme::seam::{
     Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
     TensorRole, Tile,
 };
-use super::{load, wrong};
-use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::awq::{PER_WORD, POSITION, Rows};
+use crate::scheme::seam::{load, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 

@@ -4,16 +4,16 @@
 //!
 //! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
 
-use super::fit::{per_tensor, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use super::numbers::{Matrix, Nested, Numbers, Op};
-use super::runs::Runs;
-use super::{
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::layout::runs::Runs;
+use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Nested, Numbers, Op};
+use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, refused,
     wrong,
 };
-use crate::model::Tensor;
-use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result};
 
 pub(super) struct BitNet;

@@ -6,12 +6,14 @@
 
 use std::ops::Range;
 
-use super::{Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile};
-use super::{read, refused, wrong};
+use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::bnb::{Int8Rows, nested_absmax};
-use crate::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
+use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::scheme::seam::{
+    Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+};
+use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 

@@ -18,15 +18,15 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::fit::rows_and_cols;
 use super::fp8::Fp8;
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
 use super::int8::Int8;
-use super::tiled::{HEIGHT, Tiled, WIDTH};
-use super::{
+use crate::containers::model::Tensor;
+use crate::scheme::layout::tiled::{HEIGHT, Tiled, WIDTH};
+use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
 };
-use crate::model::Tensor;
 use crate::{Dtype, ParsedModel, Result};
 
 /// What listings call it.
@@ -41,7 +41,7 @@ const METADATA: &str = "_quantization_metadata";
 pub(super) struct ComfyUi;
 
 /// What a file's metadata say of its layers.
-pub(super) struct Layers {
+pub(crate) struct Layers {
     by_name: Option<HashMap<String, Value>>,
 }
 
@@ -289,9 +289,9 @@ fn nvfp4<'m>(t: &Tensor<'m>, _scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Gr
 
 #[cfg(feature = "nvfp4")]
 fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
-    use super::numbers::{Nested, Op};
-    use crate::remember::grouped::E2M1;
-    use crate::remember::nvfp4::BLOCK;
+    use crate::kernels::remember::grouped::E2M1;
+    use crate::kernels::remember::nvfp4::BLOCK;
+    use crate::scheme::seam::numbers::{Nested, Op};
     let (rows, bytes) = matrix(t)?;
     let global = all.need(t, t.name(), "_scale_2")?;
     if scale.dtype() != Dtype::F8E4M3 || global.elements() != 1 {
@@ -358,8 +358,8 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
 #[cfg(feature = "nvfp4")]
 mod high_first {
     use crate::Result;
-    use crate::model::Part;
-    use crate::scheme::grouped::Unpack;
+    use crate::containers::model::Part;
+    use crate::scheme::seam::grouped::Unpack;
     use crate::scheme::{Tile, read};
 
     /// Rows of four-bit codes, the even one of a byte in its high nibble.

@@ -4,17 +4,17 @@
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
-use super::fit::{fit, granularity, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
-use super::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
-use super::{
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Indexed, Integers, Matrix, Numbers, PackedDown};
+use crate::scheme::seam::{
     Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, module_of,
     read, wrong,
 };
-use crate::model::{Part, Tensor};
-use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result};
 
 /// What listings call it.

@@ -1,7 +1,7 @@
 //! Schemes that are recognised and not decoded: codes must never pass for weights.
 
-use super::{Group, Index, QuantScheme, Scheme, refused};
-use crate::model::Tensor;
+use crate::containers::model::Tensor;
+use crate::scheme::seam::{Group, Index, QuantScheme, Scheme, refused};
 use crate::{Dtype, Result};
 
 /// How a scheme is recognised.

@@ -5,18 +5,18 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::fit::{granularity, per_tensor, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning};
 use super::modelopt::pre_quant_scale;
-use super::numbers::Matrix;
-use super::{
+use crate::Result;
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
+use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning};
+use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::{
     Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
 };
-use super::{Granularity, base_of, module_of, read, wrong};
-use crate::Result;
-use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
+use crate::scheme::seam::{Granularity, base_of, module_of, read, wrong};
 use crate::simd::{Level, dispatch};
 
 pub(super) struct Fp8;
@@ -145,7 +145,7 @@ fn fit(
     format: Fp8Format,
     all: &Index<'_>,
 ) -> Result<(QuantScheme, ScaleGrid)> {
-    let grid = super::fit::fit(t, t.shape(), scale, all)?;
+    let grid = crate::scheme::seam::fit::fit(t, t.shape(), scale, all)?;
     let scheme = match granularity(&grid, rows_and_cols(t.shape()).1) {
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
         Granularity::Tensor => QuantScheme::PerTensorFp8 { format },

@@ -4,14 +4,14 @@
 //!
 //! Formula: transformers `integrations/gemma_quant.py` (`QuantizedLinear._dequantize_weights`, `QuantizedEmbedding`).
 
-use super::fit::granularity;
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::numbers::Matrix;
-use super::{
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::fit::granularity;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::{
     Floats, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong,
 };
-use crate::model::Tensor;
-use crate::remember::grouped::Int;
 use crate::{Dtype, Result};
 
 pub(super) struct GemmaQat;

@@ -6,14 +6,14 @@
 
 use std::ops::Range;
 
-use super::{
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::ggml::{Decoder, decoder};
+use crate::scheme::seam::{
     Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
     TensorRole, Tile,
 };
-use super::{read, refused, wrong};
-use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::ggml::{Decoder, decoder};
+use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::Level;
 use crate::{Dtype, Result};
 

@@ -6,20 +6,22 @@
 //! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`), `utils/planar_packing.py`; auto-round
 //! `export/export_to_autoround`.
 
+mod words;
+
 use std::ops::Range;
 
-use super::gptq_words::{FORMAT, Packing, bits_and_inputs, packing, word_bits};
-use super::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
-use super::{
+use self::words::{FORMAT, Packing, bits_and_inputs, packing, word_bits};
+use crate::config::Module;
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::gptq::{Columns, Rows, restore_zeros};
+use crate::kernels::remember::packed::CHUNK;
+use crate::scheme::layout::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
+use crate::scheme::seam::{
     Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
     TensorRole, Tile,
 };
-use super::{load, read, refused, wrong};
-use crate::config::Module;
-use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::gptq::{Columns, Rows, restore_zeros};
-use crate::remember::packed::CHUNK;
+use crate::scheme::seam::{load, read, refused, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Result};
 

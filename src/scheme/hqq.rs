@@ -9,15 +9,17 @@
 //! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout: hqq
 //! `core/bitpack.py`.
 
-use super::fit::granularity;
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::hqq_meta::{FAMILY, Meta, Requantized};
-use super::numbers::{Matrix, Numbers};
-use super::runs::Runs;
-use super::{Floats, Group, Index, QuantScheme, Scheme, base_of, refused, wrong};
-use crate::model::Tensor;
-use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{Formula, Int};
+mod meta;
+
+use self::meta::{FAMILY, Meta, Requantized};
+use crate::containers::model::Tensor;
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::layout::runs::Runs;
+use crate::scheme::seam::fit::granularity;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Numbers};
+use crate::scheme::seam::{Floats, Group, Index, QuantScheme, Scheme, base_of, refused, wrong};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Hqq;

@@ -3,13 +3,15 @@
 //!
 //! Layouts: compressed-tensors `compressors/naive_quantized`, modelopt `export/quant_utils.py`.
 
-use super::fit::{fit, granularity, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning};
 use super::modelopt::pre_quant_scale;
-use super::numbers::{Integers, Matrix};
-use super::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, module_of, wrong};
-use crate::model::Tensor;
-use crate::remember::grouped::{Formula, Int};
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning};
+use crate::scheme::seam::numbers::{Integers, Matrix};
+use crate::scheme::seam::{
+    Floats, Group, Index, QuantScheme, Scheme, TensorRole, module_of, wrong,
+};
 use crate::{Dtype, Result};
 
 pub(super) struct Int8;

@@ -10,17 +10,17 @@
 
 use std::ops::Range;
 
-use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use super::numbers::Numbers;
-use super::packed::group_size;
+use crate::config::Module;
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::layout::packed::group_size;
 #[cfg(feature = "awq")]
-use super::packed::{Layout, Packed};
-use super::{
+use crate::scheme::layout::packed::{Layout, Packed};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
 };
-use crate::config::Module;
-use crate::model::{Part, Tensor};
-use crate::remember::grouped::Int;
 use crate::{Dtype, Result};
 
 pub(super) struct Marlin;
@@ -36,7 +36,7 @@ impl Scheme for Marlin {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         #[cfg(feature = "gptq")]
-        if let Some(base) = super::base_of(t.name(), "B")
+        if let Some(base) = super::seam::base_of(t.name(), "B")
             && let Some(scales) = all.at(base, "s")
         {
             return gptq(t, base, &scales, all).map(Some);

@@ -5,15 +5,15 @@
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
 
-use super::fit::rows_and_cols;
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::numbers::{Matrix, Nested, Numbers, Op};
-use super::{
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Nested, Numbers, Op};
+use crate::scheme::seam::{
     Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of,
     refused, wrong,
 };
-use crate::model::Tensor;
-use crate::remember::grouped::{E2M1, Formula, Int};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Mlx;

@@ -10,16 +10,16 @@
 //!
 //! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
 
-use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use super::mxfp4::in_rows;
-use super::numbers::Matrix;
-use super::{
+use crate::config::Module;
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, module_of,
     read, refused, wrong,
 };
-use crate::config::Module;
-use crate::model::{Part, Tensor};
-use crate::remember::grouped::Int;
 use crate::{Dtype, Result};
 
 /// What listings call it.

@@ -6,16 +6,16 @@
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
 
-use super::fit::rows_and_cols;
-use super::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use super::numbers::{Matrix, Transposed};
-use super::{
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::E2M1;
+use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Transposed};
+use crate::scheme::seam::{
     Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of,
     read, wrong,
 };
-use crate::model::{Part, Tensor};
-use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::E2M1;
 use crate::{Dtype, Result};
 
 pub(super) struct Mxfp4;

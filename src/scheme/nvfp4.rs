@@ -8,23 +8,25 @@
 //! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
 //! `experimental/qmodules/nvfp4.py`.
 
+mod low_rank;
+
 use std::ops::Range;
 
-use super::fit::rows_and_cols;
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::low_rank::{Factors, Sum};
+use self::low_rank::{Factors, Sum};
 use super::modelopt::{RowPairs, pre_quant_scale};
-use super::numbers::{Matrix, Nested, Op};
-use super::{
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::E2M1;
+use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
+use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Nested, Op};
+use crate::scheme::seam::{
     Buffers, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
 };
-use super::{read, wrong};
-use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::codebook::{Blocks, Pairs};
-use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::E2M1;
-use crate::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
+use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 

@@ -3,11 +3,13 @@
 
 use std::ops::Range;
 
-use super::{Buffers, Decode, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read};
 use crate::Result;
+use crate::containers::model::{Part, QnatTensor, Tensor};
 use crate::element::Out;
-use crate::model::{Part, QnatTensor, Tensor};
-use crate::remember::qnat::Rows;
+use crate::kernels::remember::qnat::Rows;
+use crate::scheme::seam::{
+    Buffers, Decode, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read,
+};
 use crate::simd::{Level, dispatch};
 
 pub(super) struct Qnat;

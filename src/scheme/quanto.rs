@@ -6,15 +6,15 @@
 //! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
 //! `T(T(scale * q) - shift)`; with a shift of integers `scale * (q - shift)`.
 
-use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::numbers::{Integers, Matrix, Negated};
-use super::runs::Runs;
-use super::{
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::layout::runs::Runs;
+use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::{Integers, Matrix, Negated};
+use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
 };
-use crate::model::Tensor;
-use crate::remember::grouped::{Formula, Int};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Quanto;

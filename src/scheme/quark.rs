@@ -16,16 +16,18 @@
 //!
 //! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
 
-use super::fit::{fit, granularity, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::numbers::{Integers, Matrix, Numbers, Transposed};
-use super::turned::{Codes8, Straight, Turned, ZeroPoints};
-use super::{
+mod transposed;
+
+use self::transposed::{Codes8, Straight, Turned, ZeroPoints};
+use crate::config::Module;
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::{Integers, Matrix, Numbers, Transposed};
+use crate::scheme::seam::{
     Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
 };
-use crate::config::Module;
-use crate::model::Tensor;
-use crate::remember::grouped::{E2M1, Formula, Int};
 use crate::{Dtype, Result};
 
 /// What listings call it.

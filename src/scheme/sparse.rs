@@ -7,17 +7,17 @@
 use std::ops::Range;
 
 use super::compressed_tensors::read_shape;
-use super::fit::fit;
-use super::grouped::{Codes, Grouped, Meaning, Unpack};
-use super::numbers::Matrix;
-use super::{
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::widen::Widen;
+use crate::scheme::seam::fit::fit;
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack};
+use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read,
     refused, wrong,
 };
-use crate::element::Out;
-use crate::model::{Part, Tensor};
-use crate::remember::grouped::Int;
-use crate::remember::widen::Widen;
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 

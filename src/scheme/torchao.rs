@@ -5,26 +5,27 @@
 //! Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: a byte a code, scales with a dimension for each of the
 //! weight's, `(q - zero) * scale`. Int4Tensor, Int4PlainInt32Tensor: rows of nibbles, low first, scales
 //! `[groups, out]`; `q * scale + zero` and `(q - zero) * scale`. NVFP4Tensor, MXTensor: scales of short blocks, plain
-//! or in tiles. Int4TilePackedTo4dTensor: see `torchao_tiles`.
+//! or in tiles. Int4TilePackedTo4dTensor: see `torchao/tiles.rs`.
 //!
 //! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
+
+mod tiles;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
-use super::grouped::{Codes, Grouped, Meaning, row_groups};
-use super::numbers::{Integers, Matrix, Nested, Numbers, Op, Transposed};
-use super::tiled::{self, Tiled};
-use super::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, torchao_tiles,
-    wrong,
+use crate::containers::model::Tensor;
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::scheme::layout::tiled::{self, Tiled};
+use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
+use crate::scheme::seam::numbers::{Integers, Matrix, Nested, Numbers, Op, Transposed};
+use crate::scheme::seam::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
 };
-use crate::model::Tensor;
-use crate::remember::fp8::ScaleGrid;
-use crate::remember::grouped::{E2M1, Formula, Int};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Torchao;
@@ -184,7 +185,7 @@ impl<'m> Layer<'_, 'm> {
             "Int4PlainInt32Tensor" if self.t.dtype() == Dtype::I32 => self.nibbles(false),
             "Int4TilePackedTo4dTensor" => {
                 let scales = self.need(TensorRole::Scale, "scale_and_zero")?;
-                torchao_tiles::decoded(&self.t, &scales, &self.dims("shape"), self.group()?)
+                tiles::decoded(&self.t, &scales, &self.dims("shape"), self.group()?)
             }
             "NVFP4Tensor" => self.nvfp4(),
             "MXTensor" => self.mx(),

@@ -1,7 +1,7 @@
 use super::super::tests::{by_name, bytes_of, data, decoded, encode, file, values_of};
 use super::*;
-use crate::lethe::codebook::absmax;
-use crate::lethe::mean::mean;
+use crate::kernels::lethe::codebook::absmax;
+use crate::kernels::lethe::mean::mean;
 use crate::simd::Level;
 
 /// The mean of the scales, as torch has it.

@@ -1,0 +1,20 @@
+//! The interface of the published crate: thin views on the one model, and functions for single tensors. No second
+//! reader, decoder or encoder lies behind them.
+//!
+//! `paths` has the public modules `parse`, `remember`, `lethe` and `model`, which hold more than the rooms of those names.
+
+#[cfg(feature = "bnb")]
+pub mod bnb_file;
+pub mod dequantize;
+#[cfg(feature = "bnb")]
+pub mod encode;
+#[cfg(feature = "gguf")]
+pub mod gguf;
+#[cfg(feature = "npz")]
+pub mod npz;
+pub mod paths;
+#[cfg(feature = "pth")]
+pub mod pth;
+pub mod round_trip;
+pub mod safetensors;
+pub(crate) mod whole;

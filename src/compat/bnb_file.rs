@@ -1,0 +1,274 @@
+//! A safetensors file of NF4 weights, from BF16 tensors in memory.
+
+use std::path::Path;
+
+use super::whole::{WholeTensor, to_bytes, to_file};
+use crate::element::Out;
+use crate::forget::bnb::{Bnb4, Codes};
+use crate::forget::{Method, Stored, Values, Weight};
+use crate::kernels::remember::widen::Widen;
+use crate::scheme::Tile;
+use crate::simd::{Level, dispatch};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
+
+/// Values that share a scale, as transformers has it.
+pub const NF4_BLOCK_SIZE: usize = 64;
+
+/// A tensor for [`write_bnb_nf4_safetensors`].
+#[derive(Debug, Clone, Copy)]
+pub struct BnbWriteInput<'a> {
+    /// Name in the model, `….weight` as a rule.
+    pub name: &'a str,
+    /// Outermost dimension first.
+    pub shape: &'a [usize],
+    /// The values in BF16.
+    pub bf16_data: &'a [u8],
+}
+
+/// What [`write_bnb_nf4_safetensors`] does with its tensors.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct BnbNf4WriteStats {
+    /// Tensors that become NF4.
+    pub quantized: usize,
+    /// Tensors that stay BF16.
+    pub passthrough: usize,
+}
+
+/// Whether a tensor of this shape becomes NF4: a matrix of whole blocks.
+///
+/// ```
+/// use anamnesis::is_eligible_for_nf4;
+/// assert!(is_eligible_for_nf4(&[2, 32]) && !is_eligible_for_nf4(&[64]) && !is_eligible_for_nf4(&[3, 32]));
+/// ```
+#[must_use]
+pub fn is_eligible_for_nf4(shape: &[usize]) -> bool {
+    let n = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    shape.len() == 2 && n.is_some_and(|n| n > 0 && n.is_multiple_of(NF4_BLOCK_SIZE))
+}
+
+/// Counts what becomes NF4 and what does not.
+///
+/// ```
+/// let bias = anamnesis::BnbWriteInput { name: "bias", shape: &[64], bf16_data: &[0; 128] };
+/// assert_eq!(anamnesis::classify_inputs(&[bias]).passthrough, 1);
+/// ```
+pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
+    let quantized = inputs
+        .iter()
+        .filter(|input| is_eligible_for_nf4(input.shape))
+        .count();
+    BnbNf4WriteStats {
+        quantized,
+        passthrough: inputs.len() - quantized,
+    }
+}
+
+/// Writes a safetensors file in which matrices are NF4 as bitsandbytes stores it, and other tensors BF16. The file
+/// appears only when it is whole, and replaces an older one.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// use anamnesis::{BnbWriteInput, write_bnb_nf4_safetensors};
+/// let weight = BnbWriteInput { name: "lm_head.weight", shape: &[2, 64], bf16_data: &[0x3f; 256] };
+/// write_bnb_nf4_safetensors(&[weight], &path)?;
+/// assert_eq!(anamnesis::parse(&path)?.inspect().quantized, 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` or `Unsupported` that names the tensor, before anything is written; I/O.
+pub fn write_bnb_nf4_safetensors(
+    inputs: &[BnbWriteInput<'_>],
+    output: impl AsRef<Path>,
+) -> Result<()> {
+    let all = encoded(inputs)?;
+    to_file(&borrowed(&all, inputs), output.as_ref())
+}
+
+/// As [`write_bnb_nf4_safetensors`], in memory.
+///
+/// # Errors
+/// As there, but for I/O.
+pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<Vec<u8>> {
+    let all = encoded(inputs)?;
+    to_bytes(&borrowed(&all, inputs))
+}
+
+/// What is stored of each input that becomes NF4.
+type Encoded = Vec<Option<Vec<(Stored, Vec<u8>)>>>;
+
+fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
+    let encode = |input: &BnbWriteInput<'_>| {
+        is_eligible_for_nf4(input.shape)
+            .then(|| encode(input))
+            .transpose()
+    };
+    inputs.iter().map(encode).collect()
+}
+
+/// Values that are encoded at once.
+const TILE_VALUES: usize = 256 << 10;
+
+fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
+    let &BnbWriteInput {
+        name,
+        shape,
+        bf16_data,
+    } = input;
+    let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
+    if Dtype::BF16.byte_len(shape) != Some(bf16_data.len()) {
+        return Err(wrong(format!(
+            "{} bytes are not BF16 {shape:?}",
+            bf16_data.len()
+        )));
+    }
+    let method = Bnb4 {
+        codes: Codes::Nf4,
+        block: NF4_BLOCK_SIZE,
+        double: false,
+        compute: TargetDtype::BF16,
+    };
+    let encoder = method.encoder(&Weight {
+        name,
+        shape,
+        dtype: TargetDtype::BF16,
+    })?;
+    let zeros = |s: Stored| {
+        let len = s.dtype.byte_len(&s.shape).unwrap_or(0);
+        (s, vec![0; len])
+    };
+    let mut all: Vec<_> = encoder.stored().into_iter().map(zeros).collect();
+    let (grid, level) = (encoder.grid(), Level::detect());
+    let height = (TILE_VALUES / grid.cols).next_multiple_of(grid.row_align);
+    for (i, bytes) in bf16_data.chunks(height.max(1) * grid.cols * 2).enumerate() {
+        let first = i * height.max(1);
+        let tile = Tile {
+            rows: first..first + bytes.len() / 2 / grid.cols,
+            cols: 0..grid.cols,
+        };
+        let (mut values, mut back) = (vec![0.0; tile.values()], vec![0.0; tile.values()]);
+        dispatch(
+            level,
+            &Widen {
+                dtype: Dtype::BF16,
+                bytes,
+            },
+            Out::F32(&mut values),
+        );
+        if let Some(x) = values.iter().find(|x| !x.is_finite()) {
+            return Err(wrong(format!("it has a value {x}, which has no code")));
+        }
+        let values = Values {
+            tile: &tile,
+            values: &values,
+            survey: 0.0,
+            level,
+        };
+        encoder.encode(&values, &mut back, &mut |i, at, bytes| {
+            all[i].1[at as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        })?;
+    }
+    Ok(all)
+}
+
+fn borrowed<'a>(all: &'a Encoded, inputs: &'a [BnbWriteInput<'a>]) -> Vec<WholeTensor<'a>> {
+    let mut tensors = Vec::new();
+    for (stored, input) in all.iter().zip(inputs) {
+        let plain = WholeTensor {
+            name: input.name,
+            shape: input.shape,
+            dtype: Dtype::BF16,
+            data: input.bf16_data,
+        };
+        match stored {
+            None => tensors.push(plain),
+            Some(all) => tensors.extend(all.iter().map(|(s, data)| WholeTensor {
+                name: &s.name,
+                shape: &s.shape,
+                dtype: s.dtype,
+                data,
+            })),
+        }
+    }
+    tensors.sort_by_key(|t| t.name);
+    tensors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quantized() {
+        assert!(is_eligible_for_nf4(&[2, 32]) && is_eligible_for_nf4(&[64, 1]));
+        assert!(
+            !is_eligible_for_nf4(&[64])
+                && !is_eligible_for_nf4(&[2, 31])
+                && !is_eligible_for_nf4(&[0, 64])
+        );
+        assert!(!is_eligible_for_nf4(&[usize::MAX, 64]));
+    }
+
+    /// A file that decodes, over more than one tile, under the names of its tensors.
+    #[test]
+    fn a_file_of_weights_and_others() {
+        let value = |i: usize| {
+            half::bf16::from_f32((i % 97) as f32 - 48.0)
+                .to_bits()
+                .to_le_bytes()
+        };
+        let weight: Vec<u8> = (0..700 * 480).flat_map(value).collect();
+        let inputs = [
+            BnbWriteInput {
+                name: "b.weight",
+                shape: &[700, 480],
+                bf16_data: &weight,
+            },
+            BnbWriteInput {
+                name: "a.bias",
+                shape: &[3],
+                bf16_data: &weight[..6],
+            },
+        ];
+        assert_eq!(
+            classify_inputs(&inputs),
+            BnbNf4WriteStats {
+                quantized: 1,
+                passthrough: 1
+            }
+        );
+        let bytes = write_bnb_nf4_safetensors_bytes(&inputs).unwrap();
+        let model = crate::parse_bytes(bytes.clone()).unwrap();
+        let names: Vec<_> = model.tensors().map(|t| t.name().to_owned()).collect();
+        assert!(
+            names.contains(&"b.weight.quant_state.bitsandbytes__nf4".to_owned()),
+            "{names:?}"
+        );
+        let out = crate::parse_bytes(model.remember_to_bytes(TargetDtype::BF16).unwrap()).unwrap();
+        let found: Vec<_> = out
+            .tensors()
+            .map(|t| (t.name().to_owned(), t.shape().to_vec()))
+            .collect();
+        assert_eq!(found.len(), 2);
+        assert!(
+            found.contains(&("b.weight".to_owned(), vec![700, 480])),
+            "{found:?}"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        write_bnb_nf4_safetensors(&inputs, &path).unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), bytes);
+        assert!(write_bnb_nf4_safetensors_bytes(&[inputs[1], inputs[1]]).is_err());
+        let short = BnbWriteInput {
+            bf16_data: &weight[2..],
+            ..inputs[0]
+        };
+        assert!(write_bnb_nf4_safetensors_bytes(&[short]).is_err());
+    }
+}

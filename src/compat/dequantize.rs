@@ -1,0 +1,374 @@
+//! Single tensors decoded to BF16 from slices, for callers who read containers for themselves. Whatever has companions
+//! is put into a model of one weight, and goes the way of every model.
+
+use half::bf16;
+use serde_json::{Value, json};
+
+use super::whole::{WholeTensor, to_bytes_with};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype, parse_bytes};
+
+/// A stored tensor: name, type, shape, data.
+type Stored<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
+
+/// Decodes a weight and its companions, as `config` says; `Value::Null` says nothing.
+fn decode(stored: &[Stored<'_>], config: &Value) -> Result<Vec<u8>> {
+    let tensors = stored
+        .iter()
+        .map(|&(name, dtype, shape, data)| WholeTensor {
+            name,
+            shape,
+            dtype,
+            data,
+        });
+    let tensors: Vec<_> = tensors.collect();
+    let model = parse_bytes(to_bytes_with(
+        &tensors,
+        (crate::config::IN_METADATA, &config.to_string()),
+    )?)?;
+    let mut out = Vec::new();
+    model.for_each_tensor(TargetDtype::BF16, |_, _, _, bytes| {
+        out.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major in blocks,
+/// F32, F16 or BF16.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let one = 0x38; // in E4M3
+/// let bf16 = anamnesis::dequantize_fp8_to_bf16(&[one; 6], &2f32.to_le_bytes(), 2, 3, anamnesis::Dtype::F32)?;
+/// assert_eq!(bf16, [0x00, 0x40].repeat(6)); // 2
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit.
+pub fn dequantize_fp8_to_bf16(
+    weight: &[u8],
+    scale: &[u8],
+    rows: usize,
+    cols: usize,
+    scale_dtype: Dtype,
+) -> Result<Vec<u8>> {
+    let blocks = [rows.div_ceil(128), cols.div_ceil(128)];
+    let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
+    let config = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    decode(
+        &[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)],
+        &config,
+    )
+}
+
+/// FP8 (E4M3) with one scale.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// assert_eq!(anamnesis::dequantize_per_tensor_fp8_to_bf16(&[0x38], 2.0)?, [0x00, 0x40]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If there is no room for the output.
+pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
+    let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
+    decode(
+        &[
+            weight,
+            ("weight_scale", Dtype::F32, &[], &scale.to_le_bytes()),
+        ],
+        &Value::Null,
+    )
+}
+
+/// FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let scales = [2f32.to_le_bytes(), 4f32.to_le_bytes()].concat();
+/// let bf16 = anamnesis::dequantize_per_channel_fp8_to_bf16(&[0x38; 2], &scales, 2, 1, anamnesis::Dtype::F32)?;
+/// assert_eq!(bf16, [0x00, 0x40, 0x80, 0x40]); // 2 and 4
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit.
+pub fn dequantize_per_channel_fp8_to_bf16(
+    weight: &[u8],
+    scale: &[u8],
+    rows: usize,
+    cols: usize,
+    scale_dtype: Dtype,
+) -> Result<Vec<u8>> {
+    let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
+    decode(
+        &[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)],
+        &Value::Null,
+    )
+}
+
+/// GPTQ, version 1 (zero points are stored one too low), as `[in_features, out_features]`: `qweight` and `qzeros` are
+/// packed words of 32 bits, `g_idx` I32.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// // Every code is 9 and every zero point 8, stored as 7.
+/// let (codes, zeros, scales) = ([0x99; 4 * 8], [0x77; 4], [0x00, 0x3c].repeat(8));
+/// let f16 = anamnesis::Dtype::F16;
+/// let bf16 = anamnesis::dequantize_gptq_to_bf16(&codes, &scales, &zeros, None, 8, 8, 8, 4, f16)?;
+/// assert_eq!(bf16, [0x80, 0x3f].repeat(64)); // 1
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit, or `g_idx` names a group that is not there.
+#[cfg(feature = "gptq")]
+#[allow(clippy::too_many_arguments)] // it is what a layer has
+pub fn dequantize_gptq_to_bf16(
+    qweight: &[u8],
+    scales: &[u8],
+    qzeros: &[u8],
+    g_idx: Option<&[u8]>,
+    in_features: usize,
+    out_features: usize,
+    group_size: usize,
+    bits: u8,
+    scale_dtype: Dtype,
+) -> Result<Vec<u8>> {
+    let (words, groups) = (
+        |n: usize| n.saturating_mul(bits.into()).div_ceil(32),
+        groups(in_features, group_size)?,
+    );
+    let codes = [words(in_features), out_features];
+    let (scale_shape, zero_shape, index_shape) = (
+        [groups, out_features],
+        [groups, words(out_features)],
+        [in_features],
+    );
+    let mut stored = vec![
+        ("qweight", Dtype::I32, &codes[..], qweight),
+        ("scales", scale_dtype, &scale_shape, scales),
+        ("qzeros", Dtype::I32, &zero_shape, qzeros),
+    ];
+    stored.extend(g_idx.map(|index| ("g_idx", Dtype::I32, &index_shape[..], index)));
+    let config = json!({
+        "quant_method": "gptq", "bits": bits, "group_size": group_size, "checkpoint_format": "gptq", "sym": false,
+    });
+    decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
+}
+
+/// AWQ, GEMM layout of four bits, as `[in_features, out_features]`: `qweight` and `qzeros` are packed words of 32 bits.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let (codes, zeros, scales) = ([0x99; 4 * 8], [0x88; 4], [0x00, 0x3c].repeat(8));
+/// let f16 = anamnesis::Dtype::F16;
+/// let bf16 = anamnesis::dequantize_awq_to_bf16(&codes, &scales, &zeros, 8, 8, 8, 4, f16)?;
+/// assert_eq!(bf16, [0x80, 0x3f].repeat(64)); // 1
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit; other widths than four bits.
+#[cfg(feature = "awq")]
+#[allow(clippy::too_many_arguments)] // it is what a layer has
+pub fn dequantize_awq_to_bf16(
+    qweight: &[u8],
+    scales: &[u8],
+    qzeros: &[u8],
+    in_features: usize,
+    out_features: usize,
+    group_size: usize,
+    bits: u8,
+    scale_dtype: Dtype,
+) -> Result<Vec<u8>> {
+    let (words, groups) = (
+        out_features.saturating_mul(bits.into()).div_ceil(32),
+        groups(in_features, group_size)?,
+    );
+    let stored: [Stored<'_>; 3] = [
+        ("qweight", Dtype::I32, &[in_features, words], qweight),
+        ("scales", scale_dtype, &[groups, out_features], scales),
+        ("qzeros", Dtype::I32, &[groups, words], qzeros),
+    ];
+    let config = json!({
+        "quant_method": "awq", "bits": bits, "group_size": group_size, "version": "gemm", "zero_point": true,
+    });
+    decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
+}
+
+/// Groups of `size` inputs.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+fn groups(inputs: usize, size: usize) -> Result<usize> {
+    let fits = size > 0 && inputs.is_multiple_of(size);
+    let what = || AnamnesisError::parse(format!("{inputs} inputs in groups of {size}"));
+    if fits { Ok(inputs / size) } else { Err(what()) }
+}
+
+/// A matrix of BF16 the other way round.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
+    let values = values.as_chunks::<2>().0;
+    let mut out = Vec::with_capacity(values.len() * 2);
+    (0..cols).for_each(|c| (0..rows).for_each(|r| out.extend(values[r * cols + c])));
+    out
+}
+
+/// BitsAndBytes NF4 or FP4 with plain scales: two codes to a byte, `absmax` and `quant_map` F32.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let map: Vec<u8> = (0..16).flat_map(|i| (i as f32 - 7.0).to_le_bytes()).collect();
+/// let bf16 = anamnesis::dequantize_bnb4_to_bf16(&[0x89; 32], &2f32.to_le_bytes(), &map, 64, 64)?;
+/// assert_eq!(bf16[..4], [0x00, 0x40, 0x80, 0x40]); // 2 and 4
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit.
+#[cfg(feature = "bnb")]
+pub fn dequantize_bnb4_to_bf16(
+    weight: &[u8],
+    absmax: &[u8],
+    quant_map: &[u8],
+    total_elements: usize,
+    block_size: usize,
+) -> Result<Vec<u8>> {
+    // The codebook of FP4 has a zero with the sign bit, which that of NF4 has not.
+    let is_fp4 = quant_map
+        .get(32..36)
+        .is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);
+    let name = if is_fp4 {
+        "weight.quant_state.bitsandbytes__fp4"
+    } else {
+        "weight.quant_state.bitsandbytes__nf4"
+    };
+    let state = json!({"blocksize": block_size, "shape": [total_elements]}).to_string();
+    let stored: [Stored<'_>; 4] = [
+        ("weight", Dtype::U8, &[weight.len()], weight),
+        ("weight.absmax", Dtype::F32, &[absmax.len() / 4], absmax),
+        ("weight.quant_map", Dtype::F32, &[16], quant_map),
+        (name, Dtype::U8, &[state.len()], state.as_bytes()),
+    ];
+    decode(&stored, &Value::Null)
+}
+
+/// BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let bf16 = anamnesis::dequantize_bnb_int8_to_bf16(&[127, 0], &2f32.to_le_bytes(), 1, 2)?;
+/// assert_eq!(bf16, [0x00, 0x40, 0x00, 0x00]); // 2 and 0
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit.
+#[cfg(feature = "bnb")]
+pub fn dequantize_bnb_int8_to_bf16(
+    weight: &[u8],
+    scb: &[u8],
+    out_features: usize,
+    in_features: usize,
+) -> Result<Vec<u8>> {
+    let weight = (
+        "weight",
+        Dtype::I8,
+        &[out_features, in_features][..],
+        weight,
+    );
+    decode(
+        &[weight, ("SCB", Dtype::F32, &[out_features], scb)],
+        &Value::Null,
+    )
+}
+
+/// Blocks of one of ggml's types.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let mut block = [1; 34]; // codes of one
+/// block[..2].copy_from_slice(&[0x00, 0x40]); // and the scale 2, in F16
+/// let bf16 = anamnesis::dequantize_gguf_to_bf16(&block, anamnesis::GgufType::Q8_0, 32)?;
+/// assert_eq!(bf16, [0x00, 0x40].repeat(32));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Unsupported` if it is no block type; `Parse` if the sizes do not fit.
+#[cfg(feature = "gguf")]
+pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(n_elements.min(data.len().saturating_mul(16)) * 2);
+    dequantize_gguf_blocks_to_bf16(data, dtype, n_elements, |block| {
+        out.extend_from_slice(block);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// As [`dequantize_gguf_to_bf16`], block by block, without memory for all of them.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let mut sizes = Vec::new();
+/// anamnesis::dequantize_gguf_blocks_to_bf16(&[0; 3 * 34], anamnesis::GgufType::Q8_0, 96, |block| {
+///     sizes.push(block.len());
+///     Ok(())
+/// })?;
+/// assert_eq!(sizes, [64; 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As there; `sink`'s own.
+#[cfg(feature = "gguf")]
+pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
+    data: &[u8],
+    dtype: Dtype,
+    n_elements: usize,
+    mut sink: F,
+) -> Result<()> {
+    /// Values that are decoded at once: whole blocks of every type.
+    const VALUES: usize = 4096;
+    let (decoder, block) = (
+        crate::kernels::remember::ggml::decoder(dtype),
+        dtype.block_size(),
+    );
+    let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
+        return Err(AnamnesisError::unsupported(
+            format!("GGUF {dtype}"),
+            "it is no block type that is decoded",
+        ));
+    };
+    if dtype.byte_len(&[n_elements]) != Some(data.len()) {
+        let what = format!(
+            "{} bytes are not {n_elements} values of {dtype}",
+            data.len()
+        );
+        return Err(AnamnesisError::parse(what));
+    }
+    let mut out = vec![bf16::ZERO; VALUES.min(n_elements)];
+    for data in data.chunks(VALUES / block * block_bytes) {
+        let out = &mut out[..data.len() / block_bytes * block];
+        decoder(
+            data,
+            None,
+            crate::simd::Level::default(),
+            crate::element::Out::Bf16(out),
+        );
+        out.chunks_exact(block)
+            .try_for_each(|values| sink(bytemuck::cast_slice(values)))?;
+    }
+    Ok(())
+}

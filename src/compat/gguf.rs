@@ -1,0 +1,238 @@
+//! A GGUF file by itself: a view of the one model, for callers who expect nothing else.
+
+mod front;
+mod write;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+pub use self::front::{
+    GgufFrontMatter, GgufInspectInfo, GgufTensorInfo, inspect_gguf_from_reader,
+    parse_gguf_front_matter_from_reader,
+};
+pub use self::write::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
+use super::dequantize::dequantize_gguf_to_bf16;
+use crate::config::QuantConfig;
+use crate::containers::model::gguf::GgufMetadataValue;
+use crate::containers::parse::gguf::read_file;
+use crate::limits::Budget;
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, RememberOptions, Report, Result};
+
+/// What a metadata value takes in memory, at most, for each byte that it has in the file: an empty string is a length
+/// there, and three words here.
+const VALUE_BYTES: u64 = 4;
+
+/// A tensor of a GGUF file.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GgufTensor<'a> {
+    /// Name, as stored.
+    pub name: &'a str,
+    /// Shape in the file's order: the innermost dimension first.
+    pub shape: &'a [usize],
+    /// Element type.
+    pub dtype: Dtype,
+    /// The data, little-endian: elements, or whole blocks. Borrowed where it is stored like this.
+    pub data: Cow<'a, [u8]>,
+}
+
+/// A GGUF file.
+#[derive(Debug)]
+pub struct ParsedGguf {
+    model: ParsedModel,
+    metadata: HashMap<String, GgufMetadataValue>,
+    /// One for each of the model's tensors, in their order.
+    tensors: Vec<GgufTensorInfo>,
+}
+
+/// Parses one GGUF file. Of a model in several files it is the one at hand; [`parse`](crate::parse()) joins them.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let gguf = anamnesis::parse_gguf("tests/data/demo/model-q4_k.gguf")?;
+/// for (info, tensor) in gguf.tensor_info().iter().zip(gguf.tensors()) {
+///     println!("{} {} at {}: {} bytes", info.name, info.dtype, info.data_offset, tensor.data.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` if the file cannot be read or mapped; `Parse` if it is no GGUF file, or malformed; `Unsupported` if it is
+/// big-endian and has blocks for which no byte order is defined.
+pub fn parse_gguf(path: impl AsRef<Path>) -> Result<ParsedGguf> {
+    parse_gguf_with_limits(path, &ParseLimits::default())
+}
+
+/// As [`parse_gguf`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_gguf_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedGguf> {
+    let (path, budget) = (path.as_ref(), Budget::new(limits));
+    let contents = read_file(Source::open(path)?, &budget)?;
+    ParsedGguf::new(
+        contents.complete(QuantConfig::default(), Some(path), limits),
+        &budget,
+    )
+}
+
+impl ParsedGguf {
+    fn new(model: ParsedModel, budget: &Budget) -> Result<Self> {
+        let info = |t: crate::Tensor<'_>| {
+            let (info, dtype) = (t.info(), t.dtype());
+            if info.big_endian && !dtype.can_swap() {
+                let what = format!(
+                    "tensor `{}`: no byte order is defined for {dtype}",
+                    info.name
+                );
+                return Err(AnamnesisError::unsupported("big-endian GGUF", what));
+            }
+            Ok(GgufTensorInfo {
+                name: info.name.clone(),
+                shape: info.shape.iter().rev().copied().collect(),
+                dtype,
+                data_offset: info.offset,
+                byte_len: (!matches!(dtype, Dtype::UnknownGgml(_))).then_some(info.len),
+            })
+        };
+        let tensors = model.tensors().map(info).collect::<Result<_>>()?;
+        let metadata = model
+            .gguf()
+            .map(crate::containers::model::gguf::Gguf::metadata);
+        budget.grow(
+            metadata.map_or(0, |m| m.size()).saturating_mul(VALUE_BYTES),
+            "its metadata",
+        )?;
+        let metadata = metadata
+            .into_iter()
+            .flat_map(|m| m.iter())
+            .map(|(key, value)| (key.to_owned(), value));
+        let metadata = metadata.collect();
+        // Mapped now, so that nothing can go wrong when the data is asked for.
+        model
+            .sources
+            .iter()
+            .try_for_each(|source| source.view(0..0).map(drop))?;
+        Ok(Self {
+            model,
+            metadata,
+            tensors,
+        })
+    }
+
+    /// Version of the format, 1 to 3.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.model
+            .gguf()
+            .map_or(0, crate::containers::model::gguf::Gguf::version)
+    }
+
+    /// What the tensors' offsets are multiples of, in bytes.
+    #[must_use]
+    pub fn alignment(&self) -> u32 {
+        self.model
+            .gguf()
+            .map_or(0, crate::containers::model::gguf::Gguf::alignment)
+    }
+
+    /// Number of tensors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Metadata by key.
+    #[must_use]
+    pub fn metadata(&self) -> &HashMap<String, GgufMetadataValue> {
+        &self.metadata
+    }
+
+    /// What is known of every tensor, in the order of the data.
+    #[must_use]
+    pub fn tensor_info(&self) -> &[GgufTensorInfo] {
+        &self.tensors
+    }
+
+    /// Every tensor with its data, in the order of the data.
+    pub fn tensors(&self) -> impl Iterator<Item = GgufTensor<'_>> {
+        self.tensors
+            .iter()
+            .zip(&self.model.tensors)
+            .map(|(t, info)| {
+                // It is mapped already, and parsing proved that the range is in the file.
+                let stored =
+                    self.model.sources[info.source].view(info.offset..info.offset + info.len);
+                let mut data = stored.unwrap_or_default();
+                if info.big_endian {
+                    t.dtype.swap_bytes(data.to_mut());
+                }
+                GgufTensor {
+                    name: &t.name,
+                    shape: &t.shape,
+                    dtype: t.dtype,
+                    data,
+                }
+            })
+    }
+
+    /// Decodes a tensor of blocks to BF16, by itself: what lies beside it, like the scale of NVFP4, is left out.
+    ///
+    /// # Errors
+    /// `Parse` if there is no such tensor; `Unsupported` if it is of no block type.
+    pub fn dequantize_tensor(&self, info: &GgufTensorInfo) -> Result<Vec<u8>> {
+        let tensor = self.tensors().find(|t| t.name == info.name);
+        let tensor = tensor
+            .ok_or_else(|| AnamnesisError::parse(format!("there is no tensor `{}`", info.name)))?;
+        dequantize_gguf_to_bf16(&tensor.data, tensor.dtype, tensor.shape.iter().product())
+    }
+
+    /// Summarises the file.
+    #[must_use]
+    pub fn inspect(&self) -> GgufInspectInfo {
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
+        let architecture = self
+            .model
+            .gguf()
+            .and_then(crate::containers::model::gguf::Gguf::architecture);
+        GgufInspectInfo::new(self.version(), self.alignment(), architecture, tensors)
+    }
+
+    /// The model that this is a view of.
+    #[must_use]
+    pub fn model(&self) -> &ParsedModel {
+        &self.model
+    }
+
+    /// Writes the decoded tensors as a safetensors file; see [`ParsedModel::remember`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remember(
+        &self,
+        output: impl AsRef<Path>,
+        options: impl Into<RememberOptions>,
+    ) -> Result<Report> {
+        self.model.remember(output, options)
+    }
+
+    /// As [`remember`](Self::remember), into memory.
+    ///
+    /// # Errors
+    /// As there, without the I/O of an output.
+    pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
+        self.model.remember_to_bytes(options)
+    }
+}

@@ -1,0 +1,159 @@
+//! Writes a GGUF file of tensors that are in memory as a whole.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::io::{BufWriter, Seek, Write};
+use std::path::Path;
+
+use crate::containers::model::gguf::GgufMetadataValue;
+use crate::containers::write::atomic::{OutputFile, Place};
+use crate::containers::write::gguf::{Keys, accept, layout};
+use crate::containers::write::{Entry, Layout};
+use crate::{AnamnesisError, Dtype, Result};
+
+/// A tensor for [`write_gguf`].
+#[derive(Debug, Clone, Copy)]
+pub struct GgufWriteTensor<'a> {
+    /// Name; llama.cpp reads up to 63 bytes.
+    pub name: &'a str,
+    /// Shape in the file's order, as in [`GgufTensorInfo`](crate::GgufTensorInfo): the innermost dimension first.
+    pub shape: &'a [usize],
+    /// Any type that ggml has.
+    pub dtype: Dtype,
+    /// The data: elements little-endian, or whole blocks.
+    pub data: &'a [u8],
+}
+
+/// Writes a GGUF file. Keys are sorted; the file appears only when it is whole, and replaces an older one.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.gguf");
+/// use anamnesis::{GgufMetadataValue, GgufType, GgufWriteTensor, write_gguf};
+/// let architecture = ("general.architecture".to_owned(), GgufMetadataValue::String("llama".into()));
+/// let data: Vec<u8> = [1.0f32, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+/// let norm = GgufWriteTensor { name: "output_norm.weight", shape: &[2], dtype: GgufType::F32, data: &data };
+/// write_gguf(&path, &[norm], &std::collections::HashMap::from([architecture]))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Unsupported` or `Parse` that names the tensor, before anything is written; I/O.
+pub fn write_gguf<S: BuildHasher>(
+    path: impl AsRef<Path>,
+    tensors: &[GgufWriteTensor<'_>],
+    metadata: &HashMap<String, GgufMetadataValue, S>,
+) -> Result<()> {
+    let layout = plan(tensors, metadata)?;
+    let file = OutputFile::create(
+        path.as_ref(),
+        layout.file_len,
+        &Place {
+            force: true,
+            inputs: &[],
+            space: layout.file_len,
+        },
+    )?;
+    write_all(BufWriter::new(file.file()), &layout, tensors)?;
+    file.commit()
+}
+
+/// As [`write_gguf`], to a writer, from its position on.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// use anamnesis::{GgufType, GgufWriteTensor};
+/// let data = 1f32.to_le_bytes();
+/// let one = GgufWriteTensor { name: "one", shape: &[1], dtype: GgufType::F32, data: &data };
+/// let mut file = std::io::Cursor::new(Vec::new());
+/// anamnesis::write_gguf_to_writer(&mut file, &[one], &std::collections::HashMap::new())?;
+/// assert_eq!(&file.into_inner()[..4], b"GGUF");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As there.
+pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(
+    writer: W,
+    tensors: &[GgufWriteTensor<'_>],
+    metadata: &HashMap<String, GgufMetadataValue, S>,
+) -> Result<()> {
+    write_all(writer, &plan(tensors, metadata)?, tensors)
+}
+
+fn plan<S: BuildHasher>(
+    tensors: &[GgufWriteTensor<'_>],
+    metadata: &HashMap<String, GgufMetadataValue, S>,
+) -> Result<Layout> {
+    let mut edits: Vec<_> = metadata
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    edits.sort_by(|a, b| a.0.cmp(&b.0));
+    let keys = Keys::new(None, |_| false, &edits)?;
+    let mut names = HashSet::new();
+    let mut shapes = Vec::with_capacity(tensors.len());
+    for t in tensors {
+        let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
+        let dtype = accept(t.name, t.dtype, &shape)?;
+        let wrong = |what: String| {
+            Err(AnamnesisError::parse(format!(
+                "tensor `{}`: {what}",
+                t.name
+            )))
+        };
+        if !names.insert(t.name) {
+            return wrong("it is given twice".to_owned());
+        }
+        match dtype.byte_len(&shape) {
+            Some(len) if len == t.data.len() => shapes.push((dtype, shape)),
+            Some(len) => {
+                return wrong(format!(
+                    "{} bytes where {dtype} {:?} takes {len}",
+                    t.data.len(),
+                    t.shape
+                ));
+            }
+            None => return wrong(format!("{:?} is no shape for {dtype}", t.shape)),
+        }
+    }
+    let entries = tensors.iter().zip(&shapes);
+    let entries: Vec<_> = entries
+        .map(|(t, (dtype, shape))| Entry {
+            name: t.name,
+            dtype: *dtype,
+            shape,
+            len: t.data.len() as u64,
+        })
+        .collect();
+    layout(&entries, &keys)
+}
+
+fn write_all(
+    mut writer: impl Write,
+    layout: &Layout,
+    tensors: &[GgufWriteTensor<'_>],
+) -> Result<()> {
+    layout
+        .pieces
+        .iter()
+        .try_for_each(|(_, piece)| writer.write_all(piece))?;
+    let ends = layout
+        .offsets
+        .iter()
+        .skip(1)
+        .copied()
+        .chain([layout.file_len]);
+    for ((t, start), end) in tensors.iter().zip(&layout.offsets).zip(ends) {
+        writer.write_all(t.data)?;
+        let padding = end - start - t.data.len() as u64;
+        std::io::copy(
+            &mut std::io::Read::take(std::io::repeat(0), padding),
+            &mut writer,
+        )?;
+    }
+    Ok(writer.flush()?)
+}

@@ -1,0 +1,108 @@
+//! What an NPZ archive holds, by its headers: what tools show of a file they do not have.
+
+use std::io::{Read, Seek};
+use std::path::Path;
+
+use crate::containers::parse::npz::read_archive;
+use crate::containers::parse::read_at::{ReadAt, Seeking};
+use crate::containers::parse::zip::Archive;
+use crate::limits::Budget;
+use crate::source::Source;
+use crate::{Dtype, ParseLimits, Result, TargetDtype};
+
+/// One array of an NPZ archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NpzTensorInfo {
+    /// Name, without `.npy`.
+    pub name: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Bytes of the data.
+    pub byte_len: usize,
+}
+
+/// What an NPZ archive holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NpzInspectInfo {
+    /// Arrays that tensors can hold, in the order of the archive.
+    pub tensors: Vec<NpzTensorInfo>,
+    /// Names of the others, and what they are.
+    pub skipped: Vec<(String, String)>,
+    /// Bytes of the data.
+    pub total_bytes: u64,
+    /// Element types, each once.
+    pub dtypes: Vec<Dtype>,
+    /// Bytes of the data after a conversion: the same.
+    pub dequantized_size: u64,
+    /// Element type of what would be decoded.
+    pub output_dtype: TargetDtype,
+}
+
+/// Summarises an NPZ archive by its headers.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let info = anamnesis::inspect_npz("tests/data/demo/arrays.npz")?;
+/// println!("{} arrays, {} bytes", info.tensors.len(), info.total_bytes);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` if the file cannot be read; as [`inspect_npz_from_reader`] otherwise.
+pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
+    inspect(&mut &Source::open(path.as_ref())?)
+}
+
+/// Summarises an NPZ archive from a stream: its directory, and the header of each array.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::File::open("tests/data/demo/arrays.npz")?;
+/// for array in anamnesis::inspect_npz_from_reader(file)?.tensors {
+///     println!("{} {} {:?}", array.name, array.dtype, array.shape);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` with the reader's own error; `Parse` if the archive is malformed; `LimitExceeded`.
+pub fn inspect_npz_from_reader<R: Read + Seek>(reader: R) -> Result<NpzInspectInfo> {
+    inspect(&mut Seeking::new(reader)?)
+}
+
+fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
+    let budget = Budget::new(&ParseLimits::default());
+    let archive = Archive::read(file, &budget)?;
+    let contents = read_archive(&Source::HeaderOnly, file, &archive, &budget)?;
+    let info = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
+        name: t.name,
+        shape: t.shape,
+        dtype: t.dtype,
+        byte_len: t.len as usize,
+    };
+    let tensors: Vec<_> = contents.tensors.into_iter().map(info).collect();
+    let total_bytes = tensors.iter().map(|t| t.byte_len as u64).sum();
+    let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
+    dtypes.sort_unstable();
+    dtypes.dedup();
+    let skipped = contents
+        .skipped
+        .into_iter()
+        .map(|s| (s.name, s.what))
+        .collect();
+    let output_dtype = TargetDtype::BF16;
+    Ok(NpzInspectInfo {
+        tensors,
+        skipped,
+        total_bytes,
+        dtypes,
+        dequantized_size: total_bytes,
+        output_dtype,
+    })
+}

@@ -1,0 +1,217 @@
+//! A PyTorch checkpoint by itself: a view of the one model, for callers who expect nothing else.
+
+mod front;
+
+use std::borrow::Cow;
+use std::path::Path;
+
+pub use self::front::{
+    PthFrontMatter, PthInspectInfo, PthTensorInfo, inspect_pth_from_reader,
+    parse_pth_front_matter_from_reader,
+};
+use super::whole::{WholeTensor, to_bytes, to_file};
+use crate::limits::Budget;
+use crate::{
+    ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result, parse_bytes,
+    parse_with_limits,
+};
+
+/// Element type of a tensor.
+pub type PthDtype = Dtype;
+
+/// A tensor of a checkpoint.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PthTensor<'a> {
+    /// Its way through the checkpoint, with dots.
+    pub name: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: PthDtype,
+    /// Elements, little-endian and row-major; borrowed where they are stored like this.
+    pub data: Cow<'a, [u8]>,
+}
+
+impl<'a> PthTensor<'a> {
+    /// A tensor of these parts.
+    #[must_use]
+    pub const fn new(
+        name: String,
+        shape: Vec<usize>,
+        dtype: PthDtype,
+        data: Cow<'a, [u8]>,
+    ) -> Self {
+        Self {
+            name,
+            shape,
+            dtype,
+            data,
+        }
+    }
+}
+
+/// A PyTorch checkpoint.
+#[derive(Debug)]
+pub struct ParsedPth {
+    model: ParsedModel,
+}
+
+/// Parses a PyTorch checkpoint: what it holds, without the data.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let checkpoint = anamnesis::parse_pth("tests/data/demo/checkpoint.pth")?;
+/// for tensor in checkpoint.tensors()? {
+///     println!("{} {} {:?} {} bytes", tensor.name, tensor.dtype, tensor.shape, tensor.data.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
+pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
+    parse_pth_with_limits(path, &ParseLimits::default())
+}
+
+/// As [`parse_pth`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedPth> {
+    ParsedPth::new(parse_with_limits(path, limits)?)
+}
+
+/// As [`parse_pth`], of a checkpoint in memory.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let pth = anamnesis::parse_pth_bytes(std::fs::read("tests/data/demo/checkpoint.pth")?)?;
+/// assert!(!pth.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As there, without the I/O.
+pub fn parse_pth_bytes(bytes: Vec<u8>) -> Result<ParsedPth> {
+    ParsedPth::new(parse_bytes(bytes)?)
+}
+
+impl ParsedPth {
+    fn new(model: ParsedModel) -> Result<Self> {
+        match model.skipped.first() {
+            Some(skipped) => Err(skipped.error()),
+            None => Ok(Self { model }),
+        }
+    }
+
+    /// Number of tensors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.model.tensors.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.model.tensors.is_empty()
+    }
+
+    /// The model that this is a view of.
+    #[must_use]
+    pub fn model(&self) -> &ParsedModel {
+        &self.model
+    }
+
+    /// Summarises the checkpoint.
+    #[must_use]
+    pub fn inspect(&self) -> PthInspectInfo {
+        let big_endian = self.model.tensors.iter().any(|t| t.big_endian);
+        PthFrontMatter {
+            tensors: self.tensor_info(),
+            big_endian,
+        }
+        .inspect()
+    }
+
+    /// What is known of every tensor, in the order of the checkpoint.
+    #[must_use]
+    pub fn tensor_info(&self) -> Vec<PthTensorInfo> {
+        self.model.tensors.iter().map(PthTensorInfo::of).collect()
+    }
+
+    /// Every tensor with its data, in the order of the checkpoint.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a checksum is wrong; `LimitExceeded` if they take more than was allowed.
+    pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
+        fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
+            let (name, shape, dtype) = (t.name().to_owned(), t.shape().to_vec(), t.dtype());
+            Ok(PthTensor {
+                name,
+                shape,
+                dtype,
+                data: t.bytes()?,
+            })
+        }
+        Budget::new(&self.model.limits).grow(self.model.tensor_bytes(), "the tensors")?;
+        self.model.tensors().map(tensor).collect()
+    }
+
+    /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced.
+    ///
+    /// # Errors
+    /// As [`ParsedModel::convert`].
+    pub fn to_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
+        options.run.force = true;
+        self.model.convert(path, options).map(drop)
+    }
+
+    /// As [`to_safetensors`](Self::to_safetensors), into memory.
+    ///
+    /// # Errors
+    /// As there, without the I/O of an output.
+    pub fn to_safetensors_bytes(&self) -> Result<Vec<u8>> {
+        self.model.recovery(ConvertTarget::Safetensors)?.to_bytes()
+    }
+}
+
+/// Writes tensors as a safetensors file; an older file is replaced.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("checkpoint.safetensors");
+/// let checkpoint = anamnesis::parse_pth("tests/data/demo/checkpoint.pth")?;
+/// anamnesis::pth_to_safetensors(&checkpoint.tensors()?, &path)?;
+/// assert_eq!(anamnesis::parse(&path)?.tensors().len(), checkpoint.len());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` that names a tensor whose data does not fit its shape; I/O.
+pub fn pth_to_safetensors(tensors: &[PthTensor<'_>], path: impl AsRef<Path>) -> Result<()> {
+    to_file(&whole(tensors), path.as_ref())
+}
+
+/// As [`pth_to_safetensors`], into memory.
+///
+/// # Errors
+/// As there, without the I/O.
+pub fn pth_to_safetensors_bytes(tensors: &[PthTensor<'_>]) -> Result<Vec<u8>> {
+    to_bytes(&whole(tensors))
+}
+
+fn whole<'a>(tensors: &'a [PthTensor<'_>]) -> Vec<WholeTensor<'a>> {
+    let tensor = |t: &'a PthTensor<'_>| WholeTensor {
+        name: &t.name,
+        shape: &t.shape,
+        dtype: t.dtype,
+        data: &t.data,
+    };
+    tensors.iter().map(tensor).collect()
+}

@@ -1,0 +1,132 @@
+//! What a PyTorch archive holds, by its pickle: what tools show of a file they do not have.
+
+use std::io::{Read, Seek};
+
+use crate::containers::parse::pth::read_front;
+use crate::containers::parse::read_at::Seeking;
+use crate::limits::Budget;
+use crate::{Dtype, ParseLimits, Result, TargetDtype};
+
+/// One tensor of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PthTensorInfo {
+    /// Its way through the checkpoint, with dots.
+    pub name: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Bytes of the tensor, as it would be written.
+    pub byte_len: usize,
+}
+
+impl PthTensorInfo {
+    pub(super) fn of(t: &crate::containers::model::TensorInfo) -> Self {
+        Self {
+            name: t.name.clone(),
+            shape: t.shape.clone(),
+            dtype: t.dtype,
+            byte_len: t.len as usize,
+        }
+    }
+}
+
+/// What a checkpoint holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PthInspectInfo {
+    /// Stored tensors.
+    pub tensor_count: usize,
+    /// Bytes of the tensors.
+    pub total_bytes: u64,
+    /// Element types, each once.
+    pub dtypes: Vec<Dtype>,
+    /// Whether numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+    /// Bytes of the tensors after a conversion: the same.
+    pub dequantized_size: u64,
+    /// Element type of what would be decoded.
+    pub output_dtype: TargetDtype,
+}
+
+/// What the pickle of a checkpoint says.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PthFrontMatter {
+    /// Every tensor, in the order of the checkpoint.
+    pub tensors: Vec<PthTensorInfo>,
+    /// Whether numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+}
+
+/// Reads what a PyTorch archive (torch 1.6 and later) holds from a stream: its directory, its pickle and two small
+/// records; no tensor data. Nothing that the pickle names is called. Storages may be longer than the pickle says, which
+/// [`parse_pth`](crate::parse_pth) refuses.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::File::open("tests/data/demo/checkpoint.pth")?;
+/// for tensor in anamnesis::parse_pth_front_matter_from_reader(file)?.tensors {
+///     println!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` with the reader's own error; `DisallowedGlobal`; `Parse` if the archive or its pickle is malformed;
+/// `LimitExceeded`.
+pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<PthFrontMatter> {
+    let budget = Budget::new(&ParseLimits::default());
+    let (contents, big_endian) = read_front(&mut Seeking::new(reader)?, &budget)?;
+    let tensors = contents.tensors.iter().map(PthTensorInfo::of).collect();
+    Ok(PthFrontMatter {
+        tensors,
+        big_endian,
+    })
+}
+
+/// Summarises a PyTorch archive by its pickle; see [`parse_pth_front_matter_from_reader`].
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let info = anamnesis::inspect_pth_from_reader(std::fs::File::open("tests/data/demo/checkpoint.pth")?)?;
+/// println!("{} tensors, {} bytes", info.tensor_count, info.total_bytes);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As there.
+pub fn inspect_pth_from_reader<R: Read + Seek>(reader: R) -> Result<PthInspectInfo> {
+    Ok(parse_pth_front_matter_from_reader(reader)?.inspect())
+}
+
+impl PthFrontMatter {
+    /// Summarises it.
+    #[must_use]
+    pub fn inspect(&self) -> PthInspectInfo {
+        let Self {
+            tensors,
+            big_endian,
+        } = self;
+        let total_bytes = tensors
+            .iter()
+            .map(|t| t.byte_len as u64)
+            .fold(0, u64::saturating_add);
+        let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
+        dtypes.sort_unstable();
+        dtypes.dedup();
+        let (tensor_count, output_dtype) = (tensors.len(), TargetDtype::BF16);
+        let big_endian = *big_endian;
+        PthInspectInfo {
+            tensor_count,
+            total_bytes,
+            dtypes,
+            big_endian,
+            dequantized_size: total_bytes,
+            output_dtype,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A safetensors header by itself, read from any stream: what tools show of a file they do not have.
+
+mod companions;
+
+use std::collections::HashMap;
+use std::io::Read;
+
+pub use self::companions::{
+    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
+};
+use crate::config::QuantConfig;
+use crate::containers::parse::safetensors::{read_at, read_from};
+use crate::inspect::InspectInfo;
+use crate::limits::Budget;
+use crate::source::Source;
+use crate::{Dtype, ParseLimits, ParsedModel, QuantScheme, Result, TensorRole};
+
+/// One tensor of a [`SafetensorsHeader`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorEntry {
+    /// Name, as stored.
+    pub name: String,
+    /// Element type, as stored.
+    pub dtype: Dtype,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Begin and end of the data, from the end of the header.
+    pub data_offsets: (usize, usize),
+    /// What the tensor is for.
+    pub role: TensorRole,
+}
+
+/// The header of a safetensors file.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SafetensorsHeader {
+    /// Every tensor, in the order of the data.
+    pub tensors: Vec<TensorEntry>,
+    /// The scheme of most quantized tensors.
+    pub scheme: QuantScheme,
+    /// The file's own metadata.
+    pub metadata: Option<HashMap<String, String>>,
+    /// Length of the JSON, in bytes.
+    pub header_size: usize,
+    /// What the shapes say of GPTQ layers, if the scheme is that.
+    pub gptq_config: Option<GptqConfig>,
+    /// What the shapes say of AWQ layers, if the scheme is that.
+    pub awq_config: Option<AwqConfig>,
+    /// What the shapes say of 4-bit BitsAndBytes weights, if the scheme is that.
+    pub bnb_config: Option<BnbConfig>,
+    info: InspectInfo,
+}
+
+/// Reads a safetensors header from `reader`: its eight bytes of length and then exactly that many, never
+/// the data.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::File::open("tests/data/demo/model-fp8.safetensors")?;
+/// let header = anamnesis::parse_safetensors_header_from_reader(file)?;
+/// println!("{}: {} tensors", header.scheme, header.tensors.len());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed.
+pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<SafetensorsHeader> {
+    parse_safetensors_header_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// As [`parse_safetensors_header_from_reader`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_safetensors_header_from_reader_with_limits<R: Read>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<SafetensorsHeader> {
+    read_from(reader, &Budget::new(limits)).and_then(header)
+}
+
+/// The header of a whole file in memory, whose data is looked at no further than for its length.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::read("tests/data/demo/model-fp8.safetensors")?;
+/// let header = anamnesis::parse_safetensors_header(&file)?;
+/// assert_eq!(header.quantized_count(), header.scale_count());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the file is malformed or truncated.
+pub fn parse_safetensors_header(file: &[u8]) -> Result<SafetensorsHeader> {
+    parse_safetensors_header_with_limits(file, &ParseLimits::default())
+}
+
+/// As [`parse_safetensors_header`], within `limits`.
+///
+/// # Errors
+/// As there; `LimitExceeded`.
+pub fn parse_safetensors_header_with_limits(
+    file: &[u8],
+    limits: &ParseLimits,
+) -> Result<SafetensorsHeader> {
+    let mut contents = read_at(&mut { file }, &Budget::new(limits))?;
+    contents.sources.push(Source::HeaderOnly);
+    header(contents)
+}
+
+/// What a header says, and what its tensors are for.
+fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
+    let mut config = QuantConfig::default();
+    config.add_metadata(&contents.metadata);
+    let model = contents.complete(config, None, &ParseLimits::default());
+    let (info, roles) = model.inspect_roles();
+    let ParsedModel {
+        tensors,
+        metadata,
+        header_size,
+        ..
+    } = model;
+    let base = 8 + header_size as u64;
+    let entry = |(t, role): (crate::containers::model::TensorInfo, TensorRole)| TensorEntry {
+        data_offsets: (
+            (t.offset - base) as usize,
+            (t.offset - base + t.len) as usize,
+        ),
+        name: t.name,
+        dtype: t.dtype,
+        shape: t.shape,
+        role,
+    };
+    let mut header = SafetensorsHeader {
+        tensors: tensors.into_iter().zip(roles).map(entry).collect(),
+        scheme: info.format,
+        metadata: (!metadata.is_empty()).then_some(metadata),
+        header_size,
+        gptq_config: None,
+        awq_config: None,
+        bnb_config: None,
+        info,
+    };
+    header.describe();
+    Ok(header)
+}
+
+impl From<&SafetensorsHeader> for InspectInfo {
+    fn from(header: &SafetensorsHeader) -> Self {
+        header.info.clone()
+    }
+}

@@ -1,0 +1,110 @@
+//! safetensors of tensors that are in memory as a whole.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use crate::containers::write::atomic::{OutputFile, Place};
+use crate::containers::write::{Entry, Layout, safetensors};
+use crate::limits::zeroed;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// A tensor in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WholeTensor<'a> {
+    pub name: &'a str,
+    pub shape: &'a [usize],
+    pub dtype: Dtype,
+    pub data: &'a [u8],
+}
+
+/// What the metadata of every file say.
+const FORMAT: (&str, &str) = ("format", "pt");
+
+fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layout> {
+    let mut names = HashSet::new();
+    let entry = |t: &WholeTensor<'_>| {
+        let wrong = |what: String| {
+            Err(AnamnesisError::parse(format!(
+                "tensor `{}`: {what}",
+                t.name
+            )))
+        };
+        if t.dtype.byte_len(t.shape) != Some(t.data.len()) || !t.dtype.in_safetensors() {
+            return wrong(format!(
+                "{} bytes are not {} {:?}",
+                t.data.len(),
+                t.dtype,
+                t.shape
+            ));
+        }
+        Ok(t.data.len() as u64)
+    };
+    let lens = tensors.iter().map(entry).collect::<Result<Vec<_>>>()?;
+    if let Some(twice) = tensors.iter().find(|t| !names.insert(t.name)) {
+        return Err(AnamnesisError::parse(format!(
+            "tensor `{}`: it is given twice",
+            twice.name
+        )));
+    }
+    let entries = tensors.iter().zip(lens);
+    let entries: Vec<_> = entries
+        .map(|(t, len)| Entry {
+            name: t.name,
+            dtype: t.dtype,
+            shape: t.shape,
+            len,
+        })
+        .collect();
+    safetensors::layout(
+        &entries,
+        &HashMap::from([(key.to_owned(), value.to_owned())]),
+    )
+}
+
+/// Passes every byte of the file with its place to `put`.
+fn write(
+    layout: &Layout,
+    tensors: &[WholeTensor<'_>],
+    mut put: impl FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
+    layout
+        .pieces
+        .iter()
+        .try_for_each(|(at, piece)| put(*at, piece))?;
+    tensors
+        .iter()
+        .zip(&layout.offsets)
+        .try_for_each(|(t, &at)| put(at, t.data))
+}
+
+/// Writes a file, and replaces an older one.
+pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
+    let layout = plan(tensors, FORMAT)?;
+    let place = Place {
+        force: true,
+        inputs: &[],
+        space: layout.file_len,
+    };
+    let file = OutputFile::create(path, layout.file_len, &place)?;
+    write(&layout, tensors, |at, bytes| file.write_at(at, bytes))?;
+    file.commit()
+}
+
+/// The file in memory.
+pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
+    to_bytes_with(tensors, FORMAT)
+}
+
+/// The file in memory, with another key and value as its metadata.
+pub(crate) fn to_bytes_with(
+    tensors: &[WholeTensor<'_>],
+    metadata: (&str, &str),
+) -> Result<Vec<u8>> {
+    let layout = plan(tensors, metadata)?;
+    let mut out = zeroed(layout.file_len, "the tensors")?;
+    write(&layout, tensors, |at, bytes| {
+        out[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok(out)
+}

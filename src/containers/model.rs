@@ -1,0 +1,356 @@
+//! The one model: a flat list of named tensors, where their bytes are, and what describes them.
+
+#[cfg(feature = "gguf")]
+pub(crate) mod gguf;
+mod part;
+mod strided;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+pub(crate) use self::part::Part;
+pub(crate) use self::strided::{row_major_strides, span};
+use crate::config::QuantConfig;
+use crate::limits::{Budget, ParseLimits, zeroed};
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// A parsed file: every tensor's name, dtype, shape and place, without the data.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+/// for tensor in model.tensors() {
+///     println!("{} {} {:?} {} bytes", tensor.name(), tensor.dtype(), tensor.shape(), tensor.bytes()?.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ParsedModel {
+    /// The file, or the files that hold parts of the model.
+    pub(crate) sources: Vec<Source>,
+    pub(crate) path: Option<PathBuf>,
+    /// What making something of it may cost.
+    pub(crate) limits: ParseLimits,
+    /// The directory, if it was one.
+    pub(crate) directory: Option<Directory>,
+    pub(crate) tensors: Vec<TensorInfo>,
+    pub(crate) metadata: HashMap<String, String>,
+    /// What a pickle says beside tensors, by the way there.
+    pub(crate) facts: HashMap<String, String>,
+    pub(crate) header_size: usize,
+    pub(crate) config: QuantConfig,
+    /// What the container holds that cannot be a tensor.
+    pub(crate) skipped: Vec<Skipped>,
+    /// What the tensors of a QNAT file are, one for each.
+    pub(crate) qnat: Vec<QnatTensor>,
+    /// What a user should know.
+    pub(crate) notes: Vec<String>,
+    #[cfg(feature = "gguf")]
+    pub(crate) gguf: Option<self::gguf::Gguf>,
+}
+
+/// One stored tensor: what the container's header says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TensorInfo {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// Which of the model's sources has the bytes.
+    pub source: usize,
+    /// Absolute position there of the first element, in bytes.
+    pub offset: u64,
+    /// Length in bytes, as the tensor's elements take them.
+    pub len: u64,
+    /// Elements between neighbours of each dimension, where that is not what follows from the shape.
+    pub strides: Option<Vec<usize>>,
+    /// Whether numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+    /// What the stored bytes are checked by.
+    pub check: Option<Check>,
+}
+
+/// A directory with a model in one weight file or several.
+#[derive(Debug, Clone)]
+pub(crate) struct Directory {
+    pub path: PathBuf,
+    /// Names of the weight files.
+    pub files: Vec<String>,
+    /// Which of them each source is a part of.
+    pub file_of: Vec<usize>,
+}
+
+/// A tensor of a QNAT file: its shape, its blocks, and where its parts begin, from its first byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QnatTensor {
+    pub shape: Vec<usize>,
+    /// Values of a block.
+    pub block: usize,
+    pub blocks: usize,
+    /// F32, or codes of one byte with an F32 step behind them.
+    pub scales: u64,
+    /// Whether scales are such codes.
+    pub double: bool,
+    pub zero_points: Option<u64>,
+}
+
+/// An array that no tensor can hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub name: String,
+    /// What it is instead.
+    pub what: String,
+}
+
+impl Skipped {
+    /// Why a model with it cannot be converted as a whole.
+    pub(crate) fn error(&self) -> AnamnesisError {
+        AnamnesisError::unsupported(
+            &self.what,
+            format!("array `{}`: no tensor can hold it", self.name),
+        )
+    }
+}
+
+/// A checksum over the stored bytes that a tensor is made from, and some before them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// CRC-32 of all of them.
+    pub crc: u32,
+    /// Where the stored bytes begin in the source, and how many they are.
+    pub start: u64,
+    pub len: u64,
+    /// Number and CRC-32 of those before them.
+    pub before: (u64, u32),
+}
+
+impl ParsedModel {
+    /// An empty model, which a reader fills, behind a header of `header_size` bytes.
+    pub(crate) fn new(header_size: usize) -> Self {
+        Self {
+            sources: Vec::new(),
+            path: None,
+            limits: ParseLimits::default(),
+            directory: None,
+            tensors: Vec::new(),
+            metadata: HashMap::new(),
+            facts: HashMap::new(),
+            header_size,
+            config: QuantConfig::default(),
+            skipped: Vec::new(),
+            qnat: Vec::new(),
+            notes: Vec::new(),
+            #[cfg(feature = "gguf")]
+            gguf: None,
+        }
+    }
+
+    /// Adds what a reader does not know: the config beside the file, its path, and the limits that hold for
+    /// whatever is made of the model.
+    pub(crate) fn complete(
+        self,
+        config: QuantConfig,
+        path: Option<&Path>,
+        limits: &ParseLimits,
+    ) -> Self {
+        Self {
+            config,
+            path: path.map(Path::to_path_buf),
+            limits: limits.clone(),
+            ..self
+        }
+    }
+
+    /// Every tensor, in the order of the data.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        (0..self.tensors.len()).map(|index| Tensor { model: self, index })
+    }
+
+    /// The tensor called `name`.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        self.tensors().find(|t| t.name() == name)
+    }
+
+    /// The part of the model below `root`, a way through a checkpoint such as `state_dict`: names lose it.
+    ///
+    /// # Errors
+    /// `Parse` if there is no tensor below it; the error lists where there are some.
+    pub fn with_root(mut self, root: &str) -> Result<Self> {
+        let below = |name: &str| {
+            name.strip_prefix(root)?
+                .strip_prefix('.')
+                .map(str::to_owned)
+        };
+        let mut found = Vec::new();
+        for (i, t) in self.tensors.iter_mut().enumerate() {
+            if let Some(name) = below(&t.name) {
+                t.name = name;
+                found.push(i);
+            }
+        }
+        if found.is_empty() {
+            let mut roots: Vec<&str> = self
+                .tensors
+                .iter()
+                .filter_map(|t| Some(t.name.split_once('.')?.0))
+                .collect();
+            roots.dedup();
+            roots.truncate(10);
+            let what = format!(
+                "no tensor is below `{root}`; there are some below {}",
+                roots.join(", ")
+            );
+            return Err(AnamnesisError::parse(what));
+        }
+        self.qnat = found
+            .iter()
+            .filter_map(|&i| self.qnat.get(i).cloned())
+            .collect();
+        self.tensors = found.into_iter().map(|i| self.tensors[i].clone()).collect();
+        self.facts = self
+            .facts
+            .into_iter()
+            .filter_map(|(name, fact)| Some((below(&name)?, fact)))
+            .collect();
+        self.skipped
+            .retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
+        Ok(self)
+    }
+
+    /// Free-form metadata of the container (`__metadata__` in safetensors).
+    #[must_use]
+    pub fn metadata(&self) -> &HashMap<String, String> {
+        &self.metadata
+    }
+
+    /// What the files beside the model, and its metadata, say about its quantization.
+    #[must_use]
+    pub fn config(&self) -> &QuantConfig {
+        &self.config
+    }
+
+    /// Length of the container's header, in bytes.
+    #[must_use]
+    pub fn header_size(&self) -> usize {
+        self.header_size
+    }
+
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.len).sum()
+    }
+
+    /// Bytes of the whole container, in all its files; `None` if only its header was read.
+    #[must_use]
+    pub fn file_size(&self) -> Option<u64> {
+        self.sources.iter().map(Source::len).sum()
+    }
+
+    /// What a GGUF file says of itself.
+    #[cfg(feature = "gguf")]
+    #[must_use]
+    pub fn gguf(&self) -> Option<&self::gguf::Gguf> {
+        self.gguf.as_ref()
+    }
+
+    /// Whether the model was read from GGUF.
+    pub(crate) fn is_gguf(&self) -> bool {
+        #[cfg(feature = "gguf")]
+        return self.gguf.is_some();
+        #[cfg(not(feature = "gguf"))]
+        false
+    }
+
+    /// The file or the directory that was parsed, if it was one.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+/// A stored tensor, as it lies in the container.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor<'m> {
+    pub(crate) model: &'m ParsedModel,
+    pub(crate) index: usize,
+}
+
+impl<'m> Tensor<'m> {
+    pub(crate) fn info(&self) -> &'m TensorInfo {
+        &self.model.tensors[self.index]
+    }
+
+    /// Name, as stored.
+    #[must_use]
+    pub fn name(&self) -> &'m str {
+        &self.info().name
+    }
+
+    /// Element type, as stored.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.info().dtype
+    }
+
+    /// Shape, outermost dimension first (GGUF files have it the other way round).
+    #[must_use]
+    pub fn shape(&self) -> &'m [usize] {
+        &self.info().shape
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        // The container's validation proved that the product times the width fits.
+        self.shape().iter().product()
+    }
+
+    /// The bytes, little-endian and row-major, without a copy where they are stored like this.
+    ///
+    /// # Errors
+    /// If only the header was read, the file cannot be mapped, or a checksum is wrong.
+    pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
+        let (info, part) = (self.info(), self.part());
+        if info.big_endian && !info.dtype.can_swap() {
+            let what = format!(
+                "tensor `{}`: no byte order is defined for {}",
+                info.name, info.dtype
+            );
+            return Err(AnamnesisError::unsupported("big-endian GGUF", what));
+        }
+        // A small view of a large storage does not pay for all of it.
+        if part
+            .check()
+            .is_some_and(|check| check.len <= info.len.saturating_mul(4))
+        {
+            part.verify()?;
+        }
+        if part.is_verbatim() {
+            let range = info.offset..info.offset + info.len;
+            return self.source().view(range).map_err(|error| part.named(error));
+        }
+        Budget::new(&self.model.limits).alloc(info.len, format_args!("tensor `{}`", info.name))?;
+        let mut bytes = zeroed(info.len, "a tensor")?;
+        part.read_at(0, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+
+    /// Where the bytes are, for positional reads.
+    pub(crate) fn part(&self) -> Part<'m> {
+        let info = self.info();
+        Part {
+            source: self.source(),
+            info,
+            len: info.len,
+            name: &info.name,
+        }
+    }
+
+    fn source(&self) -> &'m Source {
+        &self.model.sources[self.info().source]
+    }
+}

@@ -1,0 +1,335 @@
+//! GGUF metadata values: one table of types, and their bytes in both byte orders.
+//!
+//! Types: ggml `gguf.h`, `enum gguf_type`.
+
+/// A run of metadata bytes that the header's reader has checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bytes<'a> {
+    pub bytes: &'a [u8],
+    pub layout: Layout,
+}
+
+/// How a file spells numbers and lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub big_endian: bool,
+    /// Lengths, counts and dimensions take 64 bits; in version 1 they take 32.
+    pub wide: bool,
+}
+
+impl Layout {
+    /// What files are written in.
+    pub const WRITTEN: Self = Self {
+        big_endian: false,
+        wide: true,
+    };
+
+    /// Bytes of a length.
+    pub(crate) fn len_bytes(self) -> usize {
+        if self.wide { 8 } else { 4 }
+    }
+
+    /// A number from its bytes, of which there are at most eight.
+    pub(crate) fn number(self, bytes: &[u8]) -> u64 {
+        let fold = |n: u64, &b: &u8| n << 8 | u64::from(b);
+        if self.big_endian {
+            bytes.iter().fold(0, fold)
+        } else {
+            bytes.iter().rev().fold(0, fold)
+        }
+    }
+}
+
+impl<'a> Bytes<'a> {
+    /// The next `n` bytes, or what there is: the header's reader has proved that they are all there.
+    fn take(&mut self, n: usize) -> &'a [u8] {
+        let (taken, rest) = self.bytes.split_at(n.min(self.bytes.len()));
+        self.bytes = rest;
+        taken
+    }
+
+    fn number(&mut self, size: usize) -> u64 {
+        let layout = self.layout;
+        layout.number(self.take(size))
+    }
+
+    fn len(&mut self) -> usize {
+        self.number(self.layout.len_bytes()) as usize
+    }
+}
+
+/// A type that metadata values and arrays are made of.
+trait Item: Sized {
+    fn read(bytes: &mut Bytes<'_>) -> Self;
+    fn write(&self, out: &mut Vec<u8>);
+
+    fn read_array(bytes: &mut Bytes<'_>) -> Vec<Self> {
+        let n = bytes.len();
+        (0..n).map(|_| Self::read(bytes)).collect()
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty, $bits:ty;)*) => {$(
+        impl Item for $type {
+            fn read(bytes: &mut Bytes<'_>) -> Self {
+                // The same bits, cut to the width that was read.
+                Self::from_le_bytes((bytes.number(size_of::<Self>()) as $bits).to_le_bytes())
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+        }
+    )*};
+}
+
+numbers! { u8, u8; i8, u8; u16, u16; i16, u16; u32, u32; i32, u32; u64, u64; i64, u64; f32, u32; f64, u64; }
+
+impl Item for bool {
+    fn read(bytes: &mut Bytes<'_>) -> Self {
+        bytes.number(1) != 0
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push((*self).into());
+    }
+}
+
+impl Item for String {
+    fn read(bytes: &mut Bytes<'_>) -> Self {
+        let n = bytes.len();
+        Self::from_utf8_lossy(bytes.take(n)).into_owned()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        write_str(self, out);
+    }
+}
+
+/// A string as files have it.
+pub(crate) fn write_str(text: &str, out: &mut Vec<u8>) {
+    (text.len() as u64).write(out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Number of the type `array`.
+pub(crate) const ARRAY: u32 = 9;
+/// Number of the type `string`.
+pub(crate) const STRING: u32 = 8;
+
+macro_rules! values {
+    ($($variant:ident $type:ty, $id:literal $size:expr, $name:literal $slice:ident;)*) => {
+        /// A value of GGUF metadata.
+        #[derive(Debug, Clone, PartialEq)]
+        #[non_exhaustive]
+        #[allow(missing_docs)] // the variants are the format's types
+        pub enum GgufMetadataValue {
+            $($variant($type),)*
+            Array(Box<GgufMetadataArray>),
+        }
+
+        /// An array in GGUF metadata: values of one type.
+        #[derive(Debug, Clone, PartialEq)]
+        #[non_exhaustive]
+        #[allow(missing_docs)] // the variants are the format's types
+        pub enum GgufMetadataArray {
+            $($variant(Vec<$type>),)*
+            Array(Vec<Self>),
+        }
+
+        impl GgufMetadataValue {
+            /// Name of the type: `u32`, `string`, `array`, ….
+            #[must_use]
+            pub const fn type_name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                    Self::Array(_) => "array",
+                }
+            }
+
+            /// Number of the type in files.
+            pub(crate) fn type_id(&self) -> u32 {
+                match self {
+                    $(Self::$variant(_) => $id,)*
+                    Self::Array(_) => ARRAY,
+                }
+            }
+
+            /// Reads a value of type `id`.
+            pub(crate) fn read(id: u32, bytes: &mut Bytes<'_>) -> Self {
+                match id {
+                    $($id => Self::$variant(Item::read(bytes)),)*
+                    _ => Self::Array(Box::new(GgufMetadataArray::read(bytes))),
+                }
+            }
+
+            /// The value as files have it, without its type.
+            pub(crate) fn write(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant(value) => value.write(out),)*
+                    Self::Array(array) => array.write(out),
+                }
+            }
+        }
+
+        impl GgufMetadataArray {
+            /// Number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                match self {
+                    $(Self::$variant(items) => items.len(),)*
+                    Self::Array(items) => items.len(),
+                }
+            }
+
+            /// Name of the elements' type: `u32`, `string`, `array`, ….
+            #[must_use]
+            pub const fn item_name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                    Self::Array(_) => "array",
+                }
+            }
+
+            $(
+                #[doc = concat!("The elements, if they are of type `", $name, "`.")]
+                #[must_use]
+                pub fn $slice(&self) -> Option<&[$type]> {
+                    if let Self::$variant(items) = self { Some(items) } else { None }
+                }
+            )*
+
+            fn read(bytes: &mut Bytes<'_>) -> Self {
+                match bytes.number(4) as u32 {
+                    $($id => Self::$variant(Item::read_array(bytes)),)*
+                    _ => {
+                        let n = bytes.len();
+                        Self::Array((0..n).map(|_| Self::read(bytes)).collect())
+                    }
+                }
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                let id: u32 = match self {
+                    $(Self::$variant(_) => $id,)*
+                    Self::Array(_) => ARRAY,
+                };
+                id.write(out);
+                (self.len() as u64).write(out);
+                match self {
+                    $(Self::$variant(items) => items.iter().for_each(|item| item.write(out)),)*
+                    Self::Array(items) => items.iter().for_each(|item| item.write(out)),
+                }
+            }
+        }
+
+        /// Bytes of a value of type `id`, where that is fixed.
+        pub(crate) fn fixed_size(id: u32) -> Option<usize> {
+            match id {
+                $($id => $size,)*
+                _ => None,
+            }
+        }
+    };
+}
+
+values! {
+    U8 u8, 0 Some(1), "u8" as_u8_slice;
+    I8 i8, 1 Some(1), "i8" as_i8_slice;
+    U16 u16, 2 Some(2), "u16" as_u16_slice;
+    I16 i16, 3 Some(2), "i16" as_i16_slice;
+    U32 u32, 4 Some(4), "u32" as_u32_slice;
+    I32 i32, 5 Some(4), "i32" as_i32_slice;
+    F32 f32, 6 Some(4), "f32" as_f32_slice;
+    Bool bool, 7 Some(1), "bool" as_bool_slice;
+    String String, 8 None, "string" as_string_slice;
+    U64 u64, 10 Some(8), "u64" as_u64_slice;
+    I64 i64, 11 Some(8), "i64" as_i64_slice;
+    F64 f64, 12 Some(8), "f64" as_f64_slice;
+}
+
+impl GgufMetadataValue {
+    /// The text, if this is a string.
+    #[must_use]
+    pub fn as_string(&self) -> Option<&str> {
+        if let Self::String(text) = self {
+            Some(text)
+        } else {
+            None
+        }
+    }
+
+    /// The number, if this is a `u32`.
+    #[must_use]
+    pub const fn as_u32(&self) -> Option<u32> {
+        if let Self::U32(n) = self {
+            Some(*n)
+        } else {
+            None
+        }
+    }
+
+    /// The number, if this is a `u64`.
+    #[must_use]
+    pub const fn as_u64(&self) -> Option<u64> {
+        if let Self::U64(n) = self {
+            Some(*n)
+        } else {
+            None
+        }
+    }
+
+    /// The truth, if this is a `bool`.
+    #[must_use]
+    pub const fn as_bool(&self) -> Option<bool> {
+        if let Self::Bool(truth) = self {
+            Some(*truth)
+        } else {
+            None
+        }
+    }
+
+    /// The array, if this is one.
+    #[must_use]
+    pub fn as_array(&self) -> Option<&GgufMetadataArray> {
+        if let Self::Array(array) = self {
+            Some(array)
+        } else {
+            None
+        }
+    }
+
+    /// The number, if this is an integer of any type and not negative.
+    pub(crate) fn as_unsigned(&self) -> Option<u64> {
+        match *self {
+            Self::U8(n) => Some(n.into()),
+            Self::U16(n) => Some(n.into()),
+            Self::U32(n) => Some(n.into()),
+            Self::U64(n) => Some(n),
+            Self::I8(n) => n.try_into().ok(),
+            Self::I16(n) => n.try_into().ok(),
+            Self::I32(n) => n.try_into().ok(),
+            Self::I64(n) => n.try_into().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl GgufMetadataArray {
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements, if they are arrays.
+    #[must_use]
+    pub fn as_nested_slice(&self) -> Option<&[Self]> {
+        if let Self::Array(items) = self {
+            Some(items)
+        } else {
+            None
+        }
+    }
+}

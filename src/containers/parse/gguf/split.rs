@@ -1,0 +1,142 @@
+//! Models in several files: `NAME-00001-of-0000N.gguf` and its siblings, numbered from 0 by `split.no`.
+//!
+//! Keys and names: llama.cpp `llama_split_path` and `gguf-split`.
+
+use std::path::{Path, PathBuf};
+
+use super::read_one;
+use crate::ParsedModel;
+use crate::containers::model::gguf::GgufMetadata;
+use crate::limits::{Budget, cap};
+use crate::source::Source;
+use crate::{AnamnesisError, Result};
+
+/// Files that a model may have.
+pub(crate) const MAX_PARTS: u64 = 10_000;
+
+/// Opens the other files of a model of which `contents` is the first.
+pub(super) fn join(contents: &mut ParsedModel, path: Option<&Path>, budget: &Budget) -> Result<()> {
+    let Some(gguf) = &contents.gguf else {
+        return Ok(());
+    };
+    let number = |key: &str| unsigned(&gguf.metadata, key);
+    let (no, count) = (
+        number("split.no")?.unwrap_or(0),
+        number("split.count")?.unwrap_or(1),
+    );
+    let tensors = number("split.tensors.count")?;
+    if count <= 1 {
+        return Ok(());
+    }
+    cap("MAX_SPLIT_COUNT", count, MAX_PARTS, "files of a model")?;
+    let Some(path) = path else {
+        let what = format!(
+            "this is part {} of {count}; open the first part as a file",
+            no + 1
+        );
+        return Err(AnamnesisError::unsupported("split GGUF in memory", what));
+    };
+    let part = |no: u64| sibling(path, no, count);
+    if no != 0 {
+        let first = part(0).unwrap_or_default();
+        let what = format!(
+            "this is part {} of {count}; open the first, `{}`",
+            no + 1,
+            file_name(&first)
+        );
+        return Err(AnamnesisError::unsupported("a part of a split GGUF", what));
+    }
+    let big_endian = gguf.big_endian;
+    for no in 1..count {
+        let path = part(no).ok_or_else(|| {
+            let ending = format!("-00001-of-{count:05}.gguf");
+            AnamnesisError::parse(format!(
+                "the model is in {count} files, but the name of the first, `{}`, does not end in `{ending}`",
+                file_name(path)
+            ))
+        })?;
+        let source = Source::open(&path)?;
+        let index = contents.sources.len();
+        let (header, more) = read_one(&source, index, budget)
+            .map_err(|e| e.about(format_args!("`{}`", file_name(&path))))?;
+        let wrong = |what: String| {
+            Err(AnamnesisError::parse(format!(
+                "`{}`: {what}",
+                file_name(&path)
+            )))
+        };
+        let theirs = (
+            unsigned(&header.metadata, "split.no")?,
+            unsigned(&header.metadata, "split.count")?,
+        );
+        if theirs != (Some(no), Some(count)) {
+            let shown = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
+            return wrong(format!(
+                "it is no part {} of {count}: split.no is {}, split.count {}",
+                no + 1,
+                shown(theirs.0),
+                shown(theirs.1)
+            ));
+        }
+        if header.big_endian != big_endian {
+            return wrong("its byte order is not that of the first part".to_owned());
+        }
+        contents.header_size = contents
+            .header_size
+            .saturating_add(header.data_start as usize);
+        contents.tensors.extend(more);
+        contents.sources.push(source);
+    }
+    check_names(contents)?;
+    let found = contents.tensors.len() as u64;
+    match tensors.filter(|&declared| declared != found) {
+        Some(declared) => Err(AnamnesisError::parse(format!(
+            "the model has {declared} tensors, and its {count} files have {found}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// No name twice, in whichever files.
+fn check_names(contents: &ParsedModel) -> Result<()> {
+    let mut names: Vec<&str> = contents.tensors.iter().map(|t| t.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(AnamnesisError::parse(format!(
+            "tensor `{}` is in two parts of the model",
+            pair[0]
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn unsigned(metadata: &GgufMetadata, key: &str) -> Result<Option<u64>> {
+    let Some(value) = metadata.get(key) else {
+        return Ok(None);
+    };
+    let found = value.as_unsigned();
+    found.map(Some).ok_or_else(|| {
+        AnamnesisError::parse(format!(
+            "metadata `{key}` is no number, but a {}",
+            value.type_name()
+        ))
+    })
+}
+
+/// The path of part `no`, beside the one that is named `NAME-xxxxx-of-NNNNN.gguf`.
+fn sibling(path: &Path, no: u64, count: u64) -> Option<PathBuf> {
+    let stem = path
+        .file_name()?
+        .to_str()?
+        .strip_suffix(&format!("-of-{count:05}.gguf"))?;
+    let (prefix, digits) = stem.rsplit_once('-')?;
+    let is_number = digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| path.with_file_name(format!("{prefix}-{:05}-of-{count:05}.gguf", no + 1)))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}

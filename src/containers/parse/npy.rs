@@ -1,0 +1,219 @@
+//! NPY arrays: magic, version, a header that is a Python literal, data.
+//!
+//! Format: NumPy `numpy/lib/format.py`, versions 1.0 to 3.0.
+
+use super::python::{self, Literal};
+use crate::containers::model::row_major_strides;
+use crate::limits::cap;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// Largest header that is read, which is NumPy's own limit.
+const MAX_HEADER_BYTES: usize = 10_000;
+const MAX_DIMS: usize = 64;
+
+/// Bytes that a first read should have: magic, version and length, and most headers with them.
+pub(super) const FIRST: usize = 128;
+
+/// What an array's header says.
+#[derive(Debug)]
+pub(super) struct Npy {
+    /// Bytes before the data.
+    pub header_len: usize,
+    pub shape: Vec<usize>,
+    /// How the elements are stored, or what they are if no tensor can hold them.
+    pub kind: std::result::Result<Elements, String>,
+    pub fortran: bool,
+}
+
+/// Elements that a tensor can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Elements {
+    pub dtype: Dtype,
+    pub big_endian: bool,
+}
+
+impl Npy {
+    /// Whether the type is the likeliest of several that are stored alike.
+    pub(super) fn is_guess(&self) -> bool {
+        matches!(
+            self.kind,
+            Ok(Elements {
+                dtype: Dtype::F8E4M3,
+                ..
+            })
+        )
+    }
+
+    /// Bytes of the data; `None` if no tensor can hold them.
+    pub(super) fn data_len(&self) -> Option<usize> {
+        self.kind.as_ref().ok()?.dtype.byte_len(&self.shape)
+    }
+
+    /// Strides in elements, where they are not those of the C order.
+    pub(super) fn strides(&self) -> Option<Vec<usize>> {
+        if !self.fortran {
+            return None;
+        }
+        let reversed: Vec<usize> = self.shape.iter().rev().copied().collect();
+        let mut strides = row_major_strides(&reversed);
+        strides.reverse();
+        (strides != row_major_strides(&self.shape)).then_some(strides)
+    }
+}
+
+/// Length of the whole header, from the first bytes of a file.
+pub(super) fn header_len(first: &[u8]) -> Result<usize> {
+    let wrong = |what: &str| Err(AnamnesisError::parse(format!("not an NPY array: {what}")));
+    let (len, prefix) = match first {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, a, b, ..] => {
+            (u32::from(u16::from_le_bytes([*a, *b])), 10)
+        }
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, 0, a, b, c, d, ..] => {
+            (u32::from_le_bytes([*a, *b, *c, *d]), 12)
+        }
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1..=3, 0, ..] => return wrong("it is truncated"),
+        [0x93, b'N', b'U', b'M', b'P', b'Y', major, minor, ..] => {
+            return Err(AnamnesisError::unsupported(
+                format!("NPY version {major}.{minor}"),
+                "versions 1.0, 2.0 and 3.0 are read",
+            ));
+        }
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => return wrong("it is truncated"),
+        _ => return wrong("its magic is missing"),
+    };
+    let len = len as usize;
+    cap(
+        "NPY_MAX_HEADER_BYTES",
+        len as u64,
+        MAX_HEADER_BYTES as u64,
+        "bytes of an NPY header",
+    )?;
+    Ok(len + prefix)
+}
+
+/// Reads a whole header.
+pub(super) fn parse(header: &[u8]) -> Result<Npy> {
+    let prefix = if header.get(6) == Some(&1) { 10 } else { 12 };
+    let wrong = |what: &str| AnamnesisError::parse(format!("NPY header: {what}"));
+    let body = header
+        .get(prefix..)
+        .ok_or_else(|| wrong("it is truncated"))?;
+    // Versions 1 and 2 are Latin-1, of which only the names in structured types could make use.
+    let latin: String = body.iter().map(|&b| char::from(b)).collect();
+    let old = header.get(6) != Some(&3);
+    let text = if old {
+        Some(latin.as_str())
+    } else {
+        std::str::from_utf8(body).ok()
+    };
+    let literal = text
+        .and_then(|text| python::parse(text, old))
+        .ok_or_else(|| wrong("it is no Python literal"))?;
+    let Literal::Dict(entries) = literal else {
+        return Err(wrong("it is no dict"));
+    };
+    let (mut descr, mut fortran, mut shape) = (None, None, None);
+    for (key, value) in entries {
+        let place = match &key {
+            Literal::Str(key) if key == "descr" => &mut descr,
+            Literal::Str(key) if key == "fortran_order" => &mut fortran,
+            Literal::Str(key) if key == "shape" => &mut shape,
+            _ => return Err(wrong("it has a key besides descr, fortran_order and shape")),
+        };
+        // Of a key that is given twice the last value counts, as in Python.
+        *place = Some(value);
+    }
+    let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) =
+        (descr, fortran, shape)
+    else {
+        return Err(wrong(
+            "it wants a descr, a fortran_order of True or False, and a tuple as shape",
+        ));
+    };
+    cap(
+        "NPY_MAX_DIMS",
+        dims.len() as u64,
+        MAX_DIMS as u64,
+        "dimensions of an array",
+    )?;
+    let dim = |d: Literal| {
+        if let Literal::Int(d) = d {
+            usize::try_from(d).ok()
+        } else {
+            None
+        }
+    };
+    let shape: Option<Vec<usize>> = dims.into_iter().map(dim).collect();
+    let shape = shape.ok_or_else(|| wrong("a dimension is no size"))?;
+    if shape
+        .iter()
+        .try_fold(16usize, |n, &d| n.checked_mul(d))
+        .is_none()
+    {
+        return Err(wrong(&format!("its shape {shape:?} overflows")));
+    }
+    Ok(Npy {
+        header_len: header.len(),
+        shape,
+        kind: elements(&descr)?,
+        fortran,
+    })
+}
+
+/// Types by what NumPy calls them: code, character, name.
+const TYPES: &[(&str, &str, &str, Dtype)] = &[
+    ("b1", "?", "bool", Dtype::Bool),
+    ("u1", "B", "uint8", Dtype::U8),
+    ("i1", "b", "int8", Dtype::I8),
+    ("u2", "H", "uint16", Dtype::U16),
+    ("i2", "h", "int16", Dtype::I16),
+    ("u4", "I", "uint32", Dtype::U32),
+    ("i4", "i", "int32", Dtype::I32),
+    ("u8", "Q", "uint64", Dtype::U64),
+    ("i8", "q", "int64", Dtype::I64),
+    ("f2", "e", "float16", Dtype::F16),
+    ("f4", "f", "float32", Dtype::F32),
+    ("f8", "d", "float64", Dtype::F64),
+    ("c8", "F", "complex64", Dtype::C64),
+    // What ml_dtypes' types are stored as. Several of them are `V1`; see `Npy::is_guess`.
+    ("V2", "V2", "bfloat16", Dtype::BF16),
+    ("V1", "V1", "float8_e4m3fn", Dtype::F8E4M3),
+    ("f1", "f1", "float8_e5m2", Dtype::F8E5M2),
+];
+
+/// The elements that a `descr` names, or what they are that no tensor can hold.
+fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
+    let text = match descr {
+        Literal::Str(text) => text,
+        Literal::List(_) | Literal::Tuple(_) => return Ok(Err("records".to_owned())),
+        _ => return Err(AnamnesisError::parse("NPY header: its descr is no type")),
+    };
+    let (big_endian, code) = match text.split_at_checked(1) {
+        Some((">", code)) => (true, code),
+        Some(("<" | "|" | "=", code)) => (false, code),
+        _ => (false, text.as_str()),
+    };
+    if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
+        return Ok(Ok(Elements {
+            dtype,
+            big_endian: big_endian && dtype.bits() > 8,
+        }));
+    }
+    let kind = match (code.chars().next(), code.get(1..).unwrap_or_default()) {
+        (Some('O'), _) => "objects",
+        (Some('U'), _) => "text",
+        (Some('S' | 'a'), _) => "bytes",
+        (Some('M' | 'm'), _) => "dates",
+        (Some('c'), "16" | "24" | "32") | (Some('D' | 'G'), "") => "complex numbers of this width",
+        (Some('f'), "10" | "12" | "16") | (Some('g'), "") => "long doubles",
+        (Some('V' | 'W'), n) if n.parse::<usize>().is_ok() => {
+            "elements whose type the file does not say"
+        }
+        _ => {
+            return Err(AnamnesisError::parse(format!(
+                "NPY header: there is no type `{text}`"
+            )));
+        }
+    };
+    Ok(Err(format!("{kind} ({text})")))
+}

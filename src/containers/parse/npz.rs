@@ -1,0 +1,247 @@
+//! NPZ archives and bare NPY files. Stored arrays are read in place, compressed ones as streams.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use super::npy::{self, Npy};
+use super::read_at::ReadAt;
+use super::zip::{Archive, Member};
+use crate::containers::model::{Check, Skipped, TensorInfo};
+use crate::limits::Budget;
+use crate::source::{Deflated, Source};
+use crate::{AnamnesisError, ParsedModel, Result};
+
+/// Whether an archive's members are arrays.
+pub(super) fn is_npz(archive: &Archive) -> bool {
+    archive.members.iter().any(|m| m.name.ends_with(".npy"))
+}
+
+/// Reads a bare array, which has no name.
+pub(super) fn read_npy(
+    source: Source,
+    _path: Option<&Path>,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut file = &source;
+    let len = ReadAt::len(&file);
+    budget.items(1, "array")?;
+    let npy = read_header(&mut file, 0, len, budget)?.0;
+    let mut contents = ParsedModel::new(npy.header_len);
+    add(
+        &mut contents,
+        "tensor".to_owned(),
+        &npy,
+        len,
+        0,
+        npy.header_len as u64,
+        None,
+    )?;
+    contents.sources.push(source);
+    Ok(contents)
+}
+
+/// Reads an archive's arrays, in the order of its directory. `source` is what the tensors' data will be read from;
+/// headers are read from `file`.
+pub(crate) fn read_archive(
+    source: &Source,
+    file: &mut impl ReadAt,
+    archive: &Archive,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut contents = ParsedModel::new(0);
+    contents.sources.push(source.share());
+    let (mut names, mut others) = (HashSet::new(), Vec::new());
+    for member in archive.members.iter().filter(|m| !m.name.ends_with('/')) {
+        let name = member.name.strip_suffix(".npy").unwrap_or(&member.name);
+        if !names.insert(name) {
+            return Err(AnamnesisError::parse(format!(
+                "array `{name}` is in the archive with and without `.npy`"
+            )));
+        }
+        let is_array = read_member(source, file, (archive, budget), member, name, &mut contents);
+        if !is_array.map_err(|e| e.about(format_args!("array `{name}`")))? {
+            others.push(member.name.as_str());
+        }
+    }
+    if let [first, ..] = others.as_slice() {
+        let n = others.len();
+        contents.notes.push(format!(
+            "{n} members of the archive are no arrays, e.g. `{first}`"
+        ));
+    }
+    Ok(contents)
+}
+
+/// Adds a member if it is an array. One that is not named like an array need not be one.
+fn read_member(
+    source: &Source,
+    file: &mut impl ReadAt,
+    (archive, budget): (&Archive, &Budget),
+    member: &Member,
+    name: &str,
+    contents: &mut ParsedModel,
+) -> Result<bool> {
+    let start = archive.data_start(file, member)?;
+    // Of a compressed array, so much as its header can take.
+    let mut head = Vec::new();
+    if member.deflated {
+        let mut stored = vec![0; member.stored_len.min(HEAD_BYTES) as usize];
+        file.read_at(start, &mut stored)?;
+        head = inflate_head(&stored);
+    }
+    if !member.name.ends_with(".npy") {
+        let mut magic = [0; 6];
+        match member.deflated {
+            true => magic.iter_mut().zip(&head).for_each(|(m, &b)| *m = b),
+            false if member.len >= 6 => file.read_at(start, &mut magic)?,
+            false => {}
+        }
+        if magic != *b"\x93NUMPY" {
+            return Ok(false);
+        }
+    }
+    if member.deflated {
+        let npy = read_header(&mut head.as_slice(), 0, head.len() as u64, budget)?.0;
+        contents.header_size += npy.header_len;
+        if npy.header_len as u64 > member.len {
+            return Err(AnamnesisError::parse("its header is longer than it is"));
+        }
+        contents.sources.push(deflated(source, member, start));
+        let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
+        add(
+            contents,
+            name.to_owned(),
+            &npy,
+            member.len,
+            index,
+            offset,
+            None,
+        )?;
+    } else {
+        let (npy, header) = read_header(file, start, member.len, budget)?;
+        contents.header_size += npy.header_len;
+        let before = (header.len() as u64, crc32fast::hash(&header));
+        let (start, len) = (start + before.0, member.len - before.0);
+        add(
+            contents,
+            name.to_owned(),
+            &npy,
+            member.len,
+            0,
+            start,
+            Some(Check {
+                crc: member.crc,
+                start,
+                len,
+                before,
+            }),
+        )?;
+    }
+    Ok(true)
+}
+
+/// Compressed bytes that have a header among them in any case.
+const HEAD_BYTES: u64 = 16 << 10;
+
+/// What can be decompressed of the beginning of a member. Whether the rest is right is seen when it is read.
+fn inflate_head(stored: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; HEAD_BYTES as usize];
+    let mut decoder = flate2::bufread::DeflateDecoder::new(stored);
+    let mut n = 0;
+    while n < out.len() {
+        match decoder.read(&mut out[n..]) {
+            Ok(0) | Err(_) => break,
+            Ok(more) => n += more,
+        }
+    }
+    out.truncate(n);
+    out
+}
+
+fn deflated(source: &Source, member: &Member, start: u64) -> Source {
+    let Member {
+        stored_len,
+        len,
+        crc,
+        ..
+    } = *member;
+    Source::Deflated(Box::new(Deflated {
+        base: source.share(),
+        start,
+        stored_len,
+        len,
+        crc,
+        spool: OnceLock::new(),
+    }))
+}
+
+/// Reads the header of an array of `len` bytes at `start`; its bytes too.
+fn read_header(
+    file: &mut impl ReadAt,
+    start: u64,
+    len: u64,
+    budget: &Budget,
+) -> Result<(Npy, Vec<u8>)> {
+    let mut header = vec![0; len.min(npy::FIRST as u64) as usize];
+    file.read_at(start, &mut header)?;
+    let header_len = npy::header_len(&header)?;
+    if header_len as u64 > len {
+        return Err(AnamnesisError::parse(format!(
+            "its header of {header_len} bytes is longer than it is"
+        )));
+    }
+    budget.alloc(header_len as u64, "an NPY header")?;
+    let have = header.len().min(header_len);
+    header.resize(header_len, 0);
+    file.read_at(start + have as u64, &mut header[have..])?;
+    Ok((npy::parse(&header)?, header))
+}
+
+/// Adds an array of `len` bytes, header included, whose data is at `offset` of source `source`.
+fn add(
+    contents: &mut ParsedModel,
+    name: String,
+    npy: &Npy,
+    len: u64,
+    source: usize,
+    offset: u64,
+    check: Option<Check>,
+) -> Result<()> {
+    let elements = match &npy.kind {
+        Ok(elements) => *elements,
+        Err(what) => {
+            contents.skipped.push(Skipped {
+                name,
+                what: what.clone(),
+            });
+            return Ok(());
+        }
+    };
+    if npy.is_guess() {
+        let what = "one-byte elements of ml_dtypes, which has several such types: read as F8_E4M3";
+        contents.notes.push(format!("array `{name}`: {what}"));
+    }
+    let have = len - npy.header_len as u64;
+    let data = npy.data_len().unwrap_or(usize::MAX) as u64;
+    if data != have {
+        let (dtype, shape) = (elements.dtype, &npy.shape);
+        let what = format!(
+            "array `{name}` ({dtype} {shape:?}): {have} bytes of data where its header says {data}"
+        );
+        return Err(AnamnesisError::parse(what));
+    }
+    contents.tensors.push(TensorInfo {
+        name,
+        dtype: elements.dtype,
+        shape: npy.shape.clone(),
+        source,
+        offset,
+        len: data,
+        strides: npy.strides(),
+        big_endian: elements.big_endian,
+        check,
+    });
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! GGUF, written: version 3, little-endian, every tensor padded to the alignment, the last one too.
+//!
+//! Format: ggml `gguf.h`; rules: `gguf.cpp`, `gguf_init_from_reader`.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Entry, Layout};
+use crate::containers::model::gguf::{
+    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry,
+    write_str,
+};
+use crate::{AnamnesisError, Dtype, Result};
+
+/// Dimensions that ggml has.
+const MAX_DIMS: usize = 4;
+
+/// Metadata as it will be written.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Keys {
+    bytes: Vec<u8>,
+    count: u64,
+    alignment: Option<u32>,
+}
+
+impl Keys {
+    /// The metadata of `source`, less what `leave_out` names, with `edits` in the place of their keys, and new
+    /// ones behind.
+    pub(crate) fn new(
+        source: Option<&GgufMetadata>,
+        leave_out: impl Fn(&str) -> bool,
+        edits: &[(String, GgufMetadataValue)],
+    ) -> Result<Self> {
+        let by_key: HashMap<&str, &GgufMetadataValue> = edits
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
+            .collect();
+        if let Some((key, _)) = edits.iter().find(|(key, _)| is_split_key(key)) {
+            return Err(AnamnesisError::parse(format!(
+                "metadata `{key}` is set where a model is split, and only there"
+            )));
+        }
+        let mut keys = Self::default();
+        let mut done = HashSet::new();
+        for key in source
+            .iter()
+            .flat_map(|metadata| metadata.keys())
+            .filter(|key| !leave_out(key))
+        {
+            match by_key.get(key) {
+                Some(value) => keys.add(key, value)?,
+                None => {
+                    source
+                        .iter()
+                        .for_each(|metadata| metadata.write_entry(key, &mut keys.bytes));
+                    keys.count += 1;
+                    if key == ALIGNMENT {
+                        keys.alignment = source
+                            .and_then(|metadata| metadata.get(key))
+                            .and_then(|v| v.as_u32());
+                    }
+                }
+            }
+            done.insert(key);
+        }
+        // Of two edits of a key the last one counts.
+        for (key, _) in edits {
+            if done.insert(key) {
+                keys.add(key, by_key[key.as_str()])?;
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Adds a key that is not there yet.
+    pub(crate) fn add(&mut self, key: &str, value: &GgufMetadataValue) -> Result<()> {
+        if key.is_empty() || key.len() > 65535 {
+            return Err(AnamnesisError::parse(format!(
+                "a metadata key of {} bytes: 1 to 65535 are written",
+                key.len()
+            )));
+        }
+        if key == ALIGNMENT {
+            let usable =
+                |&alignment: &u32| alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT;
+            let what =
+                format!("general.alignment is a u32 and a power of two, at most {MAX_ALIGNMENT}");
+            self.alignment = Some(
+                value
+                    .as_u32()
+                    .filter(usable)
+                    .ok_or_else(|| AnamnesisError::parse(what))?,
+            );
+        }
+        write_entry(key, value, &mut self.bytes);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// What tensors are aligned to.
+    pub(crate) fn alignment(&self) -> u32 {
+        self.alignment.unwrap_or(DEFAULT_ALIGNMENT)
+    }
+
+    /// For a part of a model that is not the first: the alignment alone.
+    pub(crate) fn of_part(&self) -> Result<Self> {
+        let mut keys = Self::default();
+        match self.alignment {
+            Some(alignment) => keys
+                .add(ALIGNMENT, &GgufMetadataValue::U32(alignment))
+                .map(|()| keys),
+            None => Ok(keys),
+        }
+    }
+}
+
+const ALIGNMENT: &str = "general.alignment";
+
+/// The type under which a tensor is written, or why it cannot be.
+pub(crate) fn accept(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Dtype> {
+    let refuse = |what: String| {
+        let what = format!("tensor `{name}` ({dtype} {shape:?}): {what}");
+        Err(AnamnesisError::unsupported("writing GGUF", what))
+    };
+    let stored = match dtype {
+        Dtype::Bool => Dtype::I8, // the same bytes, 0 and 1
+        _ => dtype,
+    };
+    if stored.ggml_id().is_none() {
+        return refuse("ggml has no such type".to_owned());
+    }
+    if shape.len() > MAX_DIMS {
+        return refuse(format!("ggml has at most {MAX_DIMS} dimensions"));
+    }
+    Ok(stored)
+}
+
+/// Lays out `entries` in their order.
+pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
+    let alignment = u64::from(keys.alignment());
+    let mut header = b"GGUF".to_vec();
+    header.extend(3u32.to_le_bytes());
+    header.extend((entries.len() as u64).to_le_bytes());
+    header.extend(keys.count.to_le_bytes());
+    header.extend_from_slice(&keys.bytes);
+    let mut offsets = Vec::with_capacity(entries.len());
+    let mut at = 0u64;
+    let overflow =
+        |e: &Entry<'_>| AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name));
+    for e in entries {
+        write_str(e.name, &mut header);
+        header.extend((e.shape.len() as u32).to_le_bytes());
+        e.shape
+            .iter()
+            .rev()
+            .for_each(|&d| header.extend((d as u64).to_le_bytes()));
+        let id = e
+            .dtype
+            .ggml_id()
+            .ok_or_else(|| AnamnesisError::parse(format!("{} is no type of ggml", e.dtype)))?;
+        header.extend(id.to_le_bytes());
+        header.extend(at.to_le_bytes());
+        offsets.push(at);
+        at = at
+            .checked_add(e.len)
+            .and_then(|end| end.checked_next_multiple_of(alignment))
+            .ok_or_else(|| overflow(e))?;
+    }
+    header.resize(header.len().next_multiple_of(alignment as usize), 0);
+    let base = header.len() as u64;
+    offsets.iter_mut().for_each(|offset| *offset += base);
+    let file_len = base
+        .checked_add(at)
+        .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
+    Ok(Layout::of_header(header, offsets, file_len))
+}

@@ -1,0 +1,343 @@
+//! Importance matrices of llama.cpp: how much each column of a weight counts, by the mean square of what it is
+//! multiplied with.
+//!
+//! Source: llama.cpp 0.6.0 `common/imatrix-loader.cpp` (`common_imatrix_load`, both formats),
+//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp` (`llama_model_quantize_impl`, what
+//! is refused).
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use crate::containers::model::gguf::GgufMetadata;
+use crate::forget::gguf::mixture::{Canonical, canonical, is_token_embedding};
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, ParsedModel, Result, Tensor};
+
+/// Bytes of sums that are read at once, at most.
+const STEP: usize = 1 << 20;
+
+/// An importance matrix: a number for each column of each weight, all of them finite.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Imatrix {
+    /// Of several experts those of one behind those of another.
+    entries: HashMap<String, Vec<f32>>,
+    /// What it was made from, and of how many chunks of that.
+    pub datasets: Vec<String>,
+    pub chunks: i64,
+}
+
+impl Imatrix {
+    /// Reads a file of either format.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be read, `Parse` if it is malformed or has a number that is not finite.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let source = Source::open(path)?;
+        let mut magic = [0; 4];
+        let is_gguf = source.len().is_some_and(|len| len >= 4) && {
+            source.read_at(0, &mut magic)?;
+            &magic == b"GGUF"
+        };
+        let read = if is_gguf {
+            crate::parse(path).and_then(|model| of_gguf(&model))
+        } else {
+            Legacy::read(&source)
+        };
+        read.map_err(|error| error.about(path.display()))
+    }
+
+    /// The numbers of the tensor that llama.cpp calls `name`: one for each column, of each expert.
+    pub(crate) fn get(&self, name: &str) -> Option<&[f32]> {
+        self.entries.get(name).map(Vec::as_slice)
+    }
+
+    /// The numbers of the tensor `name` with these dimensions, outermost first, in llama.cpp's words or in those of
+    /// Hugging Face. An expert by itself gets its own.
+    ///
+    /// # Errors
+    /// `Parse` if the matrix is of another size, except that of a token embedding, which is none.
+    pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
+        let Canonical {
+            name: ours, expert, ..
+        } = canonical(name);
+        let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
+            return Ok(None);
+        };
+        let cols = dims.last().copied().unwrap_or(1);
+        let wrong = |wanted: String| {
+            let what = format!(
+                "tensor `{name}`: the importance matrix has {} values, not {wanted}",
+                values.len()
+            );
+            if is_token_embedding(&ours) {
+                Ok(None)
+            } else {
+                Err(AnamnesisError::parse(what))
+            }
+        };
+        if let Some(expert) = expert {
+            let own = values
+                .chunks_exact(cols.max(1))
+                .nth(expert)
+                .filter(|_| values.len().is_multiple_of(cols.max(1)));
+            return own.map_or_else(
+                || wrong(format!("{cols} for this expert")),
+                |own| Ok(Some(own)),
+            );
+        }
+        let matrices = dims
+            .len()
+            .checked_sub(3)
+            .and_then(|at| dims.get(at))
+            .copied()
+            .unwrap_or(1);
+        if cols.checked_mul(matrices) != Some(values.len()) {
+            return wrong(format!("{cols} × {matrices}"));
+        }
+        Ok(Some(values))
+    }
+
+    /// Adds what there is of a tensor; a later one of the same name replaces an earlier one.
+    fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
+        if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+            return Err(AnamnesisError::parse(format!(
+                "entry `{name}`: the value {value} is not finite"
+            )));
+        }
+        self.entries.insert(name.to_owned(), values);
+        Ok(())
+    }
+}
+
+/// The tensors of an entry in a GGUF file.
+#[derive(Default)]
+struct Entry<'m> {
+    /// Only read to prove that it fits.
+    sums: Option<Tensor<'m>>,
+    squares: Option<Tensor<'m>>,
+    counts: Option<Tensor<'m>>,
+}
+
+/// Reads the tensors and the metadata of a GGUF file.
+fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
+    let metadata = model
+        .gguf()
+        .ok_or_else(|| AnamnesisError::parse("no GGUF file"))?
+        .metadata();
+    let mut matrix = Imatrix {
+        datasets: datasets(metadata)?,
+        chunks: chunks(metadata)?,
+        ..Imatrix::default()
+    };
+    let mut entries: BTreeMap<&str, Entry<'_>> = BTreeMap::new();
+    for tensor in model.tensors() {
+        let Some((name, what)) = tensor.name().rsplit_once('.') else {
+            continue;
+        };
+        match what {
+            "in_sum" => entries.entry(name).or_default().sums = Some(tensor),
+            "in_sum2" => entries.entry(name).or_default().squares = Some(tensor),
+            "counts" => entries.entry(name).or_default().counts = Some(tensor),
+            _ => {}
+        }
+    }
+    if model.tensors().len() == 0 {
+        return Err(AnamnesisError::parse(
+            "an importance matrix without entries",
+        ));
+    }
+    for (name, entry) in entries {
+        if let Some(values) =
+            means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")))?
+        {
+            matrix.add(name, values)?;
+        }
+    }
+    Ok(matrix)
+}
+
+fn datasets(metadata: &GgufMetadata) -> Result<Vec<String>> {
+    let value = metadata
+        .get("imatrix.datasets")
+        .ok_or_else(|| missing("imatrix.datasets"))?;
+    Ok(value
+        .as_array()
+        .and_then(|array| array.as_string_slice())
+        .map(<[_]>::to_vec)
+        .unwrap_or_default())
+}
+
+fn chunks(metadata: &GgufMetadata) -> Result<i64> {
+    let number = |key: &str| {
+        let value = metadata.get(key).and_then(|value| value.as_unsigned());
+        value
+            .and_then(|n| i64::try_from(n).ok())
+            .ok_or_else(|| missing(key))
+    };
+    number("imatrix.chunk_size")?;
+    number("imatrix.chunk_count")
+}
+
+fn missing(key: &str) -> AnamnesisError {
+    AnamnesisError::parse(format!("no importance matrix: its metadata has no `{key}`"))
+}
+
+/// The means of an entry: none if it is empty.
+fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
+    let (Some(squares), Some(counts)) = (entry.squares, entry.counts) else {
+        return Err(AnamnesisError::parse(
+            "it has not both `in_sum2` and `counts`",
+        ));
+    };
+    if entry
+        .sums
+        .is_some_and(|sums| sums.elements() != squares.elements())
+    {
+        return Err(AnamnesisError::parse(
+            "`in_sum` and `in_sum2` have not as many values",
+        ));
+    }
+    if squares.dtype() != Dtype::F32 || counts.dtype() != Dtype::F32 {
+        return Err(AnamnesisError::parse(
+            "`in_sum2` and `counts` have to be F32",
+        ));
+    }
+    let (mut values, counts) = (numbers(&squares)?, numbers(&counts)?);
+    if values.is_empty() || counts.is_empty() {
+        return Ok(None);
+    }
+    if !values.len().is_multiple_of(counts.len()) {
+        let what = format!("{} values of {} counts", values.len(), counts.len());
+        return Err(AnamnesisError::parse(what));
+    }
+    let columns = values.len() / counts.len();
+    for (values, count) in values.chunks_exact_mut(columns).zip(&counts) {
+        // Halves are rounded away from zero, as `lround` does.
+        let count = count.round();
+        if !count.is_finite() {
+            return Err(AnamnesisError::parse(format!(
+                "the count {count} is not finite"
+            )));
+        }
+        // Of what was never used all columns count the same.
+        values
+            .iter_mut()
+            .for_each(|value| *value = if count > 0.0 { *value / count } else { 1.0 });
+    }
+    Ok(Some(values))
+}
+
+/// The values of an F32 tensor.
+fn numbers(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+    let part = tensor.part();
+    read_numbers(tensor.elements(), |at, bytes| part.read_at(at, bytes))
+}
+
+/// `n` numbers, which `read` has, by the place of their first byte.
+fn read_numbers(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Vec<f32>> {
+    let mut values = Vec::with_capacity(n);
+    let mut bytes = vec![0; STEP.min(n.saturating_mul(4))];
+    while values.len() < n {
+        let step = bytes.len().min((n - values.len()).saturating_mul(4));
+        let now = bytes.get_mut(..step).unwrap_or_default();
+        read(values.len() as u64 * 4, now)?;
+        values.extend(
+            now.as_chunks()
+                .0
+                .iter()
+                .map(|four| f32::from_le_bytes(*four)),
+        );
+    }
+    Ok(values)
+}
+
+/// A file of the older format, at the place that has been reached.
+struct Legacy<'a> {
+    source: &'a Source,
+    at: u64,
+    len: u64,
+}
+
+impl<'a> Legacy<'a> {
+    fn read(source: &'a Source) -> Result<Imatrix> {
+        let mut file = Self {
+            source,
+            at: 0,
+            len: source.len().unwrap_or(0),
+        };
+        let entries = file.number()?;
+        if entries < 1 {
+            return Err(AnamnesisError::parse(format!(
+                "an importance matrix of {entries} entries"
+            )));
+        }
+        let mut matrix = Imatrix::default();
+        for i in 1..=entries {
+            let (name, values) = file
+                .entry()
+                .map_err(|error| error.about(format_args!("entry {i} of {entries}")))?;
+            matrix.add(&name, values)?;
+        }
+        // Older files end here, and what is cut off behind has never been an error.
+        if let Ok(chunks) = file.number() {
+            matrix.chunks = chunks.into();
+            matrix
+                .datasets
+                .extend(file.text().ok().filter(|dataset| !dataset.is_empty()));
+        }
+        Ok(matrix)
+    }
+
+    fn entry(&mut self) -> Result<(String, Vec<f32>)> {
+        let name = self.text()?;
+        let calls = self.number()?;
+        let n = self.number()?;
+        let n = usize::try_from(n).ok().filter(|&n| n > 0);
+        let n = n.ok_or_else(|| AnamnesisError::parse(format!("`{name}` has no values")))?;
+        let start = self.at;
+        self.skip(n as u64 * 4)
+            .map_err(|error| error.about(format_args!("`{name}`")))?;
+        let mut values = read_numbers(n, |at, bytes| self.source.read_at(start + at, bytes))?;
+        if calls > 0 {
+            values.iter_mut().for_each(|value| *value /= calls as f32);
+        }
+        Ok((name, values))
+    }
+
+    /// Passes over so many bytes, which have to be there.
+    fn skip(&mut self, n: u64) -> Result<()> {
+        let end = self.at.checked_add(n).filter(|&end| end <= self.len);
+        let wrong = || {
+            AnamnesisError::parse(format!(
+                "the file is truncated: {n} bytes at {} of {}",
+                self.at, self.len
+            ))
+        };
+        self.at = end.ok_or_else(wrong)?;
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<i32> {
+        let (at, mut bytes) = (self.at, [0; 4]);
+        self.skip(4)?;
+        self.source.read_at(at, &mut bytes)?;
+        Ok(i32::from_le_bytes(bytes))
+    }
+
+    /// A length and so many bytes of text, which ends at a zero byte, if there is one.
+    fn text(&mut self) -> Result<String> {
+        let n = self.number()?;
+        let n = usize::try_from(n)
+            .map_err(|_| AnamnesisError::parse(format!("a name of {n} bytes")))?;
+        let at = self.at;
+        self.skip(n as u64)?;
+        let mut bytes = vec![0; n];
+        self.source.read_at(at, &mut bytes)?;
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(n);
+        bytes.truncate(end);
+        String::from_utf8(bytes).map_err(|_| AnamnesisError::parse("a name that is not UTF-8"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

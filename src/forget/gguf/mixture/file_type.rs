@@ -1,0 +1,108 @@
+//! llama.cpp's file types: a name for what most tensors of a file are, and for the mixture that they are part of.
+//!
+//! Source: llama.cpp 0.6.0 `include/llama.h` (`llama_ftype`), `src/llama-quant.cpp` (`llama_ftype_get_default_type`)
+//! and `tools/quantize/quantize.cpp` (`QUANT_OPTIONS`, the names).
+
+use crate::Dtype;
+
+/// A file type, or one of ggml's types that no file type is named after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileType {
+    /// As `llama-quantize` spells it, or as ggml does.
+    pub name: &'static str,
+    /// What `general.file_type` says, if it has a number for this.
+    pub number: Option<u32>,
+    /// What tensors are that no rule is about.
+    pub dtype: Dtype,
+}
+
+macro_rules! file_types {
+    ($($name:literal $number:literal $dtype:ident;)*) => {
+        /// Every file type that tensors can be quantized to.
+        const FILE_TYPES: &[FileType] =
+            &[$(FileType { name: $name, number: Some($number), dtype: Dtype::$dtype }),*];
+    };
+}
+
+file_types! {
+    "F32" 0 F32;
+    "F16" 1 F16;
+    "Q4_0" 2 Q4_0;
+    "Q4_1" 3 Q4_1;
+    "Q8_0" 7 Q8_0;
+    "Q5_0" 8 Q5_0;
+    "Q5_1" 9 Q5_1;
+    "Q2_K" 10 Q2_K;
+    "Q3_K_S" 11 Q3_K;
+    "Q3_K_M" 12 Q3_K;
+    "Q3_K_L" 13 Q3_K;
+    "Q4_K_S" 14 Q4_K;
+    "Q4_K_M" 15 Q4_K;
+    "Q5_K_S" 16 Q5_K;
+    "Q5_K_M" 17 Q5_K;
+    "Q6_K" 18 Q6_K;
+    "IQ2_XXS" 19 IQ2_XXS;
+    "IQ2_XS" 20 IQ2_XS;
+    "Q2_K_S" 21 Q2_K;
+    "IQ3_XS" 22 IQ3_S;
+    "IQ3_XXS" 23 IQ3_XXS;
+    "IQ1_S" 24 IQ1_S;
+    "IQ4_NL" 25 IQ4_NL;
+    "IQ3_S" 26 IQ3_S;
+    "IQ3_M" 27 IQ3_S;
+    "IQ2_S" 28 IQ2_XS;
+    "IQ2_M" 29 IQ2_S;
+    "IQ4_XS" 30 IQ4_XS;
+    "IQ1_M" 31 IQ1_M;
+    "BF16" 32 BF16;
+    "TQ1_0" 36 TQ1_0;
+    "TQ2_0" 37 TQ2_0;
+    "MXFP4_MOE" 38 MXFP4;
+    "Q1_0" 40 Q1_0;
+    "Q2_0" 41 Q2_0;
+}
+
+/// Other names that `llama-quantize` takes.
+const ALIASES: &[(&str, &str)] = &[("Q3_K", "Q3_K_M"), ("Q4_K", "Q4_K_M"), ("Q5_K", "Q5_K_M")];
+
+/// Numbers of file types that llama.cpp reads and does not make.
+const READ_ONLY: &[(Dtype, u32)] = &[(Dtype::NVFP4, 39)];
+
+impl FileType {
+    /// The file type of this name, in any case; failing that, the block type of this name, for all tensors.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        let alias = ALIASES
+            .iter()
+            .find(|(alias, _)| alias.eq_ignore_ascii_case(name));
+        let name = alias.map_or(name, |(_, of)| of);
+        let found = Self::all()
+            .iter()
+            .find(|file_type| file_type.name.eq_ignore_ascii_case(name));
+        found.copied().or_else(|| {
+            let mut blocks = Dtype::ALL
+                .iter()
+                .copied()
+                .filter(|dtype| dtype.is_ggml_block());
+            let dtype = blocks.find(|dtype| dtype.name().eq_ignore_ascii_case(name))?;
+            let number = READ_ONLY
+                .iter()
+                .find(|(of, _)| *of == dtype)
+                .map(|(_, number)| *number);
+            Some(Self {
+                name: dtype.name(),
+                number,
+                dtype,
+            })
+        })
+    }
+
+    /// Every file type.
+    pub(crate) fn all() -> &'static [Self] {
+        FILE_TYPES
+    }
+
+    /// Whether tensors get types by llama.cpp's rules, and not all the same one.
+    pub(crate) fn is_mixture(self) -> bool {
+        FILE_TYPES.contains(&self)
+    }
+}

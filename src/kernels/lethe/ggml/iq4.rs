@@ -1,0 +1,169 @@
+//! IQ4: each value is one of sixteen levels, times a scale.
+//!
+//! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
+
+use super::grid_fit::{square, weigh};
+use super::search::nearest_int;
+use super::{Importance, Pack, put_half};
+use crate::kernels::remember::ggml::grids::IQ4;
+
+pub(super) struct IQ4_NL;
+pub(super) struct IQ4_XS;
+
+/// Half way from each level to the next: a value there belongs to the upper one. ggml compares the distances, of
+/// which both are exact around here.
+const MIDDLES: [f32; 15] = [
+    -115.5, -93.5, -74.0, -57.0, -42.0, -28.5, -16.0, -4.5, 7.0, 19.0, 31.5, 45.5, 61.0, 79.0,
+    101.0,
+];
+
+/// Scales that are tried, but for the first, which stands by itself.
+const TRIES: usize = 15;
+
+/// The index of the nearest level.
+#[inline(always)]
+fn nearest(x: f32) -> u8 {
+    let mut index = 0;
+    for middle in MIDDLES {
+        // Not `>=`: NaN is last.
+        index += if x < middle { 0 } else { 1 };
+    }
+    index as u8
+}
+
+/// The nearest level.
+#[inline(always)]
+fn level(x: f32) -> f32 {
+    let mut level = IQ4[0];
+    for (i, middle) in MIDDLES.into_iter().enumerate() {
+        level = if x < middle { level } else { IQ4[i + 1] };
+    }
+    level
+}
+
+/// Both of these, for tests.
+#[cfg(test)]
+pub(super) fn both(x: f32) -> (u8, f32) {
+    (nearest(x), level(x))
+}
+
+/// The scale of 32 values that makes the weighted error small.
+#[inline(always)]
+fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
+    let (mut largest, mut max) = (0.0, 0.0);
+    for &x in values {
+        if x.abs() > largest {
+            (largest, max) = (x.abs(), x);
+        }
+    }
+    if largest < 1e-15 {
+        return 0.0;
+    }
+    // The first takes the largest value to the lowest level, the others take it near that.
+    let mut inverse = [1.0 / (-max / IQ4[0]); TRIES + 1];
+    for (t, inverse) in inverse.iter_mut().enumerate().skip(1) {
+        *inverse = ((t as i32 - 8) as f32 + IQ4[0]) / max;
+    }
+    let (mut products, mut squares) = ([0.0; TRIES + 1], [0.0; TRIES + 1]);
+    for (&x, &w) in values.iter().zip(weights) {
+        for ((product, square), inverse) in products.iter_mut().zip(&mut squares).zip(inverse) {
+            let q = level(inverse * x);
+            *product += w * q * x;
+            *square += w * q * q;
+        }
+    }
+    let mut scale = if squares[0] > 0.0 {
+        products[0] / squares[0]
+    } else {
+        0.0
+    };
+    let mut score = scale * products[0];
+    for (&product, &square) in products.iter().zip(&squares).skip(1) {
+        if square > 0.0 && product * product > score * square {
+            scale = product / square;
+            score = scale * product;
+        }
+    }
+    scale
+}
+
+/// What the values of a group weigh; `mean` is twice the mean square of the block.
+#[inline(always)]
+fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f32; 32] {
+    if let Some(importance) = importance {
+        return weigh(values, importance, mean);
+    }
+    let mut weights = [0.0; 32];
+    weights
+        .iter_mut()
+        .zip(values)
+        .for_each(|(weight, x)| *weight = x * x);
+    weights
+}
+
+/// The inverse of a scale, or zero.
+#[inline(always)]
+fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+/// The codes of 32 values: the second half is in the high nibbles.
+#[inline(always)]
+fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
+    let (low, high) = values.split_at(16);
+    for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+        *out = nearest(inverse * low) | nearest(inverse * high) << 4;
+    }
+}
+
+impl Pack<18, 32> for IQ4_NL {
+    const ROW_SQUARE: bool = false;
+
+    #[inline(always)]
+    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
+        let mean = square(values) * (2.0 / 32.0);
+        let weights = weights(
+            values,
+            importance.map(|importance| importance.weights),
+            mean,
+        );
+        let scale = fit(values, &weights);
+        put_half(out, 0, scale);
+        store(values, inverse(scale), &mut out[2..]);
+    }
+}
+
+impl Pack<136, 256> for IQ4_XS {
+    const ROW_SQUARE: bool = false;
+
+    #[inline(always)]
+    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 136]) {
+        let mean = square(values) * (2.0 / 256.0);
+        let values = values.as_chunks().0;
+        let mut scales = [0.0f32; 8];
+        let (mut largest, mut max) = (0.0, 0.0);
+        for (g, (scale, values)) in scales.iter_mut().zip(values).enumerate() {
+            let importance = importance.map(|importance| &importance.weights.as_chunks().0[g]);
+            *scale = fit(values, &weights(values, importance, mean));
+            if scale.abs() > largest {
+                (largest, max) = (scale.abs(), *scale);
+            }
+        }
+        out.fill(0);
+        let d = -max / 32.0;
+        put_half(out, 0, d);
+        let mut high = 0;
+        for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
+            let code = nearest_int(inverse(d) * scale).clamp(-32, 31);
+            store(
+                values,
+                inverse(d * code as f32),
+                &mut out[8 + 16 * g..24 + 16 * g],
+            );
+            let code = (code + 32) as u16;
+            out[4 + g / 2] |= ((code & 15) << (g % 2 * 4)) as u8;
+            high |= (code >> 4) << (2 * g);
+        }
+        out[2..4].copy_from_slice(&high.to_le_bytes());
+    }
+}

@@ -1,0 +1,53 @@
+//! AWQ, GEMM layout: `w = (q - z) * s`, eight output columns to a word, interleaved.
+//!
+//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`.
+
+use crate::element::Element;
+use crate::kernels::remember::packed::Groups;
+use crate::simd::Kernel;
+
+/// Codes in a word.
+pub(crate) const PER_WORD: usize = 8;
+
+/// Position in a word of output column `c` of its eight.
+pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Output rows, eight to a run of words.
+pub(crate) struct Rows<'a> {
+    /// Words of each eight rows: one for each column, `cols` apart.
+    pub words: &'a [u32],
+    /// The first row's place among the eight of its word.
+    pub first: usize,
+    pub cols: usize,
+    /// Scales and zero points of each row, `groups` apart.
+    pub scales: &'a [f32],
+    pub zeros: &'a [f32],
+    pub groups: usize,
+    pub group_size: usize,
+    /// The first column, from the start of the first loaded group.
+    pub start: usize,
+}
+
+impl Kernel for Rows<'_> {
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
+            let (run, place) = ((self.first + r) / PER_WORD, (self.first + r) % PER_WORD);
+            let words = &self.words[run * self.cols..(run + 1) * self.cols];
+            let range = r * self.groups..(r + 1) * self.groups;
+            let (scales, zeros) = (&self.scales[range.clone()], &self.zeros[range]);
+            let shift = POSITION[place] * 4;
+            let groups = Groups {
+                scales,
+                zeros,
+                size: self.group_size,
+                start: self.start,
+            };
+            groups.runs(self.cols, |cols, scale, zero| {
+                for (o, word) in out[cols.clone()].iter_mut().zip(&words[cols]) {
+                    *o = E::from_f32(((word >> shift & 15) as f32 - zero) * scale);
+                }
+            });
+        }
+    }
+}

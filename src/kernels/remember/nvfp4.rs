@@ -1,0 +1,33 @@
+//! NVFP4: E2M1 codes in blocks of 16 along a row, an E4M3 scale each, and a global f32 scale that
+//! multiplies (ModelOpt) or divides (compressed-tensors). Low nibble first: [`codebook`](super::codebook) blocks.
+//!
+//! Formulas: modelopt `NVFP4QTensor.dequantize`; compressed-tensors `nvfp4/base.py`, `_dequantize`; auto-round
+//! `experimental/qmodules/nvfp4.py`, `_dequant_nvfp4_tensor`.
+
+use crate::kernels::remember::fp8::{Code, E4M3};
+
+/// Values that share a scale.
+pub(crate) const BLOCK: usize = 16;
+
+/// E2M1 by code. ModelOpt's table has a plain zero for code 8, compressed-tensors' a negative one.
+pub(crate) const fn e2m1(divides: bool) -> [f32; 16] {
+    let zero = if divides { -0.0 } else { 0.0 };
+    [
+        0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, zero, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+    ]
+}
+
+/// What AutoRound multiplies codes by (`get_reciprocal`).
+pub(crate) fn inverse(global: f32) -> f32 {
+    if global == 0.0 { 0.0 } else { 1.0 / global }
+}
+
+/// The scale of a block, rounded to f32 before it meets a code.
+#[inline(always)]
+pub(crate) fn block_scale(code: u8, global: f32, divides: bool) -> f32 {
+    if divides {
+        E4M3::widen(code) / global
+    } else {
+        E4M3::widen(code) * global
+    }
+}

@@ -1,0 +1,247 @@
+//! The shared kernel in all its widths, meanings and formulas, against a twin that reads a code bit by bit.
+
+use half::{bf16, f16};
+
+use super::{bytes, each_level, scales};
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::{
+    E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Rows,
+};
+
+const ROWS: usize = 7;
+/// Whole chunks to begin with, then a ragged end, in more than one tile of the kernel.
+const COLS: usize = 32 * 19 + 21;
+
+/// Values of a narrow float by definition: all exponents finite.
+fn float(code: u32, mantissa: u32, exponent: u32, bias: i32) -> f32 {
+    let (m, e) = (
+        code & ((1 << mantissa) - 1),
+        code >> mantissa & ((1 << exponent) - 1),
+    );
+    let part = f64::from(m) / f64::from(1 << mantissa);
+    let value = if e == 0 {
+        part * 2f64.powi(1 - bias)
+    } else {
+        (1.0 + part) * 2f64.powi(e as i32 - bias)
+    };
+    (if code >> (mantissa + exponent) & 1 == 1 {
+        -value
+    } else {
+        value
+    }) as f32
+}
+
+/// One case: how scales lie, what is computed, and where the tile begins.
+#[derive(Clone, Copy)]
+struct Case {
+    group: usize,
+    block_rows: usize,
+    formula: Formula,
+    round: bool,
+    first_col: usize,
+    columns: bool,
+}
+
+const CASES: [Case; 8] = {
+    let plain = Case {
+        group: 32,
+        block_rows: 1,
+        formula: Formula::Scale,
+        round: false,
+        first_col: 0,
+        columns: false,
+    };
+    [
+        plain,
+        Case {
+            group: 48,
+            first_col: 32,
+            columns: true,
+            ..plain
+        },
+        Case {
+            group: 64,
+            formula: Formula::Divide,
+            ..plain
+        },
+        Case {
+            group: COLS,
+            block_rows: 3,
+            ..plain
+        },
+        Case {
+            group: 1,
+            block_rows: 2,
+            first_col: 64,
+            ..plain
+        },
+        Case {
+            group: 64,
+            formula: Formula::ShiftScale,
+            ..plain
+        },
+        Case {
+            group: 64,
+            formula: Formula::ScaleShift,
+            round: true,
+            ..plain
+        },
+        Case {
+            group: 96,
+            formula: Formula::ShiftScale,
+            round: true,
+            first_col: 32,
+            ..plain
+        },
+    ]
+};
+
+fn check<const BITS: usize, N: Number>(number: N, twin: impl Fn(u32) -> f32) {
+    let row_bytes = (COLS * BITS).div_ceil(8);
+    let stored = bytes(ROWS * row_bytes);
+    let code = |r: usize, c: usize| -> u32 {
+        let bit = |i: usize| u32::from(stored[r * row_bytes + i / 8] >> (i % 8) & 1);
+        (0..BITS).map(|b| bit(c * BITS + b) << b).sum()
+    };
+    for case in CASES {
+        let Case {
+            group,
+            block_rows,
+            formula,
+            round,
+            first_col,
+            columns,
+        } = case;
+        let grid_cols = COLS.div_ceil(group);
+        let grid = ScaleGrid {
+            matrix_rows: ROWS,
+            block_rows,
+            block_cols: group,
+            rows_per_matrix: ROWS.div_ceil(block_rows),
+            cols: grid_cols,
+        };
+        let scale_cols = first_col / group..grid_cols;
+        let (s, z) = (
+            scales(ROWS * grid_cols),
+            scales(ROWS * grid_cols + 3)[3..].to_vec(),
+        );
+        let pick = |values: &[f32]| -> Vec<f32> {
+            let rows = 0..ROWS.div_ceil(block_rows);
+            rows.flat_map(|r| values[r * grid_cols..][scale_cols.clone()].to_vec())
+                .collect()
+        };
+        let start = first_col * BITS / 8;
+        let tile: Vec<u8> = stored
+            .chunks(row_bytes)
+            .flat_map(|row| row[start..].to_vec())
+            .collect();
+        let factors = scales(COLS);
+        let kernel = Rows::<BITS, N> {
+            bytes: &tile,
+            row_bytes: row_bytes - start,
+            rows: 0..ROWS,
+            cols: first_col..COLS,
+            number,
+            grid,
+            scales: &pick(&s),
+            offsets: &if matches!(formula, Formula::Scale | Formula::Divide) {
+                vec![]
+            } else {
+                pick(&z)
+            },
+            scale_rows: 0..ROWS.div_ceil(block_rows),
+            scale_cols: scale_cols.clone(),
+            formula,
+            round,
+            columns: if columns { &factors[first_col..] } else { &[] },
+        };
+        let want = |i: usize, between: &dyn Fn(f32) -> f32| {
+            let (r, c) = (i / (COLS - first_col), first_col + i % (COLS - first_col));
+            let at = r / block_rows * grid_cols + c / group;
+            let between = |x: f32| if round { between(x) } else { x };
+            let value = match formula {
+                Formula::Scale => twin(code(r, c)) * s[at],
+                Formula::ShiftScale => between(twin(code(r, c)) - z[at]) * s[at],
+                Formula::ScaleShift => between(twin(code(r, c)) * s[at]) + z[at],
+                Formula::Divide => twin(code(r, c)) / s[at],
+            };
+            if columns { value * factors[c] } else { value }
+        };
+        compare(&kernel, ROWS * (COLS - first_col), want);
+    }
+}
+
+/// Every level and type; what is rounded in between is rounded to the output's type.
+fn compare<const BITS: usize, N: Number>(
+    kernel: &Rows<'_, BITS, N>,
+    n: usize,
+    want: impl Fn(usize, &dyn Fn(f32) -> f32) -> f32,
+) {
+    let as_f16 = |x: f32| f16::from_f32_const(x).to_f32_const();
+    let as_bf16 = |x: f32| bf16::from_f32(x).to_f32();
+    each_level(kernel, n, |level, single, half, brain| {
+        for i in 0..n {
+            let same = |got: f32, want: f32| {
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan()
+            };
+            assert!(
+                same(single[i], want(i, &|x| x)),
+                "{BITS} bits F32 {level:?} [{i}]"
+            );
+            assert!(
+                same(half[i].to_f32_const(), as_f16(want(i, &as_f16))),
+                "{BITS} bits F16 {level:?} [{i}]"
+            );
+            assert!(
+                same(brain[i].to_f32(), as_bf16(want(i, &as_bf16))),
+                "{BITS} bits BF16 {level:?} [{i}]"
+            );
+        }
+    });
+}
+
+#[test]
+fn integers() {
+    fn signed(code: u32, bits: u32) -> f32 {
+        let negative = code >> (bits - 1) & 1 == 1;
+        (code as i32 - if negative { 1 << bits } else { 0 }) as f32
+    }
+    check::<1, _>(Int::UNSIGNED, |c| c as f32);
+    check::<2, _>(Int::offset_binary(2), |c| c as f32 - 2.0);
+    check::<3, _>(Int::signed(3), |c| signed(c, 3));
+    check::<4, _>(Int::signed(4), |c| signed(c, 4));
+    check::<5, _>(Int::offset_binary(5), |c| c as f32 - 16.0);
+    check::<6, _>(Int::UNSIGNED, |c| c as f32);
+    check::<7, _>(Int::signed(7), |c| signed(c, 7));
+    check::<8, _>(Int::signed(8), |c| signed(c, 8));
+}
+
+#[test]
+fn floats() {
+    let e2m1 = |factor: f32, plain_zero| E2M1 { factor, plain_zero };
+    check::<4, _>(e2m1(1.0, false), |c| float(c, 1, 2, 1));
+    check::<4, _>(e2m1(2.0, false), |c| float(c, 1, 2, 1) * 2.0);
+    check::<4, _>(e2m1(1.0, true), |c| {
+        if c == 8 { 0.0 } else { float(c, 1, 2, 1) }
+    });
+    check::<8, _>(e2m1(2.0, false), |c| float(c & 15, 1, 2, 1) * 2.0);
+    check::<6, _>(E2M3, |c| float(c, 3, 2, 1));
+    check::<6, _>(E3M2, |c| float(c, 2, 3, 3));
+    check::<8, _>(Fp8E4M3, |c| {
+        if c & 0x7f == 0x7f {
+            f32::NAN
+        } else {
+            float(c, 3, 4, 7)
+        }
+    });
+    let fnuz = |c| {
+        if c == 0x80 {
+            f32::NAN
+        } else {
+            float(c, 3, 4, 8)
+        }
+    };
+    check::<8, _>(Fp8E4M3Fnuz, fnuz);
+    let e5m2 = |c: u32| f16::from_bits((c << 8) as u16).to_f32_const();
+    check::<8, _>(Fp8E5M2, e5m2);
+}

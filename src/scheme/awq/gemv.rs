@@ -1,0 +1,269 @@
+//! AWQ as its kernels for single tokens have it, four bits, rows of the weight being rows of the file.
+//!
+//! GEMV: `X.qweight` I32 `[out, in / 8]`, the first nibble lowest; `X.qzeros` I32 `[out, zw]` and `X.scales`
+//! `[out, 8 * zw]`, filled up with zeros: `(q - z) * s`.
+//! GEMV-fast, llm-awq: `X.qweight` I16 `[out / 4, in]`; `X.scales` and `X.qzeros` or `X.scaled_zeros`, floats
+//! `[8 * zw, out]`, filled up likewise: `q * s + z`. 64 columns of four rows are a run of 128 bytes, 32 for each row.
+//!
+//! Layouts: AutoAWQ `modules/linear/gemv.py`, `gemv_fast.py` (`pack_intweight`, `calculate_zeros_width`).
+
+use std::ops::Range;
+
+use crate::config::Module;
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::layout::packed::{Layout, Packed, configured_group};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Numbers, Transposed};
+use crate::scheme::seam::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, refused, wrong,
+};
+use crate::{Dtype, Result};
+
+pub(in crate::scheme) struct Gemv;
+
+impl Scheme for Gemv {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other("AWQ GEMV")
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(packed) = Packed::find(t, all)? else {
+            return Ok(None);
+        };
+        let layout = packed.layout(all)?;
+        if !matches!(layout, Layout::Gemv | Layout::GemvFast) {
+            return Ok(None);
+        }
+        let Some(zeros) = packed.qzeros else {
+            return Ok(None);
+        };
+        let module = all.config.at(packed.module());
+        packed.check_awq(layout, &module, all)?;
+        let decoder = if layout == Layout::Gemv {
+            gemv(&packed, &zeros, &module)
+        } else {
+            fast(&packed, &zeros, &module)
+        }?;
+        let scales = Granularity::Group(decoder.grid.block_cols);
+        let family = if layout == Layout::Gemv {
+            "AWQ GEMV"
+        } else {
+            "AWQ GEMV-fast"
+        };
+        let scheme = QuantScheme::Grouped {
+            family,
+            codes: "INT4",
+            scales,
+        };
+        let shape = vec![decoder.rows, decoder.cols];
+        let parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, packed.scales),
+            (TensorRole::ZeroPoint, zeros),
+        ];
+        Ok(Some(Group::new(
+            packed.weight(),
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
+    }
+}
+
+fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Result<Grouped<'m>> {
+    let t = &packed.qweight;
+    packed.check_words(&[Dtype::I32, Dtype::U32])?;
+    let [n, words] = packed.words;
+    let k = words
+        .checked_mul(8)
+        .ok_or_else(|| wrong(t, "its rows are too long"))?;
+    let zw = packed.n / 8;
+    let group = group_size(t, k, zw, module)?;
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: words * 4,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(&packed.scales)?,
+        cols: packed.n,
+    });
+    let int = Meaning::Int(Int::UNSIGNED);
+    let mut decoder = Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), scales);
+    decoder.offsets = Some(Box::new(Nibbles {
+        part: zeros.part(),
+        row_bytes: zw * 4,
+    }));
+    decoder.formula = Formula::ShiftScale;
+    Ok(decoder)
+}
+
+fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Result<Grouped<'m>> {
+    let t = &packed.qweight;
+    let ([quads, k], n, padded) = (packed.words, packed.n, packed.groups);
+    if quads.checked_mul(ROWS) != Some(n) || !k.is_multiple_of(RUN) {
+        let scales = packed.scales.shape();
+        return Err(wrong(
+            t,
+            format!("with scales {scales:?} it is not [out / 4, in], of inputs in runs of {RUN}"),
+        ));
+    }
+    if zeros.shape() != packed.scales.shape() || !padded.is_multiple_of(8) {
+        let what = format!(
+            "zeros and scales, {:?}, are [8 * n, {n}]",
+            packed.scales.shape()
+        );
+        return Err(wrong(zeros, what));
+    }
+    let group = group_size(t, k, padded / 8, module)?;
+    let across =
+        |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
+    let codes = Codes::Own(Box::new(Quads { part: t.part(), k }));
+    let int = Meaning::Int(Int::UNSIGNED);
+    let mut decoder = Grouped::scaled(
+        codes,
+        4,
+        int,
+        [n, k],
+        row_groups(k, group),
+        across(&packed.scales)?,
+    );
+    decoder.offsets = Some(across(zeros)?);
+    decoder.formula = Formula::ScaleShift;
+    Ok(decoder)
+}
+
+/// The group size: configured, or the only one with which zero points fill `zw` words a row.
+fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Result<usize> {
+    let fits = |size: usize| size > 0 && k.is_multiple_of(size) && zeros_width(k, size) == Some(zw);
+    if let Some((size, place)) =
+        configured_group(k, module).filter(|(size, _)| !module.uncertain || fits(*size))
+    {
+        return match size {
+            _ if fits(size) => Ok(size),
+            ..32 => Err(refused(
+                t,
+                "AWQ GEMV",
+                format!("{place} says groups of {size} inputs"),
+            )),
+            _ => Err(wrong(
+                t,
+                format!(
+                    "{place} says groups of {size} inputs; {zw} words of zero points do not go with them"
+                ),
+            )),
+        };
+    }
+    let powers = (5..usize::BITS)
+        .map(|e| 1usize << e)
+        .take_while(|&size| size < k);
+    let mut sizes = powers.chain([k]).filter(|&size| fits(size));
+    match (sizes.next(), sizes.next()) {
+        (Some(size), None) => Ok(size),
+        _ => Err(wrong(
+            t,
+            format!("how {zw} words of zero points divide {k} inputs, no config tells"),
+        )),
+    }
+}
+
+/// Words of zero points in a row: of small groups they are filled up to what a warp reads at once.
+fn zeros_width(k: usize, group: usize) -> Option<usize> {
+    let multiple = match group {
+        128.. => 1,
+        64 => 2,
+        32 => 4,
+        _ => return None,
+    };
+    Some((k / group).div_ceil(8).next_multiple_of(multiple))
+}
+
+/// Zero points in rows, eight to a word, the first lowest.
+struct Nibbles<'m> {
+    part: Part<'m>,
+    row_bytes: usize,
+}
+
+impl Numbers for Nibbles<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let bytes = cols.start / 2..cols.end.div_ceil(2);
+        read(&self.part, self.row_bytes, rows, bytes.clone(), staging)?;
+        for row in staging.chunks_exact(bytes.len().max(1)) {
+            out.extend(
+                cols.clone()
+                    .map(|c| f32::from(row[c / 2 - bytes.start] >> (c % 2 * 4) & 15)),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Rows and columns of a run of codes.
+const ROWS: usize = 4;
+const RUN: usize = 64;
+
+/// Bytes of a row's codes in a run.
+const RUN_BYTES: usize = RUN / 2;
+
+/// Codes that are reordered by themselves.
+const REORDERED: usize = 32;
+
+/// Where the code of each of 32 columns lies: column 8a + 2b + c is nibble 8b + 4c + a.
+const PLACE: [usize; REORDERED] = {
+    let mut place = [0; REORDERED];
+    let mut i = 0;
+    while i < REORDERED {
+        place[i] = i / 2 % 4 * 8 + i % 2 * 4 + i / 8;
+        i += 1;
+    }
+    place
+};
+
+/// Codes of four rows in turn, 64 columns each.
+struct Quads<'m> {
+    part: Part<'m>,
+    /// Columns, and words of 16 bits in a row.
+    k: usize,
+}
+
+impl Unpack for Quads<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        out.resize(tile.rows.len() * width, 0);
+        let quads = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
+        for (quad, rows) in quads.zip(out.chunks_mut(ROWS * width.max(1))) {
+            read(
+                &self.part,
+                self.k * 2,
+                quad..quad + 1,
+                tile.cols.start * 2..tile.cols.end * 2,
+                staging,
+            )?;
+            for (r, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
+                let runs = staging.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
+                for (run, row) in runs.zip(row.chunks_exact_mut(RUN)) {
+                    for (bytes, codes) in run
+                        .chunks_exact(REORDERED / 2)
+                        .zip(row.chunks_exact_mut(REORDERED))
+                    {
+                        for (code, place) in codes.iter_mut().zip(PLACE) {
+                            *code = bytes[place / 2] >> (place % 2 * 4) & 15;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (ROWS, RUN)
+    }
+}

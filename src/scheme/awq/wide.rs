@@ -1,0 +1,179 @@
+//! AWQ of five to seven bits, by AutoRound (`auto_awq`): `X.qweight` I32 `[in, out * bits / 32]`, `X.qzeros` I32
+//! `[groups, out * bits / 32]`, `X.scales` `[groups, out]`. Each eight columns are put in the order 0, 2, 4, 6, 1, 3, 5, 7;
+//! then a row is one bit stream, so that eight codes fill as many bytes as they have bits. The weight is `X.weight`
+//! `[out, in]`: `(q - z) * s`.
+//!
+//! Layout: auto-round `utils/bit_packing.py` (`pack_awq_bitstream`), `export/export_to_awq/utils.py` (`dequantize_gemm`).
+
+use std::ops::Range;
+
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::awq::{PER_WORD, POSITION};
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::awq::packed_zeros;
+use crate::scheme::compressed_tensors::int_name;
+use crate::scheme::layout::packed::{Layout, Packed, group_size};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Numbers, Transposed};
+use crate::scheme::seam::{
+    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+};
+use crate::{Dtype, Result};
+
+pub(in crate::scheme) struct AwqWide;
+
+impl Scheme for AwqWide {
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Awq
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(packed) = Packed::find(t, all)? else {
+            return Ok(None);
+        };
+        let layout = packed.layout(all)?;
+        let bits = match layout {
+            Layout::Gemm { bits } if bits != 4 => bits,
+            _ => return Ok(None),
+        };
+        let module = all.config.at(packed.module());
+        packed.check_awq(layout, &module, all)?;
+        packed.check_words(&[Dtype::I32, Dtype::U32])?;
+        let ([k, words], n, groups) = (packed.words, packed.n, packed.groups);
+        if !n.is_multiple_of(PER_WORD) {
+            return Err(wrong(
+                t,
+                format!("{n} outputs are not interleaved by eight"),
+            ));
+        }
+        let group = group_size(t, groups, k, false, &module)?;
+        let Some(zeros) = packed_zeros(&packed)? else {
+            return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
+        };
+        let row_bytes = words * 4;
+        let codes = Codes::Own(Box::new(Interleaved {
+            part: t.part(),
+            row_bytes,
+            bits,
+        }));
+        let scales = Box::new(Transposed::of_floats(
+            Floats::ieee(&packed.scales)?,
+            n,
+            groups,
+        ));
+        let int = Meaning::Int(Int::UNSIGNED);
+        let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
+        decoder.offsets = Some(Box::new(Interleaved {
+            part: zeros.part(),
+            row_bytes,
+            bits,
+        }));
+        decoder.formula = Formula::ShiftScale;
+        let parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, packed.scales),
+            (TensorRole::ZeroPoint, zeros),
+        ];
+        let scheme = QuantScheme::Grouped {
+            family: "AWQ",
+            codes: int_name(bits),
+            scales: Granularity::Group(group),
+        };
+        Ok(Some(Group::new(
+            packed.weight(),
+            vec![n, k],
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
+    }
+}
+
+/// Stored rows that are turned at once.
+const STRIP: usize = 32;
+
+/// Codes or zero points: stored rows are columns of what is read.
+struct Interleaved<'m> {
+    part: Part<'m>,
+    row_bytes: usize,
+    bits: usize,
+}
+
+impl Interleaved<'_> {
+    /// Calls `each(row, column, code)` with the place of each code of the tile within it.
+    fn each(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        mut each: impl FnMut(usize, usize, u8),
+    ) -> Result<()> {
+        let bytes = rows.start / PER_WORD * self.bits..rows.end.div_ceil(PER_WORD) * self.bits;
+        let mask = (1u64 << self.bits) - 1;
+        for first in cols.clone().step_by(STRIP) {
+            let strip = first..(first + STRIP).min(cols.end);
+            read(
+                &self.part,
+                self.row_bytes,
+                strip.clone(),
+                bytes.clone(),
+                staging,
+            )?;
+            for run in 0..bytes.len() / self.bits {
+                for (line, col) in staging
+                    .chunks_exact(bytes.len().max(1))
+                    .zip(strip.start - cols.start..)
+                {
+                    let mut wide = [0; 8];
+                    wide[..self.bits].copy_from_slice(&line[run * self.bits..][..self.bits]);
+                    let word = u64::from_le_bytes(wide);
+                    for (r, position) in POSITION.into_iter().enumerate() {
+                        each(
+                            run * PER_WORD + r,
+                            col,
+                            (word >> (position as usize * self.bits) & mask) as u8,
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Unpack for Interleaved<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        out.resize(tile.rows.len() * width, 0);
+        self.each(
+            tile.rows.clone(),
+            tile.cols.clone(),
+            staging,
+            |r, c, code| out[r * width + c] = code,
+        )
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (PER_WORD, STRIP)
+    }
+
+    fn transposed(&self) -> bool {
+        true
+    }
+}
+
+impl Numbers for Interleaved<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let (at, width) = (out.len(), cols.len());
+        out.resize(at + rows.len() * width, 0.0);
+        self.each(rows, cols, staging, |r, c, code| {
+            out[at + r * width + c] = f32::from(code)
+        })
+    }
+}

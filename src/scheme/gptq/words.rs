@@ -1,0 +1,165 @@
+//! How GPTQ's codes lie in words: told from the shapes of a layer's tensors, and from the config where those do not tell.
+
+use std::ops::Range;
+
+use crate::config::Module;
+use crate::containers::model::Tensor;
+use crate::kernels::remember::packed::{CHUNK, chunk, unpack, unpack_planes};
+use crate::scheme::layout::packed::Packed;
+use crate::scheme::seam::{Index, wrong};
+use crate::{Dtype, Result};
+
+/// How codes and zero points lie in words.
+#[derive(Clone, Copy)]
+pub(super) struct Packing {
+    pub bits: usize,
+    /// Of a stored word.
+    pub word_bits: usize,
+    pub planes: bool,
+}
+
+impl Packing {
+    /// Bytes that hold codes `codes`, which begin with a whole chunk.
+    pub(super) fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
+        codes.start * self.bits / 8
+            ..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
+    }
+
+    /// Whether a field can lie in two words.
+    pub(super) fn straddles(&self) -> bool {
+        !matches!(self.bits, 2 | 4 | 8)
+    }
+
+    /// Chunk `i` of `words`.
+    pub(super) fn unpack(&self, words: &[u32], i: usize) -> [u32; CHUNK] {
+        let at = i * self.bits;
+        match (self.bits, self.planes) {
+            (2, _) => unpack::<2>(&chunk(words, at)),
+            (3, false) => unpack::<3>(&chunk(words, at)),
+            (3, true) => unpack_planes::<3>(&chunk(words, at)),
+            (4, _) => unpack::<4>(&chunk(words, at)),
+            (5, false) => unpack::<5>(&chunk(words, at)),
+            (5, true) => unpack_planes::<5>(&chunk(words, at)),
+            (6, false) => unpack::<6>(&chunk(words, at)),
+            (6, true) => unpack_planes::<6>(&chunk(words, at)),
+            (7, false) => unpack::<7>(&chunk(words, at)),
+            (7, true) => unpack_planes::<7>(&chunk(words, at)),
+            _ => unpack::<8>(&chunk(words, at)),
+        }
+    }
+}
+
+/// Bits of a word, of codes and zero points alike.
+pub(super) fn word_bits(packed: &Packed<'_>) -> Result<usize> {
+    let dtype = packed.qweight.dtype();
+    match dtype {
+        Dtype::I16 | Dtype::I8 => packed.check_words(&[dtype])?,
+        _ => packed.check_words(&[Dtype::I32, Dtype::U32])?,
+    }
+    Ok(dtype.bits())
+}
+
+/// Bits of a code, and input features. The width must fit the shapes of all tensors at once; the config
+/// decides where several do, and must be among them.
+pub(super) fn bits_and_inputs(
+    packed: &Packed<'_>,
+    word_bits: usize,
+    g_idx: Option<&Tensor<'_>>,
+    module: &Module<'_>,
+) -> Result<(usize, usize)> {
+    let t = &packed.qweight;
+    let rows = packed.words[0];
+    let inputs = |bits: usize| match g_idx {
+        Some(g) => (words_of(g.elements(), bits, word_bits) == Some(rows)).then(|| g.elements()),
+        None => rows
+            .checked_mul(word_bits)
+            .filter(|all| all.is_multiple_of(bits))
+            .map(|all| all / bits),
+    };
+    let zeros_fit = |bits: usize| {
+        let shape = packed.qzeros.as_ref().map(Tensor::shape);
+        let words = words_of(packed.n, bits, word_bits);
+        shape.is_none_or(|shape| words.is_some_and(|words| shape == [packed.groups, words]))
+    };
+    if let Some(g) = g_idx.filter(|g| g.dtype() != Dtype::I32 || g.shape().len() != 1) {
+        return Err(wrong(g, "a g_idx is I32 and has one dimension"));
+    }
+    // Narrow words hold whole codes only.
+    let widths = (2..=8usize).filter(|&bits| word_bits == 32 || word_bits.is_multiple_of(bits));
+    let fitting: Vec<(usize, usize)> = widths
+        .filter(|&bits| zeros_fit(bits))
+        .filter_map(|bits| Some((bits, inputs(bits)?)))
+        .collect();
+    // Rules that are not understood may outrank the general figure; then only the shapes speak, if they can.
+    let configured = module.int(&["bits"]).filter(|_| !module.uncertain);
+    let proved = packed.qzeros.is_some() || g_idx.is_some();
+    match (configured, fitting.as_slice()) {
+        (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
+            Some(found) => Ok(*found),
+            None => Err(wrong(
+                t,
+                format!(
+                    "{place} says {bits} bits; {}",
+                    packed.shapes(g_idx, fitting)
+                ),
+            )),
+        },
+        (None, [only]) if proved => Ok(*only),
+        (None, fitting) => Err(wrong(
+            t,
+            format!(
+                "{}, and no config tells the bits",
+                packed.shapes(g_idx, fitting)
+            ),
+        )),
+    }
+}
+
+/// Words that `codes` codes take.
+fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
+    Some(codes.checked_mul(bits)?.div_ceil(word_bits))
+}
+
+/// The name of a format of zero points, under whichever key it is.
+pub(super) const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
+
+/// How the codes are packed: planes and streams have the same shapes, so that only the config can tell.
+pub(super) fn packing(
+    packed: &Packed<'_>,
+    word_bits: usize,
+    bits: usize,
+    k: usize,
+    module: &Module<'_>,
+    all: &Index<'_>,
+) -> Result<Packing> {
+    let t = &packed.qweight;
+    let format = module.text(FORMAT).map(|(format, _)| format);
+    // AutoRound says so in what it exports under GPTQ's name, too.
+    let auto_round = all.config.is_auto_round() || module.text(&["autoround_version"]).is_some();
+    let planes = match (bits, format) {
+        (2 | 4 | 8, _) => false,
+        (_, Some("gptq_p")) => true,
+        (3, _) => false,
+        _ if auto_round => false,
+        _ if all.config.method().as_deref() == Some("gptq") || format.is_some() => true,
+        _ => {
+            let what = format!(
+                "{bits} bits can be planes (gptqmodel) or a stream (AutoRound), and no config tells"
+            );
+            return Err(wrong(t, what));
+        }
+    };
+    if planes && !(word_bits == 32 && k.is_multiple_of(CHUNK) && packed.n.is_multiple_of(CHUNK)) {
+        return Err(wrong(
+            t,
+            format!(
+                "planes of {bits} bits hold 32 codes of inputs and of outputs, in words of 32 bits"
+            ),
+        ));
+    }
+    Ok(Packing {
+        bits,
+        word_bits,
+        planes,
+    })
+}

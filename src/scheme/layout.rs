@@ -1,0 +1,6 @@
+//! Layouts of codes and scales that several schemes share.
+
+#[cfg(any(feature = "gptq", feature = "awq"))]
+pub(crate) mod packed;
+pub(crate) mod runs;
+pub(crate) mod tiled;

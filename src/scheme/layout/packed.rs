@@ -1,0 +1,351 @@
+//! What GPTQ and AWQ share on disk: `X.qweight`, `X.scales`, `X.qzeros` and their panels.
+
+use std::ops::Range;
+
+use crate::config::Module;
+use crate::containers::model::{Part, Tensor};
+use crate::scheme::seam::{Floats, Index, base_of, read, refused, wrong};
+use crate::{Dtype, Result};
+
+/// The tensors of one packed linear layer.
+pub(crate) struct Packed<'m> {
+    /// Name up to and with the last dot.
+    pub base: &'m str,
+    pub qweight: Tensor<'m>,
+    pub scales: Tensor<'m>,
+    pub qzeros: Option<Tensor<'m>>,
+    /// Rows and columns of `qweight`.
+    pub words: [usize; 2],
+    /// Rows and columns of the scales; of most layouts groups and output features.
+    pub groups: usize,
+    pub n: usize,
+}
+
+/// How `qweight` is laid out, told from the shapes of it, of the scales and of the zero points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// `[in * bits / 32, out]`, scales `[groups, out]`.
+    Gptq,
+    /// AWQ GEMM: `[in, out * bits / 32]`, scales `[groups, out]`.
+    Gemm { bits: usize },
+    /// AWQ GEMV: `[out, in / 8]`, scales `[out, 8 * zw]`, zero points `[out, zw]`.
+    Gemv,
+    /// AWQ GEMV-fast, llm-awq: I16 `[out / 4, in]`, scales and float zeros `[8 * zw, out]`.
+    GemvFast,
+    /// AWQ Marlin: `[in / 16, 2 * out]`, scales `[groups, out]`, no zero points.
+    Marlin,
+}
+
+impl Layout {
+    /// What messages call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gptq => "GPTQ",
+            Self::Gemm { .. } => "AWQ GEMM",
+            Self::Gemv => "AWQ GEMV",
+            Self::GemvFast => "AWQ GEMV-fast",
+            Self::Marlin => "AWQ Marlin",
+        }
+    }
+}
+
+impl<'m> Packed<'m> {
+    /// What the shapes say of the codes' width, for an error.
+    #[cfg(feature = "gptq")]
+    pub(crate) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
+        let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
+        let widths = if widths.is_empty() {
+            "none".to_owned()
+        } else {
+            widths.join(" or ")
+        };
+        let (zeros, index) = (
+            self.qzeros.as_ref().map(Tensor::shape),
+            g_idx.map(Tensor::shape),
+        );
+        format!(
+            "scales {:?}, qzeros {zeros:?} and g_idx {index:?} fit {widths}",
+            self.scales.shape()
+        )
+    }
+
+    /// Collects the tensors around `t` if it is a `qweight`.
+    pub(crate) fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
+        let Some(base) = base_of(t.name(), "qweight") else {
+            return Ok(None);
+        };
+        let scales = all.need(t, base, "scales")?;
+        let &[rows, cols] = t.shape() else {
+            return Err(wrong(t, "a qweight has two dimensions"));
+        };
+        let &[groups, n] = scales.shape() else {
+            return Err(wrong(&scales, "scales have two dimensions"));
+        };
+        if t.elements() == 0 || scales.elements() == 0 {
+            return Err(wrong(t, "there is nothing in it"));
+        }
+        let qzeros = all
+            .at(base, "scaled_zeros")
+            .or_else(|| all.at(base, "qzeros"));
+        Ok(Some(Self {
+            base,
+            qweight: *t,
+            scales,
+            qzeros,
+            words: [rows, cols],
+            groups,
+            n,
+        }))
+    }
+
+    /// The module that it is.
+    pub(crate) fn module(&self) -> &'m str {
+        self.base.trim_end_matches('.')
+    }
+
+    /// The name of what comes out of it.
+    pub(crate) fn weight(&self) -> String {
+        format!("{}weight", self.base)
+    }
+
+    /// The layout that the shapes prove. Where two fit, only the config can tell.
+    pub(crate) fn layout(&self, all: &Index<'m>) -> Result<Layout> {
+        let t = &self.qweight;
+        if t.dtype() == Dtype::I16 && self.qzeros.is_some_and(|z| z.dtype().is_floating_point()) {
+            return Ok(Layout::GemvFast);
+        }
+        let cols = self.words[1];
+        let bits = (4..8).find(|&bits| cols.checked_mul(32) == self.n.checked_mul(bits));
+        let found = match bits {
+            _ if cols == self.n => Some(Layout::Gptq),
+            Some(bits) => Some(Layout::Gemm { bits }),
+            None if self.n.checked_mul(2) == Some(cols) && self.qzeros.is_none() => {
+                Some(Layout::Marlin)
+            }
+            None => None,
+        };
+        match (found, self.is_gemv()) {
+            (Some(layout), false) => Ok(layout),
+            (None, true) => Ok(Layout::Gemv),
+            // A group of a few inputs, as no library makes it, or rows by outputs.
+            (Some(layout), true) => match (version(all), all.config.method().as_deref()) {
+                (Some(("gemv", _)), _) => Ok(Layout::Gemv),
+                (Some(_), _) | (_, Some("gptq")) => Ok(layout),
+                _ => Err(wrong(
+                    t,
+                    format!(
+                        "it can be {} or {}, and no config tells",
+                        layout.name(),
+                        "AWQ GEMV"
+                    ),
+                )),
+            },
+            (None, false) => {
+                let scales = self.scales.shape();
+                Err(wrong(
+                    t,
+                    format!("with scales {scales:?} it is neither GPTQ nor AWQ"),
+                ))
+            }
+        }
+    }
+
+    fn is_gemv(&self) -> bool {
+        let zeros = self.qzeros.as_ref().map(Tensor::shape);
+        let fits = |zeros: &[usize]| matches!(*zeros, [rows, zw] if rows == self.words[0] && zw.checked_mul(8) == Some(self.n));
+        self.words[0] == self.groups && zeros.is_some_and(fits)
+    }
+
+    /// That the zero points' words are those of the codes.
+    pub(crate) fn check_words(&self, dtypes: &[Dtype]) -> Result<()> {
+        for words in [Some(self.qweight), self.qzeros].into_iter().flatten() {
+            if !dtypes.contains(&words.dtype()) {
+                return Err(refused(
+                    &words,
+                    "packed integers",
+                    format!("words are {}", dtypes[0]),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// That the config, whose method is AWQ or nothing else, has nothing against `layout`.
+    pub(crate) fn check_awq(
+        &self,
+        layout: Layout,
+        module: &Module<'_>,
+        all: &Index<'_>,
+    ) -> Result<()> {
+        let t = &self.qweight;
+        if all.config.method().as_deref() == Some("gptq") {
+            return Err(wrong(t, "the config says GPTQ, and the shapes say AWQ"));
+        }
+        if let Some((format, place)) = module
+            .text(&["packing_format"])
+            .filter(|(f, _)| f.ends_with("gptq"))
+        {
+            return Err(wrong(
+                t,
+                format!("{place} says `{format}`, and the shapes say AWQ"),
+            ));
+        }
+        let bits = if let Layout::Gemm { bits } = layout {
+            bits
+        } else {
+            4
+        };
+        let configured = module
+            .int(&["bits", "w_bit"])
+            .filter(|(b, _)| *b != bits as i64 && !module.uncertain);
+        if let Some((configured, place)) = configured {
+            return Err(wrong(
+                t,
+                format!("{place} says {configured} bits, and the shapes say {bits}"),
+            ));
+        }
+        let Some((version, place)) = version(all) else {
+            return Ok(());
+        };
+        let says = match version {
+            "gemm" => matches!(layout, Layout::Gemm { .. }),
+            "gemv" => layout == Layout::Gemv,
+            "gemv_fast" | "llm-awq" => layout == Layout::GemvFast,
+            // gptqmodel calls words of GEMM so, and repacks them when it loads them.
+            "marlin" => matches!(layout, Layout::Gemm { .. } | Layout::Marlin),
+            other => {
+                return Err(refused(
+                    t,
+                    "AWQ",
+                    format!("{place} says version `{other}`, which is not decoded"),
+                ));
+            }
+        };
+        let name = layout.name();
+        if says {
+            Ok(())
+        } else {
+            Err(wrong(
+                t,
+                format!("{place} says version `{version}`, and the shapes say {name}"),
+            ))
+        }
+    }
+}
+
+/// AWQ's `version`, which gptqmodel has as a format.
+fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
+    let format = || {
+        let is_awq = all.config.method().as_deref() == Some("awq");
+        all.config
+            .text(&["checkpoint_format", "format"])
+            .filter(|_| is_awq)
+    };
+    let (version, place) = all.config.text(&["version"]).or_else(format)?;
+    let known = ["gemm", "gemv", "gemv_fast", "llm-awq", "marlin"];
+    Some((
+        known
+            .into_iter()
+            .find(|known| version.eq_ignore_ascii_case(known))
+            .unwrap_or(version),
+        place,
+    ))
+}
+
+/// The group size: configured, or implied by the number of groups of `k` input features. Where an index
+/// has the group of each input, several sizes may fit.
+pub(crate) fn group_size(
+    t: &Tensor<'_>,
+    groups: usize,
+    k: usize,
+    indexed: bool,
+    module: &Module<'_>,
+) -> Result<usize> {
+    if let Some((size, place)) = configured_group(k, module) {
+        if size > 0 && k.div_ceil(size) == groups {
+            return Ok(size);
+        }
+        if !module.uncertain {
+            return Err(wrong(
+                t,
+                format!("{place} says groups of {size} inputs, and {groups} groups cover {k}"),
+            ));
+        }
+    }
+    let exact = k.is_multiple_of(groups).then(|| k / groups);
+    let ragged = [16, 32, 64, 128, 256, 512, 1024]
+        .into_iter()
+        .find(|&p| k.div_ceil(p) == groups);
+    match (exact, ragged) {
+        (Some(size), None) | (None, Some(size)) => Ok(size),
+        (Some(exact), Some(ragged)) if exact == ragged || groups == 1 || indexed => Ok(exact),
+        _ => Err(wrong(
+            t,
+            format!("how {groups} groups divide {k} inputs, no config tells"),
+        )),
+    }
+}
+
+/// The group size that the config says; 0 if it is none.
+pub(crate) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usize, &'c str)> {
+    let (size, place) = module.int(&["group_size", "q_group_size"])?;
+    Some((
+        if size == -1 {
+            k
+        } else {
+            usize::try_from(size).unwrap_or(0)
+        },
+        place,
+    ))
+}
+
+/// Makes `out` the scales of groups `groups`, columns `cols`, a row for each column:
+/// `out[c * groups.len() + g]`.
+pub(crate) fn load_scales(
+    scales: &Floats<'_>,
+    stride: usize,
+    groups: &[usize],
+    cols: Range<usize>,
+    staging: &mut Vec<u8>,
+    row: &mut Vec<f32>,
+    out: &mut Vec<f32>,
+) -> Result<()> {
+    let count = groups.len();
+    out.resize(count * cols.len(), 0.0);
+    for (g, &group) in groups.iter().enumerate() {
+        row.clear();
+        scales.extend(stride, group..group + 1, cols.clone(), staging, row)?;
+        for (out, &scale) in out.chunks_exact_mut(count).zip(row.iter()) {
+            out[g] = scale;
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each(group, words)` with bytes `cols` of each group's packed zero points, `stride` bytes a group, as words of
+/// 32 bits.
+pub(crate) fn for_each_zeros(
+    qzeros: &Part<'_>,
+    stride: usize,
+    groups: &[usize],
+    cols: Range<usize>,
+    staging: &mut Vec<u8>,
+    words: &mut Vec<u32>,
+    mut each: impl FnMut(usize, &mut [u32]),
+) -> Result<()> {
+    for (g, &group) in groups.iter().enumerate() {
+        read(qzeros, stride, group..group + 1, cols.clone(), staging)?;
+        // Words of 8 or 16 bits can end within one of 32.
+        staging.resize(cols.len().next_multiple_of(4), 0);
+        words.clear();
+        words.extend(
+            staging
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&word| u32::from_le_bytes(word)),
+        );
+        each(g, words);
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Integers of four bits in words of eight, in order or in the order of AWQ, or of eight bits: in lines, which are the
+//! rows of a matrix, or its columns.
+
+use std::ops::Range;
+
+use crate::Result;
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::{Int, Number};
+use crate::scheme::seam::grouped::Unpack;
+use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::{Tile, read};
+
+/// Codes in a word.
+const PER_WORD: usize = 8;
+
+/// The nibble of each code of a word, if they do not lie in order: nibble i has code 0, 2, 4, 6, 1, 3, 5, 7.
+const REORDERED: [usize; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Lines that are read and turned at once.
+const STRIP: usize = 32;
+
+/// A matrix of codes in lines.
+#[derive(Clone, Copy)]
+pub(super) struct Codes8<'m> {
+    part: Part<'m>,
+    /// The nibble of each code of a word; `None`: bytes.
+    nibbles: Option<[usize; PER_WORD]>,
+    /// Codes in a line.
+    width: usize,
+}
+
+impl<'m> Codes8<'m> {
+    /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`: whole words, if they are in words.
+    pub(super) fn new(t: &Tensor<'m>, bits: usize, reordered: bool, width: usize) -> Self {
+        let order = if reordered {
+            REORDERED
+        } else {
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        };
+        Self {
+            part: t.part(),
+            nibbles: (bits == 4).then_some(order),
+            width,
+        }
+    }
+
+    pub(super) fn line_bytes(&self) -> usize {
+        if self.nibbles.is_some() {
+            self.width / 2
+        } else {
+            self.width
+        }
+    }
+
+    /// Makes `codes` codes `at` of each of `lines`.
+    fn get(
+        &self,
+        lines: Range<usize>,
+        at: Range<usize>,
+        staging: &mut Vec<u8>,
+        codes: &mut Vec<u8>,
+    ) -> Result<()> {
+        let Some(nibbles) = self.nibbles else {
+            return read(&self.part, self.width, lines, at, codes);
+        };
+        let words = at.start / PER_WORD..at.end.div_ceil(PER_WORD);
+        read(
+            &self.part,
+            self.width / 2,
+            lines,
+            words.start * 4..words.end * 4,
+            staging,
+        )?;
+        codes.clear();
+        let skipped = at.start % PER_WORD;
+        for line in staging.chunks_exact(words.len().max(1) * 4) {
+            let words = line
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&word| u32::from_le_bytes(word));
+            let all = words.flat_map(|word| {
+                nibbles
+                    .into_iter()
+                    .map(move |nibble| (word >> (nibble * 4) & 15) as u8)
+            });
+            codes.extend(all.skip(skipped).take(at.len()));
+        }
+        Ok(())
+    }
+}
+
+/// A matrix whose rows are the lines.
+pub(super) struct Straight<'m>(pub Codes8<'m>);
+
+impl Unpack for Straight<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        self.0
+            .get(tile.rows.clone(), tile.cols.clone(), staging, out)
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (1, PER_WORD)
+    }
+}
+
+/// A matrix whose columns are the lines.
+pub(super) struct Turned<'m>(pub Codes8<'m>);
+
+impl Unpack for Turned<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let (height, width) = (tile.rows.len(), tile.cols.len());
+        out.resize(height * width, 0);
+        let mut codes = Vec::new();
+        for first in (0..width).step_by(STRIP) {
+            let columns = first..(first + STRIP).min(width);
+            let lines = tile.cols.start + columns.start..tile.cols.start + columns.end;
+            self.0.get(lines, tile.rows.clone(), staging, &mut codes)?;
+            for (r, row) in out.chunks_exact_mut(width).enumerate() {
+                let column = codes[r..].iter().step_by(height);
+                row[columns.clone()]
+                    .iter_mut()
+                    .zip(column)
+                    .for_each(|(out, &code)| *out = code);
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (PER_WORD, 1)
+    }
+
+    fn transposed(&self) -> bool {
+        true
+    }
+}
+
+/// Zero points: a line for each column, of one for each row.
+pub(super) struct ZeroPoints<'m> {
+    pub stored: Codes8<'m>,
+    pub int: Int,
+}
+
+impl Numbers for ZeroPoints<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut codes = Vec::new();
+        let height = rows.len();
+        self.stored.get(cols, rows, staging, &mut codes)?;
+        for r in 0..height {
+            out.extend(
+                codes
+                    .iter()
+                    .skip(r)
+                    .step_by(height)
+                    .map(|&code| self.int.widen(u32::from(code))),
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! Positional reads of rectangles, and their widening to what kernels take.
+
+use std::ops::Range;
+
+use super::wrong;
+use crate::containers::model::{Part, Tensor};
+use crate::element::{f32_from_bf16, f32_from_f16};
+use crate::kernels::remember::fp8::{
+    Code, E4M3, f32_from_e8m0, f32_from_exponent, half_of_exponent,
+};
+use crate::{Dtype, Result};
+
+/// Makes `out` rows `rows`, columns `cols` (in bytes) of a matrix of `stride` bytes a row. One read if the
+/// rows are whole, else one a row.
+pub(crate) fn read(
+    part: &Part<'_>,
+    stride: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    // Not cleared first: what is there will be overwritten, and zeroing it would cost as much as a copy.
+    out.resize(rows.len() * cols.len(), 0);
+    if out.is_empty() {
+        return Ok(());
+    }
+    let at = |row: usize| row as u64 * stride as u64 + cols.start as u64;
+    if cols.len() == stride || rows.len() == 1 {
+        return part.read_at(at(rows.start), out);
+    }
+    for (row, out) in rows.zip(out.chunks_exact_mut(cols.len())) {
+        part.read_at(at(row), out)?;
+    }
+    Ok(())
+}
+
+/// A tensor of scales that widens to f32 exactly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floats<'m> {
+    pub part: Part<'m>,
+    dtype: Dtype,
+    exponents: Exponents,
+}
+
+/// What the bytes of exponents stand for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Exponents {
+    /// What their dtype says.
+    Plain,
+    /// Half of the power of two.
+    Half,
+    /// The power of two, and zero for the smallest.
+    Flushed,
+}
+
+impl<'m> Floats<'m> {
+    /// Accepts F32, F16, BF16, F8_E8M0 and U8; the last two are exponents of two.
+    pub(crate) fn new(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
+                part: t.part(),
+                dtype: t.dtype(),
+                exponents: Exponents::Plain,
+            }),
+            _ => Err(wrong(
+                t,
+                "scales are F32, F16, BF16, F8_E8M0 or U8 exponents",
+            )),
+        }
+    }
+
+    /// U8 exponents as half of the power of two.
+    pub(crate) fn half_exponents(t: &Tensor<'m>) -> Self {
+        Self {
+            part: t.part(),
+            dtype: Dtype::U8,
+            exponents: Exponents::Half,
+        }
+    }
+
+    /// Exponents, of which the smallest is zero and the largest infinity (comfy-kitchen `e8m0_to_f32`).
+    pub(crate) fn flushed_exponents(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
+                part: t.part(),
+                dtype: Dtype::U8,
+                exponents: Exponents::Flushed,
+            }),
+            _ => Err(wrong(t, "scales of these blocks are F8_E8M0")),
+        }
+    }
+
+    /// E4M3, as the scales of small blocks are.
+    pub(crate) fn fp8(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F8E4M3 | Dtype::U8 => Ok(Self {
+                part: t.part(),
+                dtype: Dtype::F8E4M3,
+                exponents: Exponents::Plain,
+            }),
+            _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
+        }
+    }
+
+    /// [`new`](Self::new) for scales that are ordinary floats.
+    pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
+        match t.dtype() {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self {
+                part: t.part(),
+                dtype: t.dtype(),
+                exponents: Exponents::Plain,
+            }),
+            _ => Err(wrong(t, "scales are F32, F16 or BF16")),
+        }
+    }
+
+    /// The type that they are stored in.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Appends a rectangle of a matrix of `stride` scales a row to `out`.
+    pub(crate) fn extend(
+        &self,
+        stride: usize,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let size = self.dtype.bits() / 8;
+        read(
+            &self.part,
+            stride * size,
+            rows,
+            cols.start * size..cols.end * size,
+            staging,
+        )?;
+        match self.dtype {
+            Dtype::F32 => out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
+            Dtype::F16 => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f32_from_f16(u16::from_le_bytes(b))),
+            ),
+            Dtype::BF16 => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f32_from_bf16(u16::from_le_bytes(b))),
+            ),
+            Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
+            _ if self.exponents == Exponents::Half => {
+                out.extend(staging.iter().map(|&b| half_of_exponent(b)))
+            }
+            _ if self.exponents == Exponents::Flushed => {
+                out.extend(
+                    staging
+                        .iter()
+                        .map(|&b| if b == 0 { 0.0 } else { f32_from_exponent(b) }),
+                );
+            }
+            Dtype::F8E8M0 => out.extend(staging.iter().map(|&b| f32_from_e8m0(b))),
+            _ => out.extend(staging.iter().map(|&b| f32_from_exponent(b))),
+        }
+        Ok(())
+    }
+}
+
+/// Rows that are transposed together: one cache line of the result.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const STRIP: usize = 16;
+
+/// Unwanted bytes between two pieces that are read along with them: a read of their own costs more.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const GAP: usize = 4096;
+
+/// Longest read of a strip with its gaps.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const SPAN: usize = 256 << 10;
+
+/// Reads rows `rows`, columns `cols` (in words) of a matrix of `stride` words a row, transposed. Words have `SIZE` bytes,
+/// and each column of `out` as many words of 32 bits as `rows` take: of four bytes, `out[c * rows.len() + r]`.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+pub(crate) fn read_transposed<const SIZE: usize>(
+    part: &Part<'_>,
+    stride: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    staging: &mut Vec<u8>,
+    out: &mut Vec<u32>,
+) -> Result<()> {
+    let (height, width) = (rows.len(), cols.len() * SIZE);
+    // Rows a power of two apart share cache sets; the extra line spreads them.
+    let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
+    let span = stride * SIZE * STRIP;
+    let joined = stride * SIZE - width <= GAP && span <= SPAN;
+    staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
+    let (lines, joint) = staging.split_at_mut(pitch * STRIP);
+    let words = (height * SIZE).div_ceil(4);
+    out.resize(words * cols.len(), 0);
+    for first in (0..height).step_by(STRIP) {
+        let strip = STRIP.min(height - first);
+        let at = |r: usize| {
+            ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * SIZE as u64
+        };
+        let targets = lines
+            .chunks_exact_mut(pitch)
+            .take(strip)
+            .map(|line| &mut line[..width]);
+        if joined {
+            let joint = &mut joint[..(strip - 1) * stride * SIZE + width];
+            part.read_at(at(0), joint)?;
+            targets
+                .zip(joint.chunks(stride * SIZE))
+                .for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
+        } else {
+            for (r, line) in targets.enumerate() {
+                part.read_at(at(r), line)?;
+            }
+        }
+        transpose::<SIZE>(lines, pitch, out, words, first..first + strip);
+    }
+    Ok(())
+}
+
+/// Columns that are transposed together.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+const SQUARE: usize = 8;
+
+/// Moves `STRIP` lines of words, `pitch` bytes apart, into rows `rows` of each column of `out`, which has `height` words
+/// of 32 bits.
+#[cfg(any(feature = "gptq", feature = "awq"))]
+fn transpose<const SIZE: usize>(
+    lines: &[u8],
+    pitch: usize,
+    out: &mut [u32],
+    height: usize,
+    rows: Range<usize>,
+) {
+    let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
+    for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
+        let mut block = [[0u32; STRIP]; SQUARE];
+        for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
+            let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
+            for (column, word) in block.iter_mut().zip(words) {
+                let mut wide = [0; 4];
+                wide[..SIZE].copy_from_slice(word);
+                column[r * SIZE / 4] |= u32::from_le_bytes(wide) << (r * SIZE % 4 * 8);
+            }
+        }
+        for (column, block) in columns.chunks_exact_mut(height).zip(&block) {
+            column[rows.clone()].copy_from_slice(&block[..rows.len()]);
+        }
+    }
+}

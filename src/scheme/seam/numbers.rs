@@ -1,0 +1,331 @@
+//! Scales, zero points and the like: matrices of numbers, of which rectangles are read as F32.
+
+use std::ops::Range;
+
+use crate::containers::model::{Part, Tensor};
+use crate::scheme::seam::{Floats, read, wrong};
+use crate::{Dtype, Result};
+
+/// A matrix of numbers.
+pub(crate) trait Numbers: Send + Sync {
+    /// Appends a rectangle, row by row. `staging` is scratch.
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()>;
+}
+
+/// Floats, row-major.
+pub(crate) struct Matrix<'m> {
+    pub floats: Floats<'m>,
+    pub cols: usize,
+}
+
+impl Numbers for Matrix<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        self.floats.extend(self.cols, rows, cols, staging, out)
+    }
+}
+
+/// A stack of matrices that are stored the other way round: what has `rows` rows here has as many columns there.
+pub(crate) struct Transposed<'m> {
+    pub inner: Box<dyn Numbers + 'm>,
+    /// Rows and columns of a matrix, as they are read.
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl<'m> Transposed<'m> {
+    /// Of plain floats.
+    pub(crate) fn of_floats(floats: Floats<'m>, rows: usize, cols: usize) -> Self {
+        Self {
+            inner: Box::new(Matrix { floats, cols: rows }),
+            rows,
+            cols,
+        }
+    }
+}
+
+impl Numbers for Transposed<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut stored = Vec::new();
+        let mut row = rows.start;
+        while row < rows.end {
+            let (matrix, first) = (row / self.rows.max(1), row % self.rows.max(1));
+            let n = (self.rows - first).min(rows.end - row);
+            stored.clear();
+            let lines = matrix * self.cols + cols.start..matrix * self.cols + cols.end;
+            self.inner
+                .extend(lines, first..first + n, staging, &mut stored)?;
+            for r in 0..n {
+                out.extend(stored.iter().skip(r).step_by(n));
+            }
+            row += n;
+        }
+        Ok(())
+    }
+}
+
+/// One of the two numbers that lie together: the first or the second of each pair of columns.
+pub(crate) struct OfPairs<'m> {
+    pub pairs: Floats<'m>,
+    /// Pairs in a row.
+    pub cols: usize,
+    pub second: bool,
+}
+
+impl Numbers for OfPairs<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut both = Vec::new();
+        self.pairs.extend(
+            self.cols * 2,
+            rows,
+            cols.start * 2..cols.end * 2,
+            staging,
+            &mut both,
+        )?;
+        out.extend(both.iter().skip(usize::from(self.second)).step_by(2));
+        Ok(())
+    }
+}
+
+/// Numbers with the other sign.
+pub(crate) struct Negated<'m>(pub Box<dyn Numbers + 'm>);
+
+impl Numbers for Negated<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let at = out.len();
+        self.0.extend(rows, cols, staging, out)?;
+        out[at..].iter_mut().for_each(|x| *x = -*x);
+        Ok(())
+    }
+}
+
+/// What a scale for a whole matrix does to those of its groups.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Op {
+    Multiply,
+    Divide,
+}
+
+/// Scales of groups, and another for each matrix of a stack, or one for all.
+pub(crate) struct Nested<'m> {
+    pub inner: Box<dyn Numbers + 'm>,
+    pub outer: Floats<'m>,
+    /// How many outer ones there are, and how many rows of the inner ones each covers.
+    pub count: usize,
+    pub rows_each: usize,
+    pub op: Op,
+    /// Divides the outer scales.
+    pub unit: f32,
+}
+
+impl Numbers for Nested<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut outer = Vec::new();
+        let each = self.rows_each.max(1);
+        let used = (rows.start / each).min(self.count)..rows.end.div_ceil(each).min(self.count);
+        self.outer
+            .extend(self.count, 0..1, used.clone(), staging, &mut outer)?;
+        let at = out.len();
+        self.inner
+            .extend(rows.clone(), cols.clone(), staging, out)?;
+        for (r, row) in rows.zip(out[at..].chunks_exact_mut(cols.len().max(1))) {
+            let outer = outer[r / each - used.start] / self.unit;
+            match self.op {
+                Op::Multiply => row.iter_mut().for_each(|s| *s *= outer),
+                Op::Divide => row.iter_mut().for_each(|s| *s /= outer),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Integers of one byte or four, row-major.
+pub(crate) struct Integers<'m> {
+    part: Part<'m>,
+    dtype: Dtype,
+    cols: usize,
+    /// Is subtracted.
+    offset: f32,
+}
+
+impl<'m> Integers<'m> {
+    pub(crate) fn new(t: &Tensor<'m>, cols: usize, offset: f32) -> Result<Self> {
+        match t.dtype() {
+            Dtype::I8 | Dtype::U8 | Dtype::I32 => Ok(Self {
+                part: t.part(),
+                dtype: t.dtype(),
+                cols,
+                offset,
+            }),
+            _ => Err(wrong(t, "zero points are I8, U8 or I32")),
+        }
+    }
+}
+
+impl Numbers for Integers<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let size = self.dtype.bits() / 8;
+        read(
+            &self.part,
+            self.cols * size,
+            rows,
+            cols.start * size..cols.end * size,
+            staging,
+        )?;
+        match self.dtype {
+            Dtype::I8 => out.extend(staging.iter().map(|&b| f32::from(b as i8) - self.offset)),
+            Dtype::U8 => out.extend(staging.iter().map(|&b| f32::from(b) - self.offset)),
+            _ => out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| i32::from_le_bytes(b) as f32 - self.offset),
+            ),
+        }
+        Ok(())
+    }
+}
+
+/// Integers of a few bits, packed down the rows of each column: a bit stream, least significant bit first, in words of
+/// four bytes.
+pub(crate) struct PackedDown<'m> {
+    pub part: Part<'m>,
+    pub cols: usize,
+    pub bits: usize,
+    /// Codes in a word, if none goes across words.
+    pub per_word: Option<usize>,
+    pub offset: f32,
+    /// Rows of a matrix and of its words, in a stack of such.
+    pub rows: usize,
+    pub word_rows: usize,
+}
+
+impl Numbers for PackedDown<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mask = (1u64 << self.bits) - 1;
+        for row in rows {
+            let (matrix, r) = (row / self.rows.max(1), row % self.rows.max(1));
+            let (word, shift) = match self.per_word {
+                Some(n) => (r / n, r % n * self.bits),
+                None => (r * self.bits / 32, r * self.bits % 32),
+            };
+            let across = shift + self.bits > 32;
+            let first = matrix * self.word_rows + word;
+            let lines = first..first + 1 + usize::from(across);
+            read(
+                &self.part,
+                self.cols * 4,
+                lines,
+                cols.start * 4..cols.end * 4,
+                staging,
+            )?;
+            let words = staging.as_chunks().0;
+            for c in 0..cols.len() {
+                let low = u64::from(u32::from_le_bytes(words[c]));
+                let high = if across {
+                    u64::from(u32::from_le_bytes(words[cols.len() + c]))
+                } else {
+                    0
+                };
+                out.push(((low | high << 32) >> shift & mask) as f32 - self.offset);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One row of numbers for each column of another matrix, by an index of its groups.
+pub(crate) struct Indexed<'m> {
+    pub inner: Box<dyn Numbers + 'm>,
+    pub groups: usize,
+    /// I32, the group of each column.
+    pub index: Part<'m>,
+}
+
+impl Numbers for Indexed<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        read(
+            &self.index,
+            cols.end * 4,
+            0..1,
+            cols.start * 4..cols.end * 4,
+            staging,
+        )?;
+        let index: Vec<usize> = staging
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&b| i32::from_le_bytes(b))
+            .map(|g| g as u32 as usize)
+            .collect();
+        if let Some(&group) = index.iter().find(|&&g| g >= self.groups) {
+            let what = format!(
+                "tensor `{}`: group {} of {}",
+                self.index.name, group as u32 as i32, self.groups
+            );
+            return Err(crate::AnamnesisError::parse(what));
+        }
+        let mut row = Vec::new();
+        for r in rows {
+            row.clear();
+            self.inner
+                .extend(r..r + 1, 0..self.groups, staging, &mut row)?;
+            out.extend(index.iter().map(|&g| row[g]));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Ordinary floats behind the seam, for those who want values and not bytes.
+
+use std::ops::Range;
+
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::widen::Widen;
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
+use crate::simd::{Level, dispatch};
+use crate::{Dtype, Result, TargetDtype};
+
+/// A tensor of F32, F16 or BF16.
+pub(crate) struct Plain<'m> {
+    part: Part<'m>,
+    dtype: Dtype,
+    rows: usize,
+    cols: usize,
+}
+
+impl<'m> Plain<'m> {
+    /// The values of `t`, if it is of such a type.
+    pub(crate) fn of(t: &Tensor<'m>) -> Option<Self> {
+        TargetDtype::of(t.dtype())?;
+        let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
+        Some(Self {
+            part: t.part(),
+            dtype: t.dtype(),
+            rows: outer.iter().product(),
+            cols,
+        })
+    }
+
+    fn size(&self) -> usize {
+        self.dtype.bits() / 8
+    }
+}
+
+impl Decode for Plain<'_> {
+    fn grid(&self) -> Grid {
+        let load_bits = self.dtype.bits() as f64;
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: 1,
+            col_align: 1,
+            load_bits,
+            transposed: false,
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let cols = tile.cols.start * self.size()..tile.cols.end * self.size();
+        read(
+            &self.part,
+            self.cols * self.size(),
+            tile.rows.clone(),
+            cols,
+            &mut buffers.bytes,
+        )
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        let width = tile.cols.len() * self.size();
+        let first = (rows.start - tile.rows.start) * width;
+        let bytes = &buffers.bytes[first..first + rows.len() * width];
+        dispatch(
+            level,
+            &Widen {
+                dtype: self.dtype,
+                bytes,
+            },
+            out,
+        );
+    }
+}

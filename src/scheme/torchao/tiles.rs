@@ -1,0 +1,134 @@
+//! torchao's Int4TilePackedTo4dTensor: `qdata` I32 `[out / 8, in / 128, 32, 4]`, `scale_and_zero` BF16
+//! `[in / group, out, 2]`; both dimensions are padded, and the metadata have the shape without it.
+//!
+//! A word holds eight codes of a row: lane l and word p of a square have row `l / 4` of its 8, and of its 128 columns
+//! those from `32 * p + 2 * (l % 4)` on, two of each eight: nibbles 0 to 3 are the even ones, 4 to 7 the odd ones.
+//!
+//! Formula: torchao `_dequantize_affine_tinygemm`: `T(T((q - 8) * scale) + zero)`. Layout: torch
+//! `_convert_weight_to_int4pack`.
+
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::{Formula, Int};
+use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Numbers, OfPairs, Transposed};
+use crate::scheme::seam::{Floats, Granularity, Tile, read, wrong};
+use crate::scheme::torchao::Decoded;
+use crate::{Dtype, Result, TargetDtype};
+
+/// Rows, columns and bytes of a square.
+const ROWS: usize = 8;
+const COLS: usize = 128;
+const BYTES: usize = ROWS * COLS / 2;
+
+/// Decodes `t` into `shape`, in groups of so many columns.
+pub(super) fn decoded<'m>(
+    t: &Tensor<'m>,
+    scales: &Tensor<'m>,
+    shape: &[usize],
+    group: usize,
+) -> Result<Decoded<'m>> {
+    let (&[down, across, 32, 4], &[rows, cols], Dtype::I32) = (t.shape(), shape, t.dtype()) else {
+        return Err(wrong(
+            t,
+            "tiles are I32 [out / 8, in / 128, 32, 4], and the shape of the whole has two dimensions",
+        ));
+    };
+    let padded = down.checked_mul(ROWS).zip(across.checked_mul(COLS));
+    let Some((out, _)) = padded.filter(|&(out, inputs)| rows <= out && cols <= inputs) else {
+        return Err(wrong(t, format!("it does not hold {shape:?}")));
+    };
+    let stored = match scales.shape() {
+        &[groups, n, 2]
+            if n == out && groups.checked_mul(group) == padded.map(|(_, inputs)| inputs) =>
+        {
+            Some(groups)
+        }
+        _ => None,
+    };
+    let Some(groups) = stored else {
+        let what = format!(
+            "its scales `{}` {:?} do not fit groups of {group}",
+            scales.name(),
+            scales.shape()
+        );
+        return Err(wrong(t, what));
+    };
+    let pairs = Floats::ieee(scales)?;
+    let number = |second| {
+        let inner = Box::new(OfPairs {
+            pairs,
+            cols: out,
+            second,
+        });
+        Box::new(Transposed {
+            inner,
+            rows: out,
+            cols: groups,
+        }) as Box<dyn Numbers + 'm>
+    };
+    let codes = Codes::Own(Box::new(Squares {
+        part: t.part(),
+        across,
+    }));
+    let meaning = Meaning::Int(Int::offset_binary(4));
+    let mut decoder = Grouped::scaled(
+        codes,
+        4,
+        meaning,
+        [rows, cols],
+        row_groups(cols, group),
+        number(false),
+    );
+    decoder.offsets = Some(number(true));
+    decoder.formula = Formula::ScaleShift;
+    decoder.own = TargetDtype::of(scales.dtype());
+    Ok(Decoded {
+        codes: "INT4",
+        scales: Granularity::Group(group),
+        shape: shape.to_vec(),
+        decoder,
+    })
+}
+
+/// Codes in squares.
+struct Squares<'m> {
+    part: Part<'m>,
+    /// Squares side by side.
+    across: usize,
+}
+
+impl Unpack for Squares<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let down = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
+        let across = tile.cols.start / COLS..tile.cols.end.div_ceil(COLS);
+        read(
+            &self.part,
+            self.across * BYTES,
+            down.clone(),
+            across.start * BYTES..across.end * BYTES,
+            staging,
+        )?;
+        out.clear();
+        for row in tile.rows.clone() {
+            let band = &staging[(row / ROWS - down.start) * across.len() * BYTES..]
+                [..across.len() * BYTES];
+            out.extend(tile.cols.clone().map(|col| {
+                let square = &band[(col / COLS - across.start) * BYTES..][..BYTES];
+                let (word, nibble) = place(row % ROWS, col % COLS);
+                square[word * 4 + nibble / 2] >> (nibble % 2 * 4) & 15
+            }));
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (ROWS, COLS)
+    }
+}
+
+/// The word of a square, and the nibble of the word, that have a code.
+fn place(row: usize, col: usize) -> (usize, usize) {
+    let (word, col) = (col / 32, col % 32);
+    let lane = row * 4 + col % 8 / 2;
+    (lane * 4 + word, col % 2 * 4 + col / 8)
+}
