@@ -23,6 +23,10 @@ const BOUND: usize = THREADS * (4 << 20);
 /// A single test function: the peak is that of the whole process.
 #[test]
 fn heap_is_bounded() {
+    // A bound on the heap proves nothing unless the allocator counts the allocations of every thread.
+    let allocate = || std::thread::scope(|s| s.spawn(|| vec![0u8; BOUND]).join().unwrap());
+    let (peak, _) = peak_of_process(|| std::hint::black_box(allocate()));
+    assert!(peak >= BOUND, "{peak} bytes counted");
     let directory = tempfile::tempdir().unwrap();
     let input = directory.path().join("in");
     let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":

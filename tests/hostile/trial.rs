@@ -1,6 +1,7 @@
 //! Trials of hostile files: a file is parsed, inspected and decoded, with bounds on time and
 //! memory, and a look at the files that are left behind.
 
+use std::hint::black_box;
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -43,6 +44,9 @@ pub struct Trial {
 
 impl Trial {
     pub fn new() -> Self {
+        // Bounds on memory prove nothing unless the allocator counts.
+        let (peak, _) = peak_of_thread(|| black_box(vec![0u8; 4096]));
+        assert!(peak >= 4096, "{peak} bytes counted");
         Self::default()
     }
 
