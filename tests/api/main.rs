@@ -6,11 +6,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
 mod containers;
 mod encoders;
 mod models;
 mod safetensors;
 mod single_tensors;
+mod structure;
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;

@@ -1,5 +1,6 @@
 //! Directories as inputs: the index must match the shards; without an index the file names decide.
 
+#[cfg_attr(not(all(feature = "gguf", feature = "pth")), allow(unused_imports))]
 mod containers;
 mod unindexed;
 

@@ -29,6 +29,7 @@ const ITEMS: Axis = ("max_item_count", |n| {
     ParseLimits::unbounded().with_max_item_count(n)
 });
 
+#[cfg(all(feature = "npz", feature = "pth"))]
 const RATIO: Axis = ("max_decompression_ratio", |n| {
     ParseLimits::unbounded().with_max_decompression_ratio(n)
 });

@@ -9,7 +9,9 @@ mod tensors;
 
 use anamnesis::{RememberOptions, TargetDtype, parse};
 
-use crate::common::{Random, file, raw};
+use crate::common::file;
+#[cfg(feature = "lethe")]
+use crate::common::{Random, raw};
 use allocator::peak_of_process;
 use tensors::{gguf, tensors};
 

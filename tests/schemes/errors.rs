@@ -3,9 +3,11 @@
 
 use crate::common::file;
 
+#[cfg(any(feature = "gptq", feature = "bnb"))]
+use crate::common::verdict::recover;
 #[cfg(feature = "gptq")]
 use crate::common::verdict::{Parse, verdict};
-use crate::common::verdict::{check, recover, tensors};
+use crate::common::verdict::{check, tensors};
 use anamnesis::TargetDtype;
 
 #[test]

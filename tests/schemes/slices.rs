@@ -2,6 +2,7 @@
 //! put into a file in its model's layout, and must be decoded bit for bit, also by the functions
 //! for single tensors.
 
+#[cfg_attr(not(all(feature = "gguf", feature = "pth")), allow(unused_imports))]
 mod containers;
 
 use anamnesis::{Dtype, TargetDtype};
