@@ -44,13 +44,13 @@ fn errors() {
         match error {
             AnamnesisError::Parse { reason } => assert_eq!(reason, "x"),
             AnamnesisError::Unsupported { format, detail } => {
-                assert_eq!((&**format, &**detail), ("x", "y"))
+                assert_eq!((&**format, &**detail), ("x", "y"));
             }
             AnamnesisError::LimitExceeded { limit, message } => {
-                assert_eq!((*limit, &**message), ("x", "y"))
+                assert_eq!((*limit, &**message), ("x", "y"));
             }
             AnamnesisError::DisallowedGlobal { module, name } => {
-                assert_eq!((&**module, &**name), ("x", "y"))
+                assert_eq!((&**module, &**name), ("x", "y"));
             }
             AnamnesisError::Io(error) => assert_eq!(error.to_string(), "x"),
             _ => {}

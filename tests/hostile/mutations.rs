@@ -221,7 +221,7 @@ fn edit(header: &mut Map<String, Value>, random: &mut Random) {
         1 => entry["data_offsets"][pick(random, 2)] = number,
         2 => {
             entry["dtype"] =
-                json!(crate::common::DTYPES[pick(random, crate::common::DTYPES.len())].0)
+                json!(crate::common::DTYPES[pick(random, crate::common::DTYPES.len())].0);
         }
         3 => entry["shape"] = json!([]),
         _ => {

@@ -293,7 +293,7 @@ fn names() {
         let bytes = Zip::of(&[Member::deflated(&format!("{name}.npy"), &zeros(300))]).file();
         match trial.try_file(name, &bytes) {
             Some(Ok(output)) => {
-                assert_eq!(SafeTensors::deserialize(&output).unwrap().names(), [name])
+                assert_eq!(SafeTensors::deserialize(&output).unwrap().names(), [name]);
             }
             Some(Err(error)) => trial.fail(name, error),
             None => {}

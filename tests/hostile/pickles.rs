@@ -139,7 +139,7 @@ fn values() {
             archive(&[cycle, b"."].concat()),
             Limit,
             &["levels"],
-        )])
+        )]);
     });
     trial.end();
 }

@@ -84,7 +84,7 @@ impl Trial {
     pub fn refused_numbers(&mut self, tables: &[Numbers<'_>]) {
         for &(what, make, numbers, kind, word) in tables {
             numbers.iter().for_each(|&n| {
-                self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])])
+                self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])]);
             });
         }
     }
@@ -157,7 +157,7 @@ impl Trial {
         self.watch(what, 0, || {
             read.extend(
                 (0..whole.len()).filter(|&end| try_everything(whole[..end].to_vec()).is_ok()),
-            )
+            );
         });
         if !read.is_empty() {
             self.fail(what, format!("it is read when cut at {read:?}"));
@@ -179,7 +179,7 @@ impl Trial {
                     match try_everything(bytes) {
                         Ok(_) => good += 1,
                         Err(error) => {
-                            odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error))
+                            odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error));
                         }
                     }
                 }

@@ -32,7 +32,7 @@ impl Entry {
         match pick(random, 9) {
             0 => {
                 (self.dtype, self.bits) =
-                    crate::common::DTYPES[pick(random, crate::common::DTYPES.len())]
+                    crate::common::DTYPES[pick(random, crate::common::DTYPES.len())];
             }
             1 | 2 => {
                 let base = self

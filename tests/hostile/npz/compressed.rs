@@ -32,7 +32,7 @@ fn compressed_data() {
     let lie = |n: u32| {
         let header = npy(&dict("'|u1'", "False", &format!("({n},)")), b"");
         deflated(&[&header[..], &[0; 9]].concat(), |m| {
-            m.central.len = header.len() as u32 + n
+            m.central.len = header.len() as u32 + n;
         })
     };
     let endless = || {

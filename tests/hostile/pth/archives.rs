@@ -54,11 +54,8 @@ fn archives() {
     );
     let cut = |i: usize, n: usize| {
         with(&|all| {
-            (
-                all[i].data.truncate(n),
-                both(&mut all[i], &|h| h.stored_len = n as u32),
-            )
-                .0
+            all[i].data.truncate(n);
+            both(&mut all[i], &|h| h.stored_len = n as u32);
         })
     };
     let twice = |i: usize| with(&|all| all.push(all[i].clone()));
