@@ -5,6 +5,7 @@
 
 pub(crate) mod edit;
 mod json;
+mod method;
 mod module;
 mod patterns;
 mod selection;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 
 use self::json::read_json;
 pub(crate) use self::json::read_small;
+pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::Module;
 pub(crate) use self::selection::Selection;
 use self::skips::Skips;
@@ -73,6 +75,8 @@ pub struct QuantConfig {
     directory: Option<PathBuf>,
     /// What may be read there.
     limits: ParseLimits,
+    /// `quant_method`, parsed when first asked for.
+    method: OnceLock<Option<QuantMethod>>,
     /// Names in the index of a sharded model, read when first asked for.
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled when first asked for.
@@ -151,6 +155,7 @@ impl QuantConfig {
     /// Adds what a safetensors file's own metadata say: AutoGPTQ's (`gptq_bits`, …), or a whole config where no file
     /// has one.
     pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
+        self.method.take();
         let config = metadata
             .get(IN_METADATA)
             .and_then(|text| serde_json::from_str(text).ok());
@@ -257,7 +262,9 @@ impl QuantConfig {
                     place
                         .text(&["quant_method", "method"])
                         .map(str::to_lowercase)
-                        .filter(|m| m == "gptq" || m == "awq"),
+                        .filter(|m| {
+                            matches!(QuantMethod::parse(m), QuantMethod::Gptq | QuantMethod::Awq)
+                        }),
                 ),
             ];
             for (what, value) in found {
@@ -291,14 +298,10 @@ impl QuantConfig {
         explicit.or_else(implied).map(|(method, _)| method)
     }
 
-    /// Whether `quant_method` is AutoRound's.
-    pub(crate) fn is_auto_round(&self) -> bool {
-        self.method().is_some_and(|method| {
-            matches!(
-                method.as_str(),
-                "auto-round" | "auto_round" | "intel/auto-round"
-            )
-        })
+    /// [`method`](Self::method), parsed.
+    pub(crate) fn quant_method(&self) -> Option<&QuantMethod> {
+        let parsed = || self.method().map(|text| QuantMethod::parse(&text));
+        self.method.get_or_init(parsed).as_ref()
     }
 
     /// A string under the first of `keys` that is there, with the place's name.

@@ -10,6 +10,7 @@ mod comfy;
 mod compressed_tensors;
 mod foreign;
 mod fp8;
+mod gated;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
@@ -33,18 +34,23 @@ pub(crate) mod seam;
 mod sparse;
 mod torchao;
 
-use self::seam::Scheme;
+use std::sync::LazyLock;
+
 pub(crate) use self::seam::{
     Buffers, Decode, Family, Grid, Group, GroupCodes, Item, Resolution, Tile, count, read,
-    role_of_dropped,
 };
-pub use self::seam::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{Plain, lcm};
+use self::seam::{Registry, Scheme};
 pub(crate) use self::torchao::is_description;
+use crate::ParsedModel;
 
-/// Every scheme. The first that claims or refuses a tensor settles it.
-pub(crate) const SCHEMES: &[&dyn Scheme] = &[
+/// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands before those that would
+/// take its tensors for theirs.
+const SCHEMES: &[&dyn Scheme] = &[
+    #[cfg(feature = "gguf")]
+    &ggml::Ggml,
     #[cfg(feature = "qnat")]
     &qnat::Qnat,
     &torchao::Torchao,
@@ -62,6 +68,9 @@ pub(crate) const SCHEMES: &[&dyn Scheme] = &[
     &mxfp4::Mxfp4,
     &mlx::Mlx,
     &sparse::Sparse,
+    // Of a build without a feature: recognised before other foreign schemes, which have fewer signs.
+    #[cfg(not(feature = "nvfp4"))]
+    &gated::NVFP4_OFF,
     &foreign::Foreign,
     #[cfg(feature = "gptq")]
     &gptq::Gptq,
@@ -77,6 +86,36 @@ pub(crate) const SCHEMES: &[&dyn Scheme] = &[
     &bnb::Bnb4,
     #[cfg(feature = "bnb")]
     &bnb::BnbInt8,
-    &foreign::Disabled,
+    #[cfg(not(feature = "gptq"))]
+    &gated::GPTQ_OFF,
+    #[cfg(not(feature = "awq"))]
+    &gated::AWQ_OFF,
+    #[cfg(not(feature = "bnb"))]
+    &gated::BNB_4BIT_OFF,
+    #[cfg(not(feature = "bnb"))]
+    &gated::BNB_INT8_OFF,
     &fp8::Fp8,
 ];
+
+/// [`SCHEMES`], with the names of all of them put together once.
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::new(SCHEMES));
+
+impl ParsedModel {
+    /// Sorts every tensor into groups, plain tensors, dropped ones and problems.
+    pub(crate) fn resolve(&self) -> Resolution<'_> {
+        Resolution::new(self, &REGISTRY)
+    }
+}
+
+/// The role of a tensor called `name` that is in no output.
+pub(crate) fn role_of_dropped(name: &str) -> TensorRole {
+    REGISTRY.role_of_dropped(name)
+}
+
+/// Whether a file called `name` beside a model describes its quantization and nothing else.
+pub(crate) fn is_sidecar(name: &str) -> bool {
+    REGISTRY.is_sidecar(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -44,8 +44,16 @@ enum Matcher {
 /// Expressions that are looked at.
 const MAX_PATTERNS: usize = 10_000;
 
-/// Keys of a config that hold an object for each of some modules, by path.
-const BY_PATH: &[&str] = &["quantized_layers"];
+/// How each producer writes rules for single modules. Of two rules that fit a module alike, the one that is read first
+/// holds, so the order counts where a config has keys of several producers.
+const DIALECTS: &[fn(&mut Rules, &Place)] = &[
+    Rules::read_modelopt,
+    Rules::read_auto_round,
+    Rules::read_gptqmodel,
+    Rules::read_mlx,
+    Rules::read_quark,
+    Rules::read_compressed_tensors,
+];
 
 /// Codes are narrower than this; what has as many bits is not quantized.
 const FLOAT_BITS: i64 = 16;
@@ -53,7 +61,9 @@ const FLOAT_BITS: i64 = 16;
 impl Rules {
     pub(super) fn new(places: &[Place]) -> Self {
         let mut all = Self::default();
-        places.iter().for_each(|place| all.read(place));
+        for place in places {
+            DIALECTS.iter().for_each(|read| read(&mut all, place));
+        }
         all
     }
 
@@ -79,15 +89,15 @@ impl Rules {
         }
     }
 
-    fn read(&mut self, place: &Place) {
-        for key in BY_PATH {
-            let modules = place
-                .get(key)
-                .and_then(Value::as_object)
-                .into_iter()
-                .flatten();
-            modules.for_each(|(path, value)| self.add(place, matcher(path), value));
+    /// ModelOpt: an object for each of some modules, by path or pattern.
+    fn read_modelopt(&mut self, place: &Place) {
+        for (path, value) in objects(place, "quantized_layers") {
+            self.add(place, matcher(path), value);
         }
+    }
+
+    /// AutoRound: `extra_config`, by a module's name or an expression.
+    fn read_auto_round(&mut self, place: &Place) {
         for (name, value) in place.entries("extra_config") {
             let is_float = value
                 .get("bits")
@@ -100,6 +110,10 @@ impl Rules {
                 self.add(place, compile(name).ok().map(Matcher::Expression), value);
             }
         }
+    }
+
+    /// GPTQModel: `dynamic`, by expressions; one after `-:` leaves its modules unquantized.
+    fn read_gptqmodel(&mut self, place: &Place) {
         for (pattern, value) in place.entries("dynamic") {
             match pattern.strip_prefix("-:") {
                 Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
@@ -110,53 +124,19 @@ impl Rules {
                 ),
             }
         }
-        // MLX has a module's path as a key of its own.
+    }
+
+    /// MLX: a module's path is a key of the config.
+    fn read_mlx(&mut self, place: &Place) {
         let paths = place
             .values
             .iter()
             .filter(|(path, _)| path.contains('.') || is_top_module(path));
         paths.for_each(|(path, value)| self.add(place, Some(Matcher::Path(path.clone())), value));
-        self.read_quark(place);
-        for (_, group) in place
-            .get("config_groups")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            self.read_group(place, group);
-        }
     }
 
-    /// A config group of compressed-tensors.
-    fn read_group(&mut self, place: &Place, group: &Value) {
-        let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
-            return;
-        };
-        if let Some(format) = group.get("format") {
-            args.insert("format".to_owned(), format.clone());
-        }
-        let says = Some(Arc::new((args, place.name.clone())));
-        let targets = group
-            .get("targets")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str);
-        for target in targets {
-            let is_path =
-                target.starts_with("re:") || target.contains('.') || is_top_module(target);
-            self.enter(
-                if is_path {
-                    matcher(target)
-                } else {
-                    Some(Matcher::Class)
-                },
-                says.clone(),
-            );
-        }
-    }
-
-    /// Quark's config: what it says of weights, by path or pattern, by class, and of all.
+    /// Quark: what the config says of weights, by path or pattern (`layer_quant_config`), and of all others
+    /// (`global_quant_config`).
     fn read_quark(&mut self, place: &Place) {
         let export = place
             .get("export")
@@ -171,20 +151,36 @@ impl Rules {
             args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
             Some(Value::Object(args))
         };
-        for (path, layer) in place
-            .get("layer_quant_config")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            self.add(
-                place,
-                matcher(path),
-                &weight(layer).unwrap_or_else(|| layer.clone()),
-            );
+        for (path, layer) in objects(place, "layer_quant_config") {
+            let rule = weight(layer).unwrap_or_else(|| layer.clone());
+            self.add(place, matcher(path), &rule);
         }
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
             self.add(place, Some(Matcher::Class), &weight);
+        }
+    }
+
+    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes.
+    fn read_compressed_tensors(&mut self, place: &Place) {
+        for (_, group) in objects(place, "config_groups") {
+            let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
+                continue;
+            };
+            if let Some(format) = group.get("format") {
+                args.insert("format".to_owned(), format.clone());
+            }
+            let rule = Some(Arc::new((args, place.name.clone())));
+            let targets = group.get("targets").and_then(Value::as_array);
+            for target in targets.into_iter().flatten().filter_map(Value::as_str) {
+                let is_path =
+                    target.starts_with("re:") || target.contains('.') || is_top_module(target);
+                let matcher = if is_path {
+                    matcher(target)
+                } else {
+                    Some(Matcher::Class)
+                };
+                self.enter(matcher, rule.clone());
+            }
         }
     }
 
@@ -199,6 +195,12 @@ impl Rules {
         };
         by_path.or_else(by_pattern).or_else(|| self.class.first())
     }
+}
+
+/// The entries of the object under `key`, sorted by their keys.
+fn objects<'p>(place: &'p Place, key: &str) -> impl Iterator<Item = (&'p String, &'p Value)> {
+    let map = place.get(key).and_then(Value::as_object);
+    map.into_iter().flatten()
 }
 
 fn expression(text: &str) -> Option<Matcher> {

@@ -8,16 +8,8 @@ use serde_json::Value;
 use crate::config::{edit, read_small};
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
+use crate::scheme::is_sidecar;
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// Files that describe a quantization, and nothing else.
-const QUANTIZATION: &[&str] = &[
-    "quantize_config.json",
-    "quant_config.json",
-    "hf_quant_config.json",
-    "quantization_config.json",
-    "quantization_map.json",
-];
 
 /// Files that describe a model, its quantization among other things.
 const CONFIGS: &[&str] = &["config.json", "params.json"];
@@ -121,10 +113,7 @@ impl Walk<'_> {
     }
 
     fn is_left_out(&self, name: &str) -> bool {
-        is_weights(name)
-            || QUANTIZATION.contains(&name)
-            || name.ends_with("_qmap.json")
-            || super::manifest::is_manifest(name)
+        is_weights(name) || is_sidecar(name) || super::manifest::is_manifest(name)
     }
 
     /// Whether a file is in the input, or in the store of the cache that the input's links lead into.

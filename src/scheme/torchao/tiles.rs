@@ -11,7 +11,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::{Formula, Int};
 use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
 use crate::scheme::seam::numbers::{Numbers, OfPairs, Transposed};
-use crate::scheme::seam::{Floats, Granularity, Tile, read, wrong};
+use crate::scheme::seam::{CodeType, Floats, Granularity, Tile, read, wrong};
 use crate::scheme::torchao::Decoded;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -83,7 +83,7 @@ pub(super) fn decoded<'m>(
     decoder.formula = Formula::ScaleShift;
     decoder.own = TargetDtype::of(scales.dtype());
     Ok(Decoded {
-        codes: "INT4",
+        codes: CodeType::Int(4),
         scales: Granularity::Group(group),
         shape: shape.to_vec(),
         decoder,
