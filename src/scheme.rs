@@ -34,6 +34,7 @@ pub(crate) mod seam;
 mod sparse;
 mod torchao;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 pub(crate) use self::seam::{
@@ -43,7 +44,6 @@ pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount,
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{Plain, lcm};
 use self::seam::{Registry, Scheme};
-pub(crate) use self::torchao::is_description;
 use crate::ParsedModel;
 
 /// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands before those that would
@@ -110,6 +110,11 @@ impl ParsedModel {
 /// The role of a tensor called `name` that is in no output.
 pub(crate) fn role_of_dropped(name: &str) -> TensorRole {
     REGISTRY.role_of_dropped(name)
+}
+
+/// Keys of a file's metadata that describe the quantization of its tensors, and are untrue of tensors decoded from them.
+pub(crate) fn descriptions(metadata: &HashMap<String, String>) -> HashSet<String> {
+    REGISTRY.descriptions(metadata)
 }
 
 /// Whether a file called `name` beside a model describes its quantization and nothing else.

@@ -170,6 +170,10 @@ impl Scheme for ComfyUi {
         Layers::of(all.model).map(|layers| Box::new(layers) as Prepared)
     }
 
+    fn descriptions(&self, _metadata: &HashMap<String, String>) -> Vec<String> {
+        vec![METADATA.to_owned()]
+    }
+
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(layers) = all.prepared::<Layers>() else {
             return Ok(None);

@@ -166,6 +166,11 @@ pub(crate) trait Scheme: Sync {
         false
     }
 
+    /// Keys of a file's metadata that describe the quantization of its tensors. No output has them.
+    fn descriptions(&self, _metadata: &HashMap<String, String>) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether `t` of the scheme's own container, which it did not claim, is about activations. It is then dropped.
     fn is_activation(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false

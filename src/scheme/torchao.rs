@@ -54,11 +54,6 @@ fn describe(text: &str) -> Option<Description> {
         .flatten()
 }
 
-/// Whether a value of a file's metadata describes a parameter that lies there in parts.
-pub(crate) fn is_description(text: &str) -> bool {
-    describe(text).is_some()
-}
-
 /// A parameter that lies in parts.
 struct Parameter {
     name: String,
@@ -120,6 +115,18 @@ impl Scheme for Torchao {
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
         let parts = Parts::new(&all.model.metadata);
         (!parts.0.is_empty()).then(|| Box::new(parts) as Prepared)
+    }
+
+    fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
+        let described = metadata
+            .iter()
+            .filter(|(_, text)| describe(text).is_some())
+            .map(|(name, _)| name.clone());
+        let mut keys: Vec<String> = described.collect();
+        if !keys.is_empty() {
+            keys.push("tensor_names".to_owned());
+        }
+        keys
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -1,5 +1,7 @@
 //! All schemes of the build, and what a tensor or a file of some name is to any of them.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::config::QuantMethod;
 use crate::containers::model::ParsedModel;
 use crate::scheme::seam::identity::{NamePattern, Sibling};
@@ -121,6 +123,14 @@ impl Registry {
         } else {
             self.companion(name).unwrap_or(TensorRole::Activation)
         }
+    }
+
+    /// Keys of a file's metadata that describe the quantization of its tensors.
+    pub(crate) fn descriptions(&self, metadata: &HashMap<String, String>) -> HashSet<String> {
+        let schemes = self.schemes.iter();
+        schemes
+            .flat_map(|scheme| scheme.descriptions(metadata))
+            .collect()
     }
 
     /// Whether a file of this name describes a quantization and nothing else.
