@@ -2,12 +2,21 @@
 //! goes to several output tensors. Some encoders want to have seen all values first: then every tile is done twice.
 //! Where both sides have the same codes, those are moved without decoding.
 
+mod bands;
+mod body;
+mod distance;
+mod drafts;
+mod in_order;
+
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 
-use super::bands::Bands;
-use super::in_order::InOrder;
-use super::plan::{Cut, SLAB_VALUES, round_down};
+use self::bands::{Bands, Pieces};
+pub(super) use self::body::{EncodeBody, WrittenWithAnother};
+pub(super) use self::distance::{distance, warnings};
+pub(super) use self::drafts::{Drafted, Encodings};
+use self::in_order::InOrder;
+use super::cut::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
 use crate::forget::{Encode, Put, Survey, Values};
 use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
@@ -45,13 +54,20 @@ pub(super) struct Encoding<'m> {
     pub scheme: String,
     pub encoder: Box<dyn Encode>,
     /// Tiles that are encoded together.
-    pub bands: Bands,
+    bands: Bands,
     /// Other tensors, of which the same has to be known as of this one before the first is encoded.
     pub siblings: Vec<Input<'m>>,
     /// Whether codes are moved as they are, or why not, if both sides have such of the same kind.
     pub moved: Option<std::result::Result<(), String>>,
     surveyed: InOrder<Seen, Vec<f32>>,
-    pub distance: InOrder<Sums, Sums>,
+    distance: InOrder<Sums, Sums>,
+}
+
+/// A worker's buffers for encoding.
+#[derive(Default)]
+pub(super) struct EncodeScratch {
+    scratch: Scratch,
+    pieces: Pieces,
 }
 
 /// What a worker keeps from tile to tile.

@@ -6,11 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::options::{Progress, RememberOptions};
-use super::plan::{Body, Output, Plan, SLAB_VALUES};
+use super::output::{Job, Output, Worker};
+use super::plan::Plan;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
-use crate::element::Out;
-use crate::scheme::{Buffers, Tile};
 use crate::{AnamnesisError, Result};
 
 /// Runs jobs of `plan`: those of the outputs in `outputs`. The result does not depend on the number of threads: jobs are independent,
@@ -41,7 +40,7 @@ pub(super) fn run_jobs(
     done: &AtomicU64,
 ) -> Result<()> {
     let threads = threads(options).clamp(1, jobs.len().max(1));
-    let shared = Shared {
+    let queue = JobQueue {
         plan,
         sink,
         options,
@@ -55,12 +54,12 @@ pub(super) fn run_jobs(
         for _ in 1..threads {
             thread::Builder::new()
                 .name("anamnesis".to_owned())
-                .spawn_scoped(scope, || shared.work())?;
+                .spawn_scoped(scope, || queue.work())?;
         }
-        shared.work();
+        queue.work();
         Ok(())
     })?;
-    let failed = shared
+    let failed = queue
         .failed
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
@@ -74,8 +73,8 @@ pub(super) fn threads(options: &RememberOptions) -> usize {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-struct Shared<'a> {
-    plan: &'a Plan<'a>,
+struct JobQueue<'a, 'm> {
+    plan: &'a Plan<'m>,
     sink: &'a dyn Sink,
     options: &'a RememberOptions,
     next: AtomicUsize,
@@ -89,18 +88,7 @@ struct Shared<'a> {
     done: &'a AtomicU64,
 }
 
-/// What a worker keeps from job to job.
-#[derive(Default)]
-struct Worker {
-    input: Buffers,
-    output: Vec<u32>,
-    #[cfg(feature = "lethe")]
-    encoding: super::encode::Scratch,
-    #[cfg(feature = "lethe")]
-    pieces: super::bands::Pieces,
-}
-
-impl Shared<'_> {
+impl JobQueue<'_, '_> {
     fn work(&self) {
         let mut worker = Worker::default();
         loop {
@@ -112,7 +100,7 @@ impl Shared<'_> {
                 .options
                 .cancel
                 .check()
-                .and_then(|()| self.one(job, &mut worker));
+                .and_then(|()| self.run_job(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
                 Err(error) => self.fail(job, error),
@@ -139,153 +127,21 @@ impl Shared<'_> {
         }
     }
 
-    /// Does one job: a tile of an output, as a rule; the number of bytes written.
-    fn one(&self, job: usize, worker: &mut Worker) -> Result<u64> {
+    /// Does job number `job` of the plan; returns the number of bytes written.
+    fn run_job(&self, job: usize, worker: &mut Worker) -> Result<u64> {
         let (index, no) = self.plan.job(job);
-        let output = &self.plan.outputs[index];
+        let outputs = &self.plan.outputs[index..];
         if no == 0 {
-            output.verify.iter().try_for_each(Part::verify)?;
+            outputs[0].verify.iter().try_for_each(Part::verify)?;
         }
-        #[cfg(feature = "lethe")]
-        if let Body::Encode(encoding) = &output.body {
-            return self.encode(encoding, index, (job, no), worker);
-        }
-        let tile = &output.cut.tile(no);
-        let bytes = &mut worker.input.bytes;
-        match &output.body {
-            Body::Copy(part) => {
-                let at = tile.cols.start as u64;
-                bytes.resize(tile.cols.len(), 0);
-                part.read_at(at, bytes)?;
-                if part.own_check().is_some() {
-                    output.sums.input.add(at, bytes);
-                }
-                self.put(output, at, bytes)?;
-                Ok(bytes.len() as u64)
-            }
-            Body::Stream(part) => {
-                part.stream(bytes, |at, piece| {
-                    self.options
-                        .cancel
-                        .check()
-                        .and_then(|()| self.put(output, at, piece))
-                })?;
-                Ok(part.len)
-            }
-            Body::Gather(part, inner) => {
-                let size = (part.len as usize / (output.cut.rows * output.cut.cols).max(1)).max(1);
-                bytes.resize(tile.values() * size, 0);
-                part.gather_rows(*inner, tile.rows.clone(), bytes)?;
-                self.put(
-                    output,
-                    (tile.rows.start * output.cut.cols * size) as u64,
-                    bytes,
-                )?;
-                Ok(bytes.len() as u64)
-            }
-            #[cfg(feature = "lethe")]
-            Body::Encode(_) | Body::Encoded => Ok(0),
-            Body::Decode(decoder) => {
-                decoder.load(tile, &mut worker.input)?;
-                let height = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
-                let size = output.target.byte_size();
-                for first in tile.rows.clone().step_by(height) {
-                    let rows = first..(first + height).min(tile.rows.end);
-                    let values = rows.len() * tile.cols.len();
-                    worker.output.resize((values * size).div_ceil(4), 0);
-                    let out = Out::new(output.target, &mut worker.output).first(values);
-                    decoder.decode(tile, rows.clone(), &worker.input, self.options.level, out);
-                    let bytes = &bytemuck::cast_slice(&worker.output)[..values * size];
-                    self.write(output, tile, rows, bytes)?;
-                }
-                Ok((tile.values() * size) as u64)
-            }
-        }
-    }
-
-    /// Does a tile of what is encoded: looks at it, or writes what it becomes into output `index` and those behind it.
-    #[cfg(feature = "lethe")]
-    fn encode(
-        &self,
-        encoding: &super::encode::Encoding<'_>,
-        index: usize,
-        (job, no): (usize, usize),
-        worker: &mut Worker,
-    ) -> Result<u64> {
-        let Worker {
-            input,
-            encoding: scratch,
-            pieces,
-            ..
-        } = worker;
-        pieces.clear();
-        let (looks, level) = (encoding.looks(), self.options.level);
-        if no < looks {
-            encoding.look(no, input, scratch, level)?;
-            return Ok(0);
-        }
-        // All tiles of the first pass have been taken by some worker: they are jobs before this one.
-        let survey = loop {
-            match encoding.survey() {
-                Some(survey) => break survey,
-                None if job > self.stop_at.load(Ordering::Acquire) => return Ok(0),
-                None => thread::sleep(std::time::Duration::from_micros(50)),
-            }
+        let job = Job {
+            no,
+            outputs,
+            sink: self.sink,
+            options: self.options,
+            is_abandoned: &|| job > self.stop_at.load(Ordering::Acquire),
         };
-        let mut written = 0;
-        let mut write = |part: usize, at, bytes: &[u8]| {
-            written += bytes.len() as u64;
-            self.put(&self.plan.outputs[index + part], at, bytes)
-        };
-        let tiles = encoding.bands.tiles(no - looks);
-        if let (1, Some(tile)) = (tiles.len(), tiles.clone().next()) {
-            encoding.run(tile, survey, input, scratch, level, &mut write)?;
-            return Ok(written);
-        }
-        for tile in tiles {
-            encoding.run(
-                tile,
-                survey,
-                input,
-                scratch,
-                level,
-                &mut |part, at, bytes| {
-                    pieces.add(part, at, bytes);
-                    Ok(())
-                },
-            )?;
-        }
-        pieces.flush(write)?;
-        Ok(written)
-    }
-
-    /// Writes rows of a tile: at once if they are whole rows of the output, else one by one.
-    fn write(
-        &self,
-        output: &Output<'_>,
-        tile: &Tile,
-        rows: std::ops::Range<usize>,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let size = output.target.byte_size();
-        let at = |row: usize| {
-            ((row as u64 * output.cut.cols as u64) + tile.cols.start as u64) * size as u64
-        };
-        if tile.cols.len() == output.cut.cols || rows.len() == 1 {
-            return self.put(output, at(rows.start), bytes);
-        }
-        for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * size)) {
-            self.put(output, at(row), bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Writes bytes of a tensor, from its byte `at` on.
-    fn put(&self, output: &Output<'_>, at: u64, bytes: &[u8]) -> Result<()> {
-        if let Some((sum, _)) = &output.sums.output {
-            sum.add(at, bytes);
-        }
-        self.sink.write_at(output.file, output.offset + at, bytes)
+        outputs[0].body.run(&job, worker)
     }
 }
 
@@ -304,15 +160,9 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     Ok(())
 }
 
-/// Compares the checksums of what was copied as it is.
+/// Compares the checksums of the inputs of `outputs`, when all their jobs are done.
 pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
-    for output in outputs {
-        if let Body::Copy(part) = &output.body
-            && let Some(check) = part.own_check()
-            && output.sums.input.total(check.before) != check.crc
-        {
-            return Err(part.wrong_sum());
-        }
-    }
-    Ok(())
+    outputs
+        .iter()
+        .try_for_each(|output| output.body.check(&output.sums))
 }
