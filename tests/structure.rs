@@ -34,7 +34,12 @@ fn sources() -> Vec<Source> {
                 let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
                 let code = |line: &str| line.split("//").next().unwrap().to_owned();
                 out.push(Source {
-                    path: path.strip_prefix(root).unwrap().to_str().unwrap().to_owned(),
+                    path: path
+                        .strip_prefix(root)
+                        .unwrap()
+                        .to_str()
+                        .unwrap()
+                        .to_owned(),
                     text: text.lines().map(code).collect::<Vec<_>>().join("\n"),
                 });
             }
@@ -180,10 +185,13 @@ fn a_type_has_one_name() {
     let mut all: BTreeMap<(bool, &str), Vec<&str>> = BTreeMap::new();
     for source in &sources {
         for line in source.text.lines().map(str::trim_start) {
-            let Some(item) = line.strip_prefix("pub").map(|item| match item.split_once(") ") {
-                Some((scope, item)) if scope.starts_with('(') => item,
-                _ => item.trim_start(),
-            }) else {
+            let Some(item) = line
+                .strip_prefix("pub")
+                .map(|item| match item.split_once(") ") {
+                    Some((scope, item)) if scope.starts_with('(') => item,
+                    _ => item.trim_start(),
+                })
+            else {
                 continue;
             };
             if let Some(kind) = KINDS.iter().find(|kind| item.starts_with(**kind)) {

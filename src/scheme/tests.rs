@@ -111,3 +111,39 @@ fn claims_agree_with_identities() {
     ];
     assert!(some.iter().all(|role| parts.contains_key(role)));
 }
+
+/// A safetensors file of `tensors` (name, dtype, shape, bytes), with `metadata`.
+fn safetensors(metadata: &serde_json::Value, tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
+    let mut header = serde_json::json!({ "__metadata__": metadata });
+    let mut data = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let start = data.len();
+        data.extend_from_slice(bytes);
+        header[name] = serde_json::json!({
+            "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()],
+        });
+    }
+    let header = header.to_string().into_bytes();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.extend(data);
+    file
+}
+
+/// What metadata say of quantized layers is untrue of decoded ones: an output that kept it could not be read.
+#[test]
+fn an_output_does_not_describe_what_it_was_decoded_from() {
+    let layers = r#"{"layers": {"a": {"format": "float8_e4m3fn"}}}"#;
+    let metadata = serde_json::json!({ "_quantization_metadata": layers, "author": "me" });
+    let scale = 0.5f32.to_le_bytes();
+    let tensors: [(&str, &str, &[usize], &[u8]); 2] = [
+        ("a.weight", "F8_E4M3", &[2, 2], &[0, 56, 60, 64]),
+        ("a.weight_scale", "F32", &[], &scale),
+    ];
+    let model = crate::parse_bytes(safetensors(&metadata, &tensors)).unwrap();
+    let decoded = model.remember_to_bytes(crate::TargetDtype::F32).unwrap();
+    let decoded = crate::parse_bytes(decoded).unwrap();
+    assert!(decoded.resolve().problems.is_empty());
+    assert!(!decoded.metadata.contains_key("_quantization_metadata"));
+    assert!(decoded.metadata.contains_key("author"));
+}
