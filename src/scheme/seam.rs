@@ -7,6 +7,7 @@ pub(crate) mod fit;
 pub(crate) mod grouped;
 pub(crate) mod identity;
 mod kind;
+mod leftover;
 pub(crate) mod load;
 pub(crate) mod numbers;
 #[cfg(feature = "lethe")]
@@ -50,7 +51,7 @@ pub enum TensorRole {
     ZeroPoint,
     /// Column-to-group map.
     GroupIndex,
-    /// Codebook of the codes or of the scales.
+    /// Codebook of codes or of scales.
     QuantMap,
     /// Scale of double-quantized scales.
     NestedScale,
@@ -71,11 +72,12 @@ pub(crate) struct Group<'m> {
     pub scheme: QuantScheme,
     /// Stored tensors, by role; the weight's codes come first.
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
-    /// Names of the matrices of a stack, if each is a tensor of its own in the output.
+    /// Names of the matrices of a stack, if the output has a tensor for each; else empty.
     pub split: Vec<String>,
-    /// The type that it has in every output: that of values which are not quantized.
+    /// The type of the tensor in every output, whatever the target, if its values are not quantized (sparse floats).
     pub keeps: Option<TargetDtype>,
-    /// The same as modules have it, `[…, out, in]`, if it is a parameter `[…, in, out]` whose groups run along `in`.
+    /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in, out]` whose groups run
+    /// along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub module: Option<Box<Self>>,
     pub decoder: Box<dyn Decode + 'm>,
@@ -101,7 +103,7 @@ impl<'m> Group<'m> {
         }
     }
 
-    /// The group, or one for each matrix of a stack that the output has apart.
+    /// The group alone, or a group for each matrix of a stack that `split` names.
     fn taken_apart(self) -> Vec<Self> {
         if self.split.is_empty() {
             return vec![self];
@@ -257,7 +259,7 @@ pub(crate) fn refused(
     )
 }
 
-/// `name` without its last part, if that is `part`: empty, or up to and with the last dot.
+/// `name` without its last part, if that is `part`. The result is empty or ends with a dot.
 pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
     name.strip_suffix(part)
         .filter(|base| base.is_empty() || base.ends_with('.'))

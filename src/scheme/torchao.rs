@@ -9,13 +9,14 @@
 //!
 //! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
 
+mod metadata;
 mod tiles;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use self::metadata::{Description, Parameter, Parts, base};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -34,59 +35,6 @@ pub(super) struct Torchao;
 
 /// What listings call it.
 const FAMILY: &str = "torchao";
-
-/// What the metadata say of a parameter.
-#[derive(serde::Deserialize)]
-struct Description {
-    #[serde(rename = "_type")]
-    class: String,
-    #[serde(rename = "_data", default)]
-    data: Map<String, Value>,
-    #[serde(rename = "_tensor_data_names", default)]
-    parts: Vec<String>,
-}
-
-fn describe(text: &str) -> Option<Description> {
-    // Most metadata are no JSON.
-    text.trim_start()
-        .starts_with('{')
-        .then(|| serde_json::from_str(text).ok())
-        .flatten()
-}
-
-/// A parameter that lies in parts.
-struct Parameter {
-    name: String,
-    description: Description,
-}
-
-/// The parameters of a model that stored parts belong to, by the names of the parts.
-struct Parts(HashMap<String, Arc<Parameter>>);
-
-impl Parts {
-    fn new(metadata: &HashMap<String, String>) -> Self {
-        let mut parts = HashMap::new();
-        for (name, text) in metadata {
-            let Some(description) = describe(text) else {
-                continue;
-            };
-            let (base, name) = (base(name), name.clone());
-            let parameter = Arc::new(Parameter { name, description });
-            for part in &parameter.description.parts {
-                parts.insert(format!("{base}{part}"), parameter.clone());
-            }
-        }
-        Self(parts)
-    }
-}
-
-/// What the names of the parts of `name` begin with.
-fn base(name: &str) -> String {
-    match name.rsplit_once('.') {
-        Some((module, parameter)) => format!("{module}._{parameter}_"),
-        None => format!("_{name}_"),
-    }
-}
 
 /// Names of parts for activations, which are quantized as they come.
 const OF_ACTIVATIONS: &[&str] = &[
@@ -118,15 +66,7 @@ impl Scheme for Torchao {
     }
 
     fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
-        let described = metadata
-            .iter()
-            .filter(|(_, text)| describe(text).is_some())
-            .map(|(name, _)| name.clone());
-        let mut keys: Vec<String> = described.collect();
-        if !keys.is_empty() {
-            keys.push("tensor_names".to_owned());
-        }
-        keys
+        metadata::described(metadata)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

@@ -10,7 +10,7 @@ use crate::Dtype;
 pub enum Fp8Format {
     /// OCP E4M3: no infinity, NaN at 0x7F and 0xFF.
     E4M3,
-    /// OCP E5M2: as IEEE half, cut to a byte.
+    /// OCP E5M2: the upper byte of an IEEE half.
     E5M2,
     /// E4M3 with bias 8 and NaN at 0x80.
     E4M3Fnuz,
@@ -52,7 +52,7 @@ pub enum Granularity {
     Tensor,
     /// A row.
     Channel,
-    /// So many neighbours of a row.
+    /// This many neighbouring values of a row.
     Group(usize),
     /// A block.
     Block {
@@ -181,9 +181,9 @@ pub enum QuantScheme {
         /// What shares a scale.
         scales: Granularity,
     },
-    /// Values left out where they are zero.
+    /// Floats or codes, stored without the zeros.
     Sparse,
-    /// A block type of ggml's.
+    /// A block type of ggml.
     Ggml {
         /// The type.
         dtype: Dtype,

@@ -160,3 +160,21 @@ fn distinct<'a, T: Copy + PartialEq + 'a>(items: impl Iterator<Item = &'a T>) ->
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scheme::REGISTRY;
+    use crate::scheme::seam::TensorRole;
+
+    #[test]
+    fn names() {
+        let is_activation = |name| REGISTRY.is_activation(name);
+        assert!(is_activation("model.layers.0.self_attn.k_scale"));
+        assert!(is_activation("experts.gate_up_proj_input_scale"));
+        assert!(!is_activation("logit_scale"));
+        assert!(!is_activation("model.task_scale"));
+        let companion = |name| REGISTRY.companion(name);
+        assert_eq!(companion("l.0.weight_scale"), Some(TensorRole::Scale));
+        assert_eq!(companion("l.0.norm.scale"), None);
+    }
+}

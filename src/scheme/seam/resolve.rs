@@ -1,12 +1,12 @@
-//! Sorts a model's tensors into groups, copies, and what is dropped; collects what is wrong.
+//! Sorts a model's tensors into groups, plain tensors and dropped ones, and collects what is wrong.
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::registry::{Registry, may_be_of_heads};
+use crate::scheme::seam::leftover::Leftovers;
 use crate::scheme::seam::{
-    Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
+    Group, Index, QuantScheme, Registry, Scheme, TensorRole, refused, wrong,
 };
-use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, ParsedModel, Result};
 
 /// One tensor of the output.
 pub(crate) enum Item<'m> {
@@ -25,7 +25,7 @@ impl<'m> Item<'m> {
         }
     }
 
-    /// What modules have instead of a parameter.
+    /// The group as a linear module lays it out (`[out, in]`), if the item is a parameter `[in, out]`.
     #[cfg(feature = "lethe")]
     pub(crate) fn module(&self) -> Option<&Group<'m>> {
         match self {
@@ -34,7 +34,7 @@ impl<'m> Item<'m> {
         }
     }
 
-    /// The same, of which nothing is left.
+    /// Removes and returns the group as a linear module lays it out.
     #[cfg(feature = "lethe")]
     pub(crate) fn take_module(&mut self) -> Option<Group<'m>> {
         match self {
@@ -57,14 +57,15 @@ pub(crate) struct Problem<'m> {
 pub(crate) struct Resolution<'m> {
     /// In the order of the source; a group stands where its codes are.
     pub items: Vec<Item<'m>>,
-    /// Activation scales and markers: in no output, and said in the report.
+    /// Activation scales and markers: in no output; the report lists them.
     pub dropped: Vec<Tensor<'m>>,
-    /// The gravest first: failed claims, then tensors left over; each in the order of the source.
+    /// Failed claims first, then unclaimed tensors, then the config; each in the order of the source.
     pub problems: Vec<Problem<'m>>,
 }
 
 impl<'m> Resolution<'m> {
-    /// Resolves every tensor. Problems are collected, so that a listing can show them all.
+    /// Asks the schemes of `registry` for every tensor of `model`. Problems are collected, so that a listing can show
+    /// them all.
     pub(crate) fn new(model: &'m ParsedModel, registry: &Registry) -> Self {
         let schemes = registry.candidates(model);
         let all = Index::new(model, &schemes);
@@ -242,121 +243,4 @@ fn take_parts<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result
         owner[part.index] = Some(weight);
     }
     Ok(())
-}
-
-/// What becomes of tensors that no scheme claimed.
-struct Leftovers<'a, 'm> {
-    all: &'a Index<'m>,
-    registry: &'a Registry,
-    /// The scheme of the model's container, if that settles the scheme.
-    container: Option<&'static dyn Scheme>,
-    /// Whether the config or some claim, be it a failed one, says that the model is quantized.
-    is_quantized: bool,
-    /// Whether a companion without its weight is a problem.
-    blame: bool,
-}
-
-impl<'m> Leftovers<'_, 'm> {
-    /// Enters `t` in `out` as a plain tensor, as dropped, or as a problem.
-    fn sort(&self, t: Tensor<'m>, out: &mut Resolution<'m>) {
-        if let Some(container) = self.container {
-            if container.is_activation(&t, self.all) {
-                out.dropped.push(t);
-            } else {
-                out.items.push(Item::Plain(t));
-            }
-            return;
-        }
-        let config = self.all.config;
-        // Models have scales of their attention heads, of the same names; those of a cache are one, or configured.
-        let is_cached =
-            t.elements() <= 1 || config.has("kv_cache_scheme") || config.has("kv_cache_quant_algo");
-        let is_activation =
-            self.registry.is_activation(t.name()) && (is_cached || !may_be_of_heads(t.name()));
-        if self.is_quantized && is_activation || self.registry.is_marker(t.name()) {
-            out.dropped.push(t);
-            return;
-        }
-        match self.check_plain(&t) {
-            Ok(()) => out.items.push(Item::Plain(t)),
-            Err((role, error)) if self.blame || role == TensorRole::Quantized => {
-                out.problems.push(Problem {
-                    tensor: t,
-                    role,
-                    scheme: QuantScheme::Unquantized,
-                    error,
-                });
-            }
-            Err(_) => out.dropped.push(t),
-        }
-    }
-
-    /// Whether an unclaimed tensor can be a plain one: neither a scale without its weight, nor an integer
-    /// weight that the config says is quantized.
-    fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
-        if let Some(role) = self.registry.companion(t.name()) {
-            let what = "it belongs to a quantized weight, and none goes with it";
-            return Err((role, wrong(t, what)));
-        }
-        // Nothing but scales has this type, and other scales of this name may be the model's own.
-        if t.dtype() == Dtype::F8E8M0 && t.name().ends_with(".scale") {
-            return Err((
-                TensorRole::Scale,
-                wrong(t, "it scales a quantized weight, and none goes with it"),
-            ));
-        }
-        let config = self.all.config;
-        let is_scales = t.name().ends_with(".scales");
-        if !(self.is_codes(t) || is_scales)
-            || !config.is_quantized()
-            || config.at(module_of(t.name())).skipped
-        {
-            return Ok(());
-        }
-        if is_scales {
-            Err((
-                TensorRole::Scale,
-                wrong(
-                    t,
-                    "the config says that the model is quantized, and no weight goes with it",
-                ),
-            ))
-        } else {
-            let method = config.method().unwrap_or_else(|| "quantized".to_owned());
-            let what = format!(
-                "the config says that it is quantized ({method}), and the tensors that would say how are missing"
-            );
-            Err((TensorRole::Quantized, wrong(t, what)))
-        }
-    }
-
-    /// Whether `t` is called a weight and has the type of codes.
-    fn is_codes(&self, t: &Tensor<'_>) -> bool {
-        let is_expert = t.name().contains(".experts.") && t.shape().len() >= 2;
-        if !(self.registry.is_weight(t.name()) || is_expert) {
-            return false;
-        }
-        let mut schemes = self.registry.schemes.iter();
-        t.dtype().is_integer()
-            || t.dtype().is_quantized()
-            || schemes.any(|scheme| scheme.may_be_codes(t, self.all))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::scheme::REGISTRY;
-    use crate::scheme::seam::TensorRole;
-
-    #[test]
-    fn names() {
-        let is_activation = |name| REGISTRY.is_activation(name);
-        assert!(is_activation("model.layers.0.self_attn.k_scale"));
-        assert!(is_activation("experts.gate_up_proj_input_scale"));
-        assert!(!is_activation("logit_scale"));
-        assert!(!is_activation("model.task_scale"));
-        let companion = |name| REGISTRY.companion(name);
-        assert_eq!(companion("l.0.weight_scale"), Some(TensorRole::Scale));
-        assert_eq!(companion("l.0.norm.scale"), None);
-    }
 }
