@@ -19,7 +19,7 @@ use self::in_order::InOrder;
 use super::cut::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
 use crate::forget::{Encode, Put, Survey, Values};
-use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::kernels::lethe::mean::Mean;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::{Buffers, Decode, Grid, GroupCodes, Tile, lcm};
@@ -60,7 +60,7 @@ pub(super) struct Encoding<'m> {
     /// Whether codes are moved as they are, or why not, if both sides have such of the same kind.
     pub moved: Option<std::result::Result<(), String>>,
     surveyed: InOrder<Seen, Vec<f32>>,
-    distance: InOrder<Sums, Sums>,
+    distance: InOrder<DistanceSums, DistanceSums>,
 }
 
 /// A worker's buffers for encoding.
@@ -116,7 +116,7 @@ impl<'m> Encoding<'m> {
             largest: 0.0,
             mean: Mean::new((cut.rows * cut.cols).div_ceil(run)),
         };
-        let (surveyed, distance) = (InOrder::new(seen), InOrder::new(Sums::default()));
+        let (surveyed, distance) = (InOrder::new(seen), InOrder::new(DistanceSums::default()));
         let families = decoder
             .family()
             .zip(encoder.family())
@@ -264,9 +264,9 @@ impl<'m> Encoding<'m> {
         decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
         let sums = match first_not_finite(values) {
             // Exponents can be such that a library has no number for them.
-            Some(_) => Sums {
+            Some(_) => DistanceSums {
                 count: values.len() as u64,
-                ..Sums::default()
+                ..DistanceSums::default()
             },
             None => compare(values, values, level),
         };

@@ -3,14 +3,14 @@
 use crate::convert::output::Output;
 use crate::convert::plan::Plan;
 use crate::convert::report::{Distance, Errors, TensorErrors};
-use crate::kernels::lethe::distance::Sums;
+use crate::kernels::lethe::distance::DistanceSums;
 
 /// Tensors that are named.
 const WORST: usize = 5;
 
 /// The errors of every encoded tensor of `plan` that is done.
 pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
-    let (mut all, mut tensors) = (Sums::default(), Vec::new());
+    let (mut all, mut tensors) = (DistanceSums::default(), Vec::new());
     for output in &plan.outputs {
         if let Some(encoding) = output.body.encoding()
             && let Some(sums) = encoding.distance.of(encoding.input.cut.tiles())
@@ -43,7 +43,7 @@ pub(in crate::convert) fn warnings(plan: &Plan<'_>) -> Vec<String> {
     plan.outputs.iter().filter_map(warning).collect()
 }
 
-fn errors(sums: &Sums) -> Errors {
+fn errors(sums: &DistanceSums) -> Errors {
     let n = (sums.count as f64).max(1.0);
     Errors {
         values: sums.count,

@@ -7,7 +7,7 @@ mod tests;
 pub(crate) use self::layout::{Form, Packing, Place};
 use super::{Encode, Put, Stored, Values, Weight};
 use crate::forget::seam::rows::LONGEST;
-use crate::kernels::lethe::integer::{Groups, Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::scheme::{Family, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -16,7 +16,7 @@ use crate::{AnamnesisError, Result};
 pub(crate) struct Grouped {
     /// For messages.
     pub name: String,
-    pub quantizer: Quantizer,
+    pub quantizer: IntegerQuantizer,
     pub stored: Vec<Stored>,
     pub codes: Place,
     pub scales: Place,
@@ -91,8 +91,8 @@ impl Encode for Grouped {
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        let mut out = Groups::default();
-        self.quantizer.run(values.values, level, back, &mut out);
+        let mut out = IntegerGroups::default();
+        self.quantizer.encode(values.values, level, back, &mut out);
         if !out
             .scales
             .iter()
@@ -109,16 +109,16 @@ impl Encode for Grouped {
     }
 
     fn family(&self) -> Option<Family> {
-        let Quantizer {
+        let IntegerQuantizer {
             rule, bits, group, ..
         } = self.quantizer;
         let symmetric = match rule {
-            Rule::CompressedTensors { symmetric } => symmetric,
+            IntegerRule::CompressedTensors { symmetric } => symmetric,
             #[cfg(feature = "gptq")]
-            Rule::Gptq { symmetric } => symmetric,
+            IntegerRule::Gptq { symmetric } => symmetric,
             #[cfg(feature = "awq")]
-            Rule::Awq => false,
-            Rule::Mlx => return None,
+            IntegerRule::Awq => false,
+            IntegerRule::Mlx => return None,
         };
         let Form::Floats { dtype, .. } = self.scales.form else {
             return None;
@@ -145,7 +145,7 @@ impl Encode for Grouped {
         );
         self.store(
             tile,
-            Groups {
+            IntegerGroups {
                 codes,
                 scales,
                 offsets,
@@ -158,7 +158,13 @@ impl Encode for Grouped {
 
 impl Grouped {
     /// Passes on what is stored of a tile.
-    fn store(&self, tile: &Tile, out: Groups, level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn store(
+        &self,
+        tile: &Tile,
+        out: IntegerGroups,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let group = self.quantizer.group;
         let groups = Tile {
             rows: tile.rows.clone(),
