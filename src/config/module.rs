@@ -143,7 +143,7 @@ impl ModuleRules {
             .iter()
             .filter(|(path, _)| path.contains('.') || is_top_module(path));
         paths.for_each(|(path, value)| {
-            self.add(place, Some(ModuleMatcher::Path(path.clone())), value)
+            self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
         });
     }
 

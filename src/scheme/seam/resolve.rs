@@ -209,13 +209,12 @@ impl<'m> Resolution<'m> {
     }
 }
 
-/// Asks `schemes` for `t` in their order. The first that claims or refuses it settles it; an error comes with what the
-/// tensor is listed as.
-fn claim<'m>(
-    t: &Tensor<'m>,
-    all: &Index<'m>,
-    schemes: &[&'static dyn Scheme],
-) -> std::result::Result<Option<(&'static dyn Scheme, Group<'m>)>, (QuantScheme, AnamnesisError)> {
+/// A claimed group with the scheme that claimed it, or an error with what the tensor is listed as.
+type Claimed<'m> =
+    std::result::Result<Option<(&'static dyn Scheme, Group<'m>)>, (QuantScheme, AnamnesisError)>;
+
+/// Asks `schemes` for `t` in their order. The first that claims or refuses it settles it.
+fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -> Claimed<'m> {
     for &scheme in schemes {
         match scheme.claim(t, all) {
             Ok(None) => {}
