@@ -11,15 +11,16 @@ mod words;
 use std::ops::Range;
 
 use self::words::{FORMAT, Packing, bits_and_inputs, packing, word_bits};
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::gptq::{Columns, Rows, restore_zeros};
 use crate::kernels::remember::packed::CHUNK;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Index, QuantScheme,
-    RelaySource, Scheme, TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{load, read, refused, wrong};
 use crate::simd::{Level, dispatch};
@@ -28,6 +29,10 @@ use crate::{AnamnesisError, Result};
 pub(super) struct Gptq;
 
 impl Scheme for Gptq {
+    fn identity(&self) -> &'static Identity {
+        &gated::GPTQ
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Gptq
     }
@@ -39,7 +44,7 @@ impl Scheme for Gptq {
         if packed.layout(all)? != Layout::Gptq {
             return Ok(None);
         }
-        if all.config.method().as_deref() == Some("awq") {
+        if all.config.quant_method() == Some(&QuantMethod::Awq) {
             return Err(wrong(t, "the config says AWQ, and the shapes say GPTQ"));
         }
         let word_bits = word_bits(&packed)?;
