@@ -41,5 +41,6 @@ pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme};
 pub(crate) use self::seam::names::fused;
 pub(crate) use self::seam::{
-    Encode, Method, Put, Scope, StoredTensor, Survey, TileValues, WeightInfo,
+    Encode, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey, TileValues,
+    WeightInfo,
 };

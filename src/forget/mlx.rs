@@ -9,13 +9,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection,
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -178,11 +178,16 @@ impl Encode for MlxFloatEncoder {
         self.store(tile, codes, scales, level, put)
     }
 
-    fn family(&self) -> Option<Family> {
-        (self.mode == MlxFloatMode::Mxfp4).then_some(Family::Mxfp4 { wide: false })
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        (self.mode == MlxFloatMode::Mxfp4).then_some(RelayTarget {
+            family: CodeFamily::Mxfp4 { has_nan: true },
+            codes: self,
+        })
     }
+}
 
-    fn pack(
+impl StoreCodes for MlxFloatEncoder {
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,

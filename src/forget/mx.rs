@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::compressed_tensors as ct;
-use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::rows::{
     ByteMatrix, linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
@@ -26,7 +26,7 @@ use crate::kernels::lethe::mx::{
 use crate::kernels::lethe::narrow::Fp4E2M1;
 use crate::kernels::lethe::pack::transposed;
 use crate::kernels::remember::fp8::E4M3;
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -159,7 +159,7 @@ impl Method for Mx {
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
-                    let family = Some(Family::Mxfp4 { wide: true });
+                    let family = Some(CodeFamily::Mxfp4 { has_nan: false });
                     Box::new(MxMatrixEncoder {
                         stored,
                         run,
@@ -186,7 +186,7 @@ impl Method for Mx {
         };
         let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
         let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
-        let family = (unit == 2).then_some(Family::Mxfp4 { wide: false });
+        let family = (unit == 2).then_some(CodeFamily::Mxfp4 { has_nan: true });
         Ok(Box::new(MxMatrixEncoder {
             stored: [codes, scales],
             run,
@@ -231,7 +231,8 @@ struct MxMatrixEncoder {
     cols: usize,
     /// Codes in a byte: two of FP4, one of FP8.
     unit: usize,
-    family: Option<Family>,
+    /// The family of the codes, if they can be relayed.
+    family: Option<CodeFamily>,
 }
 
 impl Encode for MxMatrixEncoder {
@@ -271,11 +272,14 @@ impl Encode for MxMatrixEncoder {
         self.store(tile, &codes, &shared, put)
     }
 
-    fn family(&self) -> Option<Family> {
-        self.family
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        let codes = self;
+        self.family.map(|family| RelayTarget { family, codes })
     }
+}
 
-    fn pack(
+impl StoreCodes for MxMatrixEncoder {
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,

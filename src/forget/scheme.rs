@@ -120,8 +120,8 @@ impl ForgetScheme {
 
     /// Whether the scales are quantized, too.
     #[cfg(feature = "qnat")]
-    pub(crate) fn is_double_quantized(&self) -> bool {
-        matches!(self.kind, SchemeKind::Table(row) if row.name.ends_with("-dq"))
+    pub(crate) fn quantizes_scales(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
     }
 
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.

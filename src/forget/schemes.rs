@@ -36,6 +36,9 @@ pub(super) struct SchemeRow {
     pub scope: Scope,
     /// Keys in `config.json` under which the scheme's description is stored.
     pub config_keys: &'static [&'static str],
+    /// Whether the scales are quantized, too.
+    #[cfg_attr(not(feature = "qnat"), allow(dead_code))]
+    pub quantizes_scales: bool,
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
 
@@ -68,6 +71,7 @@ const fn linear(
         container,
         scope,
         config_keys: CONFIG,
+        quantizes_scales: false,
         make,
     }
 }
@@ -111,17 +115,23 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         })
     },
     #[cfg(feature = "bnb")]
-    linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
-        bnb4(p, Bnb4QuantType::Nf4, true)
-    }),
+    SchemeRow {
+        quantizes_scales: true,
+        ..linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
+            bnb4(p, Bnb4QuantType::Nf4, true)
+        })
+    },
     #[cfg(feature = "bnb")]
     linear("fp4", "BitsAndBytes FP4, blocks of 64", |p| {
         bnb4(p, Bnb4QuantType::Fp4, false)
     }),
     #[cfg(feature = "bnb")]
-    linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
-        bnb4(p, Bnb4QuantType::Fp4, true)
-    }),
+    SchemeRow {
+        quantizes_scales: true,
+        ..linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
+            bnb4(p, Bnb4QuantType::Fp4, true)
+        })
+    },
     #[cfg(feature = "bnb")]
     SchemeRow {
         alias: "bnb-int8",
@@ -273,9 +283,12 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         })
     }),
     #[cfg(feature = "qnat")]
-    qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
-        Arc::new(Qnat { double_quant: true })
-    }),
+    SchemeRow {
+        quantizes_scales: true,
+        ..qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
+            Arc::new(Qnat { double_quant: true })
+        })
+    },
 ];
 
 #[cfg(feature = "bnb")]

@@ -12,7 +12,7 @@ pub(crate) mod grouped;
 pub(crate) mod names;
 pub(crate) mod rows;
 
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -112,22 +112,31 @@ pub(crate) trait Encode: Send + Sync {
     /// `Unsupported` if the scheme cannot hold a value or a scale, and the errors of `put`.
     fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
 
-    /// What the codes are, if other schemes can have the same.
-    fn family(&self) -> Option<Family> {
+    /// The encoder's offer to store relayed codes: those of another scheme of the same family, undecoded. `None` if no
+    /// other scheme has such codes.
+    fn relay(&self) -> Option<RelayTarget<'_>> {
         None
     }
+}
 
-    /// Stores codes of its family that another scheme had, as [`encode`](Self::encode) does those that it makes.
-    fn pack(
+/// An encoder's offer to store relayed codes.
+pub(crate) struct RelayTarget<'a> {
+    pub family: CodeFamily,
+    pub codes: &'a dyn StoreCodes,
+}
+
+/// Storing codes that another scheme made. No method has a default body, so that no encoder can offer to relay codes and
+/// then write none.
+pub(crate) trait StoreCodes {
+    /// Stores the codes of `tile` as [`Encode::encode`] stores those that it makes: passes the bytes to `put`, and with
+    /// the tile at (0, 0) what belongs to no tile. The vectors of `codes` may be taken.
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,
         level: Level,
         put: &mut Put<'_>,
-    ) -> Result<()> {
-        let _ = (tile, codes, level, put);
-        Ok(())
-    }
+    ) -> Result<()>;
 }
 
 /// Which tensors a scheme encodes by default.

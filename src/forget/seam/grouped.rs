@@ -9,10 +9,10 @@ mod layout;
 mod tests;
 
 pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordPacking};
-use super::{Encode, Put, StoredTensor, TileValues, WeightInfo};
+use super::{Encode, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
@@ -117,37 +117,47 @@ impl Encode for Grouped {
         self.store(tile, out, level, put)
     }
 
-    fn family(&self) -> Option<Family> {
+    fn relay(&self) -> Option<RelayTarget<'_>> {
         let IntegerQuantizer {
             rule, bits, group, ..
         } = self.quantizer;
-        let symmetric = match rule {
+        let is_symmetric = match rule {
             IntegerRule::CompressedTensors { symmetric } => symmetric,
             #[cfg(feature = "gptq")]
             IntegerRule::Gptq { symmetric } => symmetric,
             #[cfg(feature = "awq")]
             IntegerRule::Awq => false,
+            // `v * s + b` with any `b`: no integer is its zero point.
             IntegerRule::Mlx => return None,
         };
         let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;
         };
-        Some(Family::Int {
-            bits,
-            group,
-            scales: dtype,
-            symmetric,
+        Some(RelayTarget {
+            family: CodeFamily::Int {
+                bits,
+                group,
+                scales: dtype,
+                is_symmetric,
+            },
+            codes: self,
         })
     }
+}
 
-    fn pack(
+impl StoreCodes for Grouped {
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let offsets = codes.zeros.iter().map(|&zero| f32::from(zero)).collect();
+        let offsets = codes
+            .zero_points
+            .iter()
+            .map(|&zero| f32::from(zero))
+            .collect();
         let (codes, scales) = (
             std::mem::take(&mut codes.codes),
             std::mem::take(&mut codes.scales),
