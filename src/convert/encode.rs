@@ -26,7 +26,7 @@ pub(super) use self::drafts::{Drafted, Encodings};
 use self::in_order::InOrder;
 use self::input::EncodeInput;
 use self::relay::RelayDecision;
-use crate::forget::{Encode, Put, Survey, Values};
+use crate::forget::{Encode, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::kernels::lethe::mean::Mean;
 use crate::scheme::{Buffers, Decode, GroupCodes};
@@ -156,8 +156,8 @@ impl<'m> Encoding<'m> {
         };
         let total = self.surveyed.total_of(self.survey_jobs())?;
         Some(match survey {
-            Survey::Max => f64::from(total.max_abs),
-            Survey::MeanOfMax(_) => f64::from(total.mean.finish()),
+            Survey::MaxAbs => f64::from(total.max_abs),
+            Survey::MeanOfBlockMaxAbs(_) => f64::from(total.mean.finish()),
         })
     }
 
@@ -214,7 +214,7 @@ impl<'m> Encoding<'m> {
             .load_values(tile, &self.scheme, buffers, scratch, level)?;
         let Scratch { values, back, .. } = scratch;
         back.resize(values.len(), 0.0);
-        let input = Values {
+        let input = TileValues {
             tile,
             values,
             survey,
@@ -235,7 +235,7 @@ impl<'m> Encoding<'m> {
 /// Length of the runs whose maxima are averaged, if the encoder wants that average.
 fn run_len(encoder: &dyn Encode) -> Option<usize> {
     match encoder.survey() {
-        Some(Survey::MeanOfMax(n)) => Some(n),
+        Some(Survey::MeanOfBlockMaxAbs(n)) => Some(n),
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! What the encoders here store, piece by piece as the pipeline would have it, against their libraries' own files.
+//! Helpers of the tests of BitsAndBytes and QNAT: encoding in tiles of several sizes, and reading of files.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -39,16 +39,17 @@ pub(super) fn values_of(t: &Tensor<'_>) -> Vec<f32> {
     values
 }
 
-/// An encoded tensor: what is stored, and what it decodes to.
+/// An encoded tensor.
 #[derive(Debug, PartialEq)]
-pub(super) struct Encoded {
-    pub stored: Vec<(Stored, Vec<u8>)>,
+pub(super) struct EncodedTensor {
+    pub stored: Vec<(StoredTensor, Vec<u8>)>,
+    /// Bits of the values that decoding gives, according to the encoder.
     pub back: Vec<u32>,
 }
 
-/// Encodes `values` in the smallest tiles, in the largest, and in some between, at every level, from the last tile to
-/// the first; all have to give the same.
-pub(super) fn encode(encoder: &dyn Encode, values: &[f32], survey: f64) -> Encoded {
+/// Encodes `values` in tiles of the smallest, the largest and another size, at every CPU level, from the last tile to
+/// the first. The result must be the same each time.
+pub(super) fn encode(encoder: &dyn Encode, values: &[f32], survey: f64) -> EncodedTensor {
     let grid = encoder.grid();
     let heights = [
         grid.row_align,
@@ -80,9 +81,9 @@ fn encode_cut(
     level: Level,
     height: usize,
     width: usize,
-) -> Encoded {
+) -> EncodedTensor {
     let grid = encoder.grid();
-    let mut stored: Vec<(Stored, Vec<Option<u8>>)> = encoder
+    let mut stored: Vec<(StoredTensor, Vec<Option<u8>>)> = encoder
         .stored()
         .into_iter()
         .map(|s| {
@@ -108,7 +109,7 @@ fn encode_cut(
             .collect();
         let values: Vec<f32> = places.iter().map(|&at| values[at]).collect();
         let mut back = vec![f32::NAN; values.len()];
-        let values = Values {
+        let values = TileValues {
             tile,
             values: &values,
             survey,
@@ -136,7 +137,7 @@ fn encode_cut(
             .map(|b| b.expect("every byte is written"))
             .collect()
     };
-    Encoded {
+    EncodedTensor {
         stored: stored
             .into_iter()
             .map(|(s, bytes)| (s, whole(bytes)))
@@ -145,10 +146,11 @@ fn encode_cut(
     }
 }
 
-/// The file of these tensors.
-pub(super) fn file(all: &[(Stored, Vec<u8>)]) -> Vec<u8> {
-    let whole =
-        |(s, data): &'_ (Stored, Vec<u8>)| (s.name.clone(), s.shape.clone(), s.dtype, data.clone());
+/// A safetensors file of the tensors `all`.
+pub(super) fn file(all: &[(StoredTensor, Vec<u8>)]) -> Vec<u8> {
+    let whole = |(s, data): &'_ (StoredTensor, Vec<u8>)| {
+        (s.name.clone(), s.shape.clone(), s.dtype, data.clone())
+    };
     let all: Vec<_> = all.iter().map(whole).collect();
     let tensors: Vec<_> = all
         .iter()
@@ -164,7 +166,7 @@ pub(super) fn file(all: &[(Stored, Vec<u8>)]) -> Vec<u8> {
     crate::compat::whole::to_bytes(&tensors).unwrap()
 }
 
-/// What our own decoder makes of a file that holds one logical tensor.
+/// Bits of the values that this crate decodes from a file with one logical tensor.
 pub(super) fn decoded(file: Vec<u8>) -> Vec<u32> {
     let out = crate::parse_bytes(file)
         .unwrap()
