@@ -33,4 +33,6 @@ mod tests;
 pub(crate) use self::choice::{Choice, Choices, Subject, choose};
 pub use self::scheme::{Forget, ForgetScheme};
 pub(crate) use self::seam::names::fused;
-pub(crate) use self::seam::{Encode, Method, Put, Scope, Stored, Survey, Values, Weight};
+pub(crate) use self::seam::{
+    Encode, Method, Put, RelayTarget, Scope, StoreCodes, Stored, Survey, Values, Weight,
+};

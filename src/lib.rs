@@ -71,7 +71,7 @@ pub use convert::{
     Report, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
-pub use error::{AnamnesisError, Result};
+pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
@@ -107,4 +107,4 @@ pub use remember::{
 };
 #[cfg(feature = "gguf")]
 pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
-pub use scheme::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};

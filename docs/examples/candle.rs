@@ -27,7 +27,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     })?;
     for (name, tensor) in &tensors {
-        let mean = tensor.to_dtype(DType::F32)?.mean_all()?.to_scalar::<f32>()?;
+        let mean = tensor
+            .to_dtype(DType::F32)?
+            .mean_all()?
+            .to_scalar::<f32>()?;
         println!("{name} {:?} mean {mean:e}", tensor.shape());
     }
     Ok(())

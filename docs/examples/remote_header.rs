@@ -37,7 +37,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = anamnesis::parse_safetensors_header_from_reader(remote)?;
     println!("{}", header.scheme);
     for tensor in &header.tensors {
-        println!("{} {} {:?} {:?}", tensor.name, tensor.dtype, tensor.shape, tensor.role);
+        println!(
+            "{} {} {:?} {:?}",
+            tensor.name, tensor.dtype, tensor.shape, tensor.role
+        );
     }
     println!("{} bytes read in {} requests", bytes.get(), requests.get());
     Ok(())

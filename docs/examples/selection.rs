@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     forget.exclude = vec!["lm_head*".to_owned()];
 
     let dir = tempfile::tempdir()?;
-    let report = anamnesis::parse(&path)?.forget(dir.path().join("model-nf4.safetensors"), forget)?;
+    let report =
+        anamnesis::parse(&path)?.forget(dir.path().join("model-nf4.safetensors"), forget)?;
     for tensor in &report.encoded {
         println!("{}: {}", tensor.name, tensor.scheme);
     }

@@ -3,6 +3,7 @@
 use super::cut::Cut;
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
+use super::run::Outcome;
 use super::sum::TensorSums;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
@@ -68,8 +69,18 @@ pub(super) struct Job<'a, 'm> {
     pub outputs: &'a [Output<'m>],
     pub sink: &'a dyn Sink,
     pub options: &'a RememberOptions,
-    /// Whether a lower job has failed, so that this one's result no longer matters.
-    pub is_abandoned: &'a dyn Fn() -> bool,
+    /// Number of the job among all jobs of the plan.
+    #[cfg_attr(
+        not(feature = "lethe"),
+        expect(dead_code, reason = "only encoders wait")
+    )]
+    pub number: usize,
+    /// Where a job waits for lower jobs of its tensor.
+    #[cfg_attr(
+        not(feature = "lethe"),
+        expect(dead_code, reason = "only encoders wait")
+    )]
+    pub outcome: &'a Outcome,
 }
 
 impl<'m> Job<'_, 'm> {

@@ -1,19 +1,30 @@
-//! The workers: each takes the next job from one cursor, reads, decodes, and writes at the planned place.
+//! The workers. Each takes the next job from one cursor, reads, decodes or encodes, and writes at the planned place.
+//!
+//! Jobs are handed out in the order of their numbers, and each writes bytes that no other job writes. Only a job that
+//! encodes can depend on others: on those of the survey pass of the same tensor, which come before it.
+
+mod outcome;
+#[cfg(test)]
+#[cfg(feature = "lethe")]
+mod tests;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+pub(super) use self::outcome::Outcome;
 use super::options::{Progress, RememberOptions};
 use super::output::{Job, Output, Worker};
 use super::plan::Plan;
+use crate::Result;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
-use crate::{AnamnesisError, Result};
 
-/// Runs jobs of `plan`: those of the outputs in `outputs`. The result does not depend on the number of threads: jobs are independent,
-/// and of several errors the one of the lowest job counts.
+/// Runs the jobs of outputs `outputs` of `plan`, and compares the checksums of what was copied. The result does not depend
+/// on the number of threads.
+///
+/// # Errors
+/// Of several jobs that fail, the error of the one with the lowest number.
 pub(super) fn run(
     plan: &Plan<'_>,
     outputs: Range<usize>,
@@ -31,7 +42,10 @@ pub(super) fn run(
     check(&plan.outputs[outputs])
 }
 
-/// Runs some jobs, and leaves [`check`] to the caller.
+/// Runs jobs `jobs` of `plan` without comparing checksums: [`check`] does that, once all jobs of an output are done.
+///
+/// # Errors
+/// Of several jobs that fail, the error of the one with the lowest number.
 pub(super) fn run_jobs(
     plan: &Plan<'_>,
     jobs: Range<usize>,
@@ -46,8 +60,7 @@ pub(super) fn run_jobs(
         options,
         next: AtomicUsize::new(jobs.start),
         end: jobs.end,
-        failed: Mutex::new(None),
-        stop_at: AtomicUsize::new(usize::MAX),
+        outcome: Outcome::new(),
         done,
     };
     thread::scope(|scope| -> Result<()> {
@@ -59,14 +72,10 @@ pub(super) fn run_jobs(
         queue.work();
         Ok(())
     })?;
-    let failed = queue
-        .failed
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    failed.map_or(Ok(()), |(_, error)| Err(error))
+    queue.outcome.into_result()
 }
 
-/// Threads that the options ask for.
+/// Number of threads that the options ask for; by default one for each CPU.
 pub(super) fn threads(options: &RememberOptions) -> usize {
     options
         .threads
@@ -77,23 +86,22 @@ struct JobQueue<'a, 'm> {
     plan: &'a Plan<'m>,
     sink: &'a dyn Sink,
     options: &'a RememberOptions,
+    /// Number of the next job.
     next: AtomicUsize,
     /// Number of the first job that is not to be done.
     end: usize,
-    /// The lowest job that failed.
-    failed: Mutex<Option<(usize, AnamnesisError)>>,
-    /// Its number; no job above it is begun. All below it have been, so the lowest failure is always found.
-    stop_at: AtomicUsize,
-    /// Bytes that are written.
+    outcome: Outcome,
+    /// Bytes written.
     done: &'a AtomicU64,
 }
 
 impl JobQueue<'_, '_> {
     fn work(&self) {
+        let _stop = self.outcome.stop_on_panic();
         let mut worker = Worker::default();
         loop {
             let job = self.next.fetch_add(1, Ordering::Relaxed);
-            if job >= self.end || job >= self.stop_at.load(Ordering::Acquire) {
+            if job >= self.end || self.outcome.is_stopped_at(job) {
                 return;
             }
             let result = self
@@ -103,17 +111,9 @@ impl JobQueue<'_, '_> {
                 .and_then(|()| self.run_job(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
-                Err(error) => self.fail(job, error),
+                Err(error) => self.outcome.fail(job, error),
             }
         }
-    }
-
-    fn fail(&self, job: usize, error: AnamnesisError) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed.as_ref().is_none_or(|(other, _)| job < *other) {
-            *failed = Some((job, error));
-        }
-        self.stop_at.fetch_min(job, Ordering::AcqRel);
     }
 
     fn advance(&self, written: u64) {
@@ -127,9 +127,9 @@ impl JobQueue<'_, '_> {
         }
     }
 
-    /// Does job number `job` of the plan; returns the number of bytes written.
-    fn run_job(&self, job: usize, worker: &mut Worker) -> Result<u64> {
-        let (index, no) = self.plan.job(job);
+    /// Does job number `number` of the plan; returns the number of bytes written.
+    fn run_job(&self, number: usize, worker: &mut Worker) -> Result<u64> {
+        let (index, no) = self.plan.job(number);
         let outputs = &self.plan.outputs[index..];
         if no == 0 {
             outputs[0].verify.iter().try_for_each(Part::verify)?;
@@ -139,13 +139,14 @@ impl JobQueue<'_, '_> {
             outputs,
             sink: self.sink,
             options: self.options,
-            is_abandoned: &|| job > self.stop_at.load(Ordering::Acquire),
+            number,
+            outcome: &self.outcome,
         };
         outputs[0].body.run(&job, worker)
     }
 }
 
-/// Writes the checksums, once all data is written.
+/// Writes the checksums of the outputs at the places that their container has for them. All jobs are done.
 pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     for output in &plan.outputs {
         let Some((sum, patch)) = &output.sums.output else {
@@ -160,7 +161,10 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     Ok(())
 }
 
-/// Compares the checksums of the inputs of `outputs`, when all their jobs are done.
+/// Compares the checksums of the inputs of `outputs`. All their jobs are done.
+///
+/// # Errors
+/// The first input that has another checksum than its container says.
 pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
     outputs
         .iter()

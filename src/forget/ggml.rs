@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Encode, Method, Put, Stored, Values, Weight};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::element::Element;
 use crate::element::Out;
 use crate::forget::gguf::imatrix::Imatrix;
 use crate::forget::seam::rows::LONGEST;
-use crate::kernels::lethe::ggml::{Encoder, encoder};
-use crate::kernels::remember::ggml::{Decoder, decoder};
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::kernels::lethe::ggml::{GgmlEncoder, encoder};
+use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -88,8 +88,8 @@ impl Method for Ggml {
 /// A tensor of blocks.
 struct Blocks {
     stored: Stored,
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: GgmlEncoder,
+    decoder: GgmlDecoder,
     /// If it has this tensor.
     imatrix: Option<Arc<Imatrix>>,
     rows: usize,
@@ -166,12 +166,17 @@ impl Encode for Blocks {
         put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
     }
 
-    fn family(&self) -> Option<Family> {
-        (self.stored.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        (self.stored.dtype == Dtype::MXFP4).then_some(RelayTarget {
+            family: CodeFamily::Mxfp4 { has_nan: false },
+            codes: self,
+        })
     }
+}
 
-    /// Blocks of MXFP4: an exponent, and bytes of which each has a code of either half.
-    fn pack(
+impl StoreCodes for Blocks {
+    /// Blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the block.
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,

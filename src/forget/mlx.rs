@@ -5,11 +5,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Put, Stored, Values, Weight};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection};
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -171,11 +171,16 @@ impl Encode for Floating {
         self.store(tile, codes, scales, level, put)
     }
 
-    fn family(&self) -> Option<Family> {
-        (self.mode == MlxFloatMode::Mxfp4).then_some(Family::Mxfp4 { wide: false })
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        (self.mode == MlxFloatMode::Mxfp4).then_some(RelayTarget {
+            family: CodeFamily::Mxfp4 { has_nan: true },
+            codes: self,
+        })
     }
+}
 
-    fn pack(
+impl StoreCodes for Floating {
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,

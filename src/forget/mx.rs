@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::ct_config as ct;
-use super::{Encode, Method, Put, Stored, Values, Weight};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::forget::seam::rows::{Matrix, no_matrix, put_both, shortened, stored};
 use crate::kernels::lethe::groups::{GroupArithmetic, GroupBuffers};
 use crate::kernels::lethe::mx::{
@@ -20,7 +20,7 @@ use crate::kernels::lethe::mx::{
 use crate::kernels::lethe::narrow::Fp4E2M1;
 use crate::kernels::lethe::pack::transposed;
 use crate::kernels::remember::fp8::E4M3;
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -144,7 +144,7 @@ impl Method for Mx {
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
-                    let family = Some(Family::Mxfp4 { wide: true });
+                    let family = Some(CodeFamily::Mxfp4 { has_nan: false });
                     Box::new(Rows {
                         stored,
                         run,
@@ -171,7 +171,7 @@ impl Method for Mx {
         };
         let codes = stored(name(end), dtype, &shortened(weight, unit));
         let scales = stored(name("_scale"), Dtype::U8, &shortened(weight, BLOCK));
-        let family = (unit == 2).then_some(Family::Mxfp4 { wide: false });
+        let family = (unit == 2).then_some(CodeFamily::Mxfp4 { has_nan: true });
         Ok(Box::new(Rows {
             stored: [codes, scales],
             run,
@@ -216,7 +216,8 @@ struct Rows {
     cols: usize,
     /// Codes in a byte.
     unit: usize,
-    family: Option<Family>,
+    /// The family of the codes, if they can be relayed.
+    family: Option<CodeFamily>,
 }
 
 impl Encode for Rows {
@@ -256,11 +257,14 @@ impl Encode for Rows {
         self.store(tile, &codes, &shared, put)
     }
 
-    fn family(&self) -> Option<Family> {
-        self.family
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        let codes = self;
+        self.family.map(|family| RelayTarget { family, codes })
     }
+}
 
-    fn pack(
+impl StoreCodes for Rows {
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,

@@ -115,8 +115,8 @@ impl ForgetScheme {
 
     /// Whether it quantizes scales, too.
     #[cfg(feature = "qnat")]
-    pub(crate) fn doubles(&self) -> bool {
-        matches!(self.kind, Kind::Row(row) if row.name.ends_with("-dq"))
+    pub(crate) fn quantizes_scales(&self) -> bool {
+        matches!(self.kind, Kind::Row(row) if row.quantizes_scales)
     }
 
     /// The number in llama.cpp's `enum llama_ftype`.

@@ -34,6 +34,9 @@ pub(super) struct Row {
     pub scope: Scope,
     /// Keys of its description in `config.json`.
     pub config_keys: &'static [&'static str],
+    /// Whether it quantizes scales, too.
+    #[cfg_attr(not(feature = "qnat"), allow(dead_code))]
+    pub quantizes_scales: bool,
     pub make: fn(&Parameters) -> Arc<dyn Method>,
 }
 
@@ -65,6 +68,7 @@ const fn linear(
         container,
         scope,
         config_keys: CONFIG,
+        quantizes_scales: false,
         make,
     }
 }
@@ -108,17 +112,23 @@ pub(super) const SCHEMES: &[Row] = &[
         })
     },
     #[cfg(feature = "bnb")]
-    linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
-        bnb4(p, Codes::Nf4, true)
-    }),
+    Row {
+        quantizes_scales: true,
+        ..linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
+            bnb4(p, Codes::Nf4, true)
+        })
+    },
     #[cfg(feature = "bnb")]
     linear("fp4", "BitsAndBytes FP4, blocks of 64", |p| {
         bnb4(p, Codes::Fp4, false)
     }),
     #[cfg(feature = "bnb")]
-    linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
-        bnb4(p, Codes::Fp4, true)
-    }),
+    Row {
+        quantizes_scales: true,
+        ..linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
+            bnb4(p, Codes::Fp4, true)
+        })
+    },
     #[cfg(feature = "bnb")]
     Row {
         alias: "bnb-int8",
@@ -246,9 +256,12 @@ pub(super) const SCHEMES: &[Row] = &[
         Arc::new(Qnat { double: false })
     }),
     #[cfg(feature = "qnat")]
-    qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
-        Arc::new(Qnat { double: true })
-    }),
+    Row {
+        quantizes_scales: true,
+        ..qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
+            Arc::new(Qnat { double: true })
+        })
+    },
 ];
 
 #[cfg(feature = "bnb")]

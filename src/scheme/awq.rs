@@ -14,10 +14,11 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::awq::{PER_WORD, POSITION, Rows};
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
-    TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{load, wrong};
 use crate::simd::{Level, dispatch};
@@ -26,6 +27,10 @@ use crate::{Dtype, Result};
 pub(super) struct Awq;
 
 impl Scheme for Awq {
+    fn identity(&self) -> &'static Identity {
+        &gated::AWQ
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Awq
     }
@@ -200,28 +205,34 @@ impl Decode for Weight<'_> {
         dispatch(level, &kernel, out);
     }
 
-    fn family(&self) -> Option<Family> {
-        Family::int(
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let family = CodeFamily::int(
             4,
             self.group_size,
             self.k,
             self.scales.dtype(),
             self.qzeros.is_none(),
-        )
+        );
+        Ok(family.map(|family| RelaySource::new(family, AwqCodes)))
     }
+}
 
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+/// How the codes of a layer lie in its decoder's buffers.
+struct AwqCodes;
+
+impl ExtractCodes for AwqCodes {
+    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
-        for words in buffers.words.chunks_exact(tile.cols.len().max(1)) {
+        for words in buffers.words.chunks_exact(cols.max(1)) {
             for position in POSITION {
                 out.codes
                     .extend(words.iter().map(|word| (word >> (position * 4) & 15) as u8));
             }
         }
-        out.codes.truncate(tile.values());
+        out.codes.truncate(rows * cols);
         out.scales.clone_from(&buffers.scales);
-        out.zeros.clear();
-        out.zeros
+        out.zero_points.clear();
+        out.zero_points
             .extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

@@ -4,15 +4,17 @@
 //!
 //! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
 
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Nested, Numbers, Op};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, Unpack, row_groups};
+use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, refused,
-    wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    base_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -24,14 +26,26 @@ const FAMILY: &str = "BitNet";
 /// Codes of a byte.
 const CODES: usize = 4;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::BitNet],
+    codes: &[],
+    companions: &[(Ends("weight_scale"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for BitNet {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let base = base_of(t.name(), "weight")
-            .filter(|_| all.config.method().as_deref() == Some("bitnet"));
+            .filter(|_| all.config.quant_method() == Some(&QuantMethod::BitNet));
         let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else {
             return Ok(None);
         };
@@ -52,12 +66,14 @@ impl Scheme for BitNet {
         });
         let (shape, decoder) = match t.dtype() {
             Dtype::U8 => packed(t, scales, formula)?,
-            dtype if dtype.is_floating_point() && formula == Formula::Scale => plain(t, &scale)?,
+            dtype if dtype.is_floating_point() && matches!(formula, GroupFormula::Scale) => {
+                plain(t, &scale)?
+            }
             _ => return Err(wrong(t, "a weight with this scale is packed into bytes")),
         };
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
-            codes: "ternary",
+            codes: CodeType::Ternary,
             scales: Granularity::Tensor,
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
@@ -71,11 +87,11 @@ impl Scheme for BitNet {
     }
 }
 
-fn formula(t: &Tensor<'_>, all: &Index<'_>) -> Result<Formula> {
+fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);
     match (text("linear_class"), text("quantization_mode")) {
-        (None | Some("bitlinear"), _) => Ok(Formula::Divide),
-        (Some("autobitlinear"), None | Some("offline")) => Ok(Formula::Scale),
+        (None | Some("bitlinear"), _) => Ok(GroupFormula::Divide),
+        (Some("autobitlinear"), None | Some("offline")) => Ok(GroupFormula::Scale),
         (Some("autobitlinear"), Some("online")) => Err(wrong(
             t,
             "it has a scale, and the config says that its layer is quantized while it runs",
@@ -90,8 +106,8 @@ fn formula(t: &Tensor<'_>, all: &Index<'_>) -> Result<Formula> {
 
 fn packed<'m>(
     t: &Tensor<'m>,
-    scales: Box<dyn Numbers + 'm>,
-    formula: Formula,
+    scales: Box<dyn ScaleMatrix + 'm>,
+    formula: GroupFormula<'m>,
 ) -> Result<(Vec<usize>, Grouped<'m>)> {
     let &[bytes, cols] = t.shape() else {
         return Err(wrong(t, "packed weights have two dimensions"));
@@ -100,12 +116,19 @@ fn packed<'m>(
         .checked_mul(CODES)
         .ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape = vec![rows, cols];
-    let codes = Codes::Own(Box::new(Runs::low_first(t.part(), bytes, cols, 2)));
-    let meaning = Meaning::Int(Int {
+    let codes = Codes::Unpacked(Box::new(Runs::low_first(t.part(), bytes, cols, 2)));
+    let code_format = CodeFormat::Int(Int {
         flip: 0,
         offset: 1.0,
     });
-    let mut decoder = Grouped::scaled(codes, 2, meaning, [rows, cols], per_tensor(&shape), scales);
+    let mut decoder = Grouped::scaled(
+        codes,
+        2,
+        code_format,
+        [rows, cols],
+        per_tensor(&shape),
+        scales,
+    );
     decoder.formula = formula;
     Ok((shape, decoder))
 }
@@ -126,11 +149,11 @@ fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<
         op: Op::Multiply,
         unit: 1.0,
     };
-    let meaning = Meaning::Int(Int::UNSIGNED);
+    let code_format = CodeFormat::Int(Int::UNSIGNED);
     let decoder = Grouped::scaled(
-        Codes::Own(Box::new(Ones)),
+        Codes::Unpacked(Box::new(Ones)),
         8,
-        meaning,
+        code_format,
         [rows, cols],
         row_groups(cols, 1),
         Box::new(scaled),

@@ -8,20 +8,42 @@ use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::ggml::{Decoder, decoder};
+use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
-    TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::Level;
-use crate::{Dtype, Result};
+use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Ggml;
 
+static IDENTITY: Identity = Identity {
+    name: "GGUF",
+    methods: &[],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: Some(ParsedModel::is_gguf),
+};
+
 impl Scheme for Ggml {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Ggml { dtype: t.dtype() }
+    }
+
+    fn is_activation(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+        let base = t.name().strip_suffix(".input_scale");
+        let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
+        weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -110,13 +132,6 @@ fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<
     }
 }
 
-/// Whether `t` is about the activations of an NVFP4 weight.
-pub(super) fn is_activation(t: &Tensor<'_>, all: &Index<'_>) -> bool {
-    let base = t.name().strip_suffix(".input_scale");
-    let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
-    weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
-}
-
 /// What is known to be written under a number that is not ggml's.
 fn squatter(id: u32) -> &'static str {
     match id {
@@ -136,7 +151,7 @@ fn squatter(id: u32) -> &'static str {
 struct Weight<'m> {
     codes: Part<'m>,
     dtype: Dtype,
-    decode: Decoder,
+    decode: GgmlDecoder,
     block: usize,
     block_bytes: usize,
     rows: usize,
@@ -203,11 +218,20 @@ impl Decode for Weight<'_> {
         }
     }
 
-    fn family(&self) -> Option<Family> {
-        (self.dtype == Dtype::MXFP4).then_some(Family::Mxfp4 { wide: true })
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let (family, block_bytes) = (CodeFamily::Mxfp4 { has_nan: false }, self.block_bytes);
+        let is_mxfp4 = self.dtype == Dtype::MXFP4;
+        Ok(is_mxfp4.then(|| RelaySource::new(family, Mxfp4Codes { block_bytes })))
     }
+}
 
-    fn codes(&self, _tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
+/// How the codes of MXFP4 blocks lie in a decoder's buffers.
+struct Mxfp4Codes {
+    block_bytes: usize,
+}
+
+impl ExtractCodes for Mxfp4Codes {
+    fn extract(&self, _size: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
         out.exponents.clear();
         // An exponent, and bytes of which each has a code of either half of the block.

@@ -11,15 +11,16 @@ mod words;
 use std::ops::Range;
 
 use self::words::{FORMAT, Packing, bits_and_inputs, packing, word_bits};
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::gptq::{Columns, Rows, restore_zeros};
 use crate::kernels::remember::packed::CHUNK;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{Layout, Packed, for_each_zeros, group_size, load_scales};
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Grid, Group, GroupCodes, Index, QuantScheme, Scheme,
-    TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{load, read, refused, wrong};
 use crate::simd::{Level, dispatch};
@@ -28,6 +29,10 @@ use crate::{AnamnesisError, Result};
 pub(super) struct Gptq;
 
 impl Scheme for Gptq {
+    fn identity(&self) -> &'static Identity {
+        &gated::GPTQ
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Gptq
     }
@@ -39,7 +44,7 @@ impl Scheme for Gptq {
         if packed.layout(all)? != Layout::Gptq {
             return Ok(None);
         }
-        if all.config.method().as_deref() == Some("awq") {
+        if all.config.quant_method() == Some(&QuantMethod::Awq) {
             return Err(wrong(t, "the config says AWQ, and the shapes say GPTQ"));
         }
         let word_bits = word_bits(&packed)?;
@@ -439,33 +444,41 @@ impl Decode for Weight<'_> {
         }
     }
 
-    fn family(&self) -> Option<Family> {
-        let symmetric = self
-            .is_in_order()
-            .ok()
-            .filter(|in_order| *in_order)
-            .and_then(|_| self.is_symmetric().ok())?;
-        Family::int(
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let stores_symmetric = self.symmetric && matches!(self.zeros, Zeros::Packed { .. });
+        let needs_data = self.g_idx.is_some() || stores_symmetric;
+        // A model of a header alone has no data to decide by, and none to relay either.
+        if needs_data && !self.qweight.is_readable() || !self.is_in_order()? {
+            return Ok(None);
+        }
+        let family = CodeFamily::int(
             self.packing.bits,
             self.group_size,
             self.k,
             self.scales.dtype(),
-            symmetric,
-        )
+            self.is_symmetric()?,
+        );
+        let packing = self.packing;
+        Ok(family.map(|family| RelaySource::new(family, GptqCodes { packing })))
     }
+}
 
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        let words_per_row = buffers.words.len() / tile.rows.len().max(1);
+/// How the codes of a layer lie in its decoder's buffers.
+struct GptqCodes {
+    packing: Packing,
+}
+
+impl ExtractCodes for GptqCodes {
+    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
+        let words_per_row = buffers.words.len() / rows.max(1);
         out.codes.clear();
         for words in buffers.words.chunks_exact(words_per_row.max(1)) {
-            let codes =
-                (0..tile.cols.len().div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
-            out.codes
-                .extend(codes.take(tile.cols.len()).map(|code| code as u8));
+            let codes = (0..cols.div_ceil(CHUNK)).flat_map(|i| self.packing.unpack(words, i));
+            out.codes.extend(codes.take(cols).map(|code| code as u8));
         }
         out.scales.clone_from(&buffers.scales);
-        out.zeros.clear();
-        out.zeros
+        out.zero_points.clear();
+        out.zero_points
             .extend(buffers.zeros.iter().map(|&zero| zero as u8));
     }
 }

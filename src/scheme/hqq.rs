@@ -12,21 +12,42 @@
 mod meta;
 
 use self::meta::{FAMILY, Meta, Requantized};
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
 use crate::scheme::seam::fit::granularity;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Numbers};
-use crate::scheme::seam::{Floats, Group, Index, QuantScheme, Scheme, base_of, refused, wrong};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::grouped::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::{
+    CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, base_of, refused, wrong,
+};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Hqq;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Hqq],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Hqq {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    /// SINQ and others call their codes `W_q`, too.
+    fn has_common_names(&self, _group: &Group<'_>) -> bool {
+        true
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -43,38 +64,35 @@ impl Scheme for Hqq {
         let mut meta = Meta::of_weight(t, base, all);
         let weight = Weight::new(t, &mut meta)?;
         let grid = weight.grid();
-        let codes = super::compressed_tensors::int_name(weight.runs.bits);
-        let own = meta.compute_dtype()?;
+        let codes = CodeType::Int(weight.runs.bits as u8);
+        let compute_dtype = meta.compute_dtype()?;
         let quantized = meta.flag("quant_scale")? || meta.flag("quant_zero")?;
-        let numbers = [
-            weight.numbers(&mut meta, "scale", None)?,
-            weight.numbers(&mut meta, "zero", None)?,
-        ];
-        let in_own = match own.filter(|_| quantized) {
-            Some(_) => Some([
-                weight.numbers(&mut meta, "scale", own)?,
-                weight.numbers(&mut meta, "zero", own)?,
-            ]),
-            None => None,
+        let scales = weight.numbers(&mut meta, "scale", None)?;
+        let mut zero_points = GroupOffsets::new(weight.numbers(&mut meta, "zero", None)?);
+        zero_points.compute = match compute_dtype {
+            Some(dtype) if quantized => Some(ComputeDtype {
+                dtype,
+                rounded: Some(RoundedMatrices {
+                    scales: weight.numbers(&mut meta, "scale", compute_dtype)?,
+                    offsets: weight.numbers(&mut meta, "zero", compute_dtype)?,
+                }),
+            }),
+            dtype => dtype.map(ComputeDtype::new),
         };
-        let [scales, zeros] = numbers;
         let Weight {
             shape, runs, rows, ..
         } = weight;
         let (cols, bits) = (runs.cols, runs.bits);
-        let stored = Codes::Own(Box::new(runs));
+        let stored = Codes::Unpacked(Box::new(runs));
         let mut decoder = Grouped::scaled(
             stored,
             bits,
-            Meaning::Int(Int::UNSIGNED),
+            CodeFormat::Int(Int::UNSIGNED),
             [rows, cols],
             grid,
             scales,
         );
-        decoder.offsets = Some(zeros);
-        decoder.formula = Formula::ShiftScale;
-        decoder.own = own;
-        decoder.in_own = in_own;
+        decoder.formula = GroupFormula::ShiftScale(zero_points);
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes,
@@ -202,13 +220,13 @@ impl<'m> Weight<'m> {
         row_groups(cols, self.group)
     }
 
-    /// Scales or zeros; those that are quantized themselves as the library has them in type `own`.
+    /// Scales or zeros; those that are quantized themselves as the library has them in `compute_dtype`.
     fn numbers(
         &self,
         meta: &mut Meta<'_, 'm>,
         what: &str,
-        own: Option<TargetDtype>,
-    ) -> Result<Box<dyn Numbers + 'm>> {
+        compute_dtype: Option<TargetDtype>,
+    ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let grid = self.grid();
         let groups = if self.by_column {
             grid.cols
@@ -217,7 +235,11 @@ impl<'m> Weight<'m> {
         };
         if meta.flag(&format!("quant_{what}"))? {
             return Ok(Box::new(Requantized::new(
-                meta, what, groups, grid.cols, own,
+                meta,
+                what,
+                groups,
+                grid.cols,
+                compute_dtype,
             )?));
         }
         let t = meta.tensor(what)?;

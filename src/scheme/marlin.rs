@@ -10,22 +10,39 @@
 
 use std::ops::Range;
 
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::packed::group_size;
 #[cfg(feature = "awq")]
 use crate::scheme::layout::packed::{Layout, Packed};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
+use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(super) struct Marlin;
 
+static IDENTITY: Identity = Identity {
+    name: "Marlin",
+    methods: &[QuantMethod::Gptq, QuantMethod::Awq],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Marlin {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Other(if t.name().ends_with('B') {
             "GPTQ Marlin"
@@ -132,14 +149,14 @@ fn weight<'m>(
         return Err(misfit());
     };
     let group = group_size(t, groups, k, false, module)?;
-    let codes = Codes::Own(Box::new(Runs { part: t.part(), n }));
+    let codes = Codes::Unpacked(Box::new(Runs { part: t.part(), n }));
     let scale = Box::new(Permuted {
         floats: Floats::ieee(scales)?,
         n,
         single: groups == 1,
     });
-    let meaning = Meaning::Int(Int::offset_binary(4));
-    let decoder = Grouped::scaled(codes, 4, meaning, [n, k], row_groups(k, group), scale);
+    let code_format = CodeFormat::Int(Int::offset_binary(4));
+    let decoder = Grouped::scaled(codes, 4, code_format, [n, k], row_groups(k, group), scale);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scales)];
     let granularity = if groups == 1 {
         Granularity::Channel
@@ -148,7 +165,7 @@ fn weight<'m>(
     };
     let scheme = QuantScheme::Grouped {
         family,
-        codes: "INT4",
+        codes: CodeType::Int(4),
         scales: granularity,
     };
     Ok(Group::new(
@@ -193,7 +210,7 @@ impl Unpack for Runs<'_> {
         (RUN, DEPTH)
     }
 
-    fn transposed(&self) -> bool {
+    fn is_transposed(&self) -> bool {
         true
     }
 }
@@ -229,7 +246,7 @@ impl Permuted<'_> {
     }
 }
 
-impl Numbers for Permuted<'_> {
+impl ScaleMatrix for Permuted<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

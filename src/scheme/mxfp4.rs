@@ -6,15 +6,16 @@
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
 
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
 use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Transposed};
 use crate::scheme::seam::{
-    Family, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of,
-    read, wrong,
+    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
+    TensorRole, Tile, base_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -23,7 +24,23 @@ pub(super) struct Mxfp4;
 /// Values that share an exponent.
 const BLOCK: usize = 32;
 
+static IDENTITY: Identity = Identity {
+    name: "MXFP4",
+    methods: &[QuantMethod::Mxfp4],
+    codes: &["_blocks"],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Mxfp4 {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         scheme(
             if t.dtype() == Dtype::I8 {
@@ -31,7 +48,7 @@ impl Scheme for Mxfp4 {
             } else {
                 "MXFP4"
             },
-            "FP4",
+            CodeType::Fp4,
         )
     }
 
@@ -56,7 +73,7 @@ impl Scheme for Mxfp4 {
     }
 }
 
-fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
+fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
     QuantScheme::Grouped {
         family,
         codes,
@@ -65,18 +82,18 @@ fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
 }
 
 /// What codes of four bits are, with its name.
-type Nibble = (Meaning, &'static str);
+type Nibble = (CodeFormat, CodeType);
 
 const FP4: Nibble = (
-    Meaning::E2M1(E2M1 {
+    CodeFormat::E2M1(E2M1 {
         factor: 1.0,
         plain_zero: false,
     }),
-    "FP4",
+    CodeType::Fp4,
 );
 
 /// MXINT4.
-pub(super) const INT4: Nibble = (Meaning::Quarters, "INT4");
+pub(super) const INT4: Nibble = (CodeFormat::SignMagnitude, CodeType::Int(4));
 
 /// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
 pub(super) fn in_rows<'m>(
@@ -101,14 +118,14 @@ pub(super) fn nibbles_in_rows<'m>(
     let cols = blocks
         .and_then(|blocks| blocks.checked_mul(BLOCK))
         .filter(|_| leading(t) == leading(scale));
-    let (cols, bits, meaning, codes) = match (bytes, cols) {
+    let (cols, bits, code_format, codes) = match (bytes, cols) {
         (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => {
             (cols, 4, nibble.0, nibble.1)
         }
         (Some(bytes), Some(cols))
             if cols % 4 == 0 && bytes == cols / 4 * 3 && nibble.1 == FP4.1 =>
         {
-            (cols, 6, Meaning::E2M3, "FP6")
+            (cols, 6, CodeFormat::E2M3, CodeType::Fp6)
         }
         _ => {
             let what = format!(
@@ -137,14 +154,14 @@ pub(super) fn nibbles_in_rows<'m>(
     let mut decoder = Grouped::scaled(
         stored,
         bits,
-        meaning,
+        code_format,
         size.into(),
         row_groups(cols, BLOCK),
         scales,
     );
-    let is_mxfp4 =
-        matches!(meaning, Meaning::E2M1(_)) && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
-    decoder.family = is_mxfp4.then_some(Family::Mxfp4 { wide: false });
+    let is_mxfp4 = matches!(code_format, CodeFormat::E2M1(_))
+        && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
+    decoder.family = is_mxfp4.then_some(CodeFamily::Mxfp4 { has_nan: true });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     Ok(Group::new(
         name.to_owned(),
@@ -173,13 +190,13 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         ));
     }
     let inputs = blocks * BLOCK;
-    let codes = Codes::Own(Box::new(Columns {
+    let codes = Codes::Unpacked(Box::new(Columns {
         part: t.part(),
         inputs,
         outputs,
     }));
     // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
-    let meaning = Meaning::E2M1(E2M1 {
+    let code_format = CodeFormat::E2M1(E2M1 {
         factor: 2.0,
         plain_zero: false,
     });
@@ -196,13 +213,13 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         cols: outputs,
     };
     let size = [experts.saturating_mul(inputs), outputs];
-    let turned = Grouped::scaled(codes, 4, meaning, size, grid, scales);
+    let turned = Grouped::scaled(codes, 4, code_format, size, grid, scales);
     let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
         Group::new(
             name,
             shape.to_vec(),
-            scheme("MXFP4", "FP4"),
+            scheme("MXFP4", CodeType::Fp4),
             parts,
             Box::new(decoder),
         )
@@ -217,8 +234,15 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         cols: blocks,
     });
     let size = [experts.saturating_mul(outputs), inputs];
-    let mut plain = Grouped::scaled(codes, 4, meaning, size, row_groups(inputs, BLOCK), scales);
-    plain.family = Some(Family::Mxfp4 { wide: true });
+    let mut plain = Grouped::scaled(
+        codes,
+        4,
+        code_format,
+        size,
+        row_groups(inputs, BLOCK),
+        scales,
+    );
+    plain.family = Some(CodeFamily::Mxfp4 { has_nan: false });
     let mut stack = group(name.to_owned(), [experts, inputs, outputs], turned);
     stack.module = Some(Box::new(group(
         format!("{name}.weight"),
@@ -269,7 +293,7 @@ impl Unpack for Columns<'_> {
         (BLOCK, 1)
     }
 
-    fn transposed(&self) -> bool {
+    fn is_transposed(&self) -> bool {
         true
     }
 }

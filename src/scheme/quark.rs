@@ -19,14 +19,18 @@
 mod transposed;
 
 use self::transposed::{Codes8, Straight, Turned, ZeroPoints};
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{E2M1, Formula, Int};
+use crate::kernels::remember::grouped::{E2M1, Int};
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, row_groups};
-use crate::scheme::seam::numbers::{Integers, Matrix, Numbers, Transposed};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
+};
+use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
+    module_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -35,14 +39,29 @@ const FAMILY: &str = "Quark";
 
 pub(super) struct Quark;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Quark],
+    codes: &[],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
+    ],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Quark {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32)
-            || all.config.method().as_deref() != Some("quark")
+            || all.config.quant_method() != Some(&QuantMethod::Quark)
         {
             return Ok(None);
         }
@@ -62,7 +81,7 @@ impl Scheme for Quark {
         }
         let spec = Spec::of(t, &all.config.at(module_of(t.name())))?;
         match spec.number {
-            Number::Float(meaning) => float(t, &scale, &spec, meaning, all).map(Some),
+            Number::Float(code_format) => float(t, &scale, &spec, code_format, all).map(Some),
             Number::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
         }
     }
@@ -72,7 +91,7 @@ impl Scheme for Quark {
 struct Spec {
     number: Number,
     /// What listings call the codes.
-    codes: &'static str,
+    codes: CodeType,
     bits: usize,
     scales: Scales,
     /// Whether zero points may be left out.
@@ -90,7 +109,7 @@ enum Scales {
 }
 
 enum Number {
-    Float(Meaning),
+    Float(CodeFormat),
     Int(Int),
 }
 
@@ -105,13 +124,28 @@ impl Spec {
             .map(|(dtype, _)| dtype)
             .unwrap_or_default();
         let (number, codes, bits, stored) = match dtype {
-            "fp4" => (Number::Float(Meaning::E2M1(plain)), "FP4", 4, Dtype::U8),
-            "fp6_e2m3" => (Number::Float(Meaning::E2M3), "FP6 (E2M3)", 6, Dtype::U8),
-            "fp6_e3m2" => (Number::Float(Meaning::E3M2), "FP6 (E3M2)", 6, Dtype::U8),
-            "int4" => (Number::Int(Int::signed(4)), "INT4", 4, Dtype::I32),
-            "uint4" => (Number::Int(Int::UNSIGNED), "UINT4", 4, Dtype::I32),
-            "int8" => (Number::Int(Int::signed(8)), "INT8", 8, Dtype::I8),
-            "uint8" => (Number::Int(Int::UNSIGNED), "UINT8", 8, Dtype::U8),
+            "fp4" => (
+                Number::Float(CodeFormat::E2M1(plain)),
+                CodeType::Fp4,
+                4,
+                Dtype::U8,
+            ),
+            "fp6_e2m3" => (
+                Number::Float(CodeFormat::E2M3),
+                CodeType::Fp6E2M3,
+                6,
+                Dtype::U8,
+            ),
+            "fp6_e3m2" => (
+                Number::Float(CodeFormat::E3M2),
+                CodeType::Fp6E3M2,
+                6,
+                Dtype::U8,
+            ),
+            "int4" => (Number::Int(Int::signed(4)), CodeType::Int(4), 4, Dtype::I32),
+            "uint4" => (Number::Int(Int::UNSIGNED), CodeType::Uint(4), 4, Dtype::I32),
+            "int8" => (Number::Int(Int::signed(8)), CodeType::Int(8), 8, Dtype::I8),
+            "uint8" => (Number::Int(Int::UNSIGNED), CodeType::Uint(8), 8, Dtype::U8),
             "" => return Err(wrong(t, "the config of Quark names no dtype for its layer")),
             _ => {
                 return Err(refused(
@@ -200,7 +234,7 @@ fn float<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
     spec: &Spec,
-    meaning: Meaning,
+    code_format: CodeFormat,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let Some((&row_bytes, leading)) = t
@@ -251,7 +285,7 @@ fn float<'m>(
     let decoder = Box::new(Grouped::scaled(
         codes,
         spec.bits,
-        meaning,
+        code_format,
         [rows, cols],
         grid,
         scales,
@@ -298,7 +332,7 @@ fn integer<'m>(
             ),
         ));
     }
-    let (shape, grid, codes, scales): (_, _, _, Box<dyn Numbers + 'm>) = match spec.scales {
+    let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
         Scales::Group(size) => {
             let groups = lines.div_ceil(size);
             if scale.shape() != [groups, width] {
@@ -312,7 +346,7 @@ fn integer<'m>(
             (
                 vec![width, lines],
                 row_groups(lines, size),
-                Codes::Own(Box::new(Turned(stored))),
+                Codes::Unpacked(Box::new(Turned(stored))),
                 Box::new(scales),
             )
         }
@@ -325,7 +359,7 @@ fn integer<'m>(
                     part: t.part(),
                     row_bytes: stored.line_bytes(),
                 },
-                false => Codes::Own(Box::new(Straight(stored))),
+                false => Codes::Unpacked(Box::new(Straight(stored))),
             };
             (
                 shape,
@@ -343,7 +377,7 @@ fn integer<'m>(
     let mut decoder = Grouped::scaled(
         codes,
         spec.bits,
-        Meaning::Int(int),
+        CodeFormat::Int(int),
         [rows, cols],
         grid,
         scales,
@@ -354,8 +388,8 @@ fn integer<'m>(
             Scales::Channel => Some([1, rows]),
             Scales::Group(_) => Some([grid.cols, rows]),
         };
-        decoder.offsets = Some(zero_points(t, [scale, &zero], spec, int, wanted)?);
-        decoder.formula = Formula::ShiftScale;
+        let zero_points = zero_points(t, [scale, &zero], spec, int, wanted)?;
+        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
     }
     Ok(Group::new(
         t.name().to_owned(),
@@ -373,7 +407,7 @@ fn zero_points<'m>(
     spec: &Spec,
     int: Int,
     wanted: Option<[usize; 2]>,
-) -> Result<Box<dyn Numbers + 'm>> {
+) -> Result<Box<dyn ScaleMatrix + 'm>> {
     let Some([lines, width]) = wanted else {
         return match (scale.elements(), zero.elements()) {
             (1, 1) => Ok(Box::new(Integers::new(zero, 1, 0.0)?)),

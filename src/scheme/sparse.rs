@@ -7,16 +7,18 @@
 use std::ops::Range;
 
 use super::compressed_tensors::read_shape;
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::widen::Widen;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::fit;
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read,
-    refused, wrong,
+    Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, refused, wrong,
 };
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -26,7 +28,23 @@ pub(super) struct Sparse;
 /// Columns that a row may have: rows are made as a whole.
 const MAX_COLS: usize = 1 << 20;
 
+static IDENTITY: Identity = Identity {
+    name: "sparse",
+    methods: &[QuantMethod::CompressedTensors],
+    codes: &[],
+    companions: &[(Ends("weight_scale"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Sparse {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Sparse
     }
@@ -95,14 +113,14 @@ impl Scheme for Sparse {
         };
         let scale = all.at(&name, "_scale");
         parts.extend(scale.map(|scale| (TensorRole::Scale, scale)));
-        let meaning = match t.dtype() {
-            Dtype::F8E4M3 => Some(Meaning::E4M3),
-            Dtype::F8E5M2 => Some(Meaning::E5M2),
-            Dtype::I8 => Some(Meaning::Int(Int::signed(8))),
+        let code_format = match t.dtype() {
+            Dtype::F8E4M3 => Some(CodeFormat::E4M3),
+            Dtype::F8E5M2 => Some(CodeFormat::E5M2),
+            Dtype::I8 => Some(CodeFormat::Int(Int::signed(8))),
             _ => None,
         };
         let (keeps, decoder): (_, Box<dyn Decode + 'm>) =
-            match (TargetDtype::of(t.dtype()), meaning, scale) {
+            match (TargetDtype::of(t.dtype()), code_format, scale) {
                 (Some(own), None, None) => (
                     Some(own),
                     Box::new(Plain {
@@ -111,19 +129,19 @@ impl Scheme for Sparse {
                         rest,
                     }),
                 ),
-                (None, Some(meaning), Some(scale)) => {
+                (None, Some(code_format), Some(scale)) => {
                     let grid = fit(t, &dims, &scale, all)?;
                     let scales = Box::new(Matrix {
                         floats: Floats::ieee(&scale)?,
                         cols: grid.cols,
                     });
-                    let codes = Codes::Own(Box::new(rest));
+                    let codes = Codes::Unpacked(Box::new(rest));
                     (
                         None,
                         Box::new(Grouped::scaled(
                             codes,
                             8,
-                            meaning,
+                            code_format,
                             [rows, cols],
                             grid,
                             scales,

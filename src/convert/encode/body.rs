@@ -11,7 +11,7 @@ pub(in crate::convert) struct EncodeBody<'m>(pub Encoding<'m>);
 
 impl<'m> Body<'m> for EncodeBody<'m> {
     fn jobs(&self, _cut: &Cut) -> usize {
-        self.0.looks() + self.0.bands.jobs()
+        self.0.survey_jobs() + self.0.bands.jobs()
     }
 
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
@@ -19,28 +19,33 @@ impl<'m> Body<'m> for EncodeBody<'m> {
         let (input, scratch) = (&mut worker.input, &mut worker.encode.scratch);
         let pieces: &mut Pieces = &mut worker.encode.pieces;
         pieces.clear();
-        let looks = encoding.looks();
-        if job.no < looks {
-            encoding.look(job.no, input, scratch, level)?;
+        let survey_jobs = encoding.survey_jobs();
+        if job.no < survey_jobs {
+            encoding.survey_tile(job.no, input, scratch, level)?;
+            if encoding.survey_result().is_some() {
+                job.outcome.notify();
+            }
             return Ok(0);
         }
-        // All tiles of the survey have been taken by some worker: they are jobs before this one.
-        let survey = loop {
-            match encoding.survey() {
-                Some(survey) => break survey,
-                None if (job.is_abandoned)() => return Ok(0),
-                None => std::thread::sleep(std::time::Duration::from_micros(50)),
-            }
+        // Waiting for the survey cannot deadlock. Its jobs come before the jobs that encode, and jobs are handed out in
+        // order: when a worker waits here, each survey job has been taken, or was not begun because a job before it had
+        // failed. A survey job never waits itself, so one that has been taken ends, with a result, an error or a panic.
+        // All three wake this worker. After an error or a panic nothing is left to do: the run has failed.
+        let Some(survey) = job
+            .outcome
+            .wait_for(job.number, || encoding.survey_result())
+        else {
+            return Ok(0);
         };
         let mut written = 0;
         let mut write = |part: usize, at, bytes: &[u8]| {
             written += bytes.len() as u64;
             job.put_in(part, at, bytes)
         };
-        let tiles = encoding.bands.tiles(job.no - looks);
-        // A lone tile needs no putting together.
+        let tiles = encoding.bands.tiles(job.no - survey_jobs);
+        // A lone tile needs no putting together: neighbours that its bytes could be merged with are in other jobs.
         if let (1, Some(tile)) = (tiles.len(), tiles.clone().next()) {
-            encoding.run(tile, survey, input, scratch, level, &mut write)?;
+            encoding.encode_tile(tile, survey, input, scratch, level, &mut write)?;
             return Ok(written);
         }
         for tile in tiles {
@@ -48,7 +53,7 @@ impl<'m> Body<'m> for EncodeBody<'m> {
                 pieces.add(part, at, bytes);
                 Ok(())
             };
-            encoding.run(tile, survey, input, scratch, level, &mut collect)?;
+            encoding.encode_tile(tile, survey, input, scratch, level, &mut collect)?;
         }
         pieces.flush(write)?;
         Ok(written)

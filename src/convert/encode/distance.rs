@@ -13,7 +13,7 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
     let (mut all, mut tensors) = (DistanceSums::default(), Vec::new());
     for output in &plan.outputs {
         if let Some(encoding) = output.body.encoding()
-            && let Some(sums) = encoding.distance.of(encoding.input.cut.tiles())
+            && let Some(sums) = encoding.distance.total_of(encoding.input.cut.tiles())
         {
             all += sums;
             tensors.push(TensorErrors {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::vec;
 
-use super::{EncodeBody, Encoding, WrittenWithAnother};
+use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::ConvertTarget;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
@@ -128,7 +128,7 @@ fn encode<'m>(
         dtype: weight_dtype,
     })?;
     let stored = encoder.stored();
-    let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to);
+    let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
     let mut verify = with_checks(parts.iter());
     let source = parts.first().map_or(0, |t| t.info().source);
     let cut = encoding.input.cut;
@@ -206,12 +206,14 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
             continue;
         };
         let entry = encoded.find(|entry| entry.name == encoding.input.name);
-        match (&encoding.moved, entry) {
-            (Some(Ok(())), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
-            (Some(Err(reason)), _) => match others.iter_mut().find(|(other, ..)| other == reason) {
-                Some((_, n, _)) => *n += 1,
-                None => others.push((reason, 1, &encoding.input.name)),
-            },
+        match (&encoding.relay, entry) {
+            (RelayDecision::Relay(_), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
+            (RelayDecision::Hindered(reason), _) => {
+                match others.iter_mut().find(|(other, ..)| other == reason) {
+                    Some((_, n, _)) => *n += 1,
+                    None => others.push((reason, 1, &encoding.input.name)),
+                }
+            }
             _ => {}
         }
     }

@@ -1,24 +1,25 @@
-//! Sums over tiles that are done in any order, from any thread, and come out the same.
+//! Totals over tiles that are done in any order, on any thread. Floating-point addition depends on the order, so a total
+//! waits for the next tile in order.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::{Mutex, PoisonError};
 
-/// A total to which every tile adds a part; additions happen in the order of the tiles.
+/// A total to which every tile adds one part, in the order of the tiles.
 #[derive(Debug)]
 pub(super) struct InOrder<T, P>(Mutex<State<T, P>>);
 
 #[derive(Debug)]
 struct State<T, P> {
-    /// Tiles that are in the total.
+    /// Number of tiles in the total: all below this one.
     done: usize,
     total: T,
-    /// Of later tiles: as few as there are threads.
+    /// Parts of later tiles. Tiles are begun in order, so about as many wait as there are threads.
     waiting: BTreeMap<usize, P>,
 }
 
 impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
-    /// Adds to `total`.
+    /// A total that begins with `total`.
     pub(super) fn new(total: T) -> Self {
         Self(Mutex::new(State {
             done: 0,
@@ -27,10 +28,10 @@ impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
         }))
     }
 
-    /// Adds what tile `tile` has.
+    /// Adds the part of tile `tile`, now or once all tiles before it have been added.
     pub(super) fn add(&self, tile: usize, part: P) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A plan can be carried out again, and comes to the same.
+        // A plan can be carried out more than once. A tile that is in the total already would add the same part again.
         if tile >= state.done {
             state.waiting.insert(tile, part);
         }
@@ -43,8 +44,8 @@ impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
         }
     }
 
-    /// The total, once so many tiles are in it.
-    pub(super) fn of(&self, tiles: usize) -> Option<T> {
+    /// The total of `tiles` tiles; `None` until all of them have been added.
+    pub(super) fn total_of(&self, tiles: usize) -> Option<T> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (state.done == tiles).then(|| state.total.clone())
     }
@@ -60,9 +61,9 @@ mod tests {
         let in_order = parts.iter().fold(0.0, |sum, x| sum + x);
         let total = InOrder::new(0.0);
         for i in (0..50).map(|i| i * 7 % 50) {
-            assert_eq!(total.of(50), None);
+            assert_eq!(total.total_of(50), None);
             total.add(i, parts[i]);
         }
-        assert_eq!(total.of(50), Some(in_order));
+        assert_eq!(total.total_of(50), Some(in_order));
     }
 }

@@ -1,14 +1,15 @@
-//! The encoder that integers by groups share: the arithmetic of one library, and places for codes, scales and zero points.
+//! The encoder that integers in groups share: the arithmetic of one library, and the places of codes, scales and zero points
+//! in the stored tensors.
 
 mod layout;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::layout::{Form, Packing, Place};
-use super::{Encode, Put, Stored, Values, Weight};
+use super::{Encode, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::forget::seam::rows::LONGEST;
 use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
-use crate::scheme::{Family, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
@@ -45,7 +46,7 @@ pub(crate) fn objection(weight: &Weight<'_>, group: usize) -> Option<String> {
     }
 }
 
-/// The same of a matrix: schemes for linear layers know no stacks.
+/// Why a weight is not a matrix of groups of `group` columns: schemes for linear layers know no stacks.
 pub(crate) fn objection_to_matrix(weight: &Weight<'_>, group: usize) -> Option<String> {
     match weight.shape.len() {
         2 => objection(weight, group),
@@ -53,7 +54,8 @@ pub(crate) fn objection_to_matrix(weight: &Weight<'_>, group: usize) -> Option<S
     }
 }
 
-/// Columns that tiles start at: of whole groups, and of whole words. All of them if groups end within words.
+/// The multiple of columns at which tiles start: whole groups that fill whole words, as groups of a multiple of 32 codes
+/// do at any width. If groups end within words, a tile has all columns.
 fn col_align(cols: usize, group: usize) -> usize {
     if group.is_multiple_of(32) {
         group
@@ -76,7 +78,7 @@ impl Encode for Grouped {
             ..
         } = self.codes;
         let group = self.quantizer.group;
-        // Codes of a byte each, packed, and perhaps turned; the numbers of each group as floats and stored.
+        // Codes of a byte each, packed, and perhaps transposed; scale and offset of each group, as floats and as stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
         let transposed = !matches!(form, Form::Packed(Packing::Along) | Form::Bytes { .. });
         Grid {
@@ -108,37 +110,47 @@ impl Encode for Grouped {
         self.store(tile, out, level, put)
     }
 
-    fn family(&self) -> Option<Family> {
+    fn relay(&self) -> Option<RelayTarget<'_>> {
         let IntegerQuantizer {
             rule, bits, group, ..
         } = self.quantizer;
-        let symmetric = match rule {
+        let is_symmetric = match rule {
             IntegerRule::CompressedTensors { symmetric } => symmetric,
             #[cfg(feature = "gptq")]
             IntegerRule::Gptq { symmetric } => symmetric,
             #[cfg(feature = "awq")]
             IntegerRule::Awq => false,
+            // `v * s + b` with any `b`: no integer is its zero point.
             IntegerRule::Mlx => return None,
         };
         let Form::Floats { dtype, .. } = self.scales.form else {
             return None;
         };
-        Some(Family::Int {
-            bits,
-            group,
-            scales: dtype,
-            symmetric,
+        Some(RelayTarget {
+            family: CodeFamily::Int {
+                bits,
+                group,
+                scales: dtype,
+                is_symmetric,
+            },
+            codes: self,
         })
     }
+}
 
-    fn pack(
+impl StoreCodes for Grouped {
+    fn store_codes(
         &self,
         tile: &Tile,
         codes: &mut GroupCodes,
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let offsets = codes.zeros.iter().map(|&zero| f32::from(zero)).collect();
+        let offsets = codes
+            .zero_points
+            .iter()
+            .map(|&zero| f32::from(zero))
+            .collect();
         let (codes, scales) = (
             std::mem::take(&mut codes.codes),
             std::mem::take(&mut codes.scales),
@@ -157,7 +169,7 @@ impl Encode for Grouped {
 }
 
 impl Grouped {
-    /// Passes on what is stored of a tile.
+    /// Passes the codes of a tile and the numbers of its groups to `put`.
     fn store(
         &self,
         tile: &Tile,

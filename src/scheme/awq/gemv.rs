@@ -11,20 +11,29 @@ use std::ops::Range;
 
 use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{Layout, Packed, configured_group};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Numbers, Transposed};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
+};
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, refused, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct Gemv;
 
+static IDENTITY: Identity = Identity {
+    name: "AWQ GEMV",
+    ..gated::AWQ
+};
+
 impl Scheme for Gemv {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("AWQ GEMV")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -53,7 +62,7 @@ impl Scheme for Gemv {
         };
         let scheme = QuantScheme::Grouped {
             family,
-            codes: "INT4",
+            codes: CodeType::Int(4),
             scales,
         };
         let shape = vec![decoder.rows, decoder.cols];
@@ -89,13 +98,13 @@ fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
         floats: Floats::ieee(&packed.scales)?,
         cols: packed.n,
     });
-    let int = Meaning::Int(Int::UNSIGNED);
+    let int = CodeFormat::Int(Int::UNSIGNED);
     let mut decoder = Grouped::scaled(codes, 4, int, [n, k], row_groups(k, group), scales);
-    decoder.offsets = Some(Box::new(Nibbles {
+    let zero_points = Box::new(Nibbles {
         part: zeros.part(),
         row_bytes: zw * 4,
-    }));
-    decoder.formula = Formula::ShiftScale;
+    });
+    decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
     Ok(decoder)
 }
 
@@ -119,8 +128,8 @@ fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
     let group = group_size(t, k, padded / 8, module)?;
     let across =
         |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
-    let codes = Codes::Own(Box::new(Quads { part: t.part(), k }));
-    let int = Meaning::Int(Int::UNSIGNED);
+    let codes = Codes::Unpacked(Box::new(Quads { part: t.part(), k }));
+    let int = CodeFormat::Int(Int::UNSIGNED);
     let mut decoder = Grouped::scaled(
         codes,
         4,
@@ -129,8 +138,7 @@ fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
         row_groups(k, group),
         across(&packed.scales)?,
     );
-    decoder.offsets = Some(across(zeros)?);
-    decoder.formula = Formula::ScaleShift;
+    decoder.formula = GroupFormula::ScaleShift(GroupOffsets::new(across(zeros)?));
     Ok(decoder)
 }
 
@@ -185,7 +193,7 @@ struct Nibbles<'m> {
     row_bytes: usize,
 }
 
-impl Numbers for Nibbles<'_> {
+impl ScaleMatrix for Nibbles<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

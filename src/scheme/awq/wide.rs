@@ -9,20 +9,32 @@ use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
-use crate::kernels::remember::grouped::{Formula, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
-use crate::scheme::compressed_tensors::int_name;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{Layout, Packed, group_size};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Numbers, Transposed};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
+};
+use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct AwqWide;
 
+static IDENTITY: Identity = Identity {
+    name: "AWQ of five to seven bits",
+    ..gated::AWQ
+};
+
 impl Scheme for AwqWide {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Awq
     }
@@ -51,7 +63,7 @@ impl Scheme for AwqWide {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
         let row_bytes = words * 4;
-        let codes = Codes::Own(Box::new(Interleaved {
+        let codes = Codes::Unpacked(Box::new(Interleaved {
             part: t.part(),
             row_bytes,
             bits,
@@ -61,14 +73,14 @@ impl Scheme for AwqWide {
             n,
             groups,
         ));
-        let int = Meaning::Int(Int::UNSIGNED);
+        let int = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
-        decoder.offsets = Some(Box::new(Interleaved {
+        let zero_points = Box::new(Interleaved {
             part: zeros.part(),
             row_bytes,
             bits,
-        }));
-        decoder.formula = Formula::ShiftScale;
+        });
+        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, packed.scales),
@@ -76,7 +88,7 @@ impl Scheme for AwqWide {
         ];
         let scheme = QuantScheme::Grouped {
             family: "AWQ",
-            codes: int_name(bits),
+            codes: CodeType::Int(bits as u8),
             scales: Granularity::Group(group),
         };
         Ok(Some(Group::new(
@@ -157,12 +169,12 @@ impl Unpack for Interleaved<'_> {
         (PER_WORD, STRIP)
     }
 
-    fn transposed(&self) -> bool {
+    fn is_transposed(&self) -> bool {
         true
     }
 }
 
-impl Numbers for Interleaved<'_> {
+impl ScaleMatrix for Interleaved<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::scheme::seam::Floats;
-use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::numbers::ScaleMatrix;
 
 /// Rows and columns of a tile, and the numbers in it.
 pub(crate) const HEIGHT: usize = 128;
@@ -38,7 +38,7 @@ fn place(row: usize, col: usize) -> usize {
     row % 32 * 16 + row % HEIGHT / 32 * WIDTH + col % WIDTH
 }
 
-impl Numbers for Tiled<'_> {
+impl ScaleMatrix for Tiled<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

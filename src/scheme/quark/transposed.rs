@@ -7,7 +7,7 @@ use crate::Result;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::{Int, Number};
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Tile, read};
 
 /// Codes in a word.
@@ -131,7 +131,7 @@ impl Unpack for Turned<'_> {
         (PER_WORD, 1)
     }
 
-    fn transposed(&self) -> bool {
+    fn is_transposed(&self) -> bool {
         true
     }
 }
@@ -142,7 +142,7 @@ pub(super) struct ZeroPoints<'m> {
     pub int: Int,
 }
 
-impl Numbers for ZeroPoints<'_> {
+impl ScaleMatrix for ZeroPoints<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

@@ -1,69 +1,78 @@
-//! Codes as they are stored: what schemes have in common that differ only in where they put them, so that codes can move
-//! from one to another without being decoded.
+//! Relaying: codes move from one scheme to another without being decoded. Schemes that differ only in where they store
+//! codes, scales and zero points have a code family in common; its codes lose nothing on the way.
 #![cfg_attr(not(feature = "lethe"), allow(dead_code))]
 
+use super::Buffers;
 use crate::{Dtype, TargetDtype};
 
-/// What codes and the numbers of their groups are. Groups are runs of a row.
+/// What codes and the numbers of their groups mean, without regard to where they are stored. Groups are runs of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
-    /// E2M1 with an exponent for 32 values. The last exponent is 2^128 if they are `wide`, else no number.
-    Mxfp4 { wide: bool },
-    /// Integers without a sign: `(code - zero point) * scale`.
+pub(crate) enum CodeFamily {
+    /// E2M1 with an exponent for 32 values.
+    Mxfp4 {
+        /// Whether exponent 255 is no number, as OCP defines it. Otherwise it is 2^128.
+        has_nan: bool,
+    },
+    /// Unsigned integers: `(code - zero point) * scale`.
     Int {
         bits: usize,
+        /// Values of a group.
         group: usize,
-        /// Type of the scales.
+        /// The dtype of the scales.
         scales: TargetDtype,
-        /// Whether every zero point is the middle of the range.
-        symmetric: bool,
+        /// Whether every zero point is the middle of the range, so that none need be stored.
+        is_symmetric: bool,
     },
 }
 
-impl Family {
-    /// Integers whose scales are of type `scales`, if `cols` columns are whole groups.
+impl CodeFamily {
+    /// Integers whose scales are of dtype `scales`. `None` if a row of `cols` values ends within a group, or if no
+    /// encoder stores scales of this dtype.
     pub(crate) fn int(
         bits: usize,
         group: usize,
         cols: usize,
         scales: Dtype,
-        symmetric: bool,
+        is_symmetric: bool,
     ) -> Option<Self> {
         let scales = TargetDtype::of(scales).filter(|_| group > 0 && cols.is_multiple_of(group))?;
         Some(Self::Int {
             bits,
             group,
             scales,
-            symmetric,
+            is_symmetric,
         })
     }
 
-    /// Whether all that is in this family can be stored in `to` as it is, or why not. None: they have little in common.
+    /// Whether codes of this family can be stored as codes of `to`. An error is the reason why not all can, for users.
+    /// `None` if the families have so little in common that nobody would expect it.
     pub(crate) fn fits(self, to: Self) -> Option<Result<(), String>> {
         match (self, to) {
+            // Single blocks can still be in the way: see `first_difference`.
             (Self::Mxfp4 { .. }, Self::Mxfp4 { .. }) => Some(Ok(())),
             (
                 Self::Int {
                     bits,
                     group,
                     scales,
-                    symmetric,
+                    is_symmetric,
                 },
                 Self::Int {
                     bits: to_bits,
                     group: to_group,
                     scales: to_scales,
-                    symmetric: to_symmetric,
+                    is_symmetric: to_symmetric,
                 },
             ) if bits == to_bits => Some(match () {
                 () if group != to_group => {
                     Err(format!("groups of {group} are no groups of {to_group}"))
                 }
+                // F32 holds every F16 and BF16; these two hold neither each other's values nor those of F32.
                 () if scales != to_scales && to_scales != TargetDtype::F32 => {
                     let (from, to) = (scales.dtype(), to_scales.dtype());
                     Err(format!("scales in {from} cannot all be had in {to}"))
                 }
-                () if to_symmetric && !symmetric => {
+                () if to_symmetric && !is_symmetric => {
                     Err("there are zero points, and it has none".to_owned())
                 }
                 () => Ok(()),
@@ -72,8 +81,13 @@ impl Family {
         }
     }
 
-    /// The number of a group that is something else in `to`, and why.
-    pub(crate) fn differs(self, to: Self, codes: &GroupCodes) -> Option<(usize, &'static str)> {
+    /// The index of the first group in `codes` that has another value in `to`, with the reason. The families fit, so
+    /// only exponent 255 of MXFP4 can differ.
+    pub(crate) fn first_difference(
+        self,
+        to: Self,
+        codes: &GroupCodes,
+    ) -> Option<(usize, &'static str)> {
         let at = codes
             .exponents
             .iter()
@@ -86,22 +100,44 @@ impl Family {
     }
 }
 
-/// Codes of a tile, with what belongs to their groups.
+/// A decoder's offer to relay codes. It is made once for a tensor, when the plan is made.
+pub(crate) struct RelaySource {
+    pub family: CodeFamily,
+    pub codes: Box<dyn ExtractCodes>,
+}
+
+impl RelaySource {
+    pub(crate) fn new(family: CodeFamily, codes: impl ExtractCodes + 'static) -> Self {
+        Self {
+            family,
+            codes: Box::new(codes),
+        }
+    }
+}
+
+/// Access to the codes of a loaded tile. An implementation holds what it needs to read the decoder's [`Buffers`].
+pub(crate) trait ExtractCodes: Send + Sync {
+    /// Replaces `out` with the codes of a tile of `rows` × `cols` values, and with the numbers of their groups. The
+    /// tile has been loaded into `buffers`, and begins and ends with whole groups. Where it lies in the tensor does not
+    /// matter.
+    fn extract(&self, size: [usize; 2], buffers: &Buffers, out: &mut GroupCodes);
+}
+
+/// Codes of a tile with the numbers of their groups, in a layout that all schemes of a family understand.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCodes {
-    /// A byte each, row by row.
+    /// One byte each, row-major.
     pub codes: Vec<u8>,
-    /// Exponents of MXFP4, row by row of groups.
+    /// Exponents of MXFP4, one for each group, row-major.
     pub exponents: Vec<u8>,
-    /// Scales of integers, likewise.
+    /// Scales of integers, one for each group, row-major.
     pub scales: Vec<f32>,
-    /// Zero points of integers, likewise, without a sign as codes are.
-    pub zeros: Vec<u8>,
+    /// Zero points of integers, one for each group, row-major. Unsigned, as the codes are.
+    pub zero_points: Vec<u8>,
 }
 
 impl GroupCodes {
-    /// Makes the codes those of rows of `row_bytes` bytes, `width` codes of `bits` bits in each, least significant bit
-    /// first.
+    /// Sets the codes from rows of `row_bytes` bytes, each with `width` codes of `bits` bits, least significant bit first.
     pub(crate) fn unpack(&mut self, bytes: &[u8], row_bytes: usize, width: usize, bits: usize) {
         self.codes.clear();
         for row in bytes.chunks_exact(row_bytes.max(1)) {
@@ -112,6 +148,7 @@ impl GroupCodes {
                         .flat_map(|byte| [byte & 15, byte >> 4])
                         .take(width),
                 ),
+                // A code of at most eight bits lies in at most two bytes.
                 _ => self.codes.extend((0..width).map(|i| {
                     let (at, shift) = (i * bits / 8, i * bits % 8);
                     let next = row.get(at + 1).copied().unwrap_or(0);
@@ -122,10 +159,13 @@ impl GroupCodes {
         }
     }
 
-    /// Makes the exponents those of powers of two, or of their halves if they are `halved`.
-    pub(crate) fn take_exponents(&mut self, powers: &[f32], halved: bool) {
-        let exponent = |power: &f32| match (power.to_bits() >> 23, halved) {
-            // 2^-127 and 2^-128 have no exponent of their own.
+    /// Sets the exponents from the powers of two that [`Floats`](super::Floats) made of them, or from halves of those
+    /// powers if `is_halved`.
+    pub(crate) fn set_exponents(&mut self, powers: &[f32], is_halved: bool) {
+        let exponent = |power: &f32| match (power.to_bits() >> 23, is_halved) {
+            // An E8M0 exponent has the bias of F32's, so it is F32's exponent field. The smallest powers are subnormal
+            // and have a field of 0: 2^-127 is exponent 0, and halved exponents 0 and 1 are 2^-128 and 2^-127, which
+            // differ in the two upper bits of the mantissa.
             (0, false) => 0,
             (0, true) => (power.to_bits() >> 22) as u8,
             (exponent, false) => exponent as u8,
@@ -151,13 +191,13 @@ mod tests {
             (half_of_exponent, true),
         ] {
             let powers: Vec<f32> = all.iter().map(|&e| widen(e)).collect();
-            found.take_exponents(&powers, halved);
+            found.set_exponents(&powers, halved);
             assert_eq!(found.exponents, all);
         }
     }
 
     #[test]
-    fn codes_of_every_width() {
+    fn codes_of_every_width_are_unpacked() {
         for bits in 1..=8usize {
             let codes: Vec<u8> = (0..3 * 40)
                 .map(|i| (i * 37 % (1usize << bits)) as u8)
@@ -176,15 +216,15 @@ mod tests {
     }
 
     #[test]
-    fn what_fits() {
-        let int = |group, scales, symmetric| Family::Int {
+    fn families_that_fit() {
+        let int = |group, scales, is_symmetric| CodeFamily::Int {
             bits: 4,
             group,
             scales,
-            symmetric,
+            is_symmetric,
         };
         let (half, brain, single) = (TargetDtype::F16, TargetDtype::BF16, TargetDtype::F32);
-        let fits = |from: Family, to| from.fits(to).map(|fit| fit.is_ok());
+        let fits = |from: CodeFamily, to| from.fits(to).map(|fit| fit.is_ok());
         assert_eq!(fits(int(32, half, true), int(32, half, false)), Some(true));
         assert_eq!(fits(int(32, half, true), int(32, single, true)), Some(true));
         assert_eq!(fits(int(32, half, false), int(32, half, true)), Some(false));
@@ -193,19 +233,21 @@ mod tests {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }
         assert_eq!(
-            fits(int(32, half, true), Family::Mxfp4 { wide: true }),
+            fits(int(32, half, true), CodeFamily::Mxfp4 { has_nan: false }),
             None
         );
-        let mxfp4 = |wide| Family::Mxfp4 { wide };
-        assert_eq!(fits(mxfp4(false), mxfp4(true)), Some(true));
+        let mxfp4 = |has_nan| CodeFamily::Mxfp4 { has_nan };
+        assert_eq!(fits(mxfp4(true), mxfp4(false)), Some(true));
         let codes = GroupCodes {
             exponents: vec![254, 0, 255, 3],
             ..GroupCodes::default()
         };
         assert_eq!(
-            mxfp4(true).differs(mxfp4(false), &codes).map(|(at, _)| at),
+            mxfp4(false)
+                .first_difference(mxfp4(true), &codes)
+                .map(|(at, _)| at),
             Some(2)
         );
-        assert_eq!(mxfp4(false).differs(mxfp4(false), &codes), None);
+        assert_eq!(mxfp4(true).first_difference(mxfp4(true), &codes), None);
     }
 }

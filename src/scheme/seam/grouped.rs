@@ -1,30 +1,34 @@
-//! The decoder that most schemes share: rows of narrow codes, with numbers for each group of them. A scheme says
-//! where its codes and numbers lie.
+//! The decoder that most schemes share: codes of one to eight bits, and for each group of them a scale and often a zero
+//! point or an offset. A scheme describes where they are stored; the arithmetic is `kernels::remember::grouped`.
+
+mod formula;
 
 use std::ops::Range;
 
+pub(crate) use self::formula::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::{
-    E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Quarters, Rows,
+    E2M1, E2M3, E3M2, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Quarters, Rows,
 };
 use crate::kernels::remember::packed::CHUNK;
-use crate::scheme::seam::numbers::Numbers;
+use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
-    Buffers, Decode, Family, Floats, Fp8Format, Grid, GroupCodes, Tile, read,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Fp8Format, Grid, GroupCodes, RelaySource,
+    Tile, read,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
-/// What codes stand for.
+/// The value that a code stands for, before its scale is applied.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Meaning {
+pub(crate) enum CodeFormat {
     Int(Int),
     /// FP4.
     E2M1(E2M1),
-    /// Integers of four bits with a sign of their own, in quarters.
-    Quarters,
+    /// A sign bit and a magnitude of three bits, in quarters.
+    SignMagnitude,
     /// FP6.
     E2M3,
     E3M2,
@@ -34,8 +38,8 @@ pub(crate) enum Meaning {
     E4M3Fnuz,
 }
 
-impl Meaning {
-    /// What bytes of this type stand for: integers of eight bits, or FP8.
+impl CodeFormat {
+    /// The format of a tensor's elements, if they are I8 or FP8.
     pub(crate) fn of_bytes(dtype: Dtype) -> Option<Self> {
         match dtype {
             Dtype::I8 => Some(Self::Int(Int::signed(8))),
@@ -46,7 +50,7 @@ impl Meaning {
         }
     }
 
-    /// What FP8 of this format stands for, if it is OCP's.
+    /// The format of FP8 codes as OCP defines them; `None` for AMD's FNUZ variants.
     pub(crate) fn of_fp8(format: Fp8Format) -> Option<Self> {
         match format {
             Fp8Format::E4M3 => Some(Self::E4M3),
@@ -56,80 +60,81 @@ impl Meaning {
     }
 }
 
-/// Where the codes lie.
+/// Where the codes of a weight are stored.
 pub(crate) enum Codes<'m> {
-    /// In rows of so many bytes, each a bit stream, least significant bit first.
+    /// Rows of `row_bytes` bytes, each a bit stream, least significant bit first.
     Rows { part: Part<'m>, row_bytes: usize },
-    /// Elsewhere: brought into such rows, a byte a code.
-    Own(Box<dyn Unpack + 'm>),
+    /// Any other layout. Loading a tile unpacks its codes, one byte each.
+    Unpacked(Box<dyn Unpack + 'm>),
 }
 
-/// Codes that lie otherwise than in rows.
+/// A layout of codes other than bit streams in rows.
 pub(crate) trait Unpack: Send + Sync {
-    /// Makes `out` the codes of `tile`, row-major, a byte each. `staging` is scratch.
+    /// Replaces `out` with the codes of `tile`, row-major, one byte each. `staging` is scratch.
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()>;
 
-    /// Tiles start at multiples of these.
+    /// Multiples of rows and columns at which tiles start.
     fn align(&self) -> (usize, usize) {
         (1, 1)
     }
 
-    /// Whether the input runs across rows.
-    fn transposed(&self) -> bool {
+    /// Whether the stored bytes run down the columns of the weight.
+    fn is_transposed(&self) -> bool {
         false
     }
 }
 
-/// A weight in groups. All but the last dimension are its rows.
+/// The decoder of a weight whose values share scales in groups. All dimensions but the last are its rows.
 pub(crate) struct Grouped<'m> {
     pub codes: Codes<'m>,
+    /// Bits of a code. Unpacked codes take a byte each whatever this is.
     pub bits: usize,
-    pub meaning: Meaning,
+    pub code_format: CodeFormat,
     pub rows: usize,
     pub cols: usize,
+    /// Which values share a scale.
     pub grid: ScaleGrid,
-    pub scales: Box<dyn Numbers + 'm>,
-    pub offsets: Option<Box<dyn Numbers + 'm>>,
-    pub formula: Formula,
-    /// The type in which the library computes, and rounds between two operations.
-    pub own: Option<TargetDtype>,
-    /// Scales and offsets as they are in that type, where they are not what they are in F32.
-    pub in_own: Option<[Box<dyn Numbers + 'm>; 2]>,
-    /// A factor for each column.
+    pub scales: Box<dyn ScaleMatrix + 'm>,
+    pub formula: GroupFormula<'m>,
+    /// A factor for each column, applied last.
     pub columns: Option<Floats<'m>>,
-    /// What codes are, if they are integers with half of their range added and zero points alike, or MXFP4.
-    pub family: Option<Family>,
+    /// The family of the codes, if they can be relayed.
+    pub family: Option<CodeFamily>,
 }
 
 impl<'m> Grouped<'m> {
-    /// Signed or unsigned integers or narrow floats, each times the scale of its group.
+    /// A decoder that multiplies each code's value by the scale of its group.
     pub(crate) fn scaled(
         codes: Codes<'m>,
         bits: usize,
-        meaning: Meaning,
+        code_format: CodeFormat,
         [rows, cols]: [usize; 2],
         grid: ScaleGrid,
-        scales: Box<dyn Numbers + 'm>,
+        scales: Box<dyn ScaleMatrix + 'm>,
     ) -> Self {
-        let formula = Formula::Scale;
-        let (offsets, own, in_own, columns, family) = (None, None, None, None, None);
         Self {
             codes,
             bits,
-            meaning,
+            code_format,
             rows,
             cols,
             grid,
             scales,
-            offsets,
-            formula,
-            own,
-            in_own,
-            columns,
-            family,
+            formula: GroupFormula::Scale,
+            columns: None,
+            family: None,
         }
     }
 
+    /// Bits of a code in the buffer of a loaded tile.
+    fn loaded_bits(&self) -> usize {
+        match self.codes {
+            Codes::Rows { .. } => self.bits,
+            Codes::Unpacked(_) => 8,
+        }
+    }
+
+    /// The rectangle of the scale matrix that covers `tile`: rows and columns.
     fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
         let cols =
             tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
@@ -147,15 +152,18 @@ impl<'m> Grouped<'m> {
     ) {
         let row_bytes = buffers.bytes.len() / tile.rows.len().max(1);
         let (scale_rows, scale_cols) = self.scale_range(tile);
+        let compute_dtype = self.formula.compute().map(|compute| compute.dtype);
         let round = matches!(
-            (self.own, &out),
+            (compute_dtype, &out),
             (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_))
         );
-        // Those of the own type lie behind those of F32.
-        let half = |numbers: &'a [f32]| match (&self.in_own, numbers.split_at(numbers.len() / 2)) {
-            (None, _) => numbers,
-            (Some(_), (_, second)) if round => second,
-            (Some(_), (first, _)) => first,
+        // `load` appends the numbers for the compute dtype to those for F32, as many of each. It cannot choose between
+        // them: it does not know the dtype of the output.
+        let has_rounded = self.formula.rounded().is_some();
+        let chosen = |numbers: &'a [f32]| match (has_rounded, numbers.split_at(numbers.len() / 2)) {
+            (false, _) => numbers,
+            (true, (_, rounded)) if round => rounded,
+            (true, (in_f32, _)) => in_f32,
         };
         let kernel = Rows::<BITS, N> {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
@@ -164,11 +172,11 @@ impl<'m> Grouped<'m> {
             cols: tile.cols.clone(),
             number,
             grid: self.grid,
-            scales: half(&buffers.scales),
-            offsets: half(&buffers.zeros),
+            scales: chosen(&buffers.scales),
+            offsets: chosen(&buffers.zeros),
             scale_rows,
             scale_cols,
-            formula: self.formula,
+            formula: self.formula.operation(),
             round,
             columns: &buffers.row,
         };
@@ -178,25 +186,26 @@ impl<'m> Grouped<'m> {
 
 impl Decode for Grouped<'_> {
     fn grid(&self) -> Grid {
-        let numbers = if self.offsets.is_some() { 64.0 } else { 32.0 };
-        let numbers = if self.in_own.is_some() {
+        // An F32 for the scale of a group and one for its offset; twice as much with those for a compute dtype.
+        let numbers = if self.formula.offsets().is_some() {
+            64.0
+        } else {
+            32.0
+        };
+        let numbers = if self.formula.rounded().is_some() {
             2.0 * numbers
         } else {
             numbers
         };
+        // A tile may cut a group of many rows short, and then loads its scale for few values: at most 8 rows count.
         let per_group =
             self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
-        // Codes that are brought into rows take a byte each.
-        let code_bits = if matches!(self.codes, Codes::Own(_)) {
-            8
-        } else {
-            self.bits
-        };
-        let load_bits = code_bits as f64 + numbers / per_group as f64;
+        let load_bits = self.loaded_bits() as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
             Codes::Rows { .. } if self.bits == 8 => ((1, 1), false),
+            // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks whole chunks.
             Codes::Rows { .. } => ((1, CHUNK), false),
-            Codes::Own(own) => (own.align(), own.transposed()),
+            Codes::Unpacked(layout) => (layout.align(), layout.is_transposed()),
         };
         Grid {
             rows: self.rows,
@@ -222,19 +231,23 @@ impl Decode for Grouped<'_> {
                 let cols = tile.cols.start * self.bits / 8..(tile.cols.end * self.bits).div_ceil(8);
                 read(part, *row_bytes, tile.rows.clone(), cols, bytes)?;
             }
-            Codes::Own(own) => own.unpack(tile, staging, bytes)?,
+            Codes::Unpacked(layout) => layout.unpack(tile, staging, bytes)?,
         }
         let (rows, cols) = self.scale_range(tile);
         scales.clear();
         self.scales
             .extend(rows.clone(), cols.clone(), staging, scales)?;
         zeros.clear();
-        if let Some(offsets) = &self.offsets {
-            offsets.extend(rows.clone(), cols.clone(), staging, zeros)?;
+        if let Some(offsets) = self.formula.offsets() {
+            offsets
+                .matrix
+                .extend(rows.clone(), cols.clone(), staging, zeros)?;
         }
-        if let Some([own_scales, own_offsets]) = &self.in_own {
-            own_scales.extend(rows.clone(), cols.clone(), staging, scales)?;
-            own_offsets.extend(rows, cols, staging, zeros)?;
+        if let Some(rounded) = self.formula.rounded() {
+            rounded
+                .scales
+                .extend(rows.clone(), cols.clone(), staging, scales)?;
+            rounded.offsets.extend(rows, cols, staging, zeros)?;
         }
         row.clear();
         if let Some(columns) = &self.columns {
@@ -256,64 +269,69 @@ impl Decode for Grouped<'_> {
                 self.run::<$bits, _>($number, tile, rows, buffers, level, out)
             };
         }
-        let bits = if matches!(self.codes, Codes::Own(_)) {
-            8
-        } else {
-            self.bits
-        };
-        match (self.meaning, bits) {
-            (Meaning::Int(int), 1) => run!(1, int),
-            (Meaning::Int(int), 2) => run!(2, int),
-            (Meaning::Int(int), 3) => run!(3, int),
-            (Meaning::Int(int), 4) => run!(4, int),
-            (Meaning::Int(int), 5) => run!(5, int),
-            (Meaning::Int(int), 6) => run!(6, int),
-            (Meaning::Int(int), 7) => run!(7, int),
-            (Meaning::Int(int), _) => run!(8, int),
-            (Meaning::E2M1(fp4), 4) => run!(4, fp4),
-            (Meaning::E2M1(fp4), _) => run!(8, fp4),
-            (Meaning::Quarters, _) => run!(4, Quarters),
-            (Meaning::E2M3, 6) => run!(6, E2M3),
-            (Meaning::E2M3, _) => run!(8, E2M3),
-            (Meaning::E3M2, 6) => run!(6, E3M2),
-            (Meaning::E3M2, _) => run!(8, E3M2),
-            (Meaning::E4M3, _) => run!(8, Fp8E4M3),
-            (Meaning::E5M2, _) => run!(8, Fp8E5M2),
-            (Meaning::E4M3Fnuz, _) => run!(8, Fp8E4M3Fnuz),
+        match (self.code_format, self.loaded_bits()) {
+            (CodeFormat::Int(int), 1) => run!(1, int),
+            (CodeFormat::Int(int), 2) => run!(2, int),
+            (CodeFormat::Int(int), 3) => run!(3, int),
+            (CodeFormat::Int(int), 4) => run!(4, int),
+            (CodeFormat::Int(int), 5) => run!(5, int),
+            (CodeFormat::Int(int), 6) => run!(6, int),
+            (CodeFormat::Int(int), 7) => run!(7, int),
+            (CodeFormat::Int(int), _) => run!(8, int),
+            (CodeFormat::E2M1(fp4), 4) => run!(4, fp4),
+            (CodeFormat::E2M1(fp4), _) => run!(8, fp4),
+            (CodeFormat::SignMagnitude, _) => run!(4, Quarters),
+            (CodeFormat::E2M3, 6) => run!(6, E2M3),
+            (CodeFormat::E2M3, _) => run!(8, E2M3),
+            (CodeFormat::E3M2, 6) => run!(6, E3M2),
+            (CodeFormat::E3M2, _) => run!(8, E3M2),
+            (CodeFormat::E4M3, _) => run!(8, Fp8E4M3),
+            (CodeFormat::E5M2, _) => run!(8, Fp8E5M2),
+            (CodeFormat::E4M3Fnuz, _) => run!(8, Fp8E4M3Fnuz),
         }
     }
 
-    fn family(&self) -> Option<Family> {
-        self.family
+    fn find_relay(&self) -> Result<Option<RelaySource>> {
+        let has_zero_points = self.formula.offsets().is_some();
+        Ok(self.family.map(|family| {
+            let codes = GroupedCodes {
+                bits: self.bits,
+                loaded_bits: self.loaded_bits(),
+                code_format: self.code_format,
+                has_zero_points,
+            };
+            RelaySource::new(family, codes)
+        }))
     }
+}
 
-    fn codes(&self, tile: &Tile, buffers: &Buffers, out: &mut GroupCodes) {
-        let bits = if matches!(self.codes, Codes::Own(_)) {
-            8
+/// How the codes of a [`Grouped`] lie in its buffers.
+struct GroupedCodes {
+    bits: usize,
+    loaded_bits: usize,
+    code_format: CodeFormat,
+    has_zero_points: bool,
+}
+
+impl ExtractCodes for GroupedCodes {
+    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
+        let row_bytes = buffers.bytes.len() / rows.max(1);
+        out.unpack(&buffers.bytes, row_bytes, cols, self.loaded_bits);
+        if let CodeFormat::E2M1(E2M1 { factor, .. }) = self.code_format {
+            // Doubled values come with halved scales, so that exponent 255 is finite.
+            out.set_exponents(&buffers.scales, factor == 2.0);
+            return;
+        }
+        // Codes are stored with half of their range added, so the zero point of a family, which counts from the lowest
+        // code, is higher by that than the one that values have.
+        let middle = (1u32 << (self.bits - 1)) as f32;
+        out.scales.clone_from(&buffers.scales);
+        out.zero_points.clear();
+        if self.has_zero_points {
+            let zero_points = buffers.zeros.iter().map(|zero| (zero + middle) as u8);
+            out.zero_points.extend(zero_points);
         } else {
-            self.bits
-        };
-        out.unpack(
-            &buffers.bytes,
-            buffers.bytes.len() / tile.rows.len().max(1),
-            tile.cols.len(),
-            bits,
-        );
-        match self.meaning {
-            Meaning::E2M1(E2M1 { factor, .. }) => {
-                out.take_exponents(&buffers.scales, factor == 2.0)
-            }
-            _ => {
-                let middle = (1u32 << (self.bits - 1)) as f32;
-                out.scales.clone_from(&buffers.scales);
-                out.zeros.clear();
-                match self.offsets {
-                    Some(_) => out
-                        .zeros
-                        .extend(buffers.zeros.iter().map(|zero| (zero + middle) as u8)),
-                    None => out.zeros.resize(buffers.scales.len(), middle as u8),
-                }
-            }
+            out.zero_points.resize(buffers.scales.len(), middle as u8);
         }
     }
 }

@@ -6,9 +6,9 @@ use crate::containers::model::{Part, Tensor};
 use crate::scheme::seam::{Floats, read, wrong};
 use crate::{Dtype, Result};
 
-/// A matrix of numbers.
-pub(crate) trait Numbers: Send + Sync {
-    /// Appends a rectangle, row by row. `staging` is scratch.
+/// A matrix of scales, zero points or offsets, of which a rectangle is read as F32.
+pub(crate) trait ScaleMatrix: Send + Sync {
+    /// Appends the rectangle of rows `rows` and columns `cols` to `out`, row by row. `staging` is scratch.
     fn extend(
         &self,
         rows: Range<usize>,
@@ -24,7 +24,7 @@ pub(crate) struct Matrix<'m> {
     pub cols: usize,
 }
 
-impl Numbers for Matrix<'_> {
+impl ScaleMatrix for Matrix<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -38,7 +38,7 @@ impl Numbers for Matrix<'_> {
 
 /// A stack of matrices that are stored the other way round: what has `rows` rows here has as many columns there.
 pub(crate) struct Transposed<'m> {
-    pub inner: Box<dyn Numbers + 'm>,
+    pub inner: Box<dyn ScaleMatrix + 'm>,
     /// Rows and columns of a matrix, as they are read.
     pub rows: usize,
     pub cols: usize,
@@ -55,7 +55,7 @@ impl<'m> Transposed<'m> {
     }
 }
 
-impl Numbers for Transposed<'_> {
+impl ScaleMatrix for Transposed<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -89,7 +89,7 @@ pub(crate) struct OfPairs<'m> {
     pub second: bool,
 }
 
-impl Numbers for OfPairs<'_> {
+impl ScaleMatrix for OfPairs<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -111,9 +111,9 @@ impl Numbers for OfPairs<'_> {
 }
 
 /// Numbers with the other sign.
-pub(crate) struct Negated<'m>(pub Box<dyn Numbers + 'm>);
+pub(crate) struct Negated<'m>(pub Box<dyn ScaleMatrix + 'm>);
 
-impl Numbers for Negated<'_> {
+impl ScaleMatrix for Negated<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -137,7 +137,7 @@ pub(crate) enum Op {
 
 /// Scales of groups, and another for each matrix of a stack, or one for all.
 pub(crate) struct Nested<'m> {
-    pub inner: Box<dyn Numbers + 'm>,
+    pub inner: Box<dyn ScaleMatrix + 'm>,
     pub outer: Floats<'m>,
     /// How many outer ones there are, and how many rows of the inner ones each covers.
     pub count: usize,
@@ -147,7 +147,7 @@ pub(crate) struct Nested<'m> {
     pub unit: f32,
 }
 
-impl Numbers for Nested<'_> {
+impl ScaleMatrix for Nested<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -197,7 +197,7 @@ impl<'m> Integers<'m> {
     }
 }
 
-impl Numbers for Integers<'_> {
+impl ScaleMatrix for Integers<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -242,7 +242,7 @@ pub(crate) struct PackedDown<'m> {
     pub word_rows: usize,
 }
 
-impl Numbers for PackedDown<'_> {
+impl ScaleMatrix for PackedDown<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -284,13 +284,13 @@ impl Numbers for PackedDown<'_> {
 
 /// One row of numbers for each column of another matrix, by an index of its groups.
 pub(crate) struct Indexed<'m> {
-    pub inner: Box<dyn Numbers + 'm>,
+    pub inner: Box<dyn ScaleMatrix + 'm>,
     pub groups: usize,
     /// I32, the group of each column.
     pub index: Part<'m>,
 }
 
-impl Numbers for Indexed<'_> {
+impl ScaleMatrix for Indexed<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

@@ -8,10 +8,11 @@
 //! `_convert_weight_to_int4pack`.
 
 use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::grouped::{Formula, Int};
-use crate::scheme::seam::grouped::{Codes, Grouped, Meaning, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Numbers, OfPairs, Transposed};
-use crate::scheme::seam::{Floats, Granularity, Tile, read, wrong};
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
+use crate::scheme::seam::grouped::{GroupFormula, GroupOffsets};
+use crate::scheme::seam::numbers::{OfPairs, ScaleMatrix, Transposed};
+use crate::scheme::seam::{CodeType, Floats, Granularity, Tile, read, wrong};
 use crate::scheme::torchao::Decoded;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -64,26 +65,25 @@ pub(super) fn decoded<'m>(
             inner,
             rows: out,
             cols: groups,
-        }) as Box<dyn Numbers + 'm>
+        }) as Box<dyn ScaleMatrix + 'm>
     };
-    let codes = Codes::Own(Box::new(Squares {
+    let codes = Codes::Unpacked(Box::new(Squares {
         part: t.part(),
         across,
     }));
-    let meaning = Meaning::Int(Int::offset_binary(4));
+    let code_format = CodeFormat::Int(Int::offset_binary(4));
     let mut decoder = Grouped::scaled(
         codes,
         4,
-        meaning,
+        code_format,
         [rows, cols],
         row_groups(cols, group),
         number(false),
     );
-    decoder.offsets = Some(number(true));
-    decoder.formula = Formula::ScaleShift;
-    decoder.own = TargetDtype::of(scales.dtype());
+    let offsets = GroupOffsets::new(number(true)).computed_in(TargetDtype::of(scales.dtype()));
+    decoder.formula = GroupFormula::ScaleShift(offsets);
     Ok(Decoded {
-        codes: "INT4",
+        codes: CodeType::Int(4),
         scales: Granularity::Group(group),
         shape: shape.to_vec(),
         decoder,

@@ -1,0 +1,187 @@
+//! The values that are encoded: tiles of a decoder, cut so that they suit the encoder as well.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Scratch;
+use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
+use crate::element::Out;
+use crate::kernels::lethe::distance::first_not_finite;
+use crate::kernels::remember::widen::Widen;
+use crate::scheme::{Buffers, Decode, Grid, Tile, lcm};
+use crate::simd::{Level, dispatch};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has, so that they are still
+/// in the cache when they are encoded.
+const TILE_VALUES: usize = SLAB_VALUES;
+
+/// Columns of a tile if the decoder's input runs down the columns: tall tiles read longer pieces than wide ones.
+const TRANSPOSED_INPUT_COLS: usize = 256;
+
+/// Columns of a tile if the encoder's output runs down the columns. Tiles below one another are written together as a
+/// band, so the pieces that are written are long although the tile, which is wide to read long rows, is low.
+const TRANSPOSED_OUTPUT_COLS: usize = 1024;
+
+/// A tensor whose values are encoded, or surveyed for another that is.
+#[derive(Clone)]
+pub(super) struct EncodeInput<'m> {
+    pub name: String,
+    pub(super) decoder: Arc<dyn Decode + 'm>,
+    /// Values are rounded to this dtype before they are encoded, as they would be if the decoded tensor were stored.
+    pub(super) dtype: TargetDtype,
+    pub cut: Cut,
+}
+
+impl EncodeInput<'_> {
+    /// Decodes the values of `tile` into `scratch.values`, row by row.
+    ///
+    /// # Errors
+    /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in the message.
+    pub(super) fn load_values(
+        &self,
+        tile: &Tile,
+        scheme: &str,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> Result<()> {
+        let Scratch {
+            values,
+            rounded,
+            surrounding,
+            ..
+        } = scratch;
+        values.resize(tile.values(), 0.0);
+        if self.decoder.grid().cols == self.cut.cols {
+            self.decode(tile, buffers, rounded, level, values)?;
+        } else {
+            // The rows of the two grids have different lengths, for example because one side is a flat run of blocks.
+            // Both number the elements of the tensor alike.
+            for (first, run) in tile.runs(self.cut.cols) {
+                let (covering, before) =
+                    covering(&self.decoder.grid(), &(first..first + run.len()));
+                surrounding.resize(covering.values(), 0.0);
+                self.decode(&covering, buffers, rounded, level, surrounding)?;
+                let found = &surrounding[before..before + run.len()];
+                values[run].copy_from_slice(found);
+            }
+        }
+        match first_not_finite(values) {
+            Some(i) => {
+                let what = format!("{} cannot be encoded to {scheme}", values[i]);
+                Err(self.refused(tile, i, scheme, &what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Decodes a tile of the decoder's grid to F32, rounded to `self.dtype`. `rounded` is scratch.
+    fn decode(
+        &self,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        rounded: &mut Vec<u32>,
+        level: Level,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.decoder.load(tile, buffers)?;
+        if self.dtype == TargetDtype::F32 {
+            self.decoder
+                .decode(tile, tile.rows.clone(), buffers, level, Out::F32(out));
+            return Ok(());
+        }
+        // The other two dtypes have two bytes. Widening them to F32 again is exact.
+        rounded.resize(out.len().div_ceil(2), 0);
+        let narrow = Out::new(self.dtype, rounded).first(out.len());
+        self.decoder
+            .decode(tile, tile.rows.clone(), buffers, level, narrow);
+        let bytes = &bytemuck::cast_slice(rounded)[..out.len() * 2];
+        dispatch(
+            level,
+            &Widen {
+                dtype: self.dtype.dtype(),
+                bytes,
+            },
+            Out::F32(out),
+        );
+        Ok(())
+    }
+
+    /// The error that value `i` of `tile` cannot be encoded to `scheme`.
+    pub(super) fn refused(
+        &self,
+        tile: &Tile,
+        i: usize,
+        scheme: &str,
+        what: &str,
+    ) -> AnamnesisError {
+        let (row, col) = (
+            tile.rows.start + i / tile.cols.len(),
+            tile.cols.start + i % tile.cols.len(),
+        );
+        AnamnesisError::unsupported(
+            scheme,
+            format!("tensor `{}`, row {row}, column {col}: {what}", self.name),
+        )
+    }
+}
+
+/// A tensor cut into tiles that start at multiples of both sides' alignments.
+pub(super) fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
+    let Grid { rows, cols, .. } = *encoder;
+    // Where the rows of the two sides differ, the decoder's alignments say nothing about the encoder's tiles: `values`
+    // decodes whatever covers a tile.
+    let has_same_rows = decoder.cols == cols;
+    let (row_align, col_align) = match has_same_rows {
+        true => (
+            lcm(encoder.row_align, decoder.row_align),
+            lcm(encoder.col_align, decoder.col_align).min(cols),
+        ),
+        false => (encoder.row_align, encoder.col_align.min(cols)),
+    };
+    // The input counts first: a transposed input in low tiles reads a few bytes at a time, and bands cannot mend that.
+    let widest = match () {
+        () if has_same_rows && decoder.transposed => TRANSPOSED_INPUT_COLS,
+        () if encoder.transposed => TRANSPOSED_OUTPUT_COLS,
+        () => TILE_VALUES / row_align,
+    };
+    let tile_cols = if cols <= widest {
+        cols
+    } else {
+        round_down(widest, col_align).min(cols)
+    };
+    let tile_rows = round_down(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
+    Cut {
+        rows,
+        cols,
+        tile_rows,
+        tile_cols: tile_cols.max(1),
+    }
+}
+
+/// The smallest tile of `grid` that has elements `range` of the tensor, and the index in it of the first of them.
+fn covering(grid: &Grid, range: &Range<usize>) -> (Tile, usize) {
+    let aligned = |range: Range<usize>, align: usize, end: usize| {
+        range.start / align * align..range.end.next_multiple_of(align).min(end)
+    };
+    // A single row can be as long as the tensor, so that only a part of it is decoded.
+    if grid.rows == 1 {
+        let cols = aligned(range.clone(), grid.col_align, grid.cols);
+        let before = range.start - cols.start;
+        return (Tile { rows: 0..1, cols }, before);
+    }
+    let rows = aligned(
+        range.start / grid.cols..range.end.div_ceil(grid.cols),
+        grid.row_align,
+        grid.rows,
+    );
+    let before = range.start - rows.start * grid.cols;
+    (
+        Tile {
+            rows,
+            cols: 0..grid.cols,
+        },
+        before,
+    )
+}
