@@ -191,7 +191,7 @@ impl Encode for GgmlBlockEncoder {
 }
 
 impl StoreCodes for GgmlBlockEncoder {
-    /// Stores blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the block.
+    /// Blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the block.
     fn store_codes(
         &self,
         tile: &Tile,

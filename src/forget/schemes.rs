@@ -36,7 +36,7 @@ pub(super) struct SchemeRow {
     pub scope: Scope,
     /// Keys in `config.json` under which the scheme's description is stored.
     pub config_keys: &'static [&'static str],
-    /// Whether the scales are quantized, too.
+    /// Whether it quantizes scales, too.
     #[cfg_attr(not(feature = "qnat"), allow(dead_code))]
     pub quantizes_scales: bool,
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
