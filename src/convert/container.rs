@@ -22,6 +22,9 @@ pub(super) fn layout(
 ) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
     #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
+    if matches!(options.target, ConvertTarget::Npz | ConvertTarget::Qnat) {
+        one_file(options)?;
+    }
     match options.target {
         ConvertTarget::Safetensors => in_safetensors(
             model,
@@ -55,7 +58,6 @@ fn in_qnat(
     report: &mut Report,
 ) -> Result<OutputLayout> {
     use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout};
-    one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match d.body.encoding() {
         Some(encoding) => Ok(encoding.shape.clone()),
         None => {
@@ -129,7 +131,6 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 
 #[cfg(feature = "npz")]
 fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<OutputLayout> {
-    one_file(options)?;
     crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 
