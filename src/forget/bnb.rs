@@ -18,7 +18,7 @@ use crate::kernels::lethe::bnb::{
 use crate::kernels::lethe::codebook::Levels;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
-use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -33,7 +33,7 @@ pub(crate) enum Codes {
 /// What is the same for every tensor of a kind.
 struct Tables {
     levels: Levels,
-    pairs: Pairs,
+    pairs: PairTable,
 }
 
 impl Codes {
@@ -56,7 +56,7 @@ impl Codes {
         let codebook = self.codebook();
         TABLES[self as usize].get_or_init(|| Tables {
             levels: levels(codebook),
-            pairs: Pairs::new(codebook, true),
+            pairs: PairTable::new(codebook, true),
         })
     }
 }
@@ -306,7 +306,7 @@ impl Encode for FourBit {
             } else {
                 put(ABSMAX, first as u64 * 4, bytemuck::cast_slice(&scales))?;
             }
-            let decoded = Blocks {
+            let decoded = CodebookBlocks {
                 pairs: &tables.pairs,
                 bytes: &codes,
                 start: 0,

@@ -2,22 +2,17 @@
 //! tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or `X_weight_scale` beside them.
 //! ModelOpt's weights may have been divided by [`pre_quant_scale`], column by column.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::modelopt::pre_quant_scale;
 use crate::Result;
-use crate::containers::model::{Part, Tensor};
-use crate::element::Out;
-use crate::kernels::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
+use crate::containers::model::Tensor;
+use crate::kernels::remember::fp8::ScaleGrid;
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped};
-use crate::scheme::seam::numbers::Matrix;
-use crate::scheme::seam::{
-    Buffers, Decode, Floats, Fp8Format, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
-};
-use crate::scheme::seam::{Granularity, base_of, module_of, read, wrong};
-use crate::simd::{Level, dispatch};
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::{Floats, Fp8Format, Group, Index, QuantScheme, Scheme, TensorRole};
+use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
 
 pub(super) struct Fp8;
 
@@ -101,28 +96,53 @@ impl Scheme for Fp8 {
         let mut parts = vec![(TensorRole::Quantized, *t)];
         parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
-        let weight = Weight {
-            codes: t.part(),
-            scale,
-            format,
-            rows,
-            cols,
-            grid,
+        let codes = Codes::Rows {
+            part: t.part(),
+            row_bytes: cols,
         };
-        let decoder: Box<dyn Decode + 'm> = match pre_quant_scale(t, cols, all)? {
-            Some(columns) => {
-                parts.push((TensorRole::Scale, columns));
-                Box::new(smoothed(t, &weight, &columns)?)
+        let is_scaled = scale.is_some();
+        let matrix: Box<dyn ScaleMatrix + 'm> = match scale {
+            Some(floats) => Box::new(Matrix {
+                floats,
+                cols: grid.cols,
+            }),
+            None => Box::new(UnitScale),
+        };
+        let code_format = CodeFormat::of_fp8(format);
+        let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, matrix);
+        if let Some(columns) = pre_quant_scale(t, cols, all)? {
+            if !is_scaled || !matches!(format, Fp8Format::E4M3 | Fp8Format::E5M2) {
+                return Err(wrong(
+                    t,
+                    format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
+                ));
             }
-            None => Box::new(weight),
-        };
+            decoder.columns = Some(Floats::ieee(&columns)?);
+            parts.push((TensorRole::Scale, columns));
+        }
         Ok(Some(Group::new(
             t.name().to_owned(),
             t.shape().to_vec(),
             scheme,
             parts,
-            decoder,
+            Box::new(decoder),
         )))
+    }
+}
+
+/// The scale of a weight that was cast to FP8 and has none: 1, with which a product is exact.
+struct UnitScale;
+
+impl ScaleMatrix for UnitScale {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        _staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        out.resize(out.len() + rows.len() * cols.len(), 1.0);
+        Ok(())
     }
 }
 
@@ -158,131 +178,4 @@ fn fit(
         Granularity::Block { rows, cols } => QuantScheme::FineGrainedFp8 { format, rows, cols },
     };
     Ok((scheme, grid))
-}
-
-/// `weight` with a factor for each column, by the shared decoder.
-fn smoothed<'m>(t: &Tensor<'m>, weight: &Weight<'m>, columns: &Tensor<'m>) -> Result<Grouped<'m>> {
-    let &Weight {
-        codes: part,
-        scale,
-        format,
-        rows,
-        cols,
-        grid,
-    } = weight;
-    let (Some(floats), Some(code_format)) = (scale, CodeFormat::of_fp8(format)) else {
-        return Err(wrong(
-            t,
-            format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
-        ));
-    };
-    let codes = Codes::Rows {
-        part,
-        row_bytes: cols,
-    };
-    let scales = Box::new(Matrix {
-        floats,
-        cols: grid.cols,
-    });
-    let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
-    decoder.columns = Some(Floats::ieee(columns)?);
-    Ok(decoder)
-}
-
-/// An FP8 weight with its scales.
-struct Weight<'m> {
-    codes: Part<'m>,
-    scale: Option<Floats<'m>>,
-    format: Fp8Format,
-    rows: usize,
-    cols: usize,
-    grid: ScaleGrid,
-}
-
-impl Weight<'_> {
-    /// The scales that `tile` uses, as rows and columns of the grid.
-    fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
-        let cols =
-            tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
-        (self.grid.rows(&tile.rows), cols)
-    }
-
-    fn run<C: Code>(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        let width = tile.cols.len();
-        let (scale_rows, scale_cols) = self.scale_range(tile);
-        let first = (rows.start - tile.rows.start) * width;
-        let kernel = Scaled::<C> {
-            codes: &buffers.bytes[first..first + rows.len() * width],
-            rows,
-            cols: tile.cols.clone(),
-            grid: self.grid,
-            scales: &buffers.scales,
-            scale_rows,
-            scale_cols,
-            format: PhantomData,
-        };
-        dispatch(level, &kernel, out);
-    }
-}
-
-impl Decode for Weight<'_> {
-    fn grid(&self) -> Grid {
-        let load_bits = 8.0 + 64.0 / self.grid.block_cols as f64;
-        Grid {
-            rows: self.rows,
-            cols: self.cols,
-            row_align: 1,
-            col_align: 1,
-            load_bits,
-            transposed: false,
-        }
-    }
-
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        read(
-            &self.codes,
-            self.cols,
-            tile.rows.clone(),
-            tile.cols.clone(),
-            &mut buffers.bytes,
-        )?;
-        buffers.scales.clear();
-        let (rows, cols) = self.scale_range(tile);
-        match &self.scale {
-            Some(scale) => scale.extend(
-                self.grid.cols,
-                rows,
-                cols,
-                &mut buffers.staging,
-                &mut buffers.scales,
-            ),
-            None => {
-                buffers.scales.push(1.0);
-                Ok(())
-            }
-        }
-    }
-
-    fn decode(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        match self.format {
-            Fp8Format::E4M3 => self.run::<E4M3>(tile, rows, buffers, level, out),
-            Fp8Format::E5M2 => self.run::<E5M2>(tile, rows, buffers, level, out),
-            Fp8Format::E4M3Fnuz => self.run::<E4M3Fnuz>(tile, rows, buffers, level, out),
-            Fp8Format::E5M2Fnuz => self.run::<E5M2Fnuz>(tile, rows, buffers, level, out),
-        }
-    }
 }

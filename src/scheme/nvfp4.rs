@@ -12,11 +12,11 @@ mod low_rank;
 
 use std::ops::Range;
 
-use self::low_rank::{Factors, Sum};
+use self::low_rank::{LowRankFactors, LowRankSum};
 use super::modelopt::{RowPairs, pre_quant_scale};
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
@@ -68,7 +68,7 @@ impl Scheme for Nvfp4 {
                 ));
             }
         };
-        let layout = Layout::of(t, &scales, divides)?;
+        let layout = Nvfp4Layout::of(t, &scales, divides)?;
         let mut parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, scales),
@@ -94,7 +94,7 @@ impl Scheme for Nvfp4 {
 }
 
 /// Where codes and scales lie.
-struct Layout {
+struct Nvfp4Layout {
     /// Of the weight.
     shape: Vec<usize>,
     /// Values that share a scale.
@@ -103,7 +103,7 @@ struct Layout {
     down: bool,
 }
 
-impl Layout {
+impl Nvfp4Layout {
     /// What the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
         let (w, s) = (t.shape(), scales.shape());
@@ -163,12 +163,12 @@ impl Layout {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }
         let columns = pre_quant_scale(t, k, all)?;
-        let factors = Factors::find(t, [rows, k], all)?;
+        let factors = LowRankFactors::find(t, [rows, k], all)?;
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
-        parts.extend(factors.iter().flat_map(Factors::parts));
+        parts.extend(factors.iter().flat_map(LowRankFactors::parts));
         let columns = columns.map(|columns| Floats::ieee(&columns)).transpose()?;
         if self.block == BLOCK && !self.down && columns.is_none() && factors.is_none() {
-            return Ok(Box::new(Weight {
+            return Ok(Box::new(Nvfp4Weight {
                 codes: t.part(),
                 scales: scales.part(),
                 global: Floats::ieee(global)?,
@@ -182,7 +182,7 @@ impl Layout {
         }
         let mut grouped = self.grouped(t, [scales, global], divides)?;
         Ok(match factors {
-            Some(factors) => Box::new(Sum {
+            Some(factors) => Box::new(LowRankSum {
                 quantized: Box::new(grouped),
                 factors,
                 columns,
@@ -257,7 +257,7 @@ impl Layout {
 }
 
 /// An NVFP4 weight.
-struct Weight<'m> {
+struct Nvfp4Weight<'m> {
     codes: Part<'m>,
     scales: Part<'m>,
     global: Floats<'m>,
@@ -270,7 +270,7 @@ struct Weight<'m> {
     rows_per_global: usize,
 }
 
-impl Decode for Weight<'_> {
+impl Decode for Nvfp4Weight<'_> {
     fn grid(&self) -> Grid {
         Grid {
             rows: self.rows,
@@ -345,8 +345,8 @@ impl Decode for Weight<'_> {
             let factor = inverse(global);
             codebook.iter_mut().for_each(|value| *value *= factor);
         }
-        let kernel = Blocks {
-            pairs: &Pairs::new(&codebook, false),
+        let kernel = CodebookBlocks {
+            pairs: &PairTable::new(&codebook, false),
             bytes: &buffers.bytes[values.start / 2..values.end / 2],
             start: 0,
             block: BLOCK,

@@ -10,13 +10,13 @@ use std::marker::PhantomData;
 
 use super::narrow::{Narrow, ceil_log2, largest, narrow};
 use crate::element::Element;
-use crate::kernels::remember::fp8::{Code, E4M3};
+use crate::kernels::remember::fp8::{E4M3, Float8};
 use crate::simd::Routine;
 
 /// How a library scales and rounds.
 pub(crate) trait Recipe: Sync {
     /// What values become.
-    type Code: Narrow + Code;
+    type Code: Narrow + Float8;
 
     /// Of a block's largest magnitude: the scale that is stored, and what values meet.
     fn scale(max: f32) -> (f32, f32);
@@ -73,7 +73,7 @@ impl<E: Own> Recipe for CompressedTensors<E> {
 /// comfy-kitchen, of a model in `E`.
 pub(crate) struct ComfyKitchen<E, N>(PhantomData<(E, N)>);
 
-impl<E: Own, N: Narrow + Code> Recipe for ComfyKitchen<E, N> {
+impl<E: Own, N: Narrow + Float8> Recipe for ComfyKitchen<E, N> {
     type Code = N;
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 //! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`.
 
 use crate::element::Element;
-use crate::kernels::remember::packed::Groups;
+use crate::kernels::remember::packed::RowGroups;
 use crate::simd::Kernel;
 
 /// Codes in a word.
@@ -13,7 +13,7 @@ pub(crate) const PER_WORD: usize = 8;
 pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Output rows, eight to a run of words.
-pub(crate) struct Rows<'a> {
+pub(crate) struct AwqRows<'a> {
     /// Words of each eight rows: one for each column, `cols` apart.
     pub words: &'a [u32],
     /// The first row's place among the eight of its word.
@@ -28,7 +28,7 @@ pub(crate) struct Rows<'a> {
     pub start: usize,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for AwqRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
@@ -37,7 +37,7 @@ impl Kernel for Rows<'_> {
             let range = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[range.clone()], &self.zeros[range]);
             let shift = POSITION[place] * 4;
-            let groups = Groups {
+            let groups = RowGroups {
                 scales,
                 zeros,
                 size: self.group_size,

@@ -4,9 +4,9 @@ use crate::element::Element;
 use crate::simd::Kernel;
 
 /// For each byte, the values of its two codes in the order of the output.
-pub(crate) struct Pairs(Box<[[f32; 2]; 256]>);
+pub(crate) struct PairTable(Box<[[f32; 2]; 256]>);
 
-impl Pairs {
+impl PairTable {
     /// A table for `codebook`. `high_first`: the high nibble holds the even element.
     pub(crate) fn new(codebook: &[f32; 16], high_first: bool) -> Self {
         let mut pairs = Box::new([[0.0; 2]; 256]);
@@ -26,8 +26,8 @@ const TILE: usize = 512;
 const UNIT: usize = 16;
 
 /// A run of a flattened tensor: `codebook[code] * scale`.
-pub(crate) struct Blocks<'a> {
-    pub pairs: &'a Pairs,
+pub(crate) struct CodebookBlocks<'a> {
+    pub pairs: &'a PairTable,
     pub bytes: &'a [u8],
     /// Place of the first value in its block; even.
     pub start: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Blocks<'a> {
     pub scales: &'a [f32],
 }
 
-impl Kernel for Blocks<'_> {
+impl Kernel for CodebookBlocks<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let mut scales = self.scales.iter().copied();

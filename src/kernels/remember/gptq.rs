@@ -1,23 +1,24 @@
 //! GPTQ: `w = (q - z) * s`, codes packed down the input dimension.
 //!
-//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. Exact in f32 up to the product's one
-//! rounding. Zero points of version 1 are stored one too low; see [`restore_zeros`]. Codes are one bit stream, or planes:
-//! gptqmodel `utils/planar_packing.py`.
+//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. The difference of two integers of at most eight bits is
+//! exact in F32, so the product's rounding is the only one. Zero points of version 1 are stored one too low; see
+//! [`GptqPacking::zero_points`]. Codes are one bit stream, or planes: gptqmodel `utils/planar_packing.py`.
+
+use std::ops::Range;
 
 use crate::element::Element;
-use crate::kernels::remember::packed::{CHUNK, Groups, chunk, unpack, unpack_planes};
+use crate::kernels::remember::packed::{CHUNK, RowGroups, chunk, unpack, unpack_planes};
 use crate::simd::Kernel;
 
-/// Which group a column belongs to.
+/// The group of each column.
 #[derive(Clone, Copy)]
-pub(crate) enum Columns<'a> {
-    /// Column k is in group k / size.
+pub(crate) enum ColumnGroups<'a> {
+    /// Runs of `size` columns. The first column has place `start` in its group.
     Even { size: usize, start: usize },
-    /// By index, from the first loaded group (act-order).
+    /// An index for each column, counted from the first group that is loaded (act-order).
     Indexed(&'a [u32]),
 }
 
-/// 32 codes, as a stream or in planes.
 #[inline(always)]
 fn codes<const BITS: usize, const PLANES: bool>(words: &[u32; BITS]) -> [u32; CHUNK] {
     if PLANES {
@@ -28,8 +29,8 @@ fn codes<const BITS: usize, const PLANES: bool>(words: &[u32; BITS]) -> [u32; CH
 }
 
 /// Rows of packed codes with their scales and zero points.
-pub(crate) struct Rows<'a, const BITS: usize, const PLANES: bool> {
-    /// Words of each row, `words_per_row` apart.
+pub(crate) struct GptqRows<'a, const BITS: usize, const PLANES: bool> {
+    /// Codes of each row, `words_per_row` words apart, in chunks of 32 codes.
     pub words: &'a [u32],
     pub words_per_row: usize,
     pub cols: usize,
@@ -37,10 +38,10 @@ pub(crate) struct Rows<'a, const BITS: usize, const PLANES: bool> {
     pub scales: &'a [f32],
     pub zeros: &'a [f32],
     pub groups: usize,
-    pub columns: Columns<'a>,
+    pub columns: ColumnGroups<'a>,
 }
 
-impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
+impl<const BITS: usize, const PLANES: bool> Kernel for GptqRows<'_, BITS, PLANES> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
@@ -48,10 +49,10 @@ impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
             let groups = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
             match self.columns {
-                Columns::Even { size, start } if size % CHUNK == 0 && start % CHUNK == 0 => {
+                ColumnGroups::Even { size, start } if size % CHUNK == 0 && start % CHUNK == 0 => {
                     even::<BITS, PLANES, E>(
                         words,
-                        Groups {
+                        RowGroups {
                             scales,
                             zeros,
                             size,
@@ -60,7 +61,7 @@ impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
                         out,
                     );
                 }
-                Columns::Even { size, start } => {
+                ColumnGroups::Even { size, start } => {
                     each::<BITS, PLANES, E>(
                         words,
                         scales,
@@ -69,7 +70,7 @@ impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
                         out,
                     );
                 }
-                Columns::Indexed(index) => {
+                ColumnGroups::Indexed(index) => {
                     each::<BITS, PLANES, E>(words, scales, zeros, |k| index[k] as usize, out)
                 }
             }
@@ -77,14 +78,14 @@ impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
     }
 }
 
-/// A row whose groups are runs of whole chunks.
+/// Decodes a row whose groups are runs of whole chunks, so that a chunk has one scale.
 #[inline(always)]
 fn even<const BITS: usize, const PLANES: bool, E: Element>(
     words: &[u32],
-    groups: Groups<'_>,
+    groups: RowGroups<'_>,
     out: &mut [E],
 ) {
-    let groups = Groups {
+    let groups = RowGroups {
         start: groups.start % groups.size,
         ..groups
     };
@@ -101,7 +102,7 @@ fn even<const BITS: usize, const PLANES: bool, E: Element>(
     });
 }
 
-/// A row with a group of its own for each column.
+/// Decodes a row in which any two columns can belong to different groups; `group` is the group of a column.
 #[inline(always)]
 fn each<const BITS: usize, const PLANES: bool, E: Element>(
     words: &[u32],
@@ -121,21 +122,77 @@ fn each<const BITS: usize, const PLANES: bool, E: Element>(
     }
 }
 
-/// Undoes version 1's "stored minus one" on packed zero points, as gptqmodel
-/// `convert_gptq_v1_to_v2_format_module` does: 2, 4 and 8 bits by adding one to every field of a stored word, which has
-/// `word_bits`, at once, with carry between the fields. Other widths straddle words and are corrected after unpacking,
-/// each by itself.
-pub(crate) fn restore_zeros(words: &mut [u32], bits: usize, word_bits: usize) {
-    let ones: u32 = match bits {
-        2 => 0x5555_5555,
-        4 => 0x1111_1111,
-        8 => 0x0101_0101,
-        _ => return,
-    };
+/// How GPTQ's codes and zero points lie in words: as one bit stream, or each 32 of them in planes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GptqPacking {
+    /// Bits of a code, two to eight.
+    pub bits: usize,
+    /// Bits of a stored word: 32, or 16 or 8 where `bits` divides it.
+    pub word_bits: usize,
+    pub has_planes: bool,
+}
+
+impl GptqPacking {
+    /// The bytes of a row that hold codes `codes`, which begin with a whole chunk.
+    pub(crate) fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
+        codes.start * self.bits / 8
+            ..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
+    }
+
+    /// Chunk `i` of the codes in `words`.
+    pub(crate) fn unpack(&self, words: &[u32], i: usize) -> [u32; CHUNK] {
+        let at = i * self.bits;
+        match (self.bits, self.has_planes) {
+            (2, _) => unpack::<2>(&chunk(words, at)),
+            (3, false) => unpack::<3>(&chunk(words, at)),
+            (3, true) => unpack_planes::<3>(&chunk(words, at)),
+            (4, _) => unpack::<4>(&chunk(words, at)),
+            (5, false) => unpack::<5>(&chunk(words, at)),
+            (5, true) => unpack_planes::<5>(&chunk(words, at)),
+            (6, false) => unpack::<6>(&chunk(words, at)),
+            (6, true) => unpack_planes::<6>(&chunk(words, at)),
+            (7, false) => unpack::<7>(&chunk(words, at)),
+            (7, true) => unpack_planes::<7>(&chunk(words, at)),
+            _ => unpack::<8>(&chunk(words, at)),
+        }
+    }
+
+    /// The zero points in `words`, chunk by chunk without end. Those of version 1 are stored one too low, and this undoes
+    /// it as gptqmodel `convert_gptq_v1_to_v2_format_module` does: 2, 4 and 8 bits by adding one to every field of a stored
+    /// word at once, with carry between the fields. Other widths straddle words and are corrected after unpacking, each
+    /// by itself.
+    pub(crate) fn zero_points(
+        self,
+        words: &mut [u32],
+        is_version_1: bool,
+    ) -> impl Iterator<Item = [u32; CHUNK]> {
+        let ones = match self.bits {
+            2 => 0x5555_5555,
+            4 => 0x1111_1111,
+            8 => 0x0101_0101,
+            _ => 0,
+        };
+        if is_version_1 && ones != 0 {
+            add_to_fields(words, ones, self.word_bits);
+        }
+        let one = u32::from(is_version_1 && ones == 0);
+        let mask = (1 << self.bits) - 1;
+        (0..).map(move |i| {
+            let mut zeros = self.unpack(words, i);
+            for zero in &mut zeros {
+                *zero = (*zero + one) & mask;
+            }
+            zeros
+        })
+    }
+}
+
+/// Adds `ones` to each stored word of `word_bits` in `words`. A carry leaves a field, but no stored word.
+fn add_to_fields(words: &mut [u32], ones: u32, word_bits: usize) {
     if word_bits == 32 {
-        words
-            .iter_mut()
-            .for_each(|word| *word = word.wrapping_add(ones));
+        for word in words {
+            *word = word.wrapping_add(ones);
+        }
         return;
     }
     let mask = (1 << word_bits) - 1;

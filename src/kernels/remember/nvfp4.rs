@@ -4,7 +4,7 @@
 //! Formulas: modelopt `NVFP4QTensor.dequantize`; compressed-tensors `nvfp4/base.py`, `_dequantize`; auto-round
 //! `experimental/qmodules/nvfp4.py`, `_dequant_nvfp4_tensor`.
 
-use crate::kernels::remember::fp8::{Code, E4M3};
+use crate::kernels::remember::fp8::{E4M3, Float8};
 
 /// Values that share a scale.
 pub(crate) const BLOCK: usize = 16;

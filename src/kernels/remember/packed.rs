@@ -48,6 +48,67 @@ pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHU
     codes
 }
 
+/// Unpacks a bit stream of codes of `bits` bits, at most eight, into a byte each. Of the last code's byte the bits that
+/// are missing are zeros.
+#[inline(always)]
+pub(crate) fn unpack_bytes(bits: usize, bytes: &[u8], out: &mut [u8]) {
+    match bits {
+        1 => unpack_eights::<1>(bytes, out),
+        2 => unpack_eights::<2>(bytes, out),
+        3 => unpack_eights::<3>(bytes, out),
+        4 => unpack_nibbles(bytes, out),
+        5 => unpack_eights::<5>(bytes, out),
+        6 => unpack_eights::<6>(bytes, out),
+        7 => unpack_eights::<7>(bytes, out),
+        _ => out.copy_from_slice(&bytes[..out.len()]),
+    }
+}
+
+/// Eight codes at a time, which fill `BITS` bytes exactly.
+#[inline(always)]
+fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
+    let (eights, rest) = out.as_chunks_mut::<8>();
+    let stored = bytes.as_chunks::<BITS>().0;
+    for (codes, &bytes) in eights.iter_mut().zip(stored) {
+        *codes = spread::<BITS>(bytes);
+    }
+    if !rest.is_empty() {
+        let bytes = &bytes[eights.len() * BITS..];
+        let n = bytes.len().min(BITS);
+        let mut last = [0; BITS];
+        last[..n].copy_from_slice(&bytes[..n]);
+        rest.copy_from_slice(&spread(last)[..rest.len()]);
+    }
+}
+
+/// The eight codes of `BITS` bytes. Fields are moved apart by halves: four to each half of the word, two to
+/// each quarter, one to each byte.
+#[inline(always)]
+fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
+    let mut wide = [0; 8];
+    wide[..BITS].copy_from_slice(&bytes);
+    let mut word = u64::from_le_bytes(wide);
+    let ones = |bits: usize| (1u64 << bits) - 1;
+    word = word & ones(4 * BITS) | (word >> (4 * BITS)) << 32;
+    let quarters = ones(2 * BITS) * 0x1_0000_0001;
+    word = word & quarters | (word >> (2 * BITS) & quarters) << 16;
+    let eighths = ones(BITS) * 0x0001_0001_0001_0001;
+    word = word & eighths | (word >> BITS & eighths) << 8;
+    word.to_le_bytes()
+}
+
+/// Two codes a byte, the first in its low half: a loop that LLVM turns into an interleaving of vectors.
+#[inline(always)]
+fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
+    let (pairs, last) = out.as_chunks_mut::<2>();
+    for (pair, &byte) in pairs.iter_mut().zip(bytes) {
+        *pair = [byte & 15, byte >> 4];
+    }
+    if let [code] = last {
+        *code = bytes[pairs.len()] & 15;
+    }
+}
+
 /// A chunk of `words` from word `at` on, zeros where they end.
 #[inline(always)]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
@@ -62,7 +123,7 @@ pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] 
 
 /// Scale and zero point of each group, for one output row.
 #[derive(Clone, Copy)]
-pub(crate) struct Groups<'a> {
+pub(crate) struct RowGroups<'a> {
     pub scales: &'a [f32],
     pub zeros: &'a [f32],
     pub size: usize,
@@ -70,7 +131,7 @@ pub(crate) struct Groups<'a> {
     pub start: usize,
 }
 
-impl Groups<'_> {
+impl RowGroups<'_> {
     /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
     #[inline(always)]
     pub(crate) fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {

@@ -4,7 +4,6 @@ mod grouped;
 
 use half::{bf16, f16};
 
-use super::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
 use crate::element::Out;
 use crate::simd::{Kernel, Level, dispatch};
 
@@ -89,71 +88,9 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
     });
 }
 
-fn fp8<C: Code>(name: &str) {
-    // A stack of two matrices of 5 × 77, whose scales lie in every way that they can.
-    for (block_rows, block_cols) in [(2usize, 16usize), (5, 77), (1, 77), (5, 1), (3, 100)] {
-        let (matrix_rows, cols) = (5usize, 77usize);
-        let (grid_rows, grid_cols) = (matrix_rows.div_ceil(block_rows), cols.div_ceil(block_cols));
-        let grid = ScaleGrid {
-            matrix_rows,
-            block_rows,
-            block_cols,
-            rows_per_matrix: grid_rows,
-            cols: grid_cols,
-        };
-        let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
-        for (rows, part) in [
-            (0..10, 0..cols),
-            (3..8, 0..cols),
-            (4..5, 32..77),
-            (2..3, 5..6),
-        ] {
-            let scale_rows = grid.rows(&rows);
-            let scale_cols = part.start / block_cols..part.end.div_ceil(block_cols);
-            let pick = |rows: &std::ops::Range<usize>, cols: &std::ops::Range<usize>| {
-                rows.clone()
-                    .flat_map(|r| cols.clone().map(move |c| (r, c)))
-                    .collect::<Vec<_>>()
-            };
-            let (tile, loaded) = (pick(&rows, &part), pick(&scale_rows, &scale_cols));
-            let kernel = Scaled::<C> {
-                codes: &tile
-                    .iter()
-                    .map(|(r, c)| codes[r * cols + c])
-                    .collect::<Vec<_>>(),
-                rows: rows.clone(),
-                cols: part.clone(),
-                grid,
-                scales: &loaded
-                    .iter()
-                    .map(|(r, c)| scales[r * grid_cols + c])
-                    .collect::<Vec<_>>(),
-                scale_rows,
-                scale_cols,
-                format: std::marker::PhantomData,
-            };
-            check(name, &kernel, tile.len(), |i| {
-                let (r, c) = tile[i];
-                let scale = scales[(r / matrix_rows * grid_rows + r % matrix_rows / block_rows)
-                    * grid_cols
-                    + c / block_cols];
-                C::widen(codes[r * cols + c]) * scale
-            });
-        }
-    }
-}
-
-#[test]
-fn fp8_kernels() {
-    fp8::<E4M3>("E4M3");
-    fp8::<E5M2>("E5M2");
-    fp8::<E4M3Fnuz>("E4M3FNUZ");
-    fp8::<E5M2Fnuz>("E5M2FNUZ");
-}
-
 #[cfg(feature = "gptq")]
 fn gptq<const BITS: usize, const PLANES: bool>() {
-    use super::gptq::{Columns, Rows};
+    use super::gptq::{ColumnGroups, GptqRows};
     for (cols, size, start) in [
         (96usize, 32usize, 0),
         (100, 64, 32),
@@ -190,9 +127,12 @@ fn gptq<const BITS: usize, const PLANES: bool>() {
             };
             (0..BITS).map(|b| bit(b) << b).sum::<u32>() as f32
         };
-        for columns in [Columns::Even { size, start }, Columns::Indexed(&index)] {
+        for columns in [
+            ColumnGroups::Even { size, start },
+            ColumnGroups::Indexed(&index),
+        ] {
             let (words, scales, zeros) = (&words, &scales, &zeros);
-            let kernel = Rows::<BITS, PLANES> {
+            let kernel = GptqRows::<BITS, PLANES> {
                 words,
                 words_per_row,
                 cols,
@@ -208,8 +148,8 @@ fn gptq<const BITS: usize, const PLANES: bool>() {
                 |i| {
                     let (r, k) = (i / cols, i % cols);
                     let g = match columns {
-                        Columns::Even { .. } => (start + k) / size,
-                        Columns::Indexed(index) => index[k] as usize,
+                        ColumnGroups::Even { .. } => (start + k) / size,
+                        ColumnGroups::Indexed(index) => index[k] as usize,
                     };
                     (code(r, k) - zeros[r * groups + g]) * scales[r * groups + g]
                 },
@@ -237,7 +177,7 @@ fn gptq_kernels() {
 #[cfg(feature = "awq")]
 #[test]
 fn awq_kernel() {
-    use super::awq::{POSITION, Rows};
+    use super::awq::{AwqRows, POSITION};
     for (cols, group_size, start, first, rows) in [
         (64usize, 32usize, 0usize, 0usize, 16usize),
         (77, 20, 13, 3, 10),
@@ -249,7 +189,7 @@ fn awq_kernel() {
             scales(rows * groups),
         );
         let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % 16) as f32).collect();
-        let kernel = Rows {
+        let kernel = AwqRows {
             words: &words,
             first,
             cols,
@@ -271,11 +211,11 @@ fn awq_kernel() {
 #[cfg(any(feature = "bnb", feature = "nvfp4"))]
 #[test]
 fn codebook_kernel() {
-    use super::codebook::{Blocks, Pairs};
+    use super::codebook::{CodebookBlocks, PairTable};
     let codebook: [f32; 16] =
         std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
     for high_first in [true, false] {
-        let pairs = Pairs::new(&codebook, high_first);
+        let pairs = PairTable::new(&codebook, high_first);
         for (start, n, block) in [
             (0usize, 256usize, 64usize),
             (0, 77, 64),
@@ -289,7 +229,7 @@ fn codebook_kernel() {
                 bytes(usize::div_ceil(n, 2)),
                 scales((start + n).div_ceil(block)),
             );
-            let kernel = Blocks {
+            let kernel = CodebookBlocks {
                 pairs: &pairs,
                 bytes: &bytes,
                 start,

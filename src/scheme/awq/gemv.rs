@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::packed::{Layout, Packed, configured_group};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, configured_group};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
@@ -30,11 +30,11 @@ impl Scheme for Gemv {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else {
+        let Some(packed) = PackedLayer::find(t, all)? else {
             return Ok(None);
         };
         let layout = packed.layout(all)?;
-        if !matches!(layout, Layout::Gemv | Layout::GemvFast) {
+        if !matches!(layout, PackedLayout::Gemv | PackedLayout::GemvFast) {
             return Ok(None);
         }
         let Some(zeros) = packed.qzeros else {
@@ -42,13 +42,13 @@ impl Scheme for Gemv {
         };
         let module = all.config.at(packed.module());
         packed.check_awq(layout, &module, all)?;
-        let decoder = if layout == Layout::Gemv {
+        let decoder = if layout == PackedLayout::Gemv {
             gemv(&packed, &zeros, &module)
         } else {
             fast(&packed, &zeros, &module)
         }?;
         let scales = Granularity::Group(decoder.grid.block_cols);
-        let family = if layout == Layout::Gemv {
+        let family = if layout == PackedLayout::Gemv {
             "AWQ GEMV"
         } else {
             "AWQ GEMV-fast"
@@ -74,7 +74,11 @@ impl Scheme for Gemv {
     }
 }
 
-fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Result<Grouped<'m>> {
+fn gemv<'m>(
+    packed: &PackedLayer<'m>,
+    zeros: &Tensor<'m>,
+    module: &Module<'_>,
+) -> Result<Grouped<'m>> {
     let t = &packed.qweight;
     packed.check_words(&[Dtype::I32, Dtype::U32])?;
     let [n, words] = packed.words;
@@ -101,7 +105,11 @@ fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
     Ok(decoder)
 }
 
-fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Result<Grouped<'m>> {
+fn fast<'m>(
+    packed: &PackedLayer<'m>,
+    zeros: &Tensor<'m>,
+    module: &Module<'_>,
+) -> Result<Grouped<'m>> {
     let t = &packed.qweight;
     let ([quads, k], n, padded) = (packed.words, packed.n, packed.groups);
     if quads.checked_mul(ROWS) != Some(n) || !k.is_multiple_of(RUN) {

@@ -12,7 +12,7 @@ use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
 use crate::scheme::compressed_tensors::int_name;
-use crate::scheme::layout::packed::{Layout, Packed, group_size};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, group_size};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
@@ -30,12 +30,12 @@ impl Scheme for AwqWide {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else {
+        let Some(packed) = PackedLayer::find(t, all)? else {
             return Ok(None);
         };
         let layout = packed.layout(all)?;
         let bits = match layout {
-            Layout::Gemm { bits } if bits != 4 => bits,
+            PackedLayout::Gemm { bits } if bits != 4 => bits,
             _ => return Ok(None),
         };
         let module = all.config.at(packed.module());
@@ -53,7 +53,7 @@ impl Scheme for AwqWide {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
         let row_bytes = words * 4;
-        let codes = Codes::Unpacked(Box::new(Interleaved {
+        let codes = Codes::Unpacked(Box::new(InterleavedBits {
             part: t.part(),
             row_bytes,
             bits,
@@ -65,7 +65,7 @@ impl Scheme for AwqWide {
         ));
         let int = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
-        let zero_points = Box::new(Interleaved {
+        let zero_points = Box::new(InterleavedBits {
             part: zeros.part(),
             row_bytes,
             bits,
@@ -95,13 +95,13 @@ impl Scheme for AwqWide {
 const STRIP: usize = 32;
 
 /// Codes or zero points: stored rows are columns of what is read.
-struct Interleaved<'m> {
+struct InterleavedBits<'m> {
     part: Part<'m>,
     row_bytes: usize,
     bits: usize,
 }
 
-impl Interleaved<'_> {
+impl InterleavedBits<'_> {
     /// Calls `each(row, column, code)` with the place of each code of the tile within it.
     fn each(
         &self,
@@ -143,7 +143,7 @@ impl Interleaved<'_> {
     }
 }
 
-impl Unpack for Interleaved<'_> {
+impl Unpack for InterleavedBits<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
@@ -164,7 +164,7 @@ impl Unpack for Interleaved<'_> {
     }
 }
 
-impl ScaleMatrix for Interleaved<'_> {
+impl ScaleMatrix for InterleavedBits<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

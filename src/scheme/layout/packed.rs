@@ -8,7 +8,7 @@ use crate::scheme::seam::{Floats, Index, base_of, read, refused, wrong};
 use crate::{Dtype, Result};
 
 /// The tensors of one packed linear layer.
-pub(crate) struct Packed<'m> {
+pub(crate) struct PackedLayer<'m> {
     /// Name up to and with the last dot.
     pub base: &'m str,
     pub qweight: Tensor<'m>,
@@ -23,7 +23,7 @@ pub(crate) struct Packed<'m> {
 
 /// How `qweight` is laid out, told from the shapes of it, of the scales and of the zero points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum PackedLayout {
     /// `[in * bits / 32, out]`, scales `[groups, out]`.
     Gptq,
     /// AWQ GEMM: `[in, out * bits / 32]`, scales `[groups, out]`.
@@ -36,7 +36,7 @@ pub(crate) enum Layout {
     Marlin,
 }
 
-impl Layout {
+impl PackedLayout {
     /// What messages call it.
     fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Layout {
     }
 }
 
-impl<'m> Packed<'m> {
+impl<'m> PackedLayer<'m> {
     /// What the shapes say of the codes' width, for an error.
     #[cfg(feature = "gptq")]
     pub(crate) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
@@ -109,27 +109,27 @@ impl<'m> Packed<'m> {
     }
 
     /// The layout that the shapes prove. Where two fit, only the config can tell.
-    pub(crate) fn layout(&self, all: &Index<'m>) -> Result<Layout> {
+    pub(crate) fn layout(&self, all: &Index<'m>) -> Result<PackedLayout> {
         let t = &self.qweight;
         if t.dtype() == Dtype::I16 && self.qzeros.is_some_and(|z| z.dtype().is_floating_point()) {
-            return Ok(Layout::GemvFast);
+            return Ok(PackedLayout::GemvFast);
         }
         let cols = self.words[1];
         let bits = (4..8).find(|&bits| cols.checked_mul(32) == self.n.checked_mul(bits));
         let found = match bits {
-            _ if cols == self.n => Some(Layout::Gptq),
-            Some(bits) => Some(Layout::Gemm { bits }),
+            _ if cols == self.n => Some(PackedLayout::Gptq),
+            Some(bits) => Some(PackedLayout::Gemm { bits }),
             None if self.n.checked_mul(2) == Some(cols) && self.qzeros.is_none() => {
-                Some(Layout::Marlin)
+                Some(PackedLayout::Marlin)
             }
             None => None,
         };
         match (found, self.is_gemv()) {
             (Some(layout), false) => Ok(layout),
-            (None, true) => Ok(Layout::Gemv),
+            (None, true) => Ok(PackedLayout::Gemv),
             // A group of a few inputs, as no library makes it, or rows by outputs.
             (Some(layout), true) => match (version(all), all.config.method().as_deref()) {
-                (Some(("gemv", _)), _) => Ok(Layout::Gemv),
+                (Some(("gemv", _)), _) => Ok(PackedLayout::Gemv),
                 (Some(_), _) | (_, Some("gptq")) => Ok(layout),
                 _ => Err(wrong(
                     t,
@@ -173,7 +173,7 @@ impl<'m> Packed<'m> {
     /// That the config, whose method is AWQ or nothing else, has nothing against `layout`.
     pub(crate) fn check_awq(
         &self,
-        layout: Layout,
+        layout: PackedLayout,
         module: &Module<'_>,
         all: &Index<'_>,
     ) -> Result<()> {
@@ -190,7 +190,7 @@ impl<'m> Packed<'m> {
                 format!("{place} says `{format}`, and the shapes say AWQ"),
             ));
         }
-        let bits = if let Layout::Gemm { bits } = layout {
+        let bits = if let PackedLayout::Gemm { bits } = layout {
             bits
         } else {
             4
@@ -208,11 +208,11 @@ impl<'m> Packed<'m> {
             return Ok(());
         };
         let says = match version {
-            "gemm" => matches!(layout, Layout::Gemm { .. }),
-            "gemv" => layout == Layout::Gemv,
-            "gemv_fast" | "llm-awq" => layout == Layout::GemvFast,
+            "gemm" => matches!(layout, PackedLayout::Gemm { .. }),
+            "gemv" => layout == PackedLayout::Gemv,
+            "gemv_fast" | "llm-awq" => layout == PackedLayout::GemvFast,
             // gptqmodel calls words of GEMM so, and repacks them when it loads them.
-            "marlin" => matches!(layout, Layout::Gemm { .. } | Layout::Marlin),
+            "marlin" => matches!(layout, PackedLayout::Gemm { .. } | PackedLayout::Marlin),
             other => {
                 return Err(refused(
                     t,

@@ -23,14 +23,14 @@ const PIECE: usize = 64 << 10;
 const STRIP: usize = 16 << 10;
 
 /// The factors beside a weight.
-pub(super) struct Factors<'m> {
+pub(super) struct LowRankFactors<'m> {
     tensors: [Tensor<'m>; 2],
     a: Floats<'m>,
     b: Floats<'m>,
     rank: usize,
 }
 
-impl<'m> Factors<'m> {
+impl<'m> LowRankFactors<'m> {
     /// Those of weight `t` of `rows` rows and `cols` columns, if it has any.
     pub(super) fn find(
         t: &Tensor<'m>,
@@ -83,14 +83,14 @@ impl<'m> Factors<'m> {
 }
 
 /// A weight of two parts.
-pub(super) struct Sum<'m> {
+pub(super) struct LowRankSum<'m> {
     pub quantized: Box<dyn Decode + 'm>,
-    pub factors: Factors<'m>,
+    pub factors: LowRankFactors<'m>,
     /// A factor for each column, applied last.
     pub columns: Option<Floats<'m>>,
 }
 
-impl Decode for Sum<'_> {
+impl Decode for LowRankSum<'_> {
     fn grid(&self) -> Grid {
         let grid = self.quantized.grid();
         Grid {
