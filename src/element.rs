@@ -14,7 +14,7 @@ pub(crate) trait Element: Pod + Send + Sync {
     fn to_f32(self) -> f32;
 
     /// The value of `x` rounded to this type: `from_f32(x).to_f32()`, bit for bit.
-    fn round(x: f32) -> f32;
+    fn rounded(x: f32) -> f32;
 
     /// Rounds a tile of values; the loop is what gets vectorised.
     #[inline(always)]
@@ -37,7 +37,7 @@ impl Element for f32 {
     }
 
     #[inline(always)]
-    fn round(x: f32) -> f32 {
+    fn rounded(x: f32) -> f32 {
         x
     }
 }
@@ -63,7 +63,7 @@ impl Element for bf16 {
     }
 
     #[inline(always)]
-    fn round(x: f32) -> f32 {
+    fn rounded(x: f32) -> f32 {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
         let out = if bits & 0x7fff_ffff > 0x7f80_0000 {
@@ -106,7 +106,7 @@ impl Element for f16 {
 
     /// Stays in F32, which takes half of the operations that rebiasing the exponent to and fro would.
     #[inline(always)]
-    fn round(x: f32) -> f32 {
+    fn rounded(x: f32) -> f32 {
         let bits = x.to_bits();
         let sign = bits & 0x8000_0000;
         let abs = bits ^ sign;
@@ -216,11 +216,11 @@ mod tests {
                     <f16 as Element>::from_f32(x),
                 );
                 assert_eq!(
-                    <bf16 as Element>::round(x).to_bits(),
+                    <bf16 as Element>::rounded(x).to_bits(),
                     Element::to_f32(b).to_bits()
                 );
                 assert_eq!(
-                    <f16 as Element>::round(x).to_bits(),
+                    <f16 as Element>::rounded(x).to_bits(),
                     Element::to_f32(h).to_bits(),
                     "{:08x}",
                     x.to_bits()

@@ -8,7 +8,7 @@ use crate::containers::write::qnat::{block_for, data_len};
 use crate::element::Out;
 use crate::forget::seam::rows::grid_of_runs;
 use crate::kernels::lethe::qnat::{encode, encode_scale, step};
-use crate::kernels::remember::qnat::Rows;
+use crate::kernels::remember::qnat::QnatRows;
 use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{Dtype, Result};
@@ -129,7 +129,7 @@ impl Encode for Blocks {
                 )?;
             }
             let zeros = vec![0.0; scales.len()];
-            let decoded = Rows {
+            let decoded = QnatRows {
                 codes: &codes,
                 cols: block,
                 scales: &scales,

@@ -1,6 +1,7 @@
 //! AWQ, GEMM layout: `w = (q - z) * s`, eight output columns to a word, interleaved.
 //!
-//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`.
+//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`. The difference of two integers of
+//! four bits is exact in F32, so the product's rounding is the only one.
 
 use crate::element::Element;
 use crate::kernels::remember::packed::RowGroups;
@@ -12,9 +13,10 @@ pub(crate) const PER_WORD: usize = 8;
 /// Position in a word of output column `c` of its eight.
 pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Output rows, eight to a run of words.
+/// Output rows. Word k of a run of words has the codes of eight rows at column k. Each row reads the whole run with a
+/// shift of its own: the words are in the cache after the first, and the loop over columns is vectorised.
 pub(crate) struct AwqRows<'a> {
-    /// Words of each eight rows: one for each column, `cols` apart.
+    /// Runs of `cols` words, one for each eight rows.
     pub words: &'a [u32],
     /// The first row's place among the eight of its word.
     pub first: usize,
@@ -24,7 +26,7 @@ pub(crate) struct AwqRows<'a> {
     pub zeros: &'a [f32],
     pub groups: usize,
     pub group_size: usize,
-    /// The first column, from the start of the first loaded group.
+    /// Columns of the first loaded group that lie before the first column.
     pub start: usize,
 }
 

@@ -1,7 +1,14 @@
-//! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values.
+//! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
+//! most schemes, which differ in names and layouts.
 //!
-//! Most schemes are this and differ in names and layouts: `v * s`, `(v - z) * s` or `v * s + b` in F32, where `v`
-//! is what the code stands for. Libraries that round in between are followed where the output has their own dtype.
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, where `v` is the value that the code stands for. A
+//! library that computes in a narrower dtype rounds between two operations; so does the kernel if the output has that
+//! dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
+//! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
+//!
+//! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop over a group takes
+//! a code to its value, applies the formula, rounds and stores. LLVM vectorises that loop because the scale is constant
+//! in it, and because everything in it is a select and no branch.
 
 use std::ops::Range;
 
@@ -10,7 +17,7 @@ use crate::kernels::remember::fp8::{Float8, ScaleGrid, finite};
 use crate::kernels::remember::packed::unpack_bytes;
 use crate::simd::Kernel;
 
-/// What a code stands for.
+/// A code format: the value that a code stands for.
 pub(crate) trait CodeValue: Copy + Sync {
     fn value(self, code: u8) -> f32;
 }
@@ -56,20 +63,21 @@ impl CodeValue for Int {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct E2M1 {
     pub factor: f32,
-    /// Whether code 8 is a plain zero rather than a negative one.
+    /// Whether code 8 is 0 and not -0.
     pub plain_zero: bool,
 }
 
 impl CodeValue for E2M1 {
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
-        // The sign moves to where an eight-bit float has it.
+        // The sign moves to bit 7, where an eight-bit float has it.
         let value = finite::<1, 1>(code & 7 | (code & 8) << 4) * self.factor;
+        // -0 + 0 is 0; any other value stays as it is.
         if self.plain_zero { value + 0.0 } else { value }
     }
 }
 
-/// Four bits, a sign and a magnitude in quarters, with a negative zero.
+/// Four bits, a sign and a magnitude of three bits in quarters; code 8 is -0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SignMagnitude;
 
@@ -110,7 +118,7 @@ impl<F: Float8> CodeValue for F {
     }
 }
 
-/// How values, scales and offsets come together.
+/// The formula by which a code's value `v`, a scale and an offset make a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Formula {
     /// `v * s`.
@@ -178,7 +186,7 @@ impl<const ROUNDS: bool> Arithmetic for ScaleShiftOp<ROUNDS> {
 /// `x`, rounded to the output's type if `ROUNDS`.
 #[inline(always)]
 fn rounded<E: Element, const ROUNDS: bool>(x: f32) -> f32 {
-    if ROUNDS { E::round(x) } else { x }
+    if ROUNDS { E::rounded(x) } else { x }
 }
 
 /// Rows of codes with the scales and offsets of their groups.
@@ -208,11 +216,12 @@ pub(crate) struct GroupedRows<'a, V> {
 }
 
 /// Codes narrower than a byte that are unpacked before any becomes a value. A multiple of eight, so that a tile begins
-/// with a whole byte at every width. Its bytes stay in the first-level cache, and it is so long that few groups
-/// are cut.
+/// with a whole byte at every width, and of the usual group sizes, so that their groups are not cut. The bytes lie in the
+/// first-level cache, and are written so long before they are read that no load waits for a store.
 const TILE: usize = 512;
 
-/// Shortest group that is looked up in a table of its 16 values.
+/// Shortest group of codes below 16 for which a table of its 16 values is made. Rounding twice costs more than looking up;
+/// with one rounding the vectorised loop is faster than a look-up.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
@@ -220,7 +229,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
-        // Codes of eight bits are read where they are.
+        // Codes of eight bits are decoded from where they are, a whole row at once.
         let tile = if self.bits == 8 { width } else { TILE };
         let mut unpacked = [0; TILE];
         for ((r, out), bytes) in self
@@ -231,7 +240,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
         {
             let first = (self.grid.row(r) - self.scale_rows.start) * per_row;
             let scales = &self.scales[first..first + per_row];
-            // Formulas without an offset ignore it.
+            // Formulas of one operation ignore the offset: any slice of this length will do.
             let offsets = match self.formula {
                 Formula::Scale | Formula::Divide => scales,
                 Formula::ShiftScale | Formula::ScaleShift => &self.offsets[first..first + per_row],
@@ -250,6 +259,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
                     scales,
                     offsets,
                 };
+                // The formula is chosen here and not for each value: every arm is a loop of its own.
                 match (self.formula, self.round) {
                     (Formula::Scale, _) => self.decode::<E, ScaleOp>(tile, out),
                     (Formula::Divide, _) => self.decode::<E, DivideOp>(tile, out),
@@ -289,6 +299,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         } = tile;
         let mut columns = self.columns.get(at..).unwrap_or_default();
         let width = self.grid.block_cols;
+        // A scale for each column is read along with its code.
         if width == 1 {
             let numbers = scales[at..].iter().zip(&offsets[at..]);
             if columns.is_empty() {
@@ -307,6 +318,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         }
         let start = self.cols.start + at;
         let first = start / width - self.scale_cols.start;
+        // The first group may begin before the tile, and the last end behind it.
         let mut left = width - start % width;
         for (&scale, &offset) in scales[first..].iter().zip(&offsets[first..]) {
             let n = left.min(out.len());

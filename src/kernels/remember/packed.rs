@@ -1,4 +1,5 @@
-//! Integers packed into 32-bit words: a continuous bit stream, least significant bit first.
+//! Codes of one to eight bits as bit streams, least significant bit first, in words of 32 bits or in bytes; or in bit
+//! planes. Scales and zero points of a row's groups.
 
 /// Codes in a chunk. 32 codes of `BITS` bits fill `BITS` words exactly, whatever `BITS` is.
 pub(crate) const CHUNK: usize = 32;
@@ -28,8 +29,9 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     codes
 }
 
-/// Unpacks 32 codes that lie in planes: of each code first the low four bits, then two, then one, as far as the width has
-/// them; each plane is packed by itself.
+/// Unpacks 32 codes that lie in bit planes (gptqmodel `utils/planar_packing.py`). A width is the sum of some of 4, 2 and
+/// 1; there is a plane of so many bits of each code for each of them, the widest first and with the lowest bits. Each
+/// plane is a bit stream.
 #[inline(always)]
 pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
@@ -48,8 +50,7 @@ pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHU
     codes
 }
 
-/// Unpacks a bit stream of codes of `bits` bits, at most eight, into a byte each. Of the last code's byte the bits that
-/// are missing are zeros.
+/// Unpacks the first codes of a bit stream, `bits` bits each, one to eight, into a byte each.
 #[inline(always)]
 pub(crate) fn unpack_bytes(bits: usize, bytes: &[u8], out: &mut [u8]) {
     match bits {
@@ -64,7 +65,7 @@ pub(crate) fn unpack_bytes(bits: usize, bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Eight codes at a time, which fill `BITS` bytes exactly.
+/// Unpacks eight codes at a time: they fill `BITS` bytes exactly.
 #[inline(always)]
 fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
     let (eights, rest) = out.as_chunks_mut::<8>();
@@ -73,6 +74,7 @@ fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
         *codes = spread::<BITS>(bytes);
     }
     if !rest.is_empty() {
+        // The last codes of a row may end before their `BITS` bytes do.
         let bytes = &bytes[eights.len() * BITS..];
         let n = bytes.len().min(BITS);
         let mut last = [0; BITS];
@@ -81,8 +83,8 @@ fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The eight codes of `BITS` bytes. Fields are moved apart by halves: four to each half of the word, two to
-/// each quarter, one to each byte.
+/// The eight codes of `BITS` bytes. They are moved apart by halves: four to each half of a word of 64 bits, two to each
+/// quarter, one to each byte. Three steps of shifts and masks take the place of eight shifts.
 #[inline(always)]
 fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
     let mut wide = [0; 8];
@@ -97,7 +99,8 @@ fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
     word.to_le_bytes()
 }
 
-/// Two codes a byte, the first in its low half: a loop that LLVM turns into an interleaving of vectors.
+/// Unpacks two codes a byte, the first in the low half. LLVM turns the loop into an interleaving of two vectors, which is
+/// less work than [`spread`].
 #[inline(always)]
 fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
     let (pairs, last) = out.as_chunks_mut::<2>();
@@ -109,7 +112,7 @@ fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// A chunk of `words` from word `at` on, zeros where they end.
+/// The `BITS` words from word `at` on, with zeros behind the end of `words`.
 #[inline(always)]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
     let rest = &words[at.min(words.len())..];
@@ -121,13 +124,13 @@ pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] 
     partial
 }
 
-/// Scale and zero point of each group, for one output row.
+/// Scales and zero points of the groups of one output row.
 #[derive(Clone, Copy)]
 pub(crate) struct RowGroups<'a> {
     pub scales: &'a [f32],
     pub zeros: &'a [f32],
     pub size: usize,
-    /// The first column of the row, from the start of group 0 of `scales`.
+    /// Columns of the first group that lie before the row's first column.
     pub start: usize,
 }
 

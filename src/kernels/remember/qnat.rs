@@ -19,7 +19,7 @@ pub(crate) fn level(code: usize) -> f32 {
     f32::from_bits(LEVEL_BITS[code])
 }
 
-/// QnatRows of codes (whole blocks, or the same part of each), with a scale and a zero point each.
+/// Blocks of codes (whole ones, or the same columns of each), with a scale and a zero point each.
 pub(crate) struct QnatRows<'a> {
     pub codes: &'a [u8],
     pub cols: usize,
