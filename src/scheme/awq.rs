@@ -2,6 +2,8 @@
 //! `[groups, out]`, four bits. The weight is `X.weight` `[out, in]`. AutoRound's `auto_awq` of four bits is the same.
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
+//!
+//! The decoder is its own: AWQ_REASON
 
 mod gemv;
 mod wide;
@@ -77,7 +79,10 @@ impl Scheme for Awq {
     }
 }
 
-/// The zero points, if there are such, as wide as the codes.
+/// The zero points of the layer, or `None` if it stores none.
+///
+/// # Errors
+/// They are not one word for each word of the codes' rows and each group.
 pub(super) fn packed_zeros<'m>(packed: &PackedLayer<'m>) -> Result<Option<Tensor<'m>>> {
     let (groups, words) = (packed.groups, packed.words[1]);
     match &packed.qzeros {
@@ -95,7 +100,7 @@ pub(super) fn packed_zeros<'m>(packed: &PackedLayer<'m>) -> Result<Option<Tensor
 /// The zero point of a layer that stores none: the middle of the range.
 const MIDDLE: f32 = 8.0;
 
-/// One packed linear layer.
+/// The decoder of a linear layer.
 struct AwqWeight<'m> {
     qweight: Part<'m>,
     scales: Floats<'m>,
@@ -106,7 +111,7 @@ struct AwqWeight<'m> {
 }
 
 impl AwqWeight<'_> {
-    /// Words that hold output rows `rows`.
+    /// The words of a stored row that hold output features `rows`.
     fn words(rows: &Range<usize>) -> Range<usize> {
         rows.start / PER_WORD..rows.end.div_ceil(PER_WORD)
     }

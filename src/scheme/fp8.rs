@@ -16,10 +16,10 @@ use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
 
 pub(super) struct Fp8;
 
-/// Names of the scale of `X.weight`, after `X.`.
+/// Names of the scale of `X.weight` without `X.`.
 const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 
-/// Names of the scale of any tensor, after its own name.
+/// Suffixes that make a tensor's name that of its scale.
 const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_weight_scale_inv"];
 
 /// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
@@ -31,17 +31,17 @@ pub(super) fn is_scale_name(name: &str) -> bool {
 
 /// Every name that the scale of a weight can have.
 fn scale_names(weight: &str) -> Vec<String> {
-    let own = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
+    let of_tensor = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
     let base = base_of(weight, "weight");
     let module = base.into_iter().flat_map(|base| {
         SCALE_OF_MODULE
             .iter()
             .map(move |end| format!("{base}{end}"))
     });
-    own.chain(module).collect()
+    of_tensor.chain(module).collect()
 }
 
-/// The scales of weight `t`; more than one is left to the caller to refuse.
+/// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses more.
 pub(super) fn scales_of<'m>(
     t: &Tensor<'m>,
     get: impl Fn(&str) -> Option<Tensor<'m>>,
@@ -146,7 +146,8 @@ impl ScaleMatrix for UnitScale {
     }
 }
 
-/// Who says that `t`, which has no scale in this file, should have one.
+/// What says that `t`, which has no scale in this file, should have one: then decoding it as a plain cast would be silently
+/// wrong.
 fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
     if all.config.is_quantized() && !all.config.skips(module_of(t.name())) {
         return Ok(Some("the config"));
@@ -158,7 +159,7 @@ fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> 
     Ok(listed.then_some("model.safetensors.index.json"))
 }
 
-/// How the scales lie, and what that is called.
+/// The grid that `scale` makes over `t`, and the scheme that has such a grid.
 fn fit(
     t: &Tensor<'_>,
     scale: &Tensor<'_>,

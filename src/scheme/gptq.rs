@@ -87,12 +87,12 @@ impl Scheme for Gptq {
     }
 }
 
-/// Where zero points come from.
+/// The source of a layer's zero points.
 #[derive(Clone, Copy)]
 enum Zeros<'m> {
-    /// Packed; version 1 stores them one too low.
+    /// Packed in `qzeros`; version 1 stores them one too low.
     Packed { part: Part<'m>, version_1: bool },
-    /// The middle of the range.
+    /// None are stored, or they mean this: all are the middle of the range.
     Symmetric,
 }
 
@@ -149,8 +149,8 @@ fn zeros<'m>(
     Ok(Zeros::Packed { part, version_1 })
 }
 
-/// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so that the
-/// beginning tells.
+/// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so 1024 of each of four
+/// groups tell.
 fn is_middle(qzeros: &Part<'_>, packed: &PackedLayer<'_>, packing: GptqPacking) -> Result<bool> {
     let (stride, n) = (packing.bytes(&(0..packed.n)).end, packed.n.min(1024));
     let (mut staging, mut words, mut middle) = (Vec::new(), Vec::new(), true);

@@ -5,6 +5,8 @@
 //! one, or one for each matrix of a stack. AutoRound's are compressed-tensors' by name, and scale the code before the
 //! block does.
 //!
+//! Blocks of 16 along a row have a decoder of their own: NVFP4_REASON
+//!
 //! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
 //! `experimental/qmodules/nvfp4.py`.
 
@@ -93,18 +95,18 @@ impl Scheme for Nvfp4 {
     }
 }
 
-/// Where codes and scales lie.
+/// How codes and scales are stored.
 struct Nvfp4Layout {
-    /// Of the weight.
+    /// Shape of the weight.
     shape: Vec<usize>,
     /// Values that share a scale.
     block: usize,
-    /// Whether two codes of a byte, and blocks, lie along the last dimension but one.
+    /// Whether the two codes of a byte, and blocks, run along the last dimension but one.
     down: bool,
 }
 
 impl Nvfp4Layout {
-    /// What the shapes of codes and scales prove.
+    /// The layout that the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
         let (w, s) = (t.shape(), scales.shape());
         let blocks: &[usize] = if divides {
@@ -194,7 +196,7 @@ impl Nvfp4Layout {
         })
     }
 
-    /// By the shared decoder.
+    /// The shared decoder, which has any block size and direction.
     fn grouped<'m>(
         &self,
         t: &Tensor<'m>,
@@ -256,14 +258,14 @@ impl Nvfp4Layout {
     }
 }
 
-/// An NVFP4 weight.
+/// The decoder of blocks of 16 along a row.
 struct Nvfp4Weight<'m> {
     codes: Part<'m>,
     scales: Part<'m>,
     global: Floats<'m>,
     globals: usize,
     divides: bool,
-    /// Whether the global scale is applied to the codes, and not to the scales of blocks.
+    /// Whether the global scale is applied to the codes' values (AutoRound), and not to the scales of blocks.
     codes_first: bool,
     rows: usize,
     k: usize,

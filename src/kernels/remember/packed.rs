@@ -195,6 +195,26 @@ mod tests {
     }
 
     #[test]
+    fn unpacking_into_bytes_equals_reading_bit_by_bit() {
+        let words: [u32; 32] =
+            std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for bits in 1..=8 {
+            for n in [0usize, 1, 7, 8, 61, 64] {
+                let mut codes = vec![0; n];
+                unpack_bytes(bits, &bytes[..(n * bits).div_ceil(8)], &mut codes);
+                for (i, &code) in codes.iter().enumerate() {
+                    assert_eq!(
+                        u32::from(code),
+                        twin(&words, bits, i),
+                        "{bits} bits, code {i}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn unpacking_equals_reading_bit_by_bit() {
         check::<1>();
         check::<2>();

@@ -143,7 +143,7 @@ fn fast<'m>(
     Ok(decoder)
 }
 
-/// The group size: configured, or the only one with which zero points fill `zw` words a row.
+/// The group size: the configured one, or the only one with which a row's zero points fill `zw` words.
 fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Result<usize> {
     let fits = |size: usize| size > 0 && k.is_multiple_of(size) && zeros_width(k, size) == Some(zw);
     if let Some((size, place)) =
@@ -177,7 +177,7 @@ fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Resul
     }
 }
 
-/// Words of zero points in a row: of small groups they are filled up to what a warp reads at once.
+/// Words of zero points in a row. AutoAWQ `calculate_zeros_width` rounds them up to what a warp reads at once.
 fn zeros_width(k: usize, group: usize) -> Option<usize> {
     let multiple = match group {
         128.. => 1,
@@ -188,7 +188,7 @@ fn zeros_width(k: usize, group: usize) -> Option<usize> {
     Some((k / group).div_ceil(8).next_multiple_of(multiple))
 }
 
-/// Zero points in rows, eight to a word, the first lowest.
+/// Zero points in rows, eight to a word, the first in the lowest bits.
 struct Nibbles<'m> {
     part: Part<'m>,
     row_bytes: usize,
@@ -214,14 +214,14 @@ impl ScaleMatrix for Nibbles<'_> {
     }
 }
 
-/// Rows and columns of a run of codes.
+/// Rows and columns whose codes lie in one run of bytes.
 const ROWS: usize = 4;
 const RUN: usize = 64;
 
 /// Bytes of a row's codes in a run.
 const RUN_BYTES: usize = RUN / 2;
 
-/// Codes that are reordered by themselves.
+/// Codes of a row that are reordered among themselves.
 const REORDERED: usize = 32;
 
 /// Where the code of each of 32 columns lies: column 8a + 2b + c is nibble 8b + 4c + a.
@@ -235,7 +235,7 @@ const PLACE: [usize; REORDERED] = {
     place
 };
 
-/// Codes of four rows in turn, 64 columns each.
+/// Codes of four rows in turn, 64 columns of each.
 struct Quads<'m> {
     part: Part<'m>,
     /// Columns, and words of 16 bits in a row.

@@ -91,10 +91,10 @@ impl Scheme for AwqWide {
     }
 }
 
-/// Stored rows that are turned at once.
+/// Stored rows that are transposed together.
 const STRIP: usize = 32;
 
-/// Codes or zero points: stored rows are columns of what is read.
+/// A transposed matrix of codes or zero points: its columns are the stored rows.
 struct InterleavedBits<'m> {
     part: Part<'m>,
     row_bytes: usize,
@@ -102,7 +102,7 @@ struct InterleavedBits<'m> {
 }
 
 impl InterleavedBits<'_> {
-    /// Calls `each(row, column, code)` with the place of each code of the tile within it.
+    /// Calls `each(row, column, code)` for each code in `rows` × `cols`, with its place in that rectangle.
     fn each(
         &self,
         rows: Range<usize>,

@@ -8,7 +8,7 @@ use crate::scheme::layout::packed::PackedLayer;
 use crate::scheme::seam::{Index, wrong};
 use crate::{Dtype, Result};
 
-/// Bits of a word, of codes and zero points alike.
+/// Bits of a stored word. Codes and zero points have the same.
 pub(super) fn word_bits(packed: &PackedLayer<'_>) -> Result<usize> {
     let dtype = packed.qweight.dtype();
     match dtype {
@@ -74,12 +74,12 @@ pub(super) fn bits_and_inputs(
     }
 }
 
-/// Words that `codes` codes take.
+/// The number of words that `codes` codes take.
 fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
     Some(codes.checked_mul(bits)?.div_ceil(word_bits))
 }
 
-/// The name of a format of zero points, under whichever key it is.
+/// Config keys for the format of zero points.
 pub(super) const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
 
 /// How the codes are packed: planes and streams have the same shapes, so that only the config can tell.

@@ -37,7 +37,7 @@ pub(crate) enum PackedLayout {
 }
 
 impl PackedLayout {
-    /// What messages call it.
+    /// The layout's name in messages.
     fn name(self) -> &'static str {
         match self {
             Self::Gptq => "GPTQ",
@@ -50,7 +50,7 @@ impl PackedLayout {
 }
 
 impl<'m> PackedLayer<'m> {
-    /// What the shapes say of the codes' width, for an error.
+    /// The widths in `fitting` and the shapes that they were told from, for a message.
     #[cfg(feature = "gptq")]
     pub(crate) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
         let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
@@ -69,7 +69,10 @@ impl<'m> PackedLayer<'m> {
         )
     }
 
-    /// Collects the tensors around `t` if it is a `qweight`.
+    /// The layer of `t` if that is a `qweight`, else `None`.
+    ///
+    /// # Errors
+    /// Scales are missing, or a tensor has no elements or not two dimensions.
     pub(crate) fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
         let Some(base) = base_of(t.name(), "qweight") else {
             return Ok(None);
@@ -98,17 +101,20 @@ impl<'m> PackedLayer<'m> {
         }))
     }
 
-    /// The module that it is.
+    /// The name of the module.
     pub(crate) fn module(&self) -> &'m str {
         self.base.trim_end_matches('.')
     }
 
-    /// The name of what comes out of it.
+    /// The name of the decoded weight.
     pub(crate) fn weight(&self) -> String {
         format!("{}weight", self.base)
     }
 
-    /// The layout that the shapes prove. Where two fit, only the config can tell.
+    /// The layout that the shapes prove, or the config where two fit.
+    ///
+    /// # Errors
+    /// No layout fits, or two do and no config tells.
     pub(crate) fn layout(&self, all: &Index<'m>) -> Result<PackedLayout> {
         let t = &self.qweight;
         if t.dtype() == Dtype::I16 && self.qzeros.is_some_and(|z| z.dtype().is_floating_point()) {
@@ -156,7 +162,7 @@ impl<'m> PackedLayer<'m> {
         self.words[0] == self.groups && zeros.is_some_and(fits)
     }
 
-    /// That the zero points' words are those of the codes.
+    /// Checks that codes and zero points are words of one of `dtypes`, the first of which the message names.
     pub(crate) fn check_words(&self, dtypes: &[Dtype]) -> Result<()> {
         for words in [Some(self.qweight), self.qzeros].into_iter().flatten() {
             if !dtypes.contains(&words.dtype()) {
@@ -170,7 +176,7 @@ impl<'m> PackedLayer<'m> {
         Ok(())
     }
 
-    /// That the config, whose method is AWQ or nothing else, has nothing against `layout`.
+    /// Checks `layout`, which the shapes prove to be AWQ's, against the config.
     pub(crate) fn check_awq(
         &self,
         layout: PackedLayout,
@@ -233,7 +239,7 @@ impl<'m> PackedLayer<'m> {
     }
 }
 
-/// AWQ's `version`, which gptqmodel has as a format.
+/// AWQ's `version`, which gptqmodel writes as the format, and the place in the config that says it.
 fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     let format = || {
         let is_awq = all.config.method().as_deref() == Some("awq");
@@ -252,8 +258,8 @@ fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     ))
 }
 
-/// The group size: configured, or implied by the number of groups of `k` input features. Where an index
-/// has the group of each input, several sizes may fit.
+/// The group size: the configured one, or the one implied by the number of groups of `k` input features. Several sizes can
+/// fit a ragged number of groups; with an index for each input any of them serves.
 pub(crate) fn group_size(
     t: &Tensor<'_>,
     groups: usize,
@@ -286,7 +292,7 @@ pub(crate) fn group_size(
     }
 }
 
-/// The group size that the config says; 0 if it is none.
+/// The group size in the config, with the place that says it: -1 is all `k` inputs, and 0 stands for a senseless one.
 pub(crate) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usize, &'c str)> {
     let (size, place) = module.int(&["group_size", "q_group_size"])?;
     Some((
@@ -299,7 +305,7 @@ pub(crate) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usi
     ))
 }
 
-/// Makes `out` the scales of groups `groups`, columns `cols`, a row for each column:
+/// Replaces `out` with the scales of groups `groups` and columns `cols`, a row for each column:
 /// `out[c * groups.len() + g]`.
 pub(crate) fn load_scales(
     scales: &Floats<'_>,

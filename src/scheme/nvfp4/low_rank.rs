@@ -16,13 +16,14 @@ use crate::simd::{Level, dispatch};
 /// Names of both factors, after the module's and without the last letter.
 const NAMES: &[&str] = &["svdquant_lora_", "weight_quantizer._svdquant_lora_"];
 
-/// Numbers of both factors that are read at once.
+/// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
 
-/// Values of the quantized part that are decoded at once, if a row is not longer.
+/// Values of the quantized part that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the
+/// second-level cache until the product is added.
 const STRIP: usize = 16 << 10;
 
-/// The factors beside a weight.
+/// The two factors of the product that belongs to a weight.
 pub(super) struct LowRankFactors<'m> {
     tensors: [Tensor<'m>; 2],
     a: Floats<'m>,
@@ -31,7 +32,10 @@ pub(super) struct LowRankFactors<'m> {
 }
 
 impl<'m> LowRankFactors<'m> {
-    /// Those of weight `t` of `rows` rows and `cols` columns, if it has any.
+    /// The factors of weight `t` of `rows` rows and `cols` columns, or `None` if it has none.
+    ///
+    /// # Errors
+    /// One of them is missing, or their shapes do not go with the weight's.
     pub(super) fn find(
         t: &Tensor<'m>,
         [rows, cols]: [usize; 2],
@@ -82,7 +86,7 @@ impl<'m> LowRankFactors<'m> {
     }
 }
 
-/// A weight of two parts.
+/// The decoder of a quantized weight and a product of low rank that is added to it.
 pub(super) struct LowRankSum<'m> {
     pub quantized: Box<dyn Decode + 'm>,
     pub factors: LowRankFactors<'m>,
@@ -99,7 +103,7 @@ impl Decode for LowRankSum<'_> {
         }
     }
 
-    /// Brings the product itself into the buffers: the rank can be anything, and a tile's size is bounded.
+    /// Computes the product while loading: the factors' rank has no bound, and the product of a tile has its size.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.quantized.load(tile, buffers)?;
         let Buffers {
