@@ -1,18 +1,19 @@
 //! The pipeline: options, a plan that fixes every output byte, the workers that fill it, and the report.
 
-#[cfg(feature = "lethe")]
-mod bands;
+mod bodies;
 mod container;
+mod cut;
 mod directory;
-#[cfg(feature = "lethe")]
-mod distance;
 mod draft;
+mod drafts;
 #[cfg(feature = "lethe")]
 mod encode;
-#[cfg(feature = "lethe")]
-mod in_order;
+#[cfg(not(feature = "lethe"))]
+#[path = "convert/no_encode.rs"]
+mod encode;
 mod manifest;
 mod options;
+mod output;
 mod place;
 mod plan;
 mod report;
@@ -20,6 +21,7 @@ mod run;
 mod sidecars;
 mod stream;
 mod sum;
+mod summary;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -127,14 +129,14 @@ pub struct Recovery<'m> {
     options: ConvertOptions,
 }
 
-impl Recovery<'_> {
+impl<'m> Recovery<'m> {
     /// What will be done.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.plan.report
     }
 
-    fn directory(&self) -> directory::Work<'_, '_> {
+    fn directory(&self) -> directory::Work<'_, 'm> {
         directory::Work {
             plan: &self.plan,
             model: self.model,
@@ -234,13 +236,9 @@ impl Recovery<'_> {
 
     /// The report of what is done.
     fn done(&self) -> Report {
-        #[cfg_attr(not(feature = "lethe"), allow(unused_mut))]
         let mut report = self.plan.report.clone();
-        #[cfg(feature = "lethe")]
-        {
-            report.distance = distance::of(&self.plan);
-            report.notes.extend(distance::warnings(&self.plan));
-        }
+        report.distance = encode::distance(&self.plan);
+        report.notes.extend(encode::warnings(&self.plan));
         report
     }
 

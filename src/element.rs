@@ -1,4 +1,4 @@
-//! Output elements: exact, branch-free rounding from f32, written so that LLVM vectorises it.
+//! Output elements: exact rounding from F32 and widening to it, without branches, so that LLVM vectorises both.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -10,13 +10,13 @@ pub(crate) trait Element: Pod + Send + Sync {
     /// `x` rounded once, to nearest even. NaN stays NaN.
     fn from_f32(x: f32) -> Self;
 
-    /// The exact value.
+    /// The exact value in F32.
     fn to_f32(self) -> f32;
 
     /// The value of `x` rounded to this type: `from_f32(x).to_f32()`, bit for bit.
     fn rounded(x: f32) -> f32;
 
-    /// Rounds a tile of values; the loop is what gets vectorised.
+    /// Rounds `values` into `out`.
     #[inline(always)]
     fn store(values: &[f32], out: &mut [Self]) {
         for (o, &x) in out.iter_mut().zip(values) {
@@ -46,6 +46,8 @@ impl Element for bf16 {
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();
+        // Half of the last place that stays, less one bit if that place is even: ties go to even. A carry into the exponent
+        // is the next binade, or infinity, as it should be.
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
         // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet.
         let nan = (bits >> 16) | 0x40;
@@ -128,12 +130,14 @@ impl Element for f16 {
 /// Exact widening of an IEEE half. Branch-free, unlike the library's software path.
 #[inline(always)]
 pub(crate) fn f32_from_f16(bits: u16) -> f32 {
-    const SUBNORMAL_MAGIC: u32 = 113 << 23;
+    const SUBNORMAL_MAGIC: u32 = 113 << 23; // 2^-14, the smallest normal half
     let h = u32::from(bits);
     let shifted = (h & 0x7fff) << 13;
     let exponent = shifted & (0x7c00 << 13);
+    // The exponent's bias goes from 15 to 127; infinity and NaN keep the largest exponent.
     let normal = shifted + (112 << 23);
     let special = shifted + (224 << 23);
+    // With the exponent of 2^-14 a subnormal has an implicit bit too much. The difference takes it away, exactly.
     let subnormal =
         (f32::from_bits(normal + (1 << 23)) - f32::from_bits(SUBNORMAL_MAGIC)).to_bits();
     let out = if exponent == 0x7c00 << 13 {
@@ -172,7 +176,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// The first `n` elements, and the rest.
+    /// Splits into the first `n` elements and the rest.
     #[cfg(any(feature = "gguf", feature = "nvfp4"))]
     pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
         macro_rules! split {

@@ -1,5 +1,15 @@
-//! CPU levels, detected once. Kernels are plain Rust that LLVM vectorises; entering one through
-//! [`dispatch`] compiles its body once more for each level and output type, and picks at run time.
+//! CPU levels, detected once, and the entry to kernels.
+//!
+//! Kernels are plain Rust that LLVM vectorises. [`dispatch`] and [`perform`] compile a kernel's body once for each level
+//! (and output type), and pick one at run time. The pick is made once for a slab or a tile, never for a value.
+//!
+//! **Rule for authors of kernels.** A function marked `#[target_feature]` has its instruction set only for what is inlined
+//! into it. So a kernel's `run` and everything that it calls is `#[inline(always)]`: a call that stays a call runs code of
+//! the baseline, and splits the loop around it. That goes for closures as well, and for library functions that take one:
+//! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
+//! not.
+//!
+//! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
 use std::sync::OnceLock;
 
@@ -47,21 +57,24 @@ impl Default for Level {
 
 /// A decoder's inner loop over one slab of output.
 ///
-/// `run` and everything it calls must be `#[inline(always)]`, so that the body is compiled with the
-/// instruction set of its caller. The library's combinators on arrays (`map`, `from_fn`) are not.
+/// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
+/// of its caller.
 pub(crate) trait Kernel {
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
 }
 
-/// An encoder's inner loop. `run` and everything it calls must be `#[inline(always)]`, as a [`Kernel`]'s.
+/// An encoder's inner loop, whose slices of input and output are fields.
+///
+/// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
+/// of its caller.
 #[cfg(feature = "lethe")]
 pub(crate) trait Routine {
-    /// Does all of it; results go where the fields say.
+    /// Computes all results and writes them to the fields.
     fn run(&mut self);
 }
 
-/// Runs `routine` at `level`.
+/// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
 #[cfg(feature = "lethe")]
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
@@ -71,7 +84,7 @@ pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     }
 }
 
-/// Runs `kernel` at `level` into a typed destination.
+/// Runs `kernel` at `level`, or at the best level of this CPU if that is lower, into a typed destination.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
     match out {
         Out::F32(out) => enter(level, kernel, out),
@@ -95,26 +108,26 @@ mod avx2 {
     use super::{Element, Kernel};
 
     #[target_feature(enable = "avx2,bmi2")]
-    fn run<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
+    fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
         kernel.run(out);
     }
 
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
         // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
-        unsafe { run(kernel, out) }
+        unsafe { run_kernel(kernel, out) }
     }
 
     #[cfg(feature = "lethe")]
     #[target_feature(enable = "avx2,bmi2")]
-    fn go(routine: &mut impl Routine) {
+    fn run_routine(routine: &mut impl Routine) {
         routine.run();
     }
 
     #[cfg(feature = "lethe")]
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn perform(routine: &mut impl Routine) {
-        // SAFETY: as in `enter`.
-        unsafe { go(routine) }
+        // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.
+        unsafe { run_routine(routine) }
     }
 }

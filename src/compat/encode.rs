@@ -1,7 +1,7 @@
 //! The encoders of BitsAndBytes on plain bytes: BF16 values in, the bytes of stored tensors out.
 
 use crate::element::f32_from_bf16;
-use crate::kernels::lethe::bnb::levels;
+use crate::kernels::lethe::bnb::codebook_encoder;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::nested_absmax;
 use crate::simd::Level;
@@ -110,7 +110,8 @@ fn encode_with(
     codebook: &[f32; 16],
     block: usize,
 ) -> Result<Vec<u8>> {
-    let mut codes = levels(codebook).encode_with(values, block, &mut absmax, Level::detect());
+    let mut codes =
+        codebook_encoder(codebook).encode_with(values, block, &mut absmax, Level::detect());
     // Of two zeros, the sign tells which it was: code 8 of FP4 decodes to -0.
     let mut zeros = (0..16u8).filter(|&code| codebook[usize::from(code)] == 0.0);
     let (Some(plus), Some(minus)) = (zeros.next(), zeros.next()) else {
@@ -154,7 +155,7 @@ pub fn encode_bnb4_compute_absmax(
         codebook(quant_map_data)?,
     );
     let (mut codes, mut absmax) = (Vec::new(), Vec::new());
-    levels(&codebook).encode(
+    codebook_encoder(&codebook).encode(
         &values,
         block_size,
         Level::detect(),

@@ -265,6 +265,16 @@ impl ParsedModel {
         false
     }
 
+    /// Gives `shape` back what it was before a GGUF writer changed it to have rows of whole blocks, or fewer dimensions.
+    pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
+        #[cfg(feature = "gguf")]
+        if let Some(gguf) = &self.gguf {
+            return gguf.restore_shape(name, shape);
+        }
+        let _ = (name, shape);
+        Ok(())
+    }
+
     /// The file or the directory that was parsed, if it was one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {

@@ -56,9 +56,9 @@ fn in_qnat(
 ) -> Result<Layout> {
     use crate::containers::write::qnat::{Tensor, block_for, layout};
     one_file(options)?;
-    let tensor = |d: &'_ Draft<'_>| match &d.body {
-        super::plan::Body::Encode(encoding) => Ok(encoding.shape.clone()),
-        _ => {
+    let tensor = |d: &'_ Draft<'_>| match d.body.encoding() {
+        Some(encoding) => Ok(encoding.shape.clone()),
+        None => {
             let reason = report
                 .kept
                 .iter()
@@ -196,7 +196,7 @@ fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     while first < drafts.len() {
         let parts = 1 + drafts[first + 1..]
             .iter()
-            .take_while(|d| d.body.is_made_with_another())
+            .take_while(|d| d.body.is_written_with_another())
             .count();
         let len = drafts[first..first + parts]
             .iter()

@@ -8,18 +8,26 @@
 //! Tiles are done in any order, on any thread. What is summed over tiles is floating-point, so the sums are made in the
 //! order of the tiles ([`InOrder`]), and the output does not depend on the number of threads.
 
+mod bands;
+mod body;
+mod distance;
+mod drafts;
+mod in_order;
 mod input;
 mod relay;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-pub(super) use self::input::Input;
-pub(super) use self::relay::RelayDecision;
-use super::bands::Bands;
-use super::in_order::InOrder;
+use self::bands::{Bands, Pieces};
+pub(super) use self::body::{EncodeBody, WrittenWithAnother};
+pub(super) use self::distance::{distance, warnings};
+pub(super) use self::drafts::{Drafted, Encodings};
+use self::in_order::InOrder;
+use self::input::Input;
+use self::relay::RelayDecision;
 use crate::forget::{Encode, Put, Survey, Values};
-use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::kernels::lethe::mean::Mean;
 use crate::scheme::{Buffers, Decode, GroupCodes};
 use crate::simd::Level;
@@ -27,25 +35,32 @@ use crate::{Result, TargetDtype};
 
 /// A tensor that is encoded.
 pub(super) struct Encoding<'m> {
-    pub input: Input<'m>,
+    input: Input<'m>,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
     /// Name of the scheme that it is encoded to, for messages.
-    pub scheme: String,
-    pub encoder: Box<dyn Encode>,
+    scheme: String,
+    encoder: Box<dyn Encode>,
     /// Tiles that are encoded by one job.
-    pub bands: Bands,
+    bands: Bands,
     /// Tensors that inference fuses with this one, so that they share a scale. Their tiles are surveyed as well. Each of
     /// them has its own encoding, which surveys this one: jobs then depend only on jobs of the same encoding.
-    pub siblings: Vec<Input<'m>>,
-    pub relay: RelayDecision,
+    siblings: Vec<Input<'m>>,
+    relay: RelayDecision,
     surveyed: InOrder<SurveyTotal, Vec<f32>>,
-    pub distance: InOrder<Sums, Sums>,
+    distance: InOrder<DistanceSums, DistanceSums>,
+}
+
+/// A worker's buffers for encoding.
+#[derive(Default)]
+pub(super) struct EncodeScratch {
+    scratch: Scratch,
+    pieces: Pieces,
 }
 
 /// Buffers that a worker reuses from tile to tile.
 #[derive(Default)]
-pub(super) struct Scratch {
+struct Scratch {
     values: Vec<f32>,
     /// The values as decoding the codes will give them.
     back: Vec<f32>,
@@ -80,7 +95,7 @@ impl<'m> Encoding<'m> {
     ///
     /// # Errors
     /// The decoder cannot read what decides whether codes are relayed.
-    pub(super) fn new(
+    fn new(
         name: String,
         shape: Vec<usize>,
         scheme: String,
@@ -111,12 +126,12 @@ impl<'m> Encoding<'m> {
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),
-            distance: InOrder::new(Sums::default()),
+            distance: InOrder::new(DistanceSums::default()),
         })
     }
 
     /// Number of jobs of the survey pass. They come before the jobs that encode; 0 if the encoder needs no survey.
-    pub(super) fn survey_jobs(&self) -> usize {
+    fn survey_jobs(&self) -> usize {
         let inputs = self
             .encoder
             .survey()
@@ -135,7 +150,7 @@ impl<'m> Encoding<'m> {
 
     /// What the encoder has to know of all values; `None` before the last job of the survey pass is done. 0 if the
     /// encoder needs no survey.
-    pub(super) fn survey_result(&self) -> Option<f64> {
+    fn survey_result(&self) -> Option<f64> {
         let Some(survey) = self.encoder.survey() else {
             return Some(0.0);
         };
@@ -150,7 +165,7 @@ impl<'m> Encoding<'m> {
     ///
     /// # Errors
     /// Reading fails, or a value is not finite.
-    pub(super) fn survey_tile(
+    fn survey_tile(
         &self,
         no: usize,
         buffers: &mut Buffers,
@@ -179,7 +194,7 @@ impl<'m> Encoding<'m> {
     ///
     /// # Errors
     /// Reading or storing fails, or a value is not finite, or has no finite code.
-    pub(super) fn encode_tile(
+    fn encode_tile(
         &self,
         no: usize,
         survey: f64,

@@ -4,76 +4,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::container;
-use super::draft::{Draft, Drafts, drafts};
+use super::draft::Draft;
+use super::drafts::{Drafts, drafts};
 use super::options::ConvertOptions;
+use super::output::Output;
 use super::report::Report;
-use super::sum::Sums;
-use crate::containers::model::{ParsedModel, Part};
-use crate::scheme::{Decode, Grid, Tile};
-use crate::{AnamnesisError, Dtype, Result, TargetDtype};
-
-/// Values that are decoded at once: the output of a slab stays in the cache until it is written.
-pub(super) const SLAB_VALUES: usize = 128 << 10;
-
-/// Bytes that a tile loads at most. Transposed input is read in strips of a tile's height, so those tiles
-/// are as tall as this allows.
-const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
-
-/// Rows of a transposed tile at most, which bounds what transposing takes.
-const TILE_ROWS: usize = 4096;
-
-/// Bytes that are gathered at once.
-pub(super) const GATHER_BYTES: usize = 2 << 20;
-
-/// Bytes of a tensor that are copied at once.
-const COPY_BYTES: usize = 256 << 10;
-
-/// What a body is made from.
-pub(super) enum Body<'m> {
-    /// Stored bytes, as they are.
-    Copy(Part<'m>),
-    /// Bytes that come as a stream: one job.
-    Stream(Part<'m>),
-    /// Elements that lie apart; the columns of a tile are so many of the last dimensions.
-    Gather(Part<'m>, usize),
-    /// Decoded values.
-    Decode(Box<dyn Decode + 'm>),
-    /// Encoded values, decoded first if need be: the first of the stored tensors that come of them.
-    #[cfg(feature = "lethe")]
-    Encode(Box<super::encode::Encoding<'m>>),
-    /// One more of them, made with the first.
-    #[cfg(feature = "lethe")]
-    Encoded,
-}
-
-/// One output tensor.
-pub(super) struct Output<'m> {
-    pub name: String,
-    pub dtype: Dtype,
-    /// Outermost dimension first.
-    pub shape: Vec<usize>,
-    pub body: Body<'m>,
-    /// Which of the output's files it is in.
-    pub file: usize,
-    /// Absolute offset there.
-    pub offset: u64,
-    /// Type of decoded values.
-    pub target: TargetDtype,
-    /// How it is cut.
-    pub cut: Cut,
-    /// Inputs whose stored bytes have to be checked by themselves, before the first tile.
-    pub verify: Vec<Part<'m>>,
-    pub sums: Sums,
-}
-
-/// A grid cut into tiles, row of tiles by row of tiles.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Cut {
-    pub rows: usize,
-    pub cols: usize,
-    pub tile_rows: usize,
-    pub tile_cols: usize,
-}
+use super::sum::TensorSums;
+use crate::containers::model::ParsedModel;
+use crate::{AnamnesisError, Dtype, Result};
 
 /// One file of the output.
 pub(crate) struct PlannedFile {
@@ -123,7 +61,6 @@ impl<'m> Plan<'m> {
                 (last, offsets) = (file, places.next().unwrap_or_default());
             }
             let offset = offsets.next().copied().unwrap_or_default();
-            let target = TargetDtype::of(draft.dtype).unwrap_or(options.run.to);
             let Draft {
                 name,
                 dtype,
@@ -141,10 +78,9 @@ impl<'m> Plan<'m> {
                 body,
                 file,
                 offset,
-                target,
                 cut,
                 verify,
-                sums: Sums::new(patches.next()),
+                sums: TensorSums::new(patches.next()),
             });
         }
         let files = layouts
@@ -182,127 +118,6 @@ impl<'m> Plan<'m> {
         let i = self.first_job.partition_point(|&first| first <= job) - 1;
         (i, job - self.first_job[i])
     }
-}
-
-impl Body<'_> {
-    /// Whether the output before it, or one before that, makes it.
-    pub(super) fn is_made_with_another(&self) -> bool {
-        #[cfg(feature = "lethe")]
-        return matches!(self, Self::Encoded);
-        #[cfg(not(feature = "lethe"))]
-        false
-    }
-
-    /// Number of jobs: one for each tile, as a rule.
-    fn jobs(&self, cut: &Cut) -> usize {
-        match self {
-            #[cfg(feature = "lethe")]
-            Self::Encode(encoding) => encoding.survey_jobs() + encoding.bands.jobs(),
-            _ => cut.tiles(),
-        }
-    }
-}
-
-impl Cut {
-    /// Nothing to do.
-    #[cfg(feature = "lethe")]
-    pub(super) const NONE: Self = Self {
-        rows: 0,
-        cols: 0,
-        tile_rows: 1,
-        tile_cols: 1,
-    };
-
-    pub(super) fn whole(len: usize) -> Self {
-        Self {
-            rows: 1,
-            cols: len,
-            tile_rows: 1,
-            tile_cols: len.max(1),
-        }
-    }
-
-    /// Rows of the outer dimensions, columns of the `inner` last ones, in tiles of bounded size.
-    pub(super) fn of_strided(shape: &[usize], size: usize, inner: usize) -> Self {
-        let (outer, inner) = shape.split_at(shape.len() - inner);
-        let (rows, cols) = (outer.iter().product(), inner.iter().product());
-        Self {
-            rows,
-            cols,
-            tile_rows: (GATHER_BYTES / (cols * size).max(1)).max(1),
-            tile_cols: cols.max(1),
-        }
-    }
-
-    pub(super) fn of_bytes(len: usize, dtype: Dtype) -> Self {
-        Self {
-            rows: 1,
-            cols: len,
-            tile_rows: 1,
-            tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)),
-        }
-    }
-
-    /// Tiles that load at most `LOAD_BYTES` and whose rows fit a slab.
-    pub(super) fn of_grid(grid: &Grid) -> Self {
-        let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
-        let values = if grid.transposed {
-            loadable
-        } else {
-            loadable.min(2 * SLAB_VALUES)
-        };
-        let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
-        let tile_cols = if grid.cols <= widest {
-            grid.cols
-        } else {
-            round_down(widest, grid.col_align)
-        };
-        let tallest = if grid.transposed {
-            TILE_ROWS
-        } else {
-            usize::MAX
-        };
-        let tile_rows =
-            round_down((values / tile_cols.max(1)).min(tallest), grid.row_align).min(grid.rows);
-        Self {
-            rows: grid.rows,
-            cols: grid.cols,
-            tile_rows: tile_rows.max(1),
-            tile_cols: tile_cols.max(1),
-        }
-    }
-
-    /// Number of tiles.
-    pub(super) fn tiles(&self) -> usize {
-        if self.rows == 0 || self.cols == 0 {
-            return 0;
-        }
-        self.rows.div_ceil(self.tile_rows) * self.across()
-    }
-
-    /// Number of tiles beside each other.
-    pub(super) fn across(&self) -> usize {
-        self.cols.div_ceil(self.tile_cols)
-    }
-
-    /// Tile number `i`.
-    pub(super) fn tile(&self, i: usize) -> Tile {
-        let across = self.across();
-        let (row, col) = (i / across * self.tile_rows, i % across * self.tile_cols);
-        let (end_row, end_col) = (
-            (row + self.tile_rows).min(self.rows),
-            (col + self.tile_cols).min(self.cols),
-        );
-        Tile {
-            rows: row..end_row,
-            cols: col..end_col,
-        }
-    }
-}
-
-/// `n` rounded down to a multiple of `align`, but at least one.
-pub(super) fn round_down(n: usize, align: usize) -> usize {
-    (n - n % align).max(align)
 }
 
 fn unique(drafts: &[Draft<'_>]) -> Result<()> {

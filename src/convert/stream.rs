@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use super::options::{ConvertOptions, RememberOptions};
-use super::plan::{Output, Plan};
+use super::output::Output;
+use super::plan::Plan;
 use super::report::Report;
 use super::run;
 use crate::containers::write::Sink;

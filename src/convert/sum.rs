@@ -42,14 +42,14 @@ impl Sum {
 
 /// The checksums that go with an output tensor.
 #[derive(Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct TensorSums {
     /// Of the stored bytes, where they are copied as they are.
     pub input: Sum,
     /// Of the written bytes, where the container wants it.
     pub output: Option<(Sum, Patch)>,
 }
 
-impl Sums {
+impl TensorSums {
     pub(super) fn new(patch: Option<Patch>) -> Self {
         Self {
             input: Sum::default(),

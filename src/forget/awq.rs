@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Encode, Method, Stored, Weight};
 use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
-use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
 
 const BITS: usize = 4;
@@ -53,8 +53,8 @@ impl Method for Awq {
         let interleaved = Form::Packed(Packing::Interleaved);
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
-                rule: Rule::Awq,
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::Awq,
                 bits,
                 group,
                 dtype: weight.dtype,

@@ -13,9 +13,9 @@ use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Out;
 use crate::forget::seam::rows::grid_of_runs;
 use crate::kernels::lethe::bnb::{
-    FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, dynamic_map, encode_nested, levels,
+    FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, codebook_encoder, dynamic_map, encode_nested,
 };
-use crate::kernels::lethe::codebook::Levels;
+use crate::kernels::lethe::codebook::CodebookEncoder;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
@@ -32,7 +32,7 @@ pub(crate) enum Codes {
 
 /// What is the same for every tensor of a kind.
 struct Tables {
-    levels: Levels,
+    encoder: CodebookEncoder,
     pairs: PairTable,
 }
 
@@ -55,7 +55,7 @@ impl Codes {
         static TABLES: [OnceLock<Tables>; 2] = [const { OnceLock::new() }; 2];
         let codebook = self.codebook();
         TABLES[self as usize].get_or_init(|| Tables {
-            levels: levels(codebook),
+            encoder: codebook_encoder(codebook),
             pairs: PairTable::new(codebook, true),
         })
     }
@@ -274,7 +274,7 @@ impl Encode for FourBit {
         for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
-            tables.levels.encode(
+            tables.encoder.encode(
                 &values.values[run.clone()],
                 block,
                 values.level,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::ct_config;
 use super::{Encode, Method, Stored, Weight};
 use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
-use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result};
 
 /// A scheme of compressed-tensors with integer weights.
@@ -74,7 +74,7 @@ impl Method for CompressedTensors {
             self.bits,
             self.group_of(weight),
         );
-        let rule = Rule::CompressedTensors {
+        let rule = IntegerRule::CompressedTensors {
             symmetric: self.symmetric,
         };
         let matrix = |part, form, cols| Place {
@@ -100,7 +100,7 @@ impl Method for CompressedTensors {
         let zero = (!self.symmetric).then_some(2 + usize::from(!self.activations));
         let mut out = Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
+            quantizer: IntegerQuantizer {
                 rule,
                 bits,
                 group,

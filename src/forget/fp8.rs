@@ -13,7 +13,9 @@ use super::ct_config as ct;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::element::Element;
 use crate::forget::seam::rows::{LONGEST, Matrix, no_matrix, stored};
-use crate::kernels::lethe::fp8::{Blocks, ComfyKitchen, CompressedTensors, Recipe, Transformers};
+use crate::kernels::lethe::fp8::{
+    ComfyKitchenFp8, CompressedTensorsFp8, EncodeFp8Blocks, Fp8Arithmetic, TransformersFp8,
+};
 use crate::kernels::remember::fp8::{E4M3, E5M2};
 use crate::scheme::{Granularity, Grid};
 use crate::simd::{Level, perform};
@@ -60,24 +62,28 @@ impl Fp8 {
     fn runner(&self, dtype: TargetDtype) -> Runner {
         use half::{bf16, f16};
         match (self.layout, dtype) {
-            (Fp8Layout::Transformers { powers: false, .. }, _) => run::<Transformers<false>>,
-            (Fp8Layout::Transformers { powers: true, .. }, _) => run::<Transformers<true>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensors<f32>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensors<f16>>,
-            (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensors<bf16>>,
+            (Fp8Layout::Transformers { powers: false, .. }, _) => run::<TransformersFp8<false>>,
+            (Fp8Layout::Transformers { powers: true, .. }, _) => run::<TransformersFp8<true>>,
+            (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensorsFp8<f32>>,
+            (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensorsFp8<f16>>,
+            (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensorsFp8<bf16>>,
             (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F32) => {
-                run::<ComfyKitchen<f32, E4M3>>
+                run::<ComfyKitchenFp8<f32, E4M3>>
             }
             (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F16) => {
-                run::<ComfyKitchen<f16, E4M3>>
+                run::<ComfyKitchenFp8<f16, E4M3>>
             }
             (Fp8Layout::ComfyUi { wide: false }, TargetDtype::BF16) => {
-                run::<ComfyKitchen<bf16, E4M3>>
+                run::<ComfyKitchenFp8<bf16, E4M3>>
             }
-            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F32) => run::<ComfyKitchen<f32, E5M2>>,
-            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F16) => run::<ComfyKitchen<f16, E5M2>>,
+            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F32) => {
+                run::<ComfyKitchenFp8<f32, E5M2>>
+            }
+            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F16) => {
+                run::<ComfyKitchenFp8<f16, E5M2>>
+            }
             (Fp8Layout::ComfyUi { wide: true }, TargetDtype::BF16) => {
-                run::<ComfyKitchen<bf16, E5M2>>
+                run::<ComfyKitchenFp8<bf16, E5M2>>
             }
         }
     }
@@ -242,7 +248,7 @@ struct Job<'a> {
 
 type Runner = fn(Job<'_>);
 
-fn run<R: Recipe>(job: Job<'_>) {
+fn run<A: Fp8Arithmetic>(job: Job<'_>) {
     let Job {
         values,
         width,
@@ -255,16 +261,16 @@ fn run<R: Recipe>(job: Job<'_>) {
     } = job;
     perform(
         level,
-        &mut Blocks {
+        &mut EncodeFp8Blocks {
             values,
             width,
             rows,
             cols,
-            max,
+            tensor_max_abs: max,
             codes,
             back,
             scales,
-            recipe: PhantomData::<R>,
+            arithmetic: PhantomData::<A>,
         },
     );
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Encode, Method, Stored, Weight};
 use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
-use crate::kernels::lethe::integer::{Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Integers in GPTQ's layout.
@@ -91,8 +91,8 @@ impl Method for Gptq {
         };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
-                rule: Rule::Gptq {
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::Gptq {
                     symmetric: self.symmetric,
                 },
                 bits,

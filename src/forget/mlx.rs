@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection};
-use crate::kernels::lethe::integer::{Quantizer, Rule};
-use crate::kernels::lethe::mlx::{self, Mode};
+use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
+use crate::kernels::lethe::mlx::{self, MlxFloatMode};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
@@ -21,7 +21,7 @@ pub(crate) enum Mlx {
         bits: usize,
         group: usize,
     },
-    Floating(Mode),
+    Floating(MlxFloatMode),
 }
 
 impl Mlx {
@@ -35,9 +35,9 @@ impl Mlx {
     fn mode(self) -> &'static str {
         match self {
             Self::Affine { .. } => "affine",
-            Self::Floating(Mode::Mxfp4) => "mxfp4",
-            Self::Floating(Mode::Mxfp8) => "mxfp8",
-            Self::Floating(Mode::Nvfp4) => "nvfp4",
+            Self::Floating(MlxFloatMode::Mxfp4) => "mxfp4",
+            Self::Floating(MlxFloatMode::Mxfp8) => "mxfp8",
+            Self::Floating(MlxFloatMode::Nvfp4) => "nvfp4",
         }
     }
 }
@@ -96,8 +96,8 @@ impl Method for Mlx {
         };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
-            quantizer: Quantizer {
-                rule: Rule::Mlx,
+            quantizer: IntegerQuantizer {
+                rule: IntegerRule::Mlx,
                 bits,
                 group,
                 dtype: weight.dtype,
@@ -129,7 +129,7 @@ impl Method for Mlx {
 
 /// One tensor in a floating-point mode.
 struct Floating {
-    mode: Mode,
+    mode: MlxFloatMode,
     dtype: TargetDtype,
     stored: Vec<Stored>,
     codes: Place,
@@ -172,7 +172,7 @@ impl Encode for Floating {
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
-        (self.mode == Mode::Mxfp4).then_some(RelayTarget {
+        (self.mode == MlxFloatMode::Mxfp4).then_some(RelayTarget {
             family: CodeFamily::Mxfp4 { has_nan: true },
             codes: self,
         })

@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use super::ct_config as ct;
 use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::forget::seam::rows::{Matrix, no_matrix, put_both, shortened, stored};
-use crate::kernels::lethe::groups::{Job, Recipe};
+use crate::kernels::lethe::groups::{GroupArithmetic, GroupBuffers};
 use crate::kernels::lethe::mx::{
-    BLOCK, CEIL, CompressedTensors, EVEN, FLOOR, Format, Ggml, ModelOpt, Rceil, TorchAo,
+    BLOCK, CEIL, CompressedTensorsMx, EVEN, FLOOR, GgmlMxfp4, ModelOptMx, MxElement, TorchAoMx,
+    TorchAoRceil,
 };
-use crate::kernels::lethe::narrow::E2M1;
-use crate::kernels::lethe::pack::turn;
+use crate::kernels::lethe::narrow::Fp4E2M1;
+use crate::kernels::lethe::pack::transposed;
 use crate::kernels::remember::fp8::E4M3;
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -69,24 +70,26 @@ pub(crate) struct Mx {
     pub wide: bool,
 }
 
-type Runner = fn(Job<'_>);
+type Runner = fn(GroupBuffers<'_>);
 
 /// The runner of a rule that takes both kinds of elements.
-fn runner<N: Format>(rule: ScaleRule, dtype: TargetDtype) -> Runner
+fn runner<N: MxElement>(rule: ScaleRule, dtype: TargetDtype) -> Runner
 where
-    ModelOpt<N>: Recipe<BLOCK>,
+    ModelOptMx<N>: GroupArithmetic<BLOCK>,
 {
     use half::{bf16, f16};
     match (rule, dtype) {
-        (ScaleRule::ModelOpt, _) => |job| job.run(&ModelOpt::<N>(PhantomData)),
-        (ScaleRule::Floor, _) => |job| job.run(&TorchAo::<FLOOR, N>(PhantomData)),
-        (ScaleRule::Ceil, _) => |job| job.run(&TorchAo::<CEIL, N>(PhantomData)),
-        (ScaleRule::Even, _) => |job| job.run(&TorchAo::<EVEN, N>(PhantomData)),
-        (ScaleRule::Rceil, _) => |job| job.run(&Rceil::<N>(PhantomData)),
-        (ScaleRule::Ggml, _) => |job| job.run(&Ggml),
-        (_, TargetDtype::F32) => |job| job.run(&CompressedTensors::<f32, N>(PhantomData)),
-        (_, TargetDtype::F16) => |job| job.run(&CompressedTensors::<f16, N>(PhantomData)),
-        (_, TargetDtype::BF16) => |job| job.run(&CompressedTensors::<bf16, N>(PhantomData)),
+        (ScaleRule::ModelOpt, _) => |job| job.encode_with(&ModelOptMx::<N>(PhantomData)),
+        (ScaleRule::Floor, _) => |job| job.encode_with(&TorchAoMx::<FLOOR, N>(PhantomData)),
+        (ScaleRule::Ceil, _) => |job| job.encode_with(&TorchAoMx::<CEIL, N>(PhantomData)),
+        (ScaleRule::Even, _) => |job| job.encode_with(&TorchAoMx::<EVEN, N>(PhantomData)),
+        (ScaleRule::Rceil, _) => |job| job.encode_with(&TorchAoRceil::<N>(PhantomData)),
+        (ScaleRule::Ggml, _) => |job| job.encode_with(&GgmlMxfp4),
+        (_, TargetDtype::F32) => |job| job.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData)),
+        (_, TargetDtype::F16) => |job| job.encode_with(&CompressedTensorsMx::<f16, N>(PhantomData)),
+        (_, TargetDtype::BF16) => {
+            |job| job.encode_with(&CompressedTensorsMx::<bf16, N>(PhantomData))
+        }
     }
 }
 
@@ -125,7 +128,7 @@ impl Method for Mx {
         let run = if self.wide {
             runner::<E4M3>(rule, dtype)
         } else {
-            runner::<E2M1>(rule, dtype)
+            runner::<Fp4E2M1>(rule, dtype)
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
@@ -244,10 +247,10 @@ impl Encode for Rows {
             vec![0; values.len() / self.unit],
             vec![0; values.len() / BLOCK],
         );
-        (self.run)(Job {
+        (self.run)(GroupBuffers {
             values,
             codes: &mut codes,
-            shared: &mut shared,
+            scale_bytes: &mut shared,
             back,
             level,
         });
@@ -313,18 +316,18 @@ impl Encode for Stack {
             ..
         } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
-        let turned = turn(values, width);
+        let turned = transposed(values, width);
         let mut turned_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
-        (self.run)(Job {
+        (self.run)(GroupBuffers {
             values: &turned,
             codes,
-            shared,
+            scale_bytes: shared,
             back: &mut turned_back,
             level,
         });
-        back.copy_from_slice(&turn(&turned_back, height));
+        back.copy_from_slice(&transposed(&turned_back, height));
         self.store(tile, codes, shared, put)
     }
 }

@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use super::ct_config as ct;
 use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
 use crate::forget::seam::rows::{no_matrix, put_both, shortened, stored};
-use crate::kernels::lethe::groups::Job;
-use crate::kernels::lethe::nvfp4::{CompressedTensors, ModelOpt, divisor, multiplier};
+use crate::kernels::lethe::groups::GroupBuffers;
+use crate::kernels::lethe::nvfp4::{
+    CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
+};
 use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::Grid;
 use crate::{Dtype, Result, TargetDtype};
@@ -79,17 +81,20 @@ impl Method for Nvfp4 {
 }
 
 /// Encodes groups of a tensor with this largest magnitude, and returns its scale.
-type Runner = fn(f32, Job<'_>) -> f32;
+type Runner = fn(f32, GroupBuffers<'_>) -> f32;
 
-fn modelopt(max: f32, job: Job<'_>) -> f32 {
-    let global = multiplier(max);
-    job.run(&ModelOpt(global));
+fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
+    let global = global_multiplier(max);
+    job.encode_with(&ModelOptNvfp4(global));
     global
 }
 
-fn compressed_tensors<E: crate::kernels::lethe::fp8::Own>(max: f32, job: Job<'_>) -> f32 {
-    let global = divisor::<E>(max);
-    job.run(&CompressedTensors::<E>(global, PhantomData));
+fn compressed_tensors<E: crate::kernels::lethe::compute_dtype::ComputeDtype>(
+    max: f32,
+    job: GroupBuffers<'_>,
+) -> f32 {
+    let global = global_divisor::<E>(max);
+    job.encode_with(&CompressedTensorsNvfp4::<E>(global, PhantomData));
     global
 }
 
@@ -134,10 +139,10 @@ impl Encode for Encoder {
             level,
         } = *values;
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
-        let job = Job {
+        let job = GroupBuffers {
             values,
             codes: &mut codes,
-            shared: &mut shared,
+            scale_bytes: &mut shared,
             back,
             level,
         };

@@ -19,7 +19,7 @@ use super::qnat::Qnat;
 use super::scheme::Parameters;
 use super::{Method, Scope};
 use crate::ConvertTarget;
-use crate::kernels::lethe::mlx::Mode;
+use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::Granularity;
 
 /// A scheme.
@@ -233,13 +233,13 @@ pub(super) const SCHEMES: &[Row] = &[
     mlx("mlx-6bit", "MLX affine, groups of 64", |p| affine(p, 6)),
     mlx("mlx-8bit", "MLX affine, groups of 64", |p| affine(p, 8)),
     mlx("mlx-mxfp4", "MLX MXFP4", |_| {
-        Arc::new(Mlx::Floating(Mode::Mxfp4))
+        Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4))
     }),
     mlx("mlx-mxfp8", "MLX MXFP8", |_| {
-        Arc::new(Mlx::Floating(Mode::Mxfp8))
+        Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8))
     }),
     mlx("mlx-nvfp4", "MLX NVFP4", |_| {
-        Arc::new(Mlx::Floating(Mode::Nvfp4))
+        Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4))
     }),
     #[cfg(feature = "qnat")]
     qnat("qnat", "NF4 of qlora-rs", |_| {

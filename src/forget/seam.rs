@@ -1,4 +1,5 @@
-//! The seam between the pipeline and the schemes that models are encoded to.
+//! The seam between the pipeline and the schemes that models are encoded to. An encoder says which tensors it stores and how
+//! its input may be cut into tiles; the pipeline makes the values of each tile, and writes what the encoder makes of them.
 
 pub(crate) mod grouped;
 pub(crate) mod names;
@@ -8,37 +9,37 @@ use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// A tensor that is to be encoded.
+/// A tensor that may be encoded, as a method sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weight<'a> {
     /// Name in the model, `….weight` as a rule.
     pub name: &'a str,
     /// Outermost dimension first.
     pub shape: &'a [usize],
-    /// Type of its values, and of the scales where a scheme stores those in the type of the model.
+    /// Dtype of its values. Some schemes store scales in it too.
     pub dtype: TargetDtype,
 }
 
 impl Weight<'_> {
-    /// Number of rows, all dimensions but the last together.
+    /// Number of rows: the product of all dimensions but the last.
     pub(crate) fn rows(&self) -> usize {
         self.shape
             .split_last()
             .map_or(1, |(_, outer)| outer.iter().product())
     }
 
-    /// Length of a row.
+    /// Length of a row: the last dimension.
     pub(crate) fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Name of the module: without `.weight`.
+    /// Name of the module that the weight belongs to: its own name without `.weight`.
     pub(crate) fn base(&self) -> &str {
         self.name.strip_suffix(".weight").unwrap_or(self.name)
     }
 }
 
-/// One of the stored tensors that an encoded one becomes.
+/// One of the tensors that an encoded tensor is stored as: its codes, its scales, and so on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub name: String,
@@ -47,12 +48,13 @@ pub(crate) struct Stored {
     pub shape: Vec<usize>,
 }
 
-/// What has to be known of all values before the first of them is encoded.
+/// A number that an encoder has to know of all values before it encodes the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survey {
     /// The largest magnitude.
     Max,
-    /// The mean of the largest magnitudes of so many values each, in their order; the last may be fewer.
+    /// The mean over runs of this many values, in row-major order, of the largest magnitude of each run. The last run may
+    /// be shorter.
     MeanOfMax(usize),
 }
 
@@ -61,39 +63,40 @@ pub(crate) enum Survey {
 pub(crate) struct Values<'a> {
     pub tile: &'a Tile,
     pub values: &'a [f32],
-    /// What was surveyed.
+    /// The number that the encoder's [`Survey`] asks for; 0 if it asks for none.
     pub survey: f64,
     pub level: Level,
 }
 
-/// Where codes go: the number of a stored tensor, a byte in it, the bytes.
+/// Writes a stored tensor: takes its index in [`Encode::stored`], a byte offset in it, and the bytes.
 pub(crate) type Put<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<()> + 'a;
 
-/// Encodes one logical tensor, tile by tile, on any thread, in any order.
+/// Encodes one logical tensor, tile by tile, on any thread, in any order. What is stored does not depend on either.
 pub(crate) trait Encode: Send + Sync {
-    /// What is stored, in the order of the output.
+    /// The tensors that are stored, in the order of the output.
     fn stored(&self) -> Vec<Stored>;
 
-    /// How the values may be cut. `load_bits` is what the encoder needs beside values, for each of them.
+    /// How the values may be cut. `load_bits` is what the encoder needs for each value, beside the value itself.
     fn grid(&self) -> Grid;
 
-    /// What `encode` has to know of all values.
+    /// What [`encode`](Self::encode) has to know of all values.
     fn survey(&self) -> Option<Survey> {
         None
     }
 
-    /// Whether weights that inference fuses into one are surveyed together.
+    /// Whether weights that inference fuses into one matrix, such as Q, K and V, are surveyed together, because the
+    /// fused matrix has one scale.
     fn shares(&self) -> bool {
         false
     }
 
-    /// What a user should know, once all tiles are encoded.
+    /// A warning for the user, once all tiles are encoded.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Encodes a tile: passes what is stored of it to `put`, and makes `back` the values that decoding will give, row
-    /// by row. The tile at (0, 0) also passes what belongs to no tile.
+    /// Encodes a tile. Passes the bytes that are stored of it to `put`, and with the tile at (0, 0) those that belong to no
+    /// tile. Fills `back` with the values that decoding the tile will give, row by row.
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
 
     /// The encoder's offer to store relayed codes: those of another scheme of the same family, undecoded. `None` if no
@@ -123,12 +126,12 @@ pub(crate) trait StoreCodes {
     ) -> Result<()>;
 }
 
-/// Which tensors a method is for, as a rule.
+/// Which tensors a method encodes, by their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Weights of linear layers.
     Linear,
-    /// Those, embeddings and the last layer.
+    /// Weights of linear layers, embeddings and the last layer.
     LinearAndEmbeddings,
     /// Every tensor.
     All,
@@ -136,7 +139,7 @@ pub(crate) enum Scope {
 
 /// A way to encode tensors, with all its parameters.
 pub(crate) trait Method: Send + Sync {
-    /// Whether tensors without values are encoded, too.
+    /// Whether tensors without values are encoded.
     fn takes_empty(&self) -> bool {
         false
     }
@@ -147,7 +150,8 @@ pub(crate) trait Method: Send + Sync {
     /// The encoder of a tensor without objection.
     fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>>;
 
-    /// What `config.json` says of it; `skipped` are the modules that stay as they are.
+    /// What `config.json` says of the quantization, if the scheme has anything there. `skipped` are the modules that are not
+    /// encoded.
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
         None

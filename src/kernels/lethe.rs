@@ -1,9 +1,17 @@
-//! Encode arithmetic: one file a scheme, the mirror of `remember/`. Files here know slices and no names.
+//! Encode arithmetic, the mirror image of `remember/`: a file for each scheme, slices in and slices out. No file here knows
+//! names, shapes or containers.
+//!
+//! - `integer`, `fp8`, `mx`, `nvfp4`, `mlx`, `codebook` (with `bnb` and `qnat`), `int8` and `ggml` make codes and scales.
+//!   They do the float operations of a named library in its order, so that the bytes are those of that library.
+//! - `groups` is the kernel that `mx` and `nvfp4` share, `narrow` the rounding to floats of eight bits and four,
+//!   `compute_dtype` the rounding to the model's dtype between operations.
+//! - `pack` puts codes into words; `mean` and `distance` are sums over what was encoded.
 
 #[cfg(feature = "bnb")]
 pub(crate) mod bnb;
 #[cfg(any(feature = "bnb", feature = "qnat"))]
 pub(crate) mod codebook;
+pub(crate) mod compute_dtype;
 pub(crate) mod distance;
 pub(crate) mod fp8;
 #[cfg(feature = "gguf")]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Scratch;
-use crate::convert::plan::{Cut, SLAB_VALUES, round_down};
+use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
 use crate::kernels::lethe::distance::first_not_finite;
 use crate::kernels::remember::widen::Widen;
@@ -25,7 +25,7 @@ const TRANSPOSED_OUTPUT_COLS: usize = 1024;
 
 /// A tensor whose values are encoded, or surveyed for another that is.
 #[derive(Clone)]
-pub(in crate::convert) struct Input<'m> {
+pub(super) struct Input<'m> {
     pub name: String,
     pub(super) decoder: Arc<dyn Decode + 'm>,
     /// Values are rounded to this dtype before they are encoded, as they would be if the decoded tensor were stored.

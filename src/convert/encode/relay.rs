@@ -4,14 +4,14 @@
 use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::forget::{Encode, Put, RelayTarget};
-use crate::kernels::lethe::distance::{Sums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::scheme::{Buffers, Decode, Grid, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
 /// Whether the codes of a tensor are relayed. It is decided once, when the plan is made: tiles must not differ, and the
 /// answer can take many reads.
-pub(in crate::convert) enum RelayDecision {
+pub(super) enum RelayDecision {
     /// Codes are moved undecoded.
     Relay(RelaySource),
     /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this reason.
@@ -77,14 +77,174 @@ impl Encoding<'_> {
         let sums = match first_not_finite(values) {
             // The codes are moved even so: both libraries decode them alike. But one such value would make the norm of
             // the model infinite, so the tile is only counted.
-            Some(_) => Sums {
+            Some(_) => DistanceSums {
                 count: values.len() as u64,
-                ..Sums::default()
+                ..DistanceSums::default()
             },
             None => compare(values, values, level),
         };
         target.codes.store_codes(tile, codes, level, put)?;
         self.distance.add(no, sums);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::forget::{StoreCodes, Stored, Values};
+    use crate::scheme::seam::ExtractCodes;
+    use crate::scheme::{CodeFamily, GroupCodes};
+    use crate::{Dtype, TargetDtype};
+
+    const SIZE: usize = 1024;
+    const FAMILY: CodeFamily = CodeFamily::Mxfp4 { has_nan: true };
+    const GRID: Grid = Grid {
+        rows: SIZE,
+        cols: SIZE,
+        row_align: 1,
+        col_align: 32,
+        load_bits: 8.0,
+        transposed: false,
+    };
+
+    /// A decoder of ones that counts how often it is asked for a relay, and how many tiles are extracted.
+    struct Source {
+        asked: Arc<AtomicUsize>,
+        extracted: Arc<AtomicUsize>,
+        is_readable: bool,
+    }
+
+    struct Codes(Arc<AtomicUsize>);
+
+    impl ExtractCodes for Codes {
+        fn extract(&self, [rows, cols]: [usize; 2], _: &Buffers, out: &mut GroupCodes) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            out.codes = vec![2; rows * cols];
+            out.exponents = vec![127; rows * cols / 32];
+        }
+    }
+
+    impl Decode for Source {
+        fn grid(&self) -> Grid {
+            GRID
+        }
+
+        fn load(&self, _: &Tile, _: &mut Buffers) -> Result<()> {
+            Ok(())
+        }
+
+        fn decode(&self, _: &Tile, _: Range<usize>, _: &Buffers, _: Level, out: Out<'_>) {
+            if let Out::F32(values) = out {
+                values.fill(1.0);
+            }
+        }
+
+        fn find_relay(&self) -> Result<Option<RelaySource>> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            if !self.is_readable {
+                return Err(AnamnesisError::parse("tensor `g_idx`: cannot be read"));
+            }
+            Ok(Some(RelaySource::new(
+                FAMILY,
+                Codes(self.extracted.clone()),
+            )))
+        }
+    }
+
+    /// An encoder that stores relayed codes, and can do nothing else.
+    struct Target {
+        family: Option<CodeFamily>,
+    }
+
+    impl Encode for Target {
+        fn stored(&self) -> Vec<Stored> {
+            let (name, shape) = ("codes".to_owned(), vec![SIZE, SIZE]);
+            let dtype = Dtype::U8;
+            vec![Stored { name, dtype, shape }]
+        }
+
+        fn grid(&self) -> Grid {
+            GRID
+        }
+
+        fn encode(&self, _: &Values<'_>, _: &mut [f32], _: &mut Put<'_>) -> Result<()> {
+            Err(AnamnesisError::parse("values are encoded"))
+        }
+
+        fn relay(&self) -> Option<RelayTarget<'_>> {
+            let codes = self;
+            self.family.map(|family| RelayTarget { family, codes })
+        }
+    }
+
+    impl StoreCodes for Target {
+        fn store_codes(
+            &self,
+            tile: &Tile,
+            codes: &mut GroupCodes,
+            _: Level,
+            put: &mut Put<'_>,
+        ) -> Result<()> {
+            put(0, (tile.rows.start * SIZE) as u64, &codes.codes)
+        }
+    }
+
+    fn encoding(
+        family: Option<CodeFamily>,
+        is_readable: bool,
+    ) -> (Result<Encoding<'static>>, [Arc<AtomicUsize>; 2]) {
+        let counts = [Arc::default(), Arc::default()];
+        let [asked, extracted] = counts.clone();
+        let decoder = Box::new(Source {
+            asked,
+            extracted,
+            is_readable,
+        });
+        let encoder = Box::new(Target { family });
+        let (name, shape, scheme) = ("a".to_owned(), vec![SIZE, SIZE], "x".to_owned());
+        let dtype = TargetDtype::F32;
+        let encoding = Encoding::new(name, shape, scheme, encoder, decoder, dtype);
+        (encoding, counts)
+    }
+
+    #[test]
+    fn a_decoder_is_asked_once_and_every_tile_is_relayed() {
+        let (encoding, [asked, extracted]) = encoding(Some(FAMILY), true);
+        let encoding = encoding.unwrap();
+        let (mut buffers, mut scratch) = (Buffers::default(), Scratch::default());
+        let tiles = encoding.input.cut.tiles();
+        let mut written = 0;
+        for no in 0..tiles {
+            let mut put = |_, _, bytes: &[u8]| {
+                written += bytes.iter().filter(|&&code| code == 2).count();
+                Ok(())
+            };
+            let level = Level::detect();
+            encoding
+                .encode_tile(no, 0.0, &mut buffers, &mut scratch, level, &mut put)
+                .unwrap();
+        }
+        assert!(tiles > 1);
+        assert_eq!(written, SIZE * SIZE);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(extracted.load(Ordering::Relaxed), tiles);
+    }
+
+    #[test]
+    fn an_error_while_deciding_is_an_error_of_the_plan() {
+        let error = encoding(Some(FAMILY), false).0.err().unwrap().to_string();
+        assert!(error.contains("`g_idx`"), "{error}");
+    }
+
+    #[test]
+    fn a_decoder_is_not_asked_if_nothing_could_be_relayed() {
+        let (encoding, [asked, _]) = encoding(None, false);
+        assert!(matches!(encoding.unwrap().relay, RelayDecision::Unrelated));
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,4 +1,5 @@
-//! The encoder that integers by groups share: the arithmetic of one library, and places for codes, scales and zero points.
+//! The encoder that integers in groups share: the arithmetic of one library, and the places of codes, scales and zero points
+//! in the stored tensors.
 
 mod layout;
 #[cfg(test)]
@@ -7,7 +8,7 @@ mod tests;
 pub(crate) use self::layout::{Form, Packing, Place};
 use super::{Encode, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
 use crate::forget::seam::rows::LONGEST;
-use crate::kernels::lethe::integer::{Groups, Quantizer, Rule};
+use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -16,7 +17,7 @@ use crate::{AnamnesisError, Result};
 pub(crate) struct Grouped {
     /// For messages.
     pub name: String,
-    pub quantizer: Quantizer,
+    pub quantizer: IntegerQuantizer,
     pub stored: Vec<Stored>,
     pub codes: Place,
     pub scales: Place,
@@ -92,8 +93,8 @@ impl Encode for Grouped {
 
     fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        let mut out = Groups::default();
-        self.quantizer.run(values.values, level, back, &mut out);
+        let mut out = IntegerGroups::default();
+        self.quantizer.encode(values.values, level, back, &mut out);
         if !out
             .scales
             .iter()
@@ -110,17 +111,17 @@ impl Encode for Grouped {
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
-        let Quantizer {
+        let IntegerQuantizer {
             rule, bits, group, ..
         } = self.quantizer;
         let is_symmetric = match rule {
-            Rule::CompressedTensors { symmetric } => symmetric,
+            IntegerRule::CompressedTensors { symmetric } => symmetric,
             #[cfg(feature = "gptq")]
-            Rule::Gptq { symmetric } => symmetric,
+            IntegerRule::Gptq { symmetric } => symmetric,
             #[cfg(feature = "awq")]
-            Rule::Awq => false,
+            IntegerRule::Awq => false,
             // `v * s + b` with any `b`: no integer is its zero point.
-            Rule::Mlx => return None,
+            IntegerRule::Mlx => return None,
         };
         let Form::Floats { dtype, .. } = self.scales.form else {
             return None;
@@ -156,7 +157,7 @@ impl StoreCodes for Grouped {
         );
         self.store(
             tile,
-            Groups {
+            IntegerGroups {
                 codes,
                 scales,
                 offsets,
@@ -169,7 +170,13 @@ impl StoreCodes for Grouped {
 
 impl Grouped {
     /// Passes the codes of a tile and the numbers of its groups to `put`.
-    fn store(&self, tile: &Tile, out: Groups, level: Level, put: &mut Put<'_>) -> Result<()> {
+    fn store(
+        &self,
+        tile: &Tile,
+        out: IntegerGroups,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let group = self.quantizer.group;
         let groups = Tile {
             rows: tile.rows.clone(),

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use super::codebook::{Levels, Norm, absmax};
+use super::codebook::{BlockNorm, CodebookEncoder, absmax};
 
 /// The levels of NF4, by code.
 #[rustfmt::skip]
@@ -14,7 +14,7 @@ pub const NF4_CODEBOOK: [f32; 16] = [
     0.079_580_3, 0.160_930_2, 0.246_112_3, 0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0,
 ];
 
-/// The levels of FP4, by code. Code 8 decodes to -0; the map in bitsandbytes' files says +0.
+/// The levels of FP4, by code. bitsandbytes decodes code 8 to -0; the map in its files has +0 there.
 #[rustfmt::skip]
 pub const FP4_CODEBOOK: [f32; 16] = [
     0.0, 0.005_208_333_5, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25,
@@ -29,21 +29,25 @@ const _: () =
 /// Scales that are quantized together.
 pub(crate) const NESTED_BLOCK: usize = 256;
 
-/// How values become codes of `codebook`: the nearest level, the lower one of two that are equally near. Two levels
-/// that are equal stay in the order of their codes: of FP4's zeros, values below and at 0 get code 0, and those above
-/// it code 8, which is how bitsandbytes has it.
-pub(crate) fn levels(codebook: &[f32; 16]) -> Levels {
+/// The encoder of `codebook`, which takes the nearest level, the lower one of two that are equally near.
+///
+/// Equal levels keep the order of their codes. Of FP4's zeros, values at 0 and just below it get code 0, and those just
+/// above it code 8, as in bitsandbytes.
+pub(crate) fn codebook_encoder(codebook: &[f32; 16]) -> CodebookEncoder {
     let mut codes: [u8; 16] = std::array::from_fn(|code| code as u8);
     let level = |code: u8| codebook[usize::from(code)];
-    // +0 takes a zero's sign away, which must not order them.
+    // The order is total and stable; +0 takes the sign of a zero away, so that it does not order the two zeros.
     codes.sort_by(|&a, &b| (level(a) + 0.0).total_cmp(&(level(b) + 0.0)));
     let bounds: [f32; 15] = std::array::from_fn(|i| (level(codes[i]) + level(codes[i + 1])) / 2.0);
+    // The rank of 0, with which bitsandbytes pads an odd number of values.
     let zero = bounds.iter().filter(|&&bound| bound < 0.0).count() as u8;
-    Levels::new(bounds, &codes, true, zero, Norm::BitsAndBytes)
+    CodebookEncoder::new(bounds, &codes, true, zero, BlockNorm::BitsAndBytes)
 }
 
-/// The 256 levels of scales, ascending: seven decades, in each twice as many as in the one below, the middles of
-/// equal steps from a tenth of its end on; both signs, 0, and 1.
+/// `create_dynamic_map` of bitsandbytes: the 256 levels of scales, in ascending order.
+///
+/// There are seven decades of each sign, which end at 1e-6, 1e-5, …, 1. Each has twice as many levels as the one below
+/// it: the middles of equal steps from a tenth of its end to its end. 0 and 1 complete them.
 pub(crate) fn dynamic_map() -> &'static [f32; 256] {
     static MAP: OnceLock<[f32; 256]> = OnceLock::new();
     MAP.get_or_init(|| {
@@ -53,7 +57,7 @@ pub(crate) fn dynamic_map() -> &'static [f32; 256] {
             let steps = 1usize << decade;
             let unit = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0][decade];
             for i in 0..steps {
-                let middle = (boundary(i, steps) + boundary(i + 1, steps)) / 2.0;
+                let middle = (linspace_element(i, steps) + linspace_element(i + 1, steps)) / 2.0;
                 map[at] = unit * middle;
                 map[254 - at] = -map[at];
                 at += 1;
@@ -65,7 +69,7 @@ pub(crate) fn dynamic_map() -> &'static [f32; 256] {
 }
 
 /// Element `i` of torch's `linspace(0.1, 1, steps + 1)`: from the nearer end, rounded once.
-fn boundary(i: usize, steps: usize) -> f32 {
+fn linspace_element(i: usize, steps: usize) -> f32 {
     let step = f64::from((1.0 - 0.1f32) / steps as f32);
     if i < steps.div_ceil(2) {
         (f64::from(0.1f32) + step * i as f64) as f32
@@ -74,32 +78,35 @@ fn boundary(i: usize, steps: usize) -> f32 {
     }
 }
 
-/// Codes of [`dynamic_map`] for 65536 places between -1 and 1: so bitsandbytes' CPU kernel finds them.
-fn places() -> &'static [u8; 1 << 16] {
-    static PLACES: OnceLock<Box<[u8; 1 << 16]>> = OnceLock::new();
-    PLACES.get_or_init(|| {
+/// Codes of [`dynamic_map`] for 65536 values evenly spaced from -1 to 1: `build_quantize_lut` of bitsandbytes.
+///
+/// Its CPU kernel rounds a value to one of these and looks the code up, so that some codes are not the nearest.
+fn dynamic_map_codes() -> &'static [u8; 1 << 16] {
+    static CODES: OnceLock<Box<[u8; 1 << 16]>> = OnceLock::new();
+    CODES.get_or_init(|| {
         let map = dynamic_map();
-        let mut places = Box::new([0; 1 << 16]);
+        let mut codes = Box::new([0; 1 << 16]);
         let mut code = 0;
-        for (i, place) in places.iter_mut().enumerate() {
+        for (i, entry) in codes.iter_mut().enumerate() {
             let value = -1.0 + (2.0 * i as f32) / 65535.0;
             while code < 255 && 0.5 * (map[code] + map[code + 1]) < value {
                 code += 1;
             }
-            *place = code as u8;
+            *entry = code as u8;
         }
-        places
+        codes
     })
 }
 
-/// Quantizes the scales of whole nested blocks, of which the last may be short: codes, and a scale for each block.
+/// `quantize_cpu_impl` of bitsandbytes for scales less their mean, `offset`, in blocks of [`NESTED_BLOCK`], of which the
+/// last may be short. Appends a code for each scale to `codes` and a scale for each block to `outer`.
 pub(crate) fn encode_nested(
     scales: &[f32],
     offset: f32,
     codes: &mut Vec<u8>,
     outer: &mut Vec<f32>,
 ) {
-    let places = places();
+    let lookup = dynamic_map_codes();
     let mut centered = [0.0; NESTED_BLOCK];
     for scales in scales.chunks(NESTED_BLOCK) {
         let centered = &mut centered[..scales.len()];
@@ -115,9 +122,10 @@ pub(crate) fn encode_nested(
         }
         let factor = 1.0 / max;
         codes.extend(centered.iter().map(|&x| {
-            // The kernel's last multiplication and addition are one FMA; in f64 neither rounds.
+            // The kernel's last multiplication and addition are one FMA. In F64 both are exact, for `half` is a multiple
+            // of 2^-25 and at most 1, and the cast to F32 rounds once, as the FMA does.
             let half = ((x * factor).clamp(-1.0, 1.0) + 1.0) * 0.5;
-            places[usize::from((f64::from(half) * 65535.0 + 0.5) as f32 as u16)]
+            lookup[usize::from((f64::from(half) * 65535.0 + 0.5) as f32 as u16)]
         }));
     }
 }

@@ -1,42 +1,46 @@
-//! Values in blocks that share a scale, to codes of a table of 16 levels, two to a byte: the mirror of
+//! Blocks of values that share a scale, encoded as codes of a codebook of 16 levels, two to a byte: the mirror of
 //! `remember/codebook.rs`.
+//!
+//! A level's *rank* is its place among the levels in ascending order; its code is what the codebook calls it.
 
 use crate::simd::{Level, Routine, perform};
 
-/// Which code a scaled value gets, and how two make a byte.
+/// Encodes values with one codebook: which code a scaled value gets, and how two codes make a byte.
 #[derive(Debug, Clone)]
-pub(crate) struct Levels {
-    /// The rank of a value is the number of these that are below it.
+pub(crate) struct CodebookEncoder {
+    /// The rank of a scaled value is the number of bounds below it.
     pub bounds: [f32; 15],
-    /// The byte of a pair of ranks, the earlier one times 16; none if it is the pair itself.
+    /// The byte of two ranks, by `first << 4 | second`; `None` if that is the byte already.
     pub bytes: Option<Box<[u8; 256]>>,
-    /// The rank that follows the last one of an odd number.
+    /// The rank that fills the last byte of a block with an odd number of values.
     pub pad: u8,
-    pub norm: Norm,
+    pub norm: BlockNorm,
 }
 
-/// How a value is scaled, and what the largest magnitude of a block is taken for.
+/// How a block's values are brought to -1..=1 by its scale, and which scale is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Norm {
-    /// Whole blocks are multiplied by the inverse of the scale, a short one is divided by it. The scale that is used
-    /// is at least [`LEAST_SCALE`]; a short block also stores that.
+pub(crate) enum BlockNorm {
+    /// `quantize_4bit` of bitsandbytes on CPUs. Whole blocks are multiplied by the reciprocal of the scale, a short last
+    /// block is divided by it. The scale counts as at least [`MIN_SCALE`]; a whole block stores it as it was, a short
+    /// block stores what counts.
     BitsAndBytes,
-    /// Divided by the scale, which is 1 if all values are zeros.
+    /// `quantize_nf4` of qlora-rs. Values are divided by the scale, which is 1 for a block of zeros.
     #[cfg(feature = "qnat")]
     Qlora,
 }
 
-/// What bitsandbytes never divides by less than.
-pub(crate) const LEAST_SCALE: f32 = 1e-38;
+/// The least scale that bitsandbytes divides by.
+pub(crate) const MIN_SCALE: f32 = 1e-38;
 
-impl Levels {
-    /// Levels with these codes for each rank.
+impl CodebookEncoder {
+    /// An encoder of the codebook whose level of rank r has the code `codes[r]`. With `high_first` the first code of a
+    /// byte lies in its high nibble.
     pub(crate) fn new(
         bounds: [f32; 15],
         codes: &[u8; 16],
         high_first: bool,
         pad: u8,
-        norm: Norm,
+        norm: BlockNorm,
     ) -> Self {
         let mut bytes = Box::new([0; 256]);
         for (pair, byte) in bytes.iter_mut().enumerate() {
@@ -47,20 +51,20 @@ impl Levels {
                 second << 4 | first
             };
         }
-        let same = bytes
+        let is_identity = bytes
             .iter()
             .enumerate()
             .all(|(pair, &byte)| pair == usize::from(byte));
         Self {
             bounds,
-            bytes: (!same).then_some(bytes),
+            bytes: (!is_identity).then_some(bytes),
             pad,
             norm,
         }
     }
 
-    /// Encodes whole blocks, of which the last may be short: the codes, each block in bytes of its own, and the
-    /// largest magnitude of each as its scale.
+    /// Encodes blocks of `block` values, of which the last may be short. Appends the codes of each block, in whole bytes,
+    /// to `codes`, and its largest magnitude as its scale to `scales`.
     pub(crate) fn encode(
         &self,
         values: &[f32],
@@ -70,23 +74,24 @@ impl Levels {
         scales: &mut Vec<f32>,
     ) {
         let (codes, scales) = (
-            grow(codes, bytes(values.len(), block)),
-            grow(scales, values.len().div_ceil(block)),
+            extend_zeroed(codes, code_bytes(values.len(), block)),
+            extend_zeroed(scales, values.len().div_ceil(block)),
         );
         perform(
             level,
-            &mut Blocks {
+            &mut EncodeCodebookBlocks {
                 values,
                 block,
-                levels: self,
+                encoder: self,
                 codes,
                 scales,
-                given: false,
+                has_scales: false,
             },
         );
     }
 
-    /// As [`encode`](Self::encode), with scales that are known.
+    /// The codes of `values` in blocks of `block` values under the given `scales`. Where [`norm`](Self::norm) has a least
+    /// scale, the entries of `scales` become what is stored.
     pub(crate) fn encode_with(
         &self,
         values: &[f32],
@@ -94,49 +99,49 @@ impl Levels {
         scales: &mut [f32],
         level: Level,
     ) -> Vec<u8> {
-        let mut codes = vec![0; bytes(values.len(), block)];
+        let mut codes = vec![0; code_bytes(values.len(), block)];
         perform(
             level,
-            &mut Blocks {
+            &mut EncodeCodebookBlocks {
                 values,
                 block,
-                levels: self,
+                encoder: self,
                 codes: &mut codes,
                 scales,
-                given: true,
+                has_scales: true,
             },
         );
         codes
     }
 }
 
-/// Bytes that the codes of `n` values take.
-fn bytes(n: usize, block: usize) -> usize {
+/// Bytes that the codes of `n` values take, each block in whole bytes.
+fn code_bytes(n: usize, block: usize) -> usize {
     n / block * block.div_ceil(2) + (n % block).div_ceil(2)
 }
 
-/// `n` more elements of `all`.
-fn grow<T: Copy + Default>(all: &mut Vec<T>, n: usize) -> &mut [T] {
+/// Appends `n` zeros to `all` and returns them.
+fn extend_zeroed<T: Copy + Default>(all: &mut Vec<T>, n: usize) -> &mut [T] {
     let before = all.len();
     all.resize(before + n, T::default());
     &mut all[before..]
 }
 
-/// Values whose ranks are found together.
+/// Values whose ranks are found together: 32 ranks of 32 bits are four registers of AVX2, and become 16 bytes. All block
+/// sizes of bitsandbytes are multiples of it.
 const CHUNK: usize = 32;
 
-/// Encodes blocks.
-struct Blocks<'a> {
+struct EncodeCodebookBlocks<'a> {
     values: &'a [f32],
     block: usize,
-    levels: &'a Levels,
+    encoder: &'a CodebookEncoder,
     codes: &'a mut [u8],
     scales: &'a mut [f32],
-    /// Whether the scales are there, or have to be found.
-    given: bool,
+    /// Whether `scales` holds the scales already, rather than takes the largest magnitudes.
+    has_scales: bool,
 }
 
-impl Routine for Blocks<'_> {
+impl Routine for EncodeCodebookBlocks<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let out = self.codes.chunks_mut(self.block.div_ceil(2));
@@ -146,39 +151,39 @@ impl Routine for Blocks<'_> {
             .zip(out)
             .zip(&mut *self.scales)
         {
-            if !self.given {
+            if !self.has_scales {
                 *scale = absmax(values);
             }
-            match self.levels.norm {
-                Norm::BitsAndBytes => {
-                    let least = if scale.abs() < LEAST_SCALE {
-                        LEAST_SCALE
+            match self.encoder.norm {
+                BlockNorm::BitsAndBytes => {
+                    let least = if scale.abs() < MIN_SCALE {
+                        MIN_SCALE
                     } else {
                         *scale
                     };
                     if values.len() == self.block {
                         let factor = 1.0 / least;
-                        pack(values, codes, self.levels, |x| x * factor);
+                        encode_block(values, codes, self.encoder, |x| x * factor);
                     } else {
                         *scale = least;
-                        pack(values, codes, self.levels, |x| x / least);
+                        encode_block(values, codes, self.encoder, |x| x / least);
                     }
                 }
                 #[cfg(feature = "qnat")]
-                Norm::Qlora => {
+                BlockNorm::Qlora => {
                     let divisor = if *scale == 0.0 { 1.0 } else { *scale };
                     *scale = divisor;
-                    pack(values, codes, self.levels, |x| x / divisor);
+                    encode_block(values, codes, self.encoder, |x| x / divisor);
                 }
             }
         }
     }
 }
 
-/// The largest magnitude. Finite floats without their sign are ordered as integers, of which LLVM vectorises the
-/// maximum.
+/// The largest magnitude of `values`, which are finite; 0 for none.
 #[inline(always)]
 pub(crate) fn absmax(values: &[f32]) -> f32 {
+    // Finite floats without their sign are ordered as integers, of which LLVM vectorises the maximum.
     let mut max = 0;
     for x in values {
         max = magnitude(*x).max(max);
@@ -186,32 +191,40 @@ pub(crate) fn absmax(values: &[f32]) -> f32 {
     f32::from_bits(max as u32)
 }
 
+/// The bits of `|x|`.
 #[inline(always)]
 fn magnitude(x: f32) -> i32 {
     (x.to_bits() & 0x7fff_ffff) as i32
 }
 
-/// Finds the codes of one block.
+/// Encodes one block into whole bytes.
 #[inline(always)]
-fn pack(values: &[f32], codes: &mut [u8], levels: &Levels, scaled: impl Fn(f32) -> f32) {
+fn encode_block(
+    values: &[f32],
+    codes: &mut [u8],
+    encoder: &CodebookEncoder,
+    scaled: impl Fn(f32) -> f32,
+) {
     let mut ranks = [0u32; CHUNK];
     for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK / 2)) {
         if let Ok(values) = <&[f32; CHUNK]>::try_from(values) {
             for (rank, &x) in ranks.iter_mut().zip(values) {
-                *rank = count(scaled(x), &levels.bounds);
+                *rank = rank_of(scaled(x), &encoder.bounds);
             }
         } else {
-            ranks = [u32::from(levels.pad); CHUNK];
+            // The end of the block. The value after the last one of an odd number is a zero, as libraries pad it.
+            ranks = [u32::from(encoder.pad); CHUNK];
             for (rank, &x) in ranks.iter_mut().zip(values) {
-                *rank = count(scaled(x), &levels.bounds);
+                *rank = rank_of(scaled(x), &encoder.bounds);
             }
         }
-        // Both ranks of a pair are shifted in one word. Else LLVM would make each comparison's result a byte.
+        // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
+        // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
         let pairs: &[u64; CHUNK / 2] = bytemuck::cast_ref(&ranks);
         for (code, pair) in codes.iter_mut().zip(pairs) {
             *code = (pair << 4 | pair >> 32) as u8;
         }
-        if let Some(bytes) = &levels.bytes {
+        if let Some(bytes) = &encoder.bytes {
             for code in codes {
                 *code = bytes[usize::from(*code)];
             }
@@ -219,9 +232,10 @@ fn pack(values: &[f32], codes: &mut [u8], levels: &Levels, scaled: impl Fn(f32) 
     }
 }
 
-/// The number of bounds below `x`.
+/// The number of bounds below `x`, 0 for NaN. Fifteen comparisons without a branch are vectorised over a chunk, which a
+/// binary search is not.
 #[inline(always)]
-fn count(x: f32, bounds: &[f32; 15]) -> u32 {
+fn rank_of(x: f32, bounds: &[f32; 15]) -> u32 {
     let mut n = 0;
     for &bound in bounds {
         n += u32::from(x > bound);

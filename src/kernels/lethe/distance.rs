@@ -1,22 +1,24 @@
-//! How far decoded values are from what was encoded: sums in F64, in a fixed order, the same at every CPU level.
+//! The distance of decoded values from those that were encoded: sums in F64, in one order at every CPU level.
 
 use std::ops::AddAssign;
 
 use crate::simd::{Level, Routine, perform};
 
-/// Sums over pairs of values.
+/// Sums over pairs of a value and what its code decodes to.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Sums {
+pub(crate) struct DistanceSums {
     pub count: u64,
-    /// Of magnitudes of differences, and the largest.
+    /// Sum of the magnitudes of differences.
     pub absolute: f64,
+    /// The largest magnitude of a difference.
     pub largest: f32,
-    /// Of squares of differences, and of values.
+    /// Sum of the squares of differences.
     pub square: f64,
+    /// Sum of the squares of values.
     pub norm: f64,
 }
 
-impl AddAssign for Sums {
+impl AddAssign for DistanceSums {
     fn add_assign(&mut self, other: Self) {
         self.count += other.count;
         self.absolute += other.absolute;
@@ -26,13 +28,14 @@ impl AddAssign for Sums {
     }
 }
 
-/// Sums that are taken side by side.
+/// Partial sums that are taken side by side. F64 addition is not associative: the lanes fix its order, so that LLVM may
+/// vectorise it and every CPU level gives the same bits.
 const LANES: usize = 8;
 
 struct Compare<'a> {
     values: &'a [f32],
     back: &'a [f32],
-    sums: Sums,
+    sums: DistanceSums,
 }
 
 impl Routine for Compare<'_> {
@@ -69,20 +72,20 @@ impl Routine for Compare<'_> {
     }
 }
 
-/// Compares values with what decoding gives.
-pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> Sums {
+/// The distance of `back`, which decoding gives, from `values`.
+pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> DistanceSums {
     let mut compare = Compare {
         values,
         back,
-        sums: Sums::default(),
+        sums: DistanceSums::default(),
     };
     perform(level, &mut compare);
     compare.sums
 }
 
-/// The first value that is no number, or infinite.
+/// Index of the first value that is NaN or infinite.
 pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
-    // The largest magnitude of a run, as bits, is faster to find than a place.
+    // The largest magnitude of a chunk, as bits, is vectorised, which a search that may end early is not.
     let largest = |chunk: &[f32]| {
         chunk
             .iter()

@@ -2,87 +2,94 @@
 //!
 //! - transformers 5.23.0, `integrations/finegrained_fp8.py`, `Fp8Quantize`: F32 throughout, values are multiplied.
 //! - compressed-tensors 0.20.0, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls them: every operation
-//!   is rounded to the type of the model, values are divided.
-//! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: the same, and values are
-//!   multiplied.
+//!   is rounded to the model's dtype, values are divided.
+//! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: every operation is rounded to the
+//!   model's dtype, values are multiplied.
 
 use std::marker::PhantomData;
 
-use super::narrow::{Narrow, ceil_log2, largest, narrow};
-use crate::element::Element;
+use super::compute_dtype::ComputeDtype;
+use super::narrow::{NarrowFloat, ceil_log2, max_abs, narrow};
 use crate::kernels::remember::fp8::{E4M3, Float8};
 use crate::simd::Routine;
 
-/// How a library scales and rounds.
-pub(crate) trait Recipe: Sync {
-    /// What values become.
-    type Code: Narrow + Float8;
+/// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are `#[inline(always)]`.
+pub(crate) trait Fp8Arithmetic: Sync {
+    /// The float that values become.
+    type Code: NarrowFloat + Float8;
 
-    /// Of a block's largest magnitude: the scale that is stored, and what values meet.
-    fn scale(max: f32) -> (f32, f32);
+    /// The scale that is stored for a block with this largest magnitude, and the factor that [`scaled`](Self::scaled)
+    /// takes.
+    fn scale(max_abs: f32) -> (f32, f32);
 
-    /// A value with that.
-    fn meet(x: f32, scale: f32) -> f32;
+    /// `x` over the block's scale, rounded as the library rounds.
+    fn scaled(x: f32, factor: f32) -> f32;
 }
 
-/// transformers. `POWERS`: scales are powers of two (`scale_fmt` is `ue8m0`).
-pub(crate) struct Transformers<const POWERS: bool>;
+/// `Fp8Quantize` of transformers. With `POWERS` scales are powers of two (`scale_fmt` is `ue8m0`).
+pub(crate) struct TransformersFp8<const POWERS: bool>;
 
-impl<const POWERS: bool> Recipe for Transformers<POWERS> {
+impl<const POWERS: bool> Fp8Arithmetic for TransformersFp8<POWERS> {
     type Code = E4M3;
 
     #[inline(always)]
-    fn scale(max: f32) -> (f32, f32) {
-        // A number over a tensor is the tensor's reciprocal times the number.
-        let scale = if max > 0.0 { (1.0 / max) * 448.0 } else { 1.0 };
+    fn scale(max_abs: f32) -> (f32, f32) {
+        // torch computes a number over a tensor as the tensor's reciprocal times the number.
+        let scale = if max_abs > 0.0 {
+            (1.0 / max_abs) * 448.0
+        } else {
+            1.0
+        };
         let inverse = 1.0 / scale;
         if !POWERS {
             return (inverse, scale);
         }
+        // Rounded up, so that no value exceeds 448.
         let inverse =
             f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
         (inverse, 1.0 / inverse)
     }
 
     #[inline(always)]
-    fn meet(x: f32, scale: f32) -> f32 {
-        x * scale
+    fn scaled(x: f32, factor: f32) -> f32 {
+        x * factor
     }
 }
 
-/// compressed-tensors, of a model in `E`.
-pub(crate) struct CompressedTensors<E>(PhantomData<E>);
+/// `calculate_qparams` and `_quantize` of compressed-tensors, for a model in `E`.
+pub(crate) struct CompressedTensorsFp8<E>(PhantomData<E>);
 
-impl<E: Own> Recipe for CompressedTensors<E> {
+impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
     type Code = E4M3;
 
     #[inline(always)]
-    fn scale(max: f32) -> (f32, f32) {
-        let scale = E::round(max / 448.0);
+    fn scale(max_abs: f32) -> (f32, f32) {
+        let scale = E::round(max_abs / 448.0);
         let scale = if scale == 0.0 { E::EPSILON } else { scale };
         (scale, scale)
     }
 
     #[inline(always)]
-    fn meet(x: f32, scale: f32) -> f32 {
-        // The zero point, which is zero, is added all the same, and takes the sign of zero.
-        E::round(x / scale) + 0.0
+    fn scaled(x: f32, factor: f32) -> f32 {
+        // The library adds a zero point of +0, which makes +0 of -0.
+        E::round(x / factor) + 0.0
     }
 }
 
-/// comfy-kitchen, of a model in `E`.
-pub(crate) struct ComfyKitchen<E, N>(PhantomData<(E, N)>);
+/// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in `E`.
+pub(crate) struct ComfyKitchenFp8<E, N>(PhantomData<(E, N)>);
 
-impl<E: Own, N: Narrow + Float8> Recipe for ComfyKitchen<E, N> {
+impl<E: ComputeDtype, N: NarrowFloat + Float8> Fp8Arithmetic for ComfyKitchenFp8<E, N> {
     type Code = N;
 
     #[inline(always)]
-    fn scale(max: f32) -> (f32, f32) {
-        let scale = E::round(max / N::MAX);
-        // The library has NaN for what is zero throughout.
+    fn scale(max_abs: f32) -> (f32, f32) {
+        let scale = E::round(max_abs / N::MAX);
+        // In a tensor of zeros the library multiplies zeros by the reciprocal of zero, which gives NaN. Here the codes are
+        // zeros.
         (
             scale,
-            if max == 0.0 {
+            if max_abs == 0.0 {
                 1.0
             } else {
                 E::round(1.0 / scale)
@@ -91,67 +98,33 @@ impl<E: Own, N: Narrow + Float8> Recipe for ComfyKitchen<E, N> {
     }
 
     #[inline(always)]
-    fn meet(x: f32, scale: f32) -> f32 {
-        E::round(x * scale)
+    fn scaled(x: f32, factor: f32) -> f32 {
+        E::round(x * factor)
     }
 }
 
-/// The type of a model, in which its library computes.
-pub(crate) trait Own: Element {
-    /// Distance from one to the next value.
-    const EPSILON: f32;
-    /// The smallest normal value.
-    const SMALLEST: f32;
-
-    /// The nearest value of the type.
-    #[inline(always)]
-    fn round(x: f32) -> f32 {
-        Self::from_f32(x).to_f32()
-    }
-}
-
-impl Own for f32 {
-    const EPSILON: f32 = f32::EPSILON;
-    const SMALLEST: f32 = f32::MIN_POSITIVE;
-}
-
-impl Own for half::f16 {
-    const EPSILON: f32 = 1.0 / 1024.0;
-    const SMALLEST: f32 = 1.0 / 16384.0;
-}
-
-impl Own for half::bf16 {
-    const EPSILON: f32 = 1.0 / 128.0;
-    const SMALLEST: f32 = f32::MIN_POSITIVE;
-
-    /// Without care for what NaN holds: that of an operation holds nothing, and stays NaN.
-    #[inline(always)]
-    fn round(x: f32) -> f32 {
-        let bits = x.to_bits();
-        f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
-    }
-}
-
-/// Whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks are smaller.
-pub(crate) struct Blocks<'a, R> {
+/// Encodes whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks are smaller.
+pub(crate) struct EncodeFp8Blocks<'a, A> {
     pub values: &'a [f32],
+    /// Columns of the tile.
     pub width: usize,
     pub rows: usize,
     pub cols: usize,
     /// The largest magnitude of the whole tensor, if all blocks share a scale.
-    pub max: Option<f32>,
+    pub tensor_max_abs: Option<f32>,
     pub codes: &'a mut [u8],
-    /// What decoding gives.
+    /// Receives the values that decoding gives.
     pub back: &'a mut [f32],
-    /// One for each block.
+    /// Receives the scale of each block, row by row of blocks.
     pub scales: &'a mut [f32],
-    pub recipe: PhantomData<R>,
+    pub arithmetic: PhantomData<A>,
 }
 
-impl<R: Recipe> Routine for Blocks<'_, R> {
+impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
     #[inline(always)]
     fn run(&mut self) {
         let width = self.width.max(1);
+        // The block of a whole tensor is `usize::MAX` rows high; the bound keeps the product from overflowing.
         let band = self.rows.min(self.values.len() / width).max(1) * width;
         let bands = self
             .values
@@ -162,19 +135,19 @@ impl<R: Recipe> Routine for Blocks<'_, R> {
         for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
             for (block, stored) in scales.iter_mut().enumerate() {
                 let cols = block * self.cols..width.min((block + 1) * self.cols);
-                let max = self.max.unwrap_or_else(|| {
+                let max = self.tensor_max_abs.unwrap_or_else(|| {
                     values
                         .chunks_exact(width)
-                        .fold(0.0, |max, row| largest(&row[cols.clone()], max))
+                        .fold(0.0, |max, row| max_abs(&row[cols.clone()], max))
                 });
-                let (scale, factor) = R::scale(max);
+                let (scale, factor) = A::scale(max);
                 *stored = scale;
                 let rows = values
                     .chunks_exact(width)
                     .zip(codes.chunks_exact_mut(width));
                 for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
                     let (values, codes) = (&values[cols.clone()], &mut codes[cols.clone()]);
-                    row::<R>(values, factor, scale, codes, &mut back[cols.clone()]);
+                    encode_row::<A>(values, factor, scale, codes, &mut back[cols.clone()]);
                 }
             }
         }
@@ -182,17 +155,23 @@ impl<R: Recipe> Routine for Blocks<'_, R> {
 }
 
 #[inline(always)]
-fn row<R: Recipe>(values: &[f32], factor: f32, scale: f32, codes: &mut [u8], back: &mut [f32]) {
+fn encode_row<A: Fp8Arithmetic>(
+    values: &[f32],
+    factor: f32,
+    scale: f32,
+    codes: &mut [u8],
+    back: &mut [f32],
+) {
     for ((&x, code), back) in values.iter().zip(codes.iter_mut()).zip(back.iter_mut()) {
-        let (bits, value) = narrow::<R::Code>(R::meet(x, factor));
+        let (bits, value) = narrow::<A::Code>(A::scaled(x, factor));
         *code = bits as u8;
         *back = value * scale;
     }
     if !factor.is_finite() {
-        // Zero times infinity is NaN, which `narrow` gives as a number.
+        // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
         back.iter_mut()
             .zip(codes)
-            .for_each(|(back, code)| *back = R::Code::widen(*code) * scale);
+            .for_each(|(back, code)| *back = A::Code::widen(*code) * scale);
     }
 }
 
@@ -258,16 +237,16 @@ mod tests {
         for block in [[1, 53], [8, 16], [19, 53], [3, 1], [32, 64]] {
             let (codes, scales) = twin(&values, width, block);
             for level in Level::available() {
-                let mut ours = Blocks {
+                let mut ours = EncodeFp8Blocks {
                     values: &values,
                     width,
                     rows: block[0],
                     cols: block[1],
-                    max: None,
+                    tensor_max_abs: None,
                     codes: &mut vec![0; values.len()],
                     back: &mut vec![0.0; values.len()],
                     scales: &mut vec![0.0; scales.len()],
-                    recipe: PhantomData::<CompressedTensors<bf16>>,
+                    arithmetic: PhantomData::<CompressedTensorsFp8<bf16>>,
                 };
                 perform(level, &mut ours);
                 assert_eq!(
@@ -281,13 +260,13 @@ mod tests {
 
     #[test]
     fn nothing_but_zero() {
-        assert_eq!(Transformers::<false>::scale(0.0), (1.0, 1.0));
-        assert_eq!(Transformers::<true>::scale(0.0), (1.0, 1.0));
+        assert_eq!(TransformersFp8::<false>::scale(0.0), (1.0, 1.0));
+        assert_eq!(TransformersFp8::<true>::scale(0.0), (1.0, 1.0));
         assert_eq!(
-            CompressedTensors::<bf16>::scale(0.0),
+            CompressedTensorsFp8::<bf16>::scale(0.0),
             (0.007_812_5, 0.007_812_5)
         );
         // Where the library has NaN.
-        assert_eq!(ComfyKitchen::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
+        assert_eq!(ComfyKitchenFp8::<bf16, E4M3>::scale(0.0), (0.0, 1.0));
     }
 }

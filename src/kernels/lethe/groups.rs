@@ -1,57 +1,58 @@
-//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four bits lie in a
-//! byte, the first in its low nibble.
+//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four bits lie in a byte,
+//! the first in its low nibble.
 
-use super::narrow::{Narrow, largest, narrow};
+use super::narrow::{NarrowFloat, max_abs, narrow};
 use crate::simd::{Level, Routine, perform};
 
-/// What the values of a group share.
+/// The scale of a group.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shared {
-    /// What is stored.
+pub(crate) struct GroupScale {
+    /// The byte that is stored.
     pub byte: u8,
-    /// What values meet.
+    /// The operand of [`GroupArithmetic::scaled`].
     pub factor: f32,
-    /// What codes are multiplied by when they are decoded.
+    /// The value of the stored byte, by which decoding multiplies.
     pub scale: f32,
 }
 
-/// How a library scales and rounds. `GROUP` values share a scale.
-pub(crate) trait Recipe<const GROUP: usize>: Sync {
-    /// What values become: [`Narrow::SIGN`] tells whether its codes have eight bits or four.
-    type Code: Narrow;
+/// A library's arithmetic for groups of `GROUP` values: how it finds a scale and how it rounds. Implementations are
+/// `#[inline(always)]`.
+pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
+    /// The float that values become. [`NarrowFloat::SIGN_BIT`] tells whether its codes have eight bits or four.
+    type Code: NarrowFloat;
 
-    /// Of a group's largest magnitude.
-    fn share(&self, max: f32) -> Shared;
+    /// The scale of a group whose largest magnitude is `max_abs`.
+    fn group_scale(&self, max_abs: f32) -> GroupScale;
 
-    /// A value with the group's factor.
+    /// `x` over the group's scale, rounded as the library rounds. `factor` is the group's [`GroupScale::factor`].
     #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
         x * factor
     }
 
-    /// The code of such a value, and what it stands for.
+    /// The code of a scaled value, and the value that the code decodes to.
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         narrow::<Self::Code>(x)
     }
 }
 
-/// A run of whole groups.
-pub(crate) struct Groups<'a, R, const GROUP: usize> {
-    pub recipe: &'a R,
+/// Encodes whole groups that lie one after the other.
+pub(crate) struct EncodeGroups<'a, A, const GROUP: usize> {
+    pub arithmetic: &'a A,
     pub values: &'a [f32],
     pub codes: &'a mut [u8],
     /// One byte for each group.
-    pub shared: &'a mut [u8],
-    /// What decoding gives.
+    pub scale_bytes: &'a mut [u8],
+    /// Receives the values that decoding gives.
     pub back: &'a mut [f32],
 }
 
-impl<R: Recipe<GROUP>, const GROUP: usize> Routine for Groups<'_, R, GROUP> {
+impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_, A, GROUP> {
     #[inline(always)]
     fn run(&mut self) {
-        let nibbles = R::Code::SIGN == 8;
-        let bytes = if nibbles { GROUP / 2 } else { GROUP };
+        let is_four_bits = A::Code::SIGN_BIT == 8;
+        let bytes = if is_four_bits { GROUP / 2 } else { GROUP };
         let batches = self
             .values
             .chunks(GROUP * BATCH)
@@ -59,88 +60,90 @@ impl<R: Recipe<GROUP>, const GROUP: usize> Routine for Groups<'_, R, GROUP> {
         let stored = self
             .codes
             .chunks_mut(bytes * BATCH)
-            .zip(self.shared.chunks_mut(BATCH));
-        for ((values, back), (codes, shared)) in batches.zip(stored) {
+            .zip(self.scale_bytes.chunks_mut(BATCH));
+        for ((values, back), (codes, scale_bytes)) in batches.zip(stored) {
             let values = values.as_chunks::<GROUP>().0;
-            let mut all = [Shared {
+            let mut scales = [GroupScale {
                 byte: 0,
                 factor: 0.0,
                 scale: 0.0,
             }; BATCH];
-            for ((values, of_group), byte) in values.iter().zip(&mut all).zip(shared) {
-                *of_group = self.recipe.share(largest(values, 0.0));
-                *byte = of_group.byte;
+            for ((values, scale), byte) in values.iter().zip(&mut scales).zip(scale_bytes) {
+                *scale = self.arithmetic.group_scale(max_abs(values, 0.0));
+                *byte = scale.byte;
             }
             let groups = values
                 .iter()
                 .zip(back.as_chunks_mut::<GROUP>().0)
                 .zip(codes.chunks_exact_mut(bytes));
-            for (((values, back), codes), shared) in groups.zip(&all) {
-                encode::<R, GROUP>(self.recipe, values, shared, codes, back);
+            for (((values, back), codes), scale) in groups.zip(&scales) {
+                encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
             }
         }
     }
 }
 
-/// Groups of a tile, whatever the recipe, and where their codes, scales and values go.
-pub(crate) struct Job<'a> {
+/// The slices that encoding of a tile's groups reads and writes, for any arithmetic.
+pub(crate) struct GroupBuffers<'a> {
     pub values: &'a [f32],
     pub codes: &'a mut [u8],
     /// One byte for each group.
-    pub shared: &'a mut [u8],
+    pub scale_bytes: &'a mut [u8],
+    /// Receives the values that decoding gives.
     pub back: &'a mut [f32],
     pub level: Level,
 }
 
-impl Job<'_> {
-    /// Does it as `recipe` says.
-    pub(crate) fn run<R: Recipe<GROUP>, const GROUP: usize>(self, recipe: &R) {
+impl GroupBuffers<'_> {
+    /// Encodes the groups with `arithmetic`.
+    pub(crate) fn encode_with<A: GroupArithmetic<GROUP>, const GROUP: usize>(self, arithmetic: &A) {
         let Self {
             values,
             codes,
-            shared,
+            scale_bytes,
             back,
             level,
         } = self;
         perform(
             level,
-            &mut Groups {
-                recipe,
+            &mut EncodeGroups {
+                arithmetic,
                 values,
                 codes,
-                shared,
+                scale_bytes,
                 back,
             },
         );
     }
 }
 
-/// Groups whose scales are found before any is encoded: a scale is one long chain of operations, and several of them
-/// go on at the same time.
+/// Groups whose scales are found before any of them is encoded. A scale is one long chain of dependent operations, and
+/// the chains of several groups overlap.
 const BATCH: usize = 16;
 
-/// One group.
+/// Encodes one group under its scale.
 #[inline(always)]
-fn encode<R: Recipe<GROUP>, const GROUP: usize>(
-    recipe: &R,
+fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
+    arithmetic: &A,
     values: &[f32; GROUP],
-    shared: &Shared,
+    scale: &GroupScale,
     codes: &mut [u8],
     back: &mut [f32; GROUP],
 ) {
-    let mut whole = [0u8; GROUP];
-    for ((&x, code), back) in values.iter().zip(&mut whole).zip(back) {
-        let (bits, value) = recipe.code(recipe.meet(x, shared.factor));
+    let mut unpacked = [0u8; GROUP];
+    for ((&x, code), back) in values.iter().zip(&mut unpacked).zip(back) {
+        let (bits, value) = arithmetic.code(arithmetic.scaled(x, scale.factor));
         *code = bits as u8;
-        *back = value * shared.scale;
+        *back = value * scale.scale;
     }
-    if R::Code::SIGN == 8 {
-        for (out, pair) in codes.iter_mut().zip(whole.as_chunks::<2>().0) {
+    if A::Code::SIGN_BIT == 8 {
+        // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the first.
+        for (out, pair) in codes.iter_mut().zip(unpacked.as_chunks::<2>().0) {
             let pair = u16::from_le_bytes(*pair);
             *out = (pair | pair >> 4) as u8;
         }
     } else {
-        codes.copy_from_slice(&whole);
+        codes.copy_from_slice(&unpacked);
     }
 }
 
@@ -150,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::lethe::mx::{self, BLOCK};
-    use crate::kernels::lethe::narrow::E2M1;
+    use crate::kernels::lethe::narrow::Fp4E2M1;
 
     const CODES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
@@ -204,16 +207,16 @@ mod tests {
         values[3 * BLOCK] = f32::MAX;
         let (codes, shared) = twin(&values);
         for level in Level::available() {
-            let mut ours = Groups {
-                recipe: &mx::TorchAo::<{ mx::FLOOR }, E2M1>(PhantomData),
+            let mut ours = EncodeGroups {
+                arithmetic: &mx::TorchAoMx::<{ mx::FLOOR }, Fp4E2M1>(PhantomData),
                 values: &values,
                 codes: &mut vec![0; codes.len()],
-                shared: &mut vec![0; shared.len()],
+                scale_bytes: &mut vec![0; shared.len()],
                 back: &mut vec![0.0; values.len()],
             };
             perform(level, &mut ours);
             assert_eq!(
-                (&*ours.codes, &*ours.shared),
+                (&*ours.codes, &*ours.scale_bytes),
                 (&*codes, &*shared),
                 "{level:?}"
             );

@@ -6,8 +6,8 @@
 use super::codebook::absmax;
 use crate::simd::{Level, Routine, perform};
 
-/// Encodes rows of `cols` values: codes, and the scale of each row. The scale of a row with values beyond F16 is not
-/// finite.
+/// Encodes rows of `cols` values, rounded to F16 first, into `codes` and the scale of each row. The scale of a row with
+/// values beyond F16 is infinite.
 pub(crate) fn encode(
     values: &[f32],
     cols: usize,
@@ -17,17 +17,17 @@ pub(crate) fn encode(
 ) {
     perform(
         level,
-        &mut Rows {
+        &mut EncodeInt8Rows {
             values,
             cols,
             codes,
             scales,
-            given: false,
+            has_scales: false,
         },
     );
 }
 
-/// As [`encode`], with scales that are known, and values as they are.
+/// The codes of rows of `cols` values under the given scales. Values are not rounded to F16.
 pub(crate) fn encode_with(
     values: &[f32],
     cols: usize,
@@ -37,33 +37,35 @@ pub(crate) fn encode_with(
     let mut codes = vec![0; values.len()];
     perform(
         level,
-        &mut Rows {
+        &mut EncodeInt8Rows {
             values,
             cols,
             codes: &mut codes,
             scales,
-            given: true,
+            has_scales: true,
         },
     );
     codes
 }
 
-struct Rows<'a> {
+struct EncodeInt8Rows<'a> {
     values: &'a [f32],
     cols: usize,
     codes: &'a mut [u8],
     scales: &'a mut [f32],
-    /// Whether the scales are there, or have to be found.
-    given: bool,
+    /// Whether `scales` holds the scales already, rather than takes those of the rows.
+    has_scales: bool,
 }
 
-/// Values that are rounded to F16 together.
+/// Values that are rounded to F16 together, into a buffer on the stack. A row is rounded twice, for its scale and for its
+/// codes, so that its length is not bounded.
 const CHUNK: usize = 256;
 
-/// Adding this rounds to whole numbers, to even, and leaves them in the low bits.
-const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
+/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its low byte is that of the
+/// integer in two's complement, for that of the constant is 0.
+const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
-impl Routine for Rows<'_> {
+impl Routine for EncodeInt8Rows<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let width = self.cols.max(1);
@@ -74,11 +76,11 @@ impl Routine for Rows<'_> {
             .zip(&mut *self.scales);
         for ((values, codes), scale) in rows {
             let mut halves = [0.0; CHUNK];
-            if !self.given {
+            if !self.has_scales {
                 *scale = 0.0;
                 for values in values.chunks(CHUNK) {
                     let halves = &mut halves[..values.len()];
-                    round(values, halves);
+                    round_to_f16(values, halves);
                     *scale = absmax(halves).max(*scale);
                 }
             }
@@ -86,29 +88,32 @@ impl Routine for Rows<'_> {
                 codes.fill(0);
                 continue;
             }
+            // torch computes `127.0 / row_stats` as the reciprocal times 127.
             let factor = 1.0 / *scale * 127.0;
-            if self.given {
-                scaled(values, factor, codes);
+            if self.has_scales {
+                encode_scaled(values, factor, codes);
                 continue;
             }
             for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK)) {
                 let halves = &mut halves[..values.len()];
-                round(values, halves);
-                scaled(halves, factor, codes);
+                round_to_f16(values, halves);
+                encode_scaled(halves, factor, codes);
             }
         }
     }
 }
 
-/// The nearest values of F16: as [`Element`](crate::element::Element) has them, without the detour over their bits.
+/// Rounds `values` to F16, as [`Element`](crate::element::Element) does, but keeps them in F32 throughout.
 #[inline(always)]
-fn round(values: &[f32], halves: &mut [f32]) {
+fn round_to_f16(values: &[f32], halves: &mut [f32]) {
     for (half, &x) in halves.iter_mut().zip(values) {
         let magnitude = x.to_bits() & 0x7fff_ffff;
+        // F16 has 13 bits of mantissa less; half of its last place, to even, may carry into the exponent.
         let normal = (magnitude + 0xfff + (magnitude >> 13 & 1)) & !0x1fff;
         // Below 2^-14 one addition rounds: the last place of 0.5 is the smallest F16.
         let small = ((f32::from_bits(magnitude) + 0.5) - 0.5).to_bits();
         let rounded = if magnitude < 113 << 23 { small } else { normal };
+        // From 2^16 on F16 has infinity.
         let rounded = if normal >= 143 << 23 {
             0xff << 23
         } else {
@@ -118,9 +123,10 @@ fn round(values: &[f32], halves: &mut [f32]) {
     }
 }
 
+/// The codes of `values` times `factor`.
 #[inline(always)]
-fn scaled(values: &[f32], factor: f32, codes: &mut [u8]) {
+fn encode_scaled(values: &[f32], factor: f32, codes: &mut [u8]) {
     for (code, &x) in codes.iter_mut().zip(values) {
-        *code = ((x * factor).clamp(-128.0, 127.0) + ROUND).to_bits() as u8;
+        *code = ((x * factor).clamp(-128.0, 127.0) + ROUND_TO_INTEGER).to_bits() as u8;
     }
 }

@@ -1,68 +1,73 @@
-//! The mean of many F32 as torch computes it on one thread: a sum in levels, so that rounding errors grow slowly.
-//! torch splits more than 32768 values among its threads, and has wider vectors on other CPUs; there its mean may be
-//! another in the last place.
+//! The mean of F32 values as torch computes it on one thread: a sum in levels, so that rounding errors grow slowly.
+//!
+//! The lowest level adds up rows of values. When it has as many rows as a level takes, its sum is added to the next level,
+//! and so on. torch splits more than 32768 values among its threads, and has wider vectors on other CPUs; there its mean
+//! may differ in the last place.
 //!
 //! Algorithm: torch 2.15 `aten/src/ATen/native/cpu/SumKernel.cpp`, `cascade_sum`, with vectors of 8 (AVX2).
 
-/// Sums that are kept beside each other: vectors of 8, four at a time.
+/// Values of a vector.
 const LANES: usize = 8;
-const ROWS: usize = 4;
+/// Vectors of a row, which are added to sums of their own: `ilp_factor` of `row_sum`.
+const VECTORS: usize = 4;
 
-/// Levels of sums.
+/// Levels of sums: `num_levels` of `multi_row_sum`.
 const DEPTH: usize = 4;
 
-/// A row of such vectors.
-type Row<const V: usize> = [[f32; V]; ROWS];
+/// A row of values, or a sum of rows.
+type VectorRow<const V: usize> = [[f32; V]; VECTORS];
 
-/// The mean of so many values that come one after the other.
+/// The mean of a known number of values that are pushed one after the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Mean {
     count: usize,
-    /// The lowest level is passed up each time that it has two to this power of rows.
-    power: usize,
-    /// Values that are no row yet.
+    /// A level is carried up when it has 2^`level_power` rows or sums of rows.
+    level_power: usize,
+    /// Values that do not make a row yet.
     pending: Vec<f32>,
+    /// Rows added so far.
     rows: usize,
-    levels: [Row<LANES>; DEPTH],
+    levels: [VectorRow<LANES>; DEPTH],
 }
 
 impl Mean {
-    /// Of `count` values.
+    /// The mean of `count` values, none of which is known yet. The count decides the levels.
     pub(crate) fn new(count: usize) -> Self {
-        let power = power(count / LANES / ROWS);
+        let level_power = level_power(count / LANES / VECTORS);
         Self {
             count,
-            power,
+            level_power,
             pending: Vec::new(),
             rows: 0,
-            levels: [[[0.0; LANES]; ROWS]; DEPTH],
+            levels: [[[0.0; LANES]; VECTORS]; DEPTH],
         }
     }
 
-    /// Takes the next value.
+    /// Adds the next value.
     pub(crate) fn push(&mut self, value: f32) {
         self.pending.push(value);
         if let [row] = rows_of::<LANES>(&self.pending) {
             accumulate(&mut self.levels[0], row);
             self.rows += 1;
-            pass_up(&mut self.levels, self.rows, self.power);
+            carry_up(&mut self.levels, self.rows, self.level_power);
             self.pending.clear();
         }
     }
 
-    /// The mean of all; of none, NaN.
+    /// The mean of all values; NaN if there are none.
     pub(crate) fn finish(&self) -> f32 {
         let values = self.pending.as_slice();
+        // Fewer values than a vector are summed by themselves, as vectors of one.
         let sum = if self.count < LANES {
             let vectors = values.as_chunks::<1>().0;
-            let (rows, rest) = vectors.as_chunks::<ROWS>();
-            let mut levels = [[[0.0; 1]; ROWS]; DEPTH];
+            let (rows, rest) = vectors.as_chunks::<VECTORS>();
+            let mut levels = [[[0.0; 1]; VECTORS]; DEPTH];
             rows.iter().for_each(|row| accumulate(&mut levels[0], row));
-            total(levels, rest)[0]
+            sum_levels(levels, rest)[0]
         } else {
             let (vectors, rest) = values.as_chunks::<LANES>();
             let start = rest.iter().fold(0.0, |sum, x| sum + x);
-            total(self.levels, vectors)
+            sum_levels(self.levels, vectors)
                 .iter()
                 .fold(start, |sum, x| sum + x)
         };
@@ -70,34 +75,35 @@ impl Mean {
     }
 }
 
-/// Values as whole rows.
-fn rows_of<const V: usize>(values: &[f32]) -> &[Row<V>] {
-    values.as_chunks::<V>().0.as_chunks::<ROWS>().0
+/// The whole rows that `values` begin with.
+fn rows_of<const V: usize>(values: &[f32]) -> &[VectorRow<V>] {
+    values.as_chunks::<V>().0.as_chunks::<VECTORS>().0
 }
 
-/// The power of two of a level's rows.
-fn power(rows: usize) -> usize {
+/// log2 of the rows that a level takes, if there are `rows` in all.
+fn level_power(rows: usize) -> usize {
     let depth = rows.next_power_of_two().trailing_zeros() as usize;
     (depth / DEPTH).max(4)
 }
 
-/// Passes the lowest level up, once `rows` rows fill it.
-fn pass_up<const V: usize>(levels: &mut [Row<V>; DEPTH], rows: usize, power: usize) {
-    let mask = (1usize << power) - 1;
+/// Carries the lowest level up if `rows` rows fill it, and each level above that is filled by this.
+fn carry_up<const V: usize>(levels: &mut [VectorRow<V>; DEPTH], rows: usize, level_power: usize) {
+    let mask = (1usize << level_power) - 1;
     if rows & mask != 0 {
         return;
     }
     for level in 1..DEPTH {
-        let below = std::mem::replace(&mut levels[level - 1], [[0.0; V]; ROWS]);
+        let below = std::mem::replace(&mut levels[level - 1], [[0.0; V]; VECTORS]);
         accumulate(&mut levels[level], &below);
-        if rows & (mask << (level * power)) != 0 {
+        if rows & (mask << (level * level_power)) != 0 {
             break;
         }
     }
 }
 
-/// The sum of all levels, and of vectors that are no row.
-fn total<const V: usize>(levels: [Row<V>; DEPTH], rest: &[[f32; V]]) -> [f32; V] {
+/// The sum of all levels and of the vectors in `rest`, which do not make a row. `rest` is added to the first sum of the
+/// row before the others are, as in `row_sum`.
+fn sum_levels<const V: usize>(levels: [VectorRow<V>; DEPTH], rest: &[[f32; V]]) -> [f32; V] {
     let mut sums = levels[0];
     levels[1..]
         .iter()
@@ -111,7 +117,7 @@ fn add<const V: usize>(mut sum: [f32; V], x: &[f32; V]) -> [f32; V] {
     sum
 }
 
-fn accumulate<const V: usize>(sums: &mut Row<V>, row: &Row<V>) {
+fn accumulate<const V: usize>(sums: &mut VectorRow<V>, row: &VectorRow<V>) {
     sums.iter_mut()
         .zip(row)
         .for_each(|(sum, x)| *sum = add(*sum, x));

@@ -1,9 +1,11 @@
-//! MLX's floating-point modes: MXFP4, MXFP8 and NVFP4, with a byte as scale of each group.
+//! MLX's floating-point modes: MXFP4, MXFP8 and NVFP4, with a scale of one byte for each group.
 //!
-//! Formulas: MLX 0.32.4 `mlx/ops.cpp` (`fp_quantize`), as its CPU wheel computes them: exponents of MX are rounded up, and
-//! wrap around below 2^-127; of two FP4 values that are equally near it takes the smaller one; nothing becomes a negative
-//! zero of FP4. Everything is rounded to the type of the model in between. Only where a value is 2^20 times the largest
-//! scale of NVFP4 this differs: all FP4 values are equally far in F32 then, and MLX takes zero; here it is the largest.
+//! Formulas: MLX 0.32.4 `mlx/ops.cpp` (`fp_quantize`), as its CPU wheel computes them. Each operation is rounded to the
+//! model's dtype. Exponents of MX are rounded up, and wrap around below 2^-127. Of two FP4 values that are equally near
+//! the smaller magnitude is taken, and no value becomes the negative zero of FP4.
+//!
+//! The codes differ from MLX's only where a value is 2^20 times the largest scale of NVFP4. All FP4 values are equally
+//! far in F32 then: MLX takes zero, this module the largest.
 
 #[cfg(test)]
 mod tests;
@@ -12,8 +14,9 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::groups::Recipe;
-use super::mx::Ggml;
+use super::compute_dtype::rounded;
+use super::groups::GroupArithmetic;
+use super::mx::GgmlMxfp4;
 use super::narrow::narrow;
 use crate::TargetDtype;
 use crate::element::Element;
@@ -21,16 +24,16 @@ use crate::kernels::remember::fp8::{E4M3, Float8, f32_from_exponent};
 use crate::kernels::remember::grouped::{CodeValue, E2M1};
 use crate::simd::{Level, Routine, perform};
 
-/// What codes and scales are.
+/// A floating-point `mode` of `mx.quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum MlxFloatMode {
     Mxfp4,
     Mxfp8,
     Nvfp4,
 }
 
-impl Mode {
-    /// Values of a group.
+impl MlxFloatMode {
+    /// Number of values that share a scale.
     pub(crate) fn group(self) -> usize {
         if self == Self::Nvfp4 { 16 } else { 32 }
     }
@@ -41,12 +44,6 @@ impl Mode {
     }
 }
 
-/// `x` rounded to `E`.
-#[inline(always)]
-fn rounded<E: Element>(x: f32) -> f32 {
-    E::from_f32(x).to_f32()
-}
-
 /// The smallest exponent whose power of two is not below `x`; 0 for zero.
 #[inline(always)]
 fn exponent_above(x: f32) -> i32 {
@@ -54,13 +51,13 @@ fn exponent_above(x: f32) -> i32 {
     let (exponent, mantissa) = ((bits >> 23) as i32, bits & 0x7f_ffff);
     match (exponent, mantissa) {
         (0, 0) => 0,
-        // Multiples of the smallest subnormal.
+        // A subnormal is `mantissa` times 2^-149: the exponent is that of the power of two at or above `mantissa`.
         (0, _) => 32 - (mantissa - 1).leading_zeros() as i32 - 149,
         _ => exponent - 127 + i32::from(mantissa != 0),
     }
 }
 
-/// 2^`exponent`, from the smallest subnormal on.
+/// 2^`exponent`, for exponents from -149, the smallest subnormal, to 127.
 #[inline(always)]
 fn power_of_two(exponent: i32) -> f32 {
     if exponent < -126 {
@@ -70,32 +67,32 @@ fn power_of_two(exponent: i32) -> f32 {
     }
 }
 
-/// E4M3, to nearest even; what is too large becomes the largest.
+/// The code of `x` in E4M3, to nearest even; 448 for what is larger.
 #[inline(always)]
 fn e4m3(x: f32) -> u8 {
     narrow::<E4M3>(x).0 as u8
 }
 
-/// FP4, to nearest; the smaller magnitude of two. ggml rounds likewise.
+/// The code of `x` in FP4, to nearest, the smaller magnitude of two: ggml's rounding is MLX's.
 #[inline(always)]
 fn e2m1(x: f32) -> u8 {
-    Ggml.code(x).0 as u8
+    GgmlMxfp4.code(x).0 as u8
 }
 
-/// FP4 as it is decoded.
+/// FP4 as MLX decodes it.
 const FP4: E2M1 = E2M1 {
     factor: 1.0,
     plain_zero: false,
 };
 
-/// How codes and scales of a mode are made: codes of FP4, unless it says otherwise. `#[inline(always)]`, all of it.
-trait Float {
+/// The arithmetic of a mode; codes are FP4 by default. Implementations are `#[inline(always)]`.
+trait MlxFloatArithmetic {
     const GROUP: usize;
-    /// The largest value of a code.
-    const LARGEST: f32 = 6.0;
+    /// The largest value that a code decodes to.
+    const MAX: f32 = 6.0;
 
-    /// The scale of a group that would be `scale`: as it is stored, what values are divided by, and what decoding makes
-    /// of it.
+    /// Rounds `scale`, the group's largest magnitude over [`MAX`](Self::MAX). Returns the byte that is stored, the divisor
+    /// of values, and the value of the byte, by which decoding multiplies.
     fn scale(scale: f32) -> (u8, f32, f32);
 
     #[inline(always)]
@@ -109,34 +106,34 @@ trait Float {
     }
 }
 
-/// An exponent as a scale.
+/// [`MlxFloatArithmetic::scale`] of the MX modes: the next power of two, stored as its biased exponent.
 #[inline(always)]
-fn exponent(scale: f32) -> (u8, f32, f32) {
+fn exponent_scale(scale: f32) -> (u8, f32, f32) {
     let exponent = exponent_above(scale);
     let stored = (exponent + 127) as u8;
     (stored, power_of_two(exponent), f32_from_exponent(stored))
 }
 
-struct Mxfp4;
-struct Mxfp8;
-struct Nvfp4;
+struct MlxMxfp4;
+struct MlxMxfp8;
+struct MlxNvfp4;
 
-impl Float for Mxfp4 {
+impl MlxFloatArithmetic for MlxMxfp4 {
     const GROUP: usize = 32;
 
     #[inline(always)]
     fn scale(scale: f32) -> (u8, f32, f32) {
-        exponent(scale)
+        exponent_scale(scale)
     }
 }
 
-impl Float for Mxfp8 {
+impl MlxFloatArithmetic for MlxMxfp8 {
     const GROUP: usize = 32;
-    const LARGEST: f32 = 448.0;
+    const MAX: f32 = 448.0;
 
     #[inline(always)]
     fn scale(scale: f32) -> (u8, f32, f32) {
-        exponent(scale)
+        exponent_scale(scale)
     }
 
     #[inline(always)]
@@ -150,14 +147,14 @@ impl Float for Mxfp8 {
     }
 }
 
-impl Float for Nvfp4 {
+impl MlxFloatArithmetic for MlxNvfp4 {
     const GROUP: usize = 16;
 
     #[inline(always)]
     fn scale(scale: f32) -> (u8, f32, f32) {
         let stored = e4m3(scale);
         let widened = E4M3::widen(stored);
-        // What would be divided by zero gets code 0.
+        // Values over a scale that is rounded to zero get code 0, by division by infinity.
         (
             stored,
             if stored == 0 { f32::INFINITY } else { widened },
@@ -166,8 +163,8 @@ impl Float for Nvfp4 {
     }
 }
 
-/// All groups of a run of values.
-struct Run<'a, F, E> {
+/// Encodes whole groups that lie one after the other.
+struct EncodeMlxGroups<'a, F, E> {
     values: &'a [f32],
     back: &'a mut [f32],
     codes: &'a mut [u8],
@@ -175,7 +172,7 @@ struct Run<'a, F, E> {
     types: PhantomData<(F, E)>,
 }
 
-impl<F: Float, E: Element> Routine for Run<'_, F, E> {
+impl<F: MlxFloatArithmetic, E: Element> Routine for EncodeMlxGroups<'_, F, E> {
     #[inline(always)]
     fn run(&mut self) {
         let groups = self
@@ -184,14 +181,15 @@ impl<F: Float, E: Element> Routine for Run<'_, F, E> {
             .zip(self.back.chunks_exact_mut(F::GROUP));
         let stored = self.codes.chunks_exact_mut(F::GROUP).zip(&mut *self.scales);
         for ((values, back), (codes, scale)) in groups.zip(stored) {
+            // Maxima are exact in any order; 16 lanes are what LLVM vectorises.
             let mut lanes = [0.0f32; 16];
-            for run in values.as_chunks::<16>().0 {
-                for (lane, x) in lanes.iter_mut().zip(run) {
+            for chunk in values.as_chunks::<16>().0 {
+                for (lane, x) in lanes.iter_mut().zip(chunk) {
                     *lane = lane.max(x.abs());
                 }
             }
-            let most = lanes.into_iter().fold(0.0f32, |most, x| most.max(x));
-            let (stored, divisor, factor) = F::scale(rounded::<E>(most / F::LARGEST));
+            let max_abs = lanes.into_iter().fold(0.0f32, |max_abs, x| max_abs.max(x));
+            let (stored, divisor, factor) = F::scale(rounded::<E>(max_abs / F::MAX));
             *scale = stored;
             for ((&x, code), back) in values.iter().zip(codes).zip(back) {
                 *code = F::code(rounded::<E>(x / divisor));
@@ -201,9 +199,10 @@ impl<F: Float, E: Element> Routine for Run<'_, F, E> {
     }
 }
 
-/// Encodes whole groups: a byte for each code and each scale; `back` is what decoding will give.
+/// Encodes whole groups of a model in `dtype`: `codes` becomes a byte for each value, `scales` a byte for each group, and
+/// `back` receives the values that decoding gives.
 pub(crate) fn encode(
-    mode: Mode,
+    mode: MlxFloatMode,
     dtype: TargetDtype,
     values: &[f32],
     level: Level,
@@ -217,7 +216,7 @@ pub(crate) fn encode(
         ($mode:ident, $dtype:ident) => {
             perform(
                 level,
-                &mut Run {
+                &mut EncodeMlxGroups {
                     values,
                     back,
                     codes,
@@ -237,8 +236,8 @@ pub(crate) fn encode(
         };
     }
     match mode {
-        Mode::Mxfp4 => of_dtype!(Mxfp4),
-        Mode::Mxfp8 => of_dtype!(Mxfp8),
-        Mode::Nvfp4 => of_dtype!(Nvfp4),
+        MlxFloatMode::Mxfp4 => of_dtype!(MlxMxfp4),
+        MlxFloatMode::Mxfp8 => of_dtype!(MlxMxfp8),
+        MlxFloatMode::Nvfp4 => of_dtype!(MlxNvfp4),
     }
 }

@@ -1,5 +1,5 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values. How it is found is no part of the format, and every library has
-//! a way of its own:
+//! MXFP4 and MXFP8: a power of two for each 32 values. How it is found is not part of the format; every library has a
+//! way of its own:
 //!
 //! - compressed-tensors 0.20.0: `quantization/utils/mxfp_utils.py`, `generate_mx_scales`; `calculate_qparams`;
 //!   `compressors/mx_utils.py`, `compress_mx_scale`.
@@ -9,102 +9,107 @@
 
 use std::marker::PhantomData;
 
-use super::fp8::Own;
-use super::groups::{Recipe, Shared};
-use super::narrow::{E2M1, Narrow, ceil_log2, floor_log2, narrow};
+use super::compute_dtype::ComputeDtype;
+use super::groups::{GroupArithmetic, GroupScale};
+use super::narrow::{Fp4E2M1, NarrowFloat, ceil_log2, floor_log2, narrow};
 use crate::kernels::remember::fp8::{E4M3, f32_from_exponent};
 
 /// Values that share a power of two.
 pub(crate) const BLOCK: usize = 32;
 
-/// An element of MX formats.
-pub(crate) trait Format: Narrow {
-    /// The exponent of its largest value.
-    const EXPONENT: i32 = ((Self::MAX.to_bits() >> 23) as i32) - 127;
+/// An element type of MX formats.
+pub(crate) trait MxElement: NarrowFloat {
+    /// Exponent of the power of two at or below the largest value, as `emax_elem` of the OCP specification.
+    const MAX_EXPONENT: i32 = ((Self::MAX.to_bits() >> 23) as i32) - 127;
 }
 
-impl Format for E2M1 {}
-impl Format for E4M3 {}
+impl MxElement for Fp4E2M1 {}
+impl MxElement for E4M3 {}
 
-/// The power of two of a stored exponent, and what values are multiplied by: where libraries divide by a power of two,
-/// its inverse gives the same bits.
+/// The scale 2^(`exponent` - 127), with `factor` as the operand of `scaled`. Where a library divides by a power of two,
+/// multiplication by its reciprocal, which is exact, gives the same bits.
 #[inline(always)]
-fn shared(exponent: i32, factor: f32) -> Shared {
+fn power_of_two_scale(exponent: i32, factor: f32) -> GroupScale {
     let byte = exponent as u8;
-    Shared {
+    GroupScale {
         byte,
         factor,
         scale: f32_from_exponent(byte),
     }
 }
 
-/// Exponent of the power of two at or below `x`, biased; zero for subnormals.
+/// Biased exponent of the power of two at or below `x`, which is not negative; 0 for subnormals.
 #[inline(always)]
-fn biased(x: f32) -> i32 {
+fn biased_exponent(x: f32) -> i32 {
     (x.to_bits() >> 23) as i32
 }
 
-/// `x`, half of a last place of E2M1 more: the next power of two if it is nearer to that than codes can tell.
+/// `x` plus half a step of a mantissa of one bit: it carries into the next power of two from 1.75 times a power on.
 #[inline(always)]
-fn bumped(x: f32) -> f32 {
+fn half_step_up(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + (1 << 21))
 }
 
-/// compressed-tensors, of a model in `E`.
-pub(crate) struct CompressedTensors<E, N>(pub PhantomData<(E, N)>);
+/// `generate_mx_scales` and `_quantize` of compressed-tensors, for a model in `E`.
+pub(crate) struct CompressedTensorsMx<E, N>(pub PhantomData<(E, N)>);
 
-impl<E: Own, N: Format> Recipe<BLOCK> for CompressedTensors<E, N> {
+impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensorsMx<E, N> {
     type Code = N;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        // The bits of the model's own type are rounded, of which subnormals are not normal in F32.
-        let tiny = max < E::SMALLEST;
-        let power = if tiny && max < 0.75 * E::SMALLEST {
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        // `round_to_power_2` adds half a step of E2M1, for MXFP8 as well, to the bits of the model's dtype, and clears the
+        // mantissa. In F32 the sum is the same for what is normal in that dtype. A subnormal has no implicit bit: from
+        // three quarters of the smallest normal value on it carries into that, below it becomes 0.
+        let tiny = max_abs < E::SMALLEST_NORMAL;
+        let power = if tiny && max_abs < 0.75 * E::SMALLEST_NORMAL {
             0.0
         } else {
-            bumped(max.max(E::SMALLEST))
+            half_step_up(max_abs.max(E::SMALLEST_NORMAL))
         };
-        let exponent = (biased(power) - N::EXPONENT).max(0);
-        if E::round(f32::from_bits((biased(power) as u32) << 23)) == f32::INFINITY {
-            // Nothing is left of a value over infinity, and infinity's exponent as an integer is none.
-            return shared(127, 0.0);
+        let exponent = (biased_exponent(power) - N::MAX_EXPONENT).max(0);
+        if E::round(f32::from_bits((biased_exponent(power) as u32) << 23)) == f32::INFINITY {
+            // The next power of two may be infinity in F16. Values over it are zeros, and the byte that the library
+            // stores for its exponent is that of 1.
+            return power_of_two_scale(127, 0.0);
         }
+        // A power of two that the model's dtype cannot hold is 0 there, and the library takes 1 for it.
         let scale = E::round(f32_from_exponent(exponent as u8));
         if scale == 0.0 {
-            shared(127, 1.0)
+            power_of_two_scale(127, 1.0)
         } else {
-            shared(exponent, 1.0 / scale)
+            power_of_two_scale(exponent, 1.0 / scale)
         }
     }
 
     #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
         E::round(x * factor)
     }
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        // The sign of zero is lost in both: to a zero point, and to a function of the sign.
+        // -0 becomes +0: the library adds a zero point, which is +0, and rounds FP4 as `sign(x)` times a magnitude.
         narrow::<N>(x + 0.0)
     }
 }
 
-/// modelopt.
-pub(crate) struct ModelOpt<N>(pub PhantomData<N>);
+/// `MXFP4QTensor.quantize` and `MXFP8QTensor.quantize` of modelopt: the exponent is the least under which no value
+/// exceeds the largest code.
+pub(crate) struct ModelOptMx<N>(pub PhantomData<N>);
 
-impl Recipe<BLOCK> for ModelOpt<E2M1> {
-    type Code = E2M1;
+impl GroupArithmetic<BLOCK> for ModelOptMx<Fp4E2M1> {
+    type Code = Fp4E2M1;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        let descale = max / 6.0;
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let descale = max_abs / 6.0;
         let exponent = if descale > 0.0 {
             ceil_log2(descale).max(-127)
         } else {
             -127
         };
-        shared(
+        power_of_two_scale(
             exponent + 127,
             1.0 / f32_from_exponent((exponent + 127) as u8),
         )
@@ -112,71 +117,77 @@ impl Recipe<BLOCK> for ModelOpt<E2M1> {
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        let (code, value) = halves_down(x);
-        // Zero counts as negative.
+        let (code, value) = narrow_ties_down(x);
+        // `cast_fp4` makes the sign bit `(2 - sign(x)) // 2`, which is 1 for zero.
         let zero = x == 0.0;
         (if zero { 8 } else { code }, if zero { -0.0 } else { value })
     }
 }
 
-impl Recipe<BLOCK> for ModelOpt<E4M3> {
+impl GroupArithmetic<BLOCK> for ModelOptMx<E4M3> {
     type Code = E4M3;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        let descale = max / 448.0;
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let descale = max_abs / 448.0;
         let exponent = if descale > 0.0 {
             ceil_log2(descale).clamp(-127, 127)
         } else {
             -127
         };
-        shared(exponent + 127, f32_from_exponent((127 - exponent) as u8))
+        power_of_two_scale(exponent + 127, f32_from_exponent((127 - exponent) as u8))
     }
 }
 
-/// E2M1 where the middle between two values becomes the smaller.
+/// Rounding to E2M1 in which the middle between two values becomes the smaller magnitude.
 #[inline(always)]
-fn halves_down(x: f32) -> (u32, f32) {
-    // Of all middles, these are the ones that would become the larger.
+fn narrow_ties_down(x: f32) -> (u32, f32) {
+    // Of the seven middles, ties to even takes these three to the larger value.
     let middle = [0.75, 1.75, 3.5]
         .iter()
         .fold(false, |found, &middle| found | (x.abs() == middle));
-    // A little less than the middle is nearer to the smaller.
+    // One place of F32 less is nearer to the smaller.
     let bits = x.to_bits() - u32::from(middle);
-    narrow::<E2M1>(f32::from_bits(bits))
+    narrow::<Fp4E2M1>(f32::from_bits(bits))
 }
 
-/// torchao. What the largest magnitude's power of two is depends on `MODE`.
-pub(crate) struct TorchAo<const MODE: u8, N>(pub PhantomData<N>);
+/// `to_mx` of torchao, with the [`FLOOR`], [`CEIL`] or [`EVEN`] of its `ScaleCalculationMode` as `MODE`.
+pub(crate) struct TorchAoMx<const MODE: u8, N>(pub PhantomData<N>);
 
+/// The power of two at or below the largest magnitude.
 pub(crate) const FLOOR: u8 = 0;
+/// The power of two at or above the largest magnitude.
 pub(crate) const CEIL: u8 = 1;
+/// The power of two at or below the largest magnitude rounded half up to the mantissa of the codes.
 pub(crate) const EVEN: u8 = 2;
 
-impl<const MODE: u8, N: Format> Recipe<BLOCK> for TorchAo<MODE, N> {
+impl<const MODE: u8, N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<MODE, N> {
     type Code = N;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
         let exponent = match MODE {
-            CEIL => biased(max) + i32::from(max.to_bits() & 0x7f_ffff > 0),
-            EVEN => biased(f32::from_bits(max.to_bits() + (1 << (22 - N::MANTISSA)))),
-            _ => biased(max),
+            CEIL => biased_exponent(max_abs) + i32::from(max_abs.to_bits() & 0x7f_ffff > 0),
+            EVEN => biased_exponent(f32::from_bits(
+                max_abs.to_bits() + (1 << (22 - N::MANTISSA_BITS)),
+            )),
+            _ => biased_exponent(max_abs),
         };
-        let exponent = (exponent - N::EXPONENT).max(0);
-        shared(exponent, 1.0 / f32_from_exponent(exponent.max(1) as u8))
+        let exponent = (exponent - N::MAX_EXPONENT).max(0);
+        // Values are divided by a normal number: by 2^-126 where 2^-127 is stored.
+        power_of_two_scale(exponent, 1.0 / f32_from_exponent(exponent.max(1) as u8))
     }
 }
 
-/// torchao's `RCEIL`, which is what NVIDIA's instructions do.
-pub(crate) struct Rceil<N>(pub PhantomData<N>);
+/// `to_mx` of torchao with `ScaleCalculationMode.RCEIL`, which is what NVIDIA's instructions do.
+pub(crate) struct TorchAoRceil<N>(pub PhantomData<N>);
 
-impl<N: Format> Recipe<BLOCK> for Rceil<N> {
+impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoRceil<N> {
     type Code = N;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        let descale = max / N::MAX;
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let descale = max_abs / N::MAX;
         let exponent = if descale > 0.0 {
             ceil_log2(descale).clamp(-127, 127)
         } else {
@@ -187,25 +198,30 @@ impl<N: Format> Recipe<BLOCK> for Rceil<N> {
         } else {
             f32_from_exponent((127 - exponent) as u8)
         };
-        shared(exponent + 127, factor)
+        power_of_two_scale(exponent + 127, factor)
     }
 }
 
-/// ggml. The first of the nearest codes, so that the middle becomes the smaller, and zero has no sign.
-pub(crate) struct Ggml;
+/// `quantize_row_mxfp4_ref` of ggml. It takes the first of the nearest codes: a middle becomes the smaller magnitude, and
+/// zero has no sign.
+pub(crate) struct GgmlMxfp4;
 
-impl Recipe<BLOCK> for Ggml {
-    type Code = E2M1;
+impl GroupArithmetic<BLOCK> for GgmlMxfp4 {
+    type Code = Fp4E2M1;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        let exponent = if max > 0.0 { floor_log2(max) + 125 } else { 0 };
-        shared(exponent, 1.0 / f32_from_exponent(exponent as u8))
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let exponent = if max_abs > 0.0 {
+            floor_log2(max_abs) + 125
+        } else {
+            0
+        };
+        power_of_two_scale(exponent, 1.0 / f32_from_exponent(exponent as u8))
     }
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        let (code, value) = halves_down(x);
+        let (code, value) = narrow_ties_down(x);
         let zero = code & 7 == 0;
         (if zero { 0 } else { code }, if zero { 0.0 } else { value })
     }

@@ -1,117 +1,129 @@
-//! Rounding to floats of eight bits or four, to nearest even, without branches.
+//! Rounding F32 to floats of eight bits or four, to nearest even, without branches.
 //!
-//! Formats: OCP 8-bit floating point and microscaling formats. What is too large becomes the largest finite value, as
-//! by the clamps that libraries put before the cast. torch's cast itself does so for E4M3 (2.15; older ones give NaN),
-//! while that to E5M2 gives infinity.
+//! Formats: OCP 8-bit floating point and microscaling formats. A magnitude beyond the largest finite value becomes that
+//! value, as the clamps that libraries put before the cast have it. torch's cast itself saturates for E4M3 (2.15; older
+//! versions give NaN), while its cast to E5M2 gives infinity.
 
 use crate::kernels::remember::fp8::{E4M3, E5M2};
 
-/// A float of few bits.
-pub(crate) trait Narrow: Send + Sync + 'static {
-    /// Bits of the mantissa.
-    const MANTISSA: u32;
-    /// Exponent of the smallest normal value, as f32 has it.
-    const SMALLEST: u32;
+/// A float of eight bits or four, as a target of rounding.
+pub(crate) trait NarrowFloat: Send + Sync + 'static {
+    const MANTISSA_BITS: u32;
+    /// Biased F32 exponent of the smallest normal value.
+    const SMALLEST_EXPONENT: u32;
     /// The largest finite value.
     const MAX: f32;
-    /// The value whose code is that of NaN: what the bits would stand for if they were not NaN.
-    const NAN: f32;
-    /// The sign in a code.
-    const SIGN: u32;
+    /// The value that the bits of the NaN code would have as a finite code; [`MAX`](Self::MAX) if there is no NaN.
+    const NAN_VALUE: f32;
+    /// Bit of the sign in a code.
+    const SIGN_BIT: u32;
 }
 
-impl Narrow for E4M3 {
-    const MANTISSA: u32 = 3;
-    const SMALLEST: u32 = 121;
+impl NarrowFloat for E4M3 {
+    const MANTISSA_BITS: u32 = 3;
+    const SMALLEST_EXPONENT: u32 = 121;
     const MAX: f32 = 448.0;
-    const NAN: f32 = 480.0;
-    const SIGN: u32 = 0x80;
+    const NAN_VALUE: f32 = 480.0;
+    const SIGN_BIT: u32 = 0x80;
 }
 
-impl Narrow for E5M2 {
-    const MANTISSA: u32 = 2;
-    const SMALLEST: u32 = 113;
+impl NarrowFloat for E5M2 {
+    const MANTISSA_BITS: u32 = 2;
+    const SMALLEST_EXPONENT: u32 = 113;
     const MAX: f32 = 57344.0;
-    const NAN: f32 = 114_688.0;
-    const SIGN: u32 = 0x80;
+    const NAN_VALUE: f32 = 114_688.0;
+    const SIGN_BIT: u32 = 0x80;
 }
 
-/// FP4.
-pub(crate) struct E2M1;
+/// FP4: a sign, two bits of exponent and one of mantissa, all codes finite.
+pub(crate) struct Fp4E2M1;
 
-impl Narrow for E2M1 {
-    const MANTISSA: u32 = 1;
-    const SMALLEST: u32 = 127;
+impl NarrowFloat for Fp4E2M1 {
+    const MANTISSA_BITS: u32 = 1;
+    const SMALLEST_EXPONENT: u32 = 127;
     const MAX: f32 = 6.0;
-    const NAN: f32 = 6.0;
-    const SIGN: u32 = 8;
+    const NAN_VALUE: f32 = 6.0;
+    const SIGN_BIT: u32 = 8;
 }
 
-/// The code of `x`, and what it stands for; [`Narrow::NAN`] for NaN.
+/// The code of `x` and the value that it decodes to. NaN gives the code of NaN with
+/// [`NAN_VALUE`](NarrowFloat::NAN_VALUE).
 #[inline(always)]
-pub(crate) fn narrow<N: Narrow>(x: f32) -> (u32, f32) {
+pub(crate) fn narrow<N: NarrowFloat>(x: f32) -> (u32, f32) {
     let sign = x.to_bits() & 0x8000_0000;
-    let (code, value) = magnitude::<N>(f32::from_bits(x.to_bits() ^ sign));
+    let (code, value) = narrow_magnitude::<N>(f32::from_bits(x.to_bits() ^ sign));
     (
-        code | sign >> (31 - N::SIGN.trailing_zeros()),
+        code | sign >> (31 - N::SIGN_BIT.trailing_zeros()),
         f32::from_bits(value.to_bits() | sign),
     )
 }
 
-/// [`narrow`] of what is not negative.
+/// [`narrow`] of a value whose sign bit is clear.
 #[inline(always)]
-pub(crate) fn magnitude<N: Narrow>(x: f32) -> (u32, f32) {
+pub(crate) fn narrow_magnitude<N: NarrowFloat>(x: f32) -> (u32, f32) {
     let x = if x > N::MAX { N::MAX } else { x };
-    let x = if x < N::NAN { x } else { N::NAN };
-    // Next to this power of two, the last place of f32 is the last place of the code: the sum is rounded as the code
-    // should be, and its mantissa counts places of the code.
-    let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST << 23);
-    let aligned = exponent + ((23 - N::MANTISSA) << 23);
+    // NaN fails both comparisons and becomes the value whose code is NaN's; nothing else is above `MAX` here.
+    let x = if x < N::NAN_VALUE { x } else { N::NAN_VALUE };
+    // `x` lies in the binade of 2^e. F32 numbers from 2^(e + 23 - m) on are as far apart as codes with m bits of mantissa
+    // are at 2^e. So that addition rounds `x` to a code, ties to even, and the mantissa of the sum counts the steps of
+    // the code. Below the smallest normal value the steps stay those of its binade, which is how subnormals are spaced.
+    let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST_EXPONENT << 23);
+    let aligned = exponent + ((23 - N::MANTISSA_BITS) << 23);
     let sum = x + f32::from_bits(aligned);
-    let above = (exponent - (N::SMALLEST << 23)) >> (23 - N::MANTISSA);
+    // The steps of a normal value include its implicit bit, which counts as exponent 1 of the code. The binades above
+    // the smallest come on top. A value that was rounded up to the next binade carries into the exponent by itself.
+    let above = (exponent - (N::SMALLEST_EXPONENT << 23)) >> (23 - N::MANTISSA_BITS);
+    // The difference is exact: both lie in one binade.
     (
         sum.to_bits() - aligned + above,
         sum - f32::from_bits(aligned),
     )
 }
 
-/// The largest magnitude; all values are finite.
+/// The largest magnitude of `values` and `so_far`. All are finite; `so_far` is not negative.
 #[inline(always)]
-pub(crate) fn largest(values: &[f32], before: f32) -> f32 {
-    // Of magnitudes, bits are in the same order as values, and signed comparison is there at every level.
-    let max = values.iter().fold(before.to_bits() as i32, |max, x| {
+pub(crate) fn max_abs(values: &[f32], so_far: f32) -> f32 {
+    // Magnitudes are ordered as their bits are. The sign bit is clear, so that they can be compared as signed integers,
+    // for which SSE2 has an instruction; it has none for unsigned ones.
+    let max = values.iter().fold(so_far.to_bits() as i32, |max, x| {
         max.max((x.to_bits() & 0x7fff_ffff) as i32)
     });
     f32::from_bits(max as u32)
 }
 
-/// `ceil(log2(x))` where the logarithm is rounded to f32, as by torch: just above a power of two, it is the power's.
-/// `x` is positive.
+/// `ceil(log2(x))` where the logarithm is first rounded to F32, as `torch.ceil(torch.log2(x))` has it: a value just above
+/// a power of two has the logarithm of the power itself. `x` is positive.
 #[inline(always)]
 pub(crate) fn ceil_log2(x: f32) -> i32 {
+    // In F64 subnormals of F32 are normal, too. One place of F32 is 2^29 places of F64.
     let bits = f64::from(x).to_bits();
     let exponent = (bits >> 52) as i32 - 1023;
     let fraction = bits & ((1 << 52) - 1);
-    exponent + i32::from(fraction > PLACES[last_place(exponent)] << 29)
+    exponent + i32::from(fraction > LOG2_PLACES[log2_binade(exponent)] << 29)
 }
 
-/// `floor(log2(x))` where the logarithm is rounded to f32: just below a power of two, it is the power's.
+/// `floor(log2(x))` where the logarithm is first rounded to F32: a value just below a power of two has the logarithm of
+/// the power itself. `x` is positive.
 #[inline(always)]
 pub(crate) fn floor_log2(x: f32) -> i32 {
     let bits = f64::from(x).to_bits();
     let next = (bits >> 52) as i32 - 1022;
     let below = (1 << 52) - (bits & ((1 << 52) - 1));
-    // The logarithm below a power is that of the inverse above the inverse, and places there are half as far apart.
-    next - i32::from(below > PLACES[last_place(-next) + 1] << 29)
+    // log2(2^n - d) is -log2 of its reciprocal, which lies as far above 2^-n, in relation. Places below a power are half
+    // as large as those above it, and so twice as many of them count.
+    next - i32::from(below > LOG2_PLACES[log2_binade(-next) + 1] << 29)
 }
 
-/// Places of f32 that a value can lie above a power of two with a logarithm that is rounded to the power's, by what
-/// [`last_place`] says: half of that place, over log2(e).
-const PLACES: [u64; 9] = [0, 0, 1, 2, 5, 11, 22, 44, 88];
+/// Places of F32 above 2^e within which `log2` rounds to e, by [`log2_binade`] of e. With d places above, the logarithm is
+/// e + d · 2^-23 / ln 2. It rounds to e up to half a last place of the result, which is 2^(k - 24) in binade k: d is at
+/// most 2^(k - 1) · ln 2, rounded down.
+const LOG2_PLACES: [u64; 9] = [0, 0, 1, 2, 5, 11, 22, 44, 88];
 
-/// How far the last place of f32 is moved by the size of a logarithm just above `exponent`.
+/// The binade of F32 in which logarithms just above `exponent` lie. The mask, which changes nothing for exponents of F32,
+/// makes the index provably small.
 #[inline(always)]
-fn last_place(exponent: i32) -> usize {
+fn log2_binade(exponent: i32) -> usize {
+    // Logarithms just above a negative exponent have the smaller magnitude.
     let above = if exponent < 0 {
         -exponent - 1
     } else {
@@ -136,7 +148,7 @@ mod tests {
         best.unwrap()
     }
 
-    fn check<N: Narrow>(codes: u8, widen: impl Fn(u8) -> f32 + Copy) {
+    fn check<N: NarrowFloat>(codes: u8, widen: impl Fn(u8) -> f32 + Copy) {
         let mut state = 1u32;
         for i in 0..60_000u32 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -156,7 +168,7 @@ mod tests {
             };
             for x in [x, -x] {
                 let (code, value) = narrow::<N>(x);
-                let sign = if x.is_sign_negative() { N::SIGN } else { 0 };
+                let sign = if x.is_sign_negative() { N::SIGN_BIT } else { 0 };
                 assert_eq!(code, u32::from(twin(x, codes, widen)) | sign, "{x:e}");
                 assert_eq!(value.abs(), widen((code ^ sign) as u8), "{x:e}");
                 assert_eq!(value.is_sign_negative(), x.is_sign_negative());
@@ -164,14 +176,14 @@ mod tests {
         }
         assert_eq!(narrow::<N>(f32::INFINITY).1, N::MAX);
         assert_eq!(narrow::<N>(f32::NEG_INFINITY).1, -N::MAX);
-        assert_eq!(narrow::<N>(-0.0).0, N::SIGN);
+        assert_eq!(narrow::<N>(-0.0).0, N::SIGN_BIT);
     }
 
     #[test]
     fn codes_are_the_nearest() {
         check::<E4M3>(0x7f, E4M3::widen);
         check::<E5M2>(0x7c, E5M2::widen);
-        check::<E2M1>(8, crate::kernels::remember::fp8::finite::<1, 1>);
+        check::<Fp4E2M1>(8, crate::kernels::remember::fp8::finite::<1, 1>);
         assert_eq!(
             (
                 narrow::<E4M3>(f32::NAN).0 & 0x7f,

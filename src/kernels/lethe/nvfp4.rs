@@ -1,48 +1,49 @@
-//! NVFP4: E2M1 in groups of 16, of which each has a scale in E4M3, and all together one in F32.
+//! NVFP4: E2M1 in groups of 16 with a scale in E4M3 each, and a global scale in F32 for the whole tensor.
 //!
 //! - modelopt 0.47.0, `NVFP4QTensor.quantize`: F32 throughout.
 //! - compressed-tensors 0.20.0, `generate_gparam`, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls
-//!   them: the scale of all, and a group's before it meets that, are computed in the type of the model.
+//!   them: the global scale is computed in the model's dtype, and so is a group's scale before the global one applies.
 
 use std::marker::PhantomData;
 
-use super::fp8::Own;
-use super::groups::{Recipe, Shared};
-use super::narrow::{E2M1, narrow};
+use super::compute_dtype::ComputeDtype;
+use super::groups::{GroupArithmetic, GroupScale};
+use super::narrow::{Fp4E2M1, narrow};
 use crate::kernels::remember::fp8::E4M3;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale};
 
-/// modelopt's scale of a whole tensor, which multiplies, by its largest magnitude.
-pub(crate) fn multiplier(max: f32) -> f32 {
-    max / 2688.0
+/// modelopt's global scale of a tensor, which multiplies. With it the largest magnitude is 6 · 448, the largest code
+/// under the largest scale of a group.
+pub(crate) fn global_multiplier(max_abs: f32) -> f32 {
+    max_abs / 2688.0
 }
 
-/// compressed-tensors' scale of a whole tensor, which divides.
-pub(crate) fn divisor<E: Own>(max: f32) -> f32 {
-    // A number over a tensor is the tensor's reciprocal times the number.
-    let divisor = E::round(E::round(1.0 / max.max(E::SMALLEST)) * 2688.0);
+/// compressed-tensors' global scale of a tensor, which divides. It is 1 where the model's dtype cannot hold it.
+pub(crate) fn global_divisor<E: ComputeDtype>(max_abs: f32) -> f32 {
+    // torch computes a number over a tensor as the tensor's reciprocal times the number.
+    let divisor = E::round(E::round(1.0 / max_abs.max(E::SMALLEST_NORMAL)) * 2688.0);
     if divisor.is_finite() { divisor } else { 1.0 }
 }
 
-/// modelopt, with the tensor's multiplier.
-pub(crate) struct ModelOpt(pub f32);
+/// `NVFP4QTensor.quantize` of modelopt, with the tensor's [`global_multiplier`].
+pub(crate) struct ModelOptNvfp4(pub f32);
 
-impl Recipe<BLOCK> for ModelOpt {
-    type Code = E2M1;
+impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
+    type Code = Fp4E2M1;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        // The library has NaN for what is zero throughout; no scale but zero would do any good there.
-        let scale = if max == 0.0 {
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        // In a tensor of zeros the global scale is 0, too, and the library divides zero by zero. Here it gets scales of 1.
+        let scale = if max_abs == 0.0 {
             0.0
         } else {
-            max / (6.0 * self.0)
+            max_abs / (6.0 * self.0)
         };
         let scale = if scale == 0.0 { 1.0 } else { scale };
         let byte = narrow::<E4M3>(scale.max(1.0 / 512.0)).0 as u8;
         let scale = block_scale(byte, self.0, false);
-        // Nor is there a code for zero over zero.
-        Shared {
+        // Under a global scale of 0 zeros are divided by 1 and not by 0, and so have the code of zero.
+        GroupScale {
             byte,
             factor: if scale == 0.0 { 1.0 } else { scale },
             scale,
@@ -50,34 +51,35 @@ impl Recipe<BLOCK> for ModelOpt {
     }
 
     #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
         x / factor
     }
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        let (code, value) = narrow::<E2M1>(x + 0.0);
-        // What becomes zero keeps its sign in the code, and has none in the library's table.
+        let (code, value) = narrow::<Fp4E2M1>(x + 0.0);
+        // A small negative value keeps its sign in the code, and the library's table has +0 there. -0 itself becomes +0.
         (code, value + 0.0)
     }
 }
 
-/// compressed-tensors, with the tensor's divisor, of a model in `E`.
-pub(crate) struct CompressedTensors<E>(pub f32, pub PhantomData<E>);
+/// `calculate_qparams` and `_quantize` of compressed-tensors, with the tensor's [`global_divisor`], for a model in `E`.
+pub(crate) struct CompressedTensorsNvfp4<E>(pub f32, pub PhantomData<E>);
 
-impl<E: Own> Recipe<BLOCK> for CompressedTensors<E> {
-    type Code = E2M1;
+impl<E: ComputeDtype> GroupArithmetic<BLOCK> for CompressedTensorsNvfp4<E> {
+    type Code = Fp4E2M1;
 
     #[inline(always)]
-    fn share(&self, max: f32) -> Shared {
-        let byte = narrow::<E4M3>(E::round(max / 6.0) * self.0).0 as u8;
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let byte = narrow::<E4M3>(E::round(max_abs / 6.0) * self.0).0 as u8;
+        // `calculate_qparams` takes the step of E4M3 at 1 for a scale of 0.
         let byte = if byte == 0 {
             narrow::<E4M3>(0.125).0 as u8
         } else {
             byte
         };
         let scale = block_scale(byte, self.0, true);
-        Shared {
+        GroupScale {
             byte,
             factor: scale,
             scale,
@@ -85,20 +87,21 @@ impl<E: Own> Recipe<BLOCK> for CompressedTensors<E> {
     }
 
     #[inline(always)]
-    fn meet(&self, x: f32, factor: f32) -> f32 {
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
         x / factor
     }
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        narrow::<E2M1>(x + 0.0)
+        // -0 becomes +0, as by the library's zero point.
+        narrow::<Fp4E2M1>(x + 0.0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::lethe::groups::Groups;
+    use crate::kernels::lethe::groups::EncodeGroups;
     use crate::simd::{Level, perform};
 
     /// modelopt's own result is NaN: zero over zero.
@@ -106,14 +109,14 @@ mod tests {
     fn nothing_but_zero() {
         for level in Level::available() {
             let (mut codes, mut shared, mut back) = ([0xff; 16], [0; 2], [f32::NAN; 32]);
-            let recipe = &ModelOpt(multiplier(0.0));
+            let arithmetic = &ModelOptNvfp4(global_multiplier(0.0));
             perform(
                 level,
-                &mut Groups {
-                    recipe,
+                &mut EncodeGroups {
+                    arithmetic,
                     values: &[-0.0; 32],
                     codes: &mut codes,
-                    shared: &mut shared,
+                    scale_bytes: &mut shared,
                     back: &mut back,
                 },
             );
@@ -123,13 +126,16 @@ mod tests {
 
     #[test]
     fn scales_of_tensors() {
-        assert_eq!(multiplier(2688.0), 1.0);
-        assert_eq!(divisor::<f32>(2688.0), 1.0);
+        assert_eq!(global_multiplier(2688.0), 1.0);
+        assert_eq!(global_divisor::<f32>(2688.0), 1.0);
         // Too large for F16: the library then has one.
         assert_eq!(
-            (divisor::<half::f16>(0.04), divisor::<half::f16>(0.25)),
+            (
+                global_divisor::<half::f16>(0.04),
+                global_divisor::<half::f16>(0.25)
+            ),
             (1.0, 10752.0)
         );
-        assert_eq!(divisor::<half::bf16>(0.0), 1.0);
+        assert_eq!(global_divisor::<half::bf16>(0.0), 1.0);
     }
 }

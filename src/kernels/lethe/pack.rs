@@ -1,4 +1,4 @@
-//! Codes of a byte each, packed: the mirror of `remember/packed.rs`.
+//! Packs codes of a byte each into words, and transposes matrices of words or codes: the mirror of `remember/packed.rs`.
 
 #[cfg(feature = "awq")]
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
@@ -7,12 +7,13 @@ use crate::simd::{Level, Routine, perform};
 #[cfg(test)]
 mod tests;
 
-/// Codes that fill whole bytes, whatever their width is.
+/// Codes that fill whole bytes together, whatever their width is, and whose bytes fill a `u64`.
 const OCTET: usize = 8;
 
-/// Fields of `bits`, each at the beginning of `every` bits: two and two without the gap between them.
+/// Joins neighbouring fields of `x` in pairs. A field is the low `bits` of each `every` bits; of a pair the second moves
+/// down to the end of the first. The result has fields of `2 * bits` in each `2 * every` bits.
 #[inline(always)]
-const fn joined(x: u64, bits: usize, every: usize) -> u64 {
+const fn join_fields(x: u64, bits: usize, every: usize) -> u64 {
     let (mut low, mut at) = (0, 0);
     while at < 64 {
         low |= ((1 << bits) - 1) << at;
@@ -21,27 +22,28 @@ const fn joined(x: u64, bits: usize, every: usize) -> u64 {
     x & low | x >> (every - bits) & low << bits
 }
 
-/// The low `BITS` of eight bytes side by side: pairs first, then pairs of pairs.
+/// The low `BITS` of eight bytes side by side, the first byte lowest. Three steps join pairs, pairs of pairs and the two
+/// halves, with constant shifts, which vectorise where `pext` would not.
 #[inline(always)]
-fn squeeze<const BITS: usize>(codes: [u8; OCTET]) -> u64 {
+fn join_octet<const BITS: usize>(codes: [u8; OCTET]) -> u64 {
     let mut x = u64::from_le_bytes(codes);
     if BITS == 8 {
         return x;
     }
-    x = joined(x, BITS, 8);
-    x = joined(x, 2 * BITS, 16);
-    joined(x, 4 * BITS, 32)
+    x = join_fields(x, BITS, 8);
+    x = join_fields(x, 2 * BITS, 16);
+    join_fields(x, 4 * BITS, 32)
 }
 
-/// Rows of codes as bit streams, least significant bit first, each of whole words.
-struct Streams<'a, const BITS: usize> {
+/// Packs rows of codes as bit streams, least significant bit first, each padded with zeros to whole words.
+struct PackBitStreams<'a, const BITS: usize> {
     codes: &'a [u8],
     cols: usize,
     row_bytes: usize,
     out: &'a mut [u8],
 }
 
-impl<const BITS: usize> Routine for Streams<'_, BITS> {
+impl<const BITS: usize> Routine for PackBitStreams<'_, BITS> {
     #[inline(always)]
     fn run(&mut self) {
         let rows = self
@@ -52,12 +54,13 @@ impl<const BITS: usize> Routine for Streams<'_, BITS> {
             let (octets, rest) = codes.as_chunks::<OCTET>();
             let (packed, tail) = out.split_at_mut(octets.len() * BITS);
             for (octet, out) in octets.iter().zip(packed.as_chunks_mut::<BITS>().0) {
-                let bytes = squeeze::<BITS>(*octet).to_le_bytes();
+                let bytes = join_octet::<BITS>(*octet).to_le_bytes();
                 out.copy_from_slice(&bytes[..BITS]);
             }
+            // The last octet may be short, and the row is padded to a word: both are cut from a full octet.
             let mut last = [0; OCTET];
             last[..rest.len()].copy_from_slice(rest);
-            let bytes = squeeze::<BITS>(last).to_le_bytes();
+            let bytes = join_octet::<BITS>(last).to_le_bytes();
             tail.fill(0);
             let n = BITS.min(tail.len());
             tail[..n].copy_from_slice(&bytes[..n]);
@@ -65,20 +68,26 @@ impl<const BITS: usize> Routine for Streams<'_, BITS> {
     }
 }
 
-/// Bytes of a row of packed codes: whole words of 32 bits.
+/// Bytes of a packed row of `cols` codes: whole words of 32 bits.
 pub(crate) fn row_bytes(cols: usize, bits: usize) -> usize {
     (cols * bits).div_ceil(32) * 4
 }
 
-/// Makes `out` the bit streams of rows of `cols` codes.
-pub(crate) fn streams(codes: &[u8], cols: usize, bits: usize, level: Level, out: &mut Vec<u8>) {
+/// Makes `out` the bit streams of rows of `cols` codes, [`row_bytes`] for each row.
+pub(crate) fn pack_bit_streams(
+    codes: &[u8],
+    cols: usize,
+    bits: usize,
+    level: Level,
+    out: &mut Vec<u8>,
+) {
     let row_bytes = row_bytes(cols, bits);
     out.resize(codes.len() / cols.max(1) * row_bytes, 0);
     macro_rules! run {
         ($bits:literal) => {
             perform(
                 level,
-                &mut Streams::<$bits> {
+                &mut PackBitStreams::<$bits> {
                     codes,
                     cols,
                     row_bytes,
@@ -99,9 +108,10 @@ pub(crate) fn streams(codes: &[u8], cols: usize, bits: usize, level: Level, out:
     }
 }
 
-/// Rows of a matrix of words as columns: makes `out` the words `[cols][rows]`.
-pub(crate) fn transpose(words: &[u8], cols: usize, out: &mut Vec<u8>) {
-    /// Rows whose lines stay in the cache.
+/// Transposes a matrix of 32-bit words `[rows][cols]`: makes `out` the words `[cols][rows]`.
+pub(crate) fn transpose_words(words: &[u8], cols: usize, out: &mut Vec<u8>) {
+    /// Rows that are transposed together. Each cache line of them has words of 16 columns, and stays in the cache until
+    /// these are written; a strip of a column is a cache line of the result.
     const STRIP: usize = 16;
     let words = words.as_chunks::<4>().0;
     let rows = words.len() / cols.max(1);
@@ -118,11 +128,11 @@ pub(crate) fn transpose(words: &[u8], cols: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Rows and columns of a square that is turned at once.
+/// Rows and columns of a square that is transposed at once: for floats a row of it is a cache line on both sides.
 const SQUARE: usize = 16;
 
-/// Rows of `cols` values as columns: `[cols][rows]`.
-pub(crate) fn turn<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T> {
+/// The transpose `[cols][rows]` of a matrix `[rows][cols]`.
+pub(crate) fn transposed<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T> {
     let mut out = vec![T::default(); values.len()];
     let rows = values.len() / cols.max(1);
     for (top, band) in values.chunks(cols.max(1) * SQUARE).enumerate() {
@@ -140,27 +150,29 @@ pub(crate) fn turn<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T> {
     out
 }
 
-/// Words of AWQ: in each the codes of eight rows of one column, in its order.
+/// Packs words of AWQ: each has the codes of eight rows of one column, in the order of [`POSITION`].
 #[cfg(feature = "awq")]
-struct Interleaved<'a> {
+struct PackAwqWords<'a> {
     codes: &'a [u8],
     cols: usize,
     out: &'a mut [u8],
 }
 
 #[cfg(feature = "awq")]
-impl Routine for Interleaved<'_> {
+impl Routine for PackAwqWords<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let cols = self.cols.max(1);
-        let runs = self
+        // Row by row, so that codes and words are passed over in order, and a row is one loop that vectorises.
+        let bands = self
             .codes
             .chunks_exact(PER_WORD * cols)
             .zip(self.out.chunks_exact_mut(cols * 4));
-        for (codes, out) in runs {
+        for (codes, out) in bands {
             for (row, codes) in codes.chunks_exact(cols).enumerate() {
                 let shift = POSITION[row] * 4;
                 for (word, &code) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
+                    // The first row overwrites what `out` held before.
                     let before = if row == 0 {
                         0
                     } else {
@@ -173,18 +185,20 @@ impl Routine for Interleaved<'_> {
     }
 }
 
-/// Makes `out` words `[rows / 8][cols]` of four bits a code.
+/// Packs 4-bit codes `[rows][cols]` as AWQ does: makes `out` the words `[rows / 8][cols]`.
 #[cfg(feature = "awq")]
-pub(crate) fn interleave(codes: &[u8], cols: usize, level: Level, out: &mut Vec<u8>) {
+pub(crate) fn pack_awq_words(codes: &[u8], cols: usize, level: Level, out: &mut Vec<u8>) {
     out.resize(codes.len() / PER_WORD * 4, 0);
-    perform(level, &mut Interleaved { codes, cols, out });
+    perform(level, &mut PackAwqWords { codes, cols, out });
 }
 
-/// Packed zero points of GPTQ's version 1, each stored one too low: one is taken from all fields of a word at once, and
-/// borrowed between them, as gptqmodel 7.7.0 `utils/model.py` (`convert_gptq_v2_to_v1_format_module`) does. Where fields go
-/// across words [`lower_codes`] did it before.
+/// Subtracts one from every packed zero point, for the convention of GPTQ's version 1.
+///
+/// One is taken from all fields of a word at once, with borrow between them, as gptqmodel 7.7.0 `utils/model.py`
+/// (`convert_gptq_v2_to_v1_format_module`) does. Widths that do not divide a word are left alone: their zero points go
+/// through [`lower_zero_points`] before they are packed.
 #[cfg(feature = "gptq")]
-pub(crate) fn lower_words(words: &mut [u8], bits: usize) {
+pub(crate) fn lower_packed_zero_points(words: &mut [u8], bits: usize) {
     let ones: u32 = match bits {
         2 => 0x5555_5555,
         4 => 0x1111_1111,
@@ -196,9 +210,10 @@ pub(crate) fn lower_words(words: &mut [u8], bits: usize) {
     }
 }
 
-/// The same for zero points that are not packed yet, of widths that do not divide a word.
+/// Subtracts one from zero points that are not packed yet, modulo 2^`bits`, if their width does not divide a word; other
+/// widths are left to [`lower_packed_zero_points`].
 #[cfg(feature = "gptq")]
-pub(crate) fn lower_codes(codes: &mut [u8], bits: usize) {
+pub(crate) fn lower_zero_points(codes: &mut [u8], bits: usize) {
     if !matches!(bits, 2 | 4 | 8) {
         codes
             .iter_mut()

@@ -2,8 +2,8 @@
 
 use half::f16;
 
-use super::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, dynamic_map, encode_nested, levels};
-use super::codebook::LEAST_SCALE;
+use super::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder, dynamic_map, encode_nested};
+use super::codebook::MIN_SCALE;
 use super::{int8, mean, qnat};
 use crate::element::Element;
 use crate::kernels::remember::qnat::level;
@@ -21,8 +21,8 @@ fn random(n: usize) -> impl Iterator<Item = f32> {
     .take(n)
 }
 
-/// Values that go wrong first.
-fn kinds(n: usize) -> Vec<Vec<f32>> {
+/// Noise, and values that go wrong first: outliers, zeros of both signs, constants, subnormals, ties.
+fn hard_cases(n: usize) -> Vec<Vec<f32>> {
     let noise: Vec<f32> = random(n).collect();
     let map =
         |f: &dyn Fn(usize, f32) -> f32| noise.iter().enumerate().map(|(i, &x)| f(i, x)).collect();
@@ -57,7 +57,7 @@ fn bitsandbytes_4_bit() {
             sorted[rank] as u8
         };
         assert_eq!((code(1e-9), code(-1e-9)), if fp4 { (8, 0) } else { (7, 7) });
-        let kernel = levels(codebook);
+        let encoder = codebook_encoder(codebook);
         for (n, block) in [
             (1, 64),
             (2, 32),
@@ -69,11 +69,11 @@ fn bitsandbytes_4_bit() {
             (4100, 4096),
             (600, 48),
         ] {
-            for values in kinds(n) {
+            for values in hard_cases(n) {
                 let (mut want, mut scales) = (vec![0u8; n.div_ceil(2)], Vec::new());
                 for (b, values) in values.chunks(block).enumerate() {
                     let (scale, whole) = (absmax(values), values.len() == block);
-                    let least = scale.max(LEAST_SCALE);
+                    let least = scale.max(MIN_SCALE);
                     scales.push(if whole { scale } else { least });
                     let padded = values
                         .iter()
@@ -87,7 +87,7 @@ fn bitsandbytes_4_bit() {
                 }
                 for level in Level::available() {
                     let (mut codes, mut found) = (Vec::new(), Vec::new());
-                    kernel.encode(&values, block, level, &mut codes, &mut found);
+                    encoder.encode(&values, block, level, &mut codes, &mut found);
                     assert_eq!(
                         codes, want,
                         "{level:?} {n} in blocks of {block}: {values:?}"
@@ -97,7 +97,7 @@ fn bitsandbytes_4_bit() {
                         bits(&scales),
                         "{level:?} {n} in blocks of {block}"
                     );
-                    assert_eq!(kernel.encode_with(&values, block, &mut found, level), want);
+                    assert_eq!(encoder.encode_with(&values, block, &mut found, level), want);
                 }
             }
         }
@@ -118,7 +118,7 @@ fn bitsandbytes_8_bit() {
         (1200, 300),
         (515, 515),
     ] {
-        for values in kinds(n)
+        for values in hard_cases(n)
             .into_iter()
             .map(|values| values.into_iter().map(|x| x.clamp(-65504.0, 65504.0)))
         {
@@ -176,7 +176,7 @@ fn qlora() {
         (75, 25),
         (120, 8),
     ] {
-        for values in kinds(n)
+        for values in hard_cases(n)
             .into_iter()
             .chain((block == 8).then(|| edges.clone()))
         {
@@ -210,12 +210,12 @@ fn qlora() {
     }
 }
 
-/// The codes of scales are the nearest levels, but for the places' width.
+/// The codes of scales are the nearest levels, but for the width of the lookup's steps.
 #[test]
 fn nested_scales_are_near() {
     let map = dynamic_map();
     assert!(map.is_sorted() && map[127] == 0.0 && map[255] == 1.0 && map[0] == -map[254]);
-    for values in kinds(600)
+    for values in hard_cases(600)
         .into_iter()
         .filter(|values| absmax(values) < 1e30 && absmax(values) > 1e-30)
     {

@@ -1,4 +1,5 @@
-//! The seam between schemes and the pipeline: any tile of a logical tensor decodes on any thread.
+//! The seam between schemes and the pipeline. A decoder says how its tensor may be cut into tiles; the pipeline cuts it, and
+//! decodes the tiles on any thread, in any order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,18 +9,19 @@ use crate::element::Out;
 use crate::scheme::seam::RelaySource;
 use crate::simd::Level;
 
-/// How the pipeline may cut a logical tensor. Values lie row-major: value (r, c) of the grid is element
-/// `r * cols + c` of the tensor, whatever its rank.
+/// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of the tensor in row-major
+/// order, whatever the tensor's rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub rows: usize,
     pub cols: usize,
-    /// Tiles start at multiples of these, or end the grid.
+    /// Rows and columns of a tile are ranges that start at multiples of these. They end at such a multiple or at the end
+    /// of the grid.
     pub row_align: usize,
     pub col_align: usize,
-    /// Bits that a loaded value takes in the buffers, scales included.
+    /// Bits that a loaded value takes in the buffers, with its share of the scales. It bounds how many values a tile has.
     pub load_bits: f64,
-    /// Input runs across rows, so that tall tiles read longer pieces.
+    /// Whether stored bytes run down the columns of the grid: then tall tiles read longer pieces than wide ones.
     pub transposed: bool,
 }
 
@@ -36,14 +38,14 @@ impl Tile {
         self.rows.len() * self.cols.len()
     }
 
-    /// Whether it is the one that every grid begins with.
+    /// Whether the tile holds value (0, 0) of the grid.
     #[cfg(feature = "lethe")]
     pub(crate) fn is_first(&self) -> bool {
         self.rows.start == 0 && self.cols.start == 0
     }
 
-    /// The runs of values that follow one another in a tensor of `cols` columns: where each begins there, and where it
-    /// is in the tile.
+    /// The runs of values that are adjacent in a tensor of `cols` columns. Each run is the index of its first value in the
+    /// tensor, and its range among the tile's values.
     #[cfg(feature = "lethe")]
     pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
@@ -67,7 +69,8 @@ pub(crate) fn lcm(a: usize, b: usize) -> usize {
     (a / x).saturating_mul(b)
 }
 
-/// A worker's input, reused from tile to tile. What each field holds is the decoder's business.
+/// A worker's loaded input, reused from tile to tile. Each decoder fills the fields that it needs, in a layout of its
+/// choice.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     /// Codes as bytes.
@@ -82,26 +85,32 @@ pub(crate) struct Buffers {
     pub zero_words: Vec<u32>,
     /// Group of each column.
     pub index: Vec<u32>,
-    /// Raw bytes, and one row of scales, on their way into another field.
+    /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,
+    /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.
     pub row: Vec<f32>,
-    /// What is added to each value, not rounded yet, and a factor for each column.
+    /// The part of a product of low rank that lies in the tile, in F64: it is added to the values before they are rounded.
     #[cfg(feature = "nvfp4")]
     pub sums: Vec<f64>,
+    /// Pieces of that product's factors while it is computed; afterwards a factor for each column, applied last.
     #[cfg(feature = "nvfp4")]
     pub factors: Vec<f32>,
 }
 
-/// Decodes one logical tensor. [`load`](Self::load) does all the reading and checking, and brings scales and
-/// zero points into the form that kernels take; [`decode`](Self::decode) does all the work on values.
+/// Decodes one logical tensor. [`load`](Self::load) does all the reading, and all checks that need data; it brings scales
+/// and zero points into the form that kernels take. [`decode`](Self::decode) computes the values and cannot fail.
 pub(crate) trait Decode: Send + Sync {
     /// How the tensor may be cut.
     fn grid(&self) -> Grid;
 
-    /// Reads the input of `tile`.
+    /// Reads the codes, scales and zero points of `tile` into `buffers`.
+    ///
+    /// # Errors
+    /// Reading fails, or what is read contradicts the shapes, such as a group index out of range.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()>;
 
-    /// Decodes rows `rows` of the loaded `tile`, row-major, into `out`, which holds exactly their values.
+    /// Decodes rows `rows` of `tile` from `buffers`, into which it has been loaded. `out` has room for exactly these values,
+    /// row-major.
     fn decode(
         &self,
         tile: &Tile,
@@ -124,7 +133,7 @@ pub(crate) trait Decode: Send + Sync {
     }
 }
 
-/// Some rows of a tensor, as one of its own.
+/// The decoder of a matrix in a stack: rows `first..first + rows` of the stack's decoder.
 pub(crate) struct Window<'m> {
     pub inner: Arc<dyn Decode + 'm>,
     pub first: usize,
@@ -132,13 +141,13 @@ pub(crate) struct Window<'m> {
 }
 
 impl Window<'_> {
-    fn outside(&self, rows: &Range<usize>) -> Range<usize> {
+    fn inner_rows(&self, rows: &Range<usize>) -> Range<usize> {
         rows.start + self.first..rows.end + self.first
     }
 
-    fn tile(&self, tile: &Tile) -> Tile {
+    fn inner_tile(&self, tile: &Tile) -> Tile {
         Tile {
-            rows: self.outside(&tile.rows),
+            rows: self.inner_rows(&tile.rows),
             cols: tile.cols.clone(),
         }
     }
@@ -153,7 +162,7 @@ impl Decode for Window<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        self.inner.load(&self.tile(tile), buffers)
+        self.inner.load(&self.inner_tile(tile), buffers)
     }
 
     fn decode(
@@ -164,8 +173,13 @@ impl Decode for Window<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        self.inner
-            .decode(&self.tile(tile), self.outside(&rows), buffers, level, out);
+        self.inner.decode(
+            &self.inner_tile(tile),
+            self.inner_rows(&rows),
+            buffers,
+            level,
+            out,
+        );
     }
 
     // What is extracted depends on a tile's size alone, so the rows need no translation.

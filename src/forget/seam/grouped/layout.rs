@@ -7,8 +7,8 @@ use half::{bf16, f16};
 use crate::element::Element;
 use crate::forget::Put;
 #[cfg(feature = "gptq")]
-use crate::kernels::lethe::pack::{lower_codes, lower_words};
-use crate::kernels::lethe::pack::{row_bytes, streams, transpose, turn};
+use crate::kernels::lethe::pack::{lower_packed_zero_points, lower_zero_points};
+use crate::kernels::lethe::pack::{pack_bit_streams, row_bytes, transpose_words, transposed};
 use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -99,9 +99,9 @@ impl Place {
             }
             #[cfg(feature = "gptq")]
             Form::Lowered(packing) => {
-                lower_codes(&mut codes, self.bits);
+                lower_zero_points(&mut codes, self.bits);
                 let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
-                lower_words(&mut bytes, self.bits);
+                lower_packed_zero_points(&mut bytes, self.bits);
                 rectangle.put(self.part, &bytes, put)
             }
             Form::Bytes { flip } => {
@@ -171,7 +171,7 @@ impl Place {
         let down = Rectangle::words(&tile.rows, bits);
         match packing {
             Packing::Along => {
-                streams(codes, width, bits, level, &mut packed);
+                pack_bit_streams(codes, width, bits, level, &mut packed);
                 let stride = row_bytes(self.cols, bits);
                 (
                     Rectangle {
@@ -184,8 +184,8 @@ impl Place {
             }
             #[cfg(feature = "gptq")]
             Packing::AlongTurned => {
-                streams(codes, width, bits, level, &mut packed);
-                transpose(&packed, along.len(), &mut turned);
+                pack_bit_streams(codes, width, bits, level, &mut packed);
+                transpose_words(&packed, along.len(), &mut turned);
                 (
                     Rectangle {
                         stride: self.rows * 4,
@@ -197,7 +197,7 @@ impl Place {
             }
             #[cfg(feature = "gptq")]
             Packing::Down => {
-                streams(&turn(codes, width), height, bits, level, &mut packed);
+                pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
                 (
                     Rectangle {
@@ -209,8 +209,8 @@ impl Place {
                 )
             }
             Packing::DownTurned => {
-                streams(&turn(codes, width), height, bits, level, &mut packed);
-                transpose(&packed, down.len(), &mut turned);
+                pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
+                transpose_words(&packed, down.len(), &mut turned);
                 (
                     Rectangle {
                         stride: self.cols * 4,
@@ -222,8 +222,8 @@ impl Place {
             }
             #[cfg(feature = "awq")]
             Packing::Interleaved => {
-                crate::kernels::lethe::pack::interleave(codes, width, level, &mut packed);
-                transpose(&packed, width, &mut turned);
+                crate::kernels::lethe::pack::pack_awq_words(codes, width, level, &mut packed);
+                transpose_words(&packed, width, &mut turned);
                 let stride = row_bytes(self.rows, bits);
                 (
                     Rectangle {

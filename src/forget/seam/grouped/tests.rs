@@ -98,11 +98,11 @@ impl Case {
 
 fn mlx(mode: &str, bits: usize, group: usize) -> crate::forget::mlx::Mlx {
     use crate::forget::mlx::Mlx;
-    use crate::kernels::lethe::mlx::Mode;
+    use crate::kernels::lethe::mlx::MlxFloatMode;
     match mode {
-        "mxfp4" => Mlx::Floating(Mode::Mxfp4),
-        "mxfp8" => Mlx::Floating(Mode::Mxfp8),
-        "nvfp4" => Mlx::Floating(Mode::Nvfp4),
+        "mxfp4" => Mlx::Floating(MlxFloatMode::Mxfp4),
+        "mxfp8" => Mlx::Floating(MlxFloatMode::Mxfp8),
+        "nvfp4" => Mlx::Floating(MlxFloatMode::Nvfp4),
         _ => Mlx::Affine { bits, group },
     }
 }

@@ -1,37 +1,33 @@
-//! The arithmetic of each library.
+//! The arithmetic of each library for integers by groups.
 
 use std::marker::PhantomData;
 
 #[cfg(any(feature = "gptq", feature = "awq"))]
 use half::f16;
 
-use super::{Numbers, Recipe, clamp, nearest};
+use super::{IntegerArithmetic, QuantParams, clamp, round_to_even};
 use crate::element::Element;
+use crate::kernels::lethe::compute_dtype::rounded;
 
-/// `x` rounded to `E`.
-#[inline(always)]
-fn rounded<E: Element>(x: f32) -> f32 {
-    E::from_f32(x).to_f32()
-}
-
-/// The largest code.
-fn largest(bits: usize) -> f32 {
+/// The largest code of `bits` bits.
+fn max_code(bits: usize) -> f32 {
     ((1u32 << bits) - 1) as f32
 }
 
-/// compressed-tensors, in the type of the model. The zero point of symmetric ones is the middle of the range.
+/// compressed-tensors, in the model's dtype. The zero point of symmetric groups is the middle of the range.
 ///
-/// Formulas: compressed-tensors 0.20 `quantization/utils/helpers.py` (`calculate_qparams`), of a min-max observer's
-/// extremes; `quantization/lifecycle/forward_helpers.py` (`_quantize`).
+/// Formulas: compressed-tensors 0.20 `quantization/utils/helpers.py` (`calculate_qparams`), with the minimum and maximum
+/// of llm-compressor's min-max observer; `quantization/lifecycle/forward_helpers.py` (`_quantize`).
 #[derive(Clone, Copy)]
-pub(super) struct Signed<E, const SYMMETRIC: bool> {
+pub(super) struct CompressedTensorsInt<E, const SYMMETRIC: bool> {
+    /// Half the number of codes: what is added to a signed code to store it.
     half: f32,
     epsilon: f32,
     dtype: PhantomData<E>,
 }
 
-impl<E: Element, const SYMMETRIC: bool> Signed<E, SYMMETRIC> {
-    /// `epsilon` is the step of the type at one: what a scale is that would be zero.
+impl<E: Element, const SYMMETRIC: bool> CompressedTensorsInt<E, SYMMETRIC> {
+    /// `epsilon` is the step of `E` at 1, which stands for a scale of 0.
     pub(super) fn new(bits: usize, epsilon: E) -> Self {
         let epsilon = epsilon.to_f32();
         Self {
@@ -42,33 +38,33 @@ impl<E: Element, const SYMMETRIC: bool> Signed<E, SYMMETRIC> {
     }
 }
 
-impl<E: Element, const SYMMETRIC: bool> Recipe for Signed<E, SYMMETRIC> {
+impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsInt<E, SYMMETRIC> {
     #[inline(always)]
-    fn take(self, x: f32) -> f32 {
+    fn cast(self, x: f32) -> f32 {
         x
     }
 
     #[inline(always)]
-    fn numbers(self, min: f32, max: f32) -> Numbers {
+    fn params(self, min: f32, max: f32) -> QuantParams {
         let (min, max) = (min.min(0.0), max.max(0.0));
         let range = 2.0 * self.half - 1.0;
         let (scale, zero) = if SYMMETRIC {
             (rounded::<E>((-min).max(max) / (range / 2.0)), 0.0)
         } else {
             let scale = rounded::<E>(rounded::<E>(max - min) / range);
-            // NaN of zero by zero becomes the integer 0.
+            // A group of zeros divides zero by zero. torch's cast makes the integer 0 of that NaN.
             let zero = rounded::<E>(-self.half - rounded::<E>(min / scale));
             (
                 scale,
                 if zero.is_nan() {
                     0.0
                 } else {
-                    nearest(clamp(zero, -self.half, self.half - 1.0))
+                    round_to_even(clamp(zero, -self.half, self.half - 1.0))
                 },
             )
         };
         let scale = if scale == 0.0 { self.epsilon } else { scale };
-        Numbers {
+        QuantParams {
             scale,
             offset: zero,
             stored_scale: scale,
@@ -77,51 +73,51 @@ impl<E: Element, const SYMMETRIC: bool> Recipe for Signed<E, SYMMETRIC> {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, numbers: &Numbers) -> f32 {
-        let mut x = rounded::<E>(x / numbers.scale);
+    fn code(self, x: f32, params: &QuantParams) -> f32 {
+        let mut x = rounded::<E>(x / params.scale);
         if !SYMMETRIC {
-            x = rounded::<E>(x + numbers.offset);
+            x = rounded::<E>(x + params.offset);
         }
-        nearest(clamp(x, -self.half, self.half - 1.0)) + self.half
+        round_to_even(clamp(x, -self.half, self.half - 1.0)) + self.half
     }
 
     #[inline(always)]
-    fn back(self, code: f32, numbers: &Numbers) -> f32 {
-        (code - numbers.stored_offset) * numbers.stored_scale
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
     }
 }
 
-/// gptqmodel: extremes and codes in F32, the stored scale in F16. Codes are of the scale before that rounding.
+/// gptqmodel: scales and codes in F32. The stored scale is F16, and codes are made with the scale before that rounding.
 ///
 /// Formulas: gptqmodel 7.7.0 `quantization/quantizer.py` (`Quantizer.find_params`, without `mse`), and
-/// `nn_modules/qlinear/__init__.py` (`pack_original`) of the weight as it was. Where a scale vanishes in F32, codes that
-/// the library makes of NaN are 0 here, and zero points beyond the range are its end.
+/// `nn_modules/qlinear/__init__.py` (`pack_original`) of the unchanged weight. Where a scale underflows to 0 in F32, the
+/// library casts NaN to codes; here these codes are 0, and zero points outside the range become its nearer end.
 #[cfg(feature = "gptq")]
 #[derive(Clone, Copy)]
-pub(super) struct Gptq {
-    largest: f32,
+pub(super) struct GptqInt {
+    max_code: f32,
     symmetric: bool,
 }
 
 #[cfg(feature = "gptq")]
-impl Gptq {
+impl GptqInt {
     pub(super) fn new(bits: usize, symmetric: bool) -> Self {
         Self {
-            largest: largest(bits),
+            max_code: max_code(bits),
             symmetric,
         }
     }
 }
 
 #[cfg(feature = "gptq")]
-impl Recipe for Gptq {
+impl IntegerArithmetic for GptqInt {
     #[inline(always)]
-    fn take(self, x: f32) -> f32 {
+    fn cast(self, x: f32) -> f32 {
         x
     }
 
     #[inline(always)]
-    fn numbers(self, min: f32, max: f32) -> Numbers {
+    fn params(self, min: f32, max: f32) -> QuantParams {
         let (mut min, mut max) = (min.min(0.0), max.max(0.0));
         if self.symmetric {
             max = max.max(-min);
@@ -130,13 +126,13 @@ impl Recipe for Gptq {
         if min == 0.0 && max == 0.0 {
             (min, max) = (-1.0, 1.0);
         }
-        let scale = (max - min) / self.largest;
+        let scale = (max - min) / self.max_code;
         let zero = if self.symmetric {
-            (self.largest + 1.0) / 2.0
+            (self.max_code + 1.0) / 2.0
         } else {
-            nearest(clamp(-min / scale, 0.0, self.largest))
+            round_to_even(clamp(-min / scale, 0.0, self.max_code))
         };
-        Numbers {
+        QuantParams {
             scale,
             offset: zero * scale,
             stored_scale: rounded::<f16>(scale),
@@ -145,43 +141,43 @@ impl Recipe for Gptq {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, numbers: &Numbers) -> f32 {
-        nearest(clamp(
-            (x + numbers.offset) / numbers.scale,
+    fn code(self, x: f32, params: &QuantParams) -> f32 {
+        round_to_even(clamp(
+            (x + params.offset) / params.scale,
             0.0,
-            self.largest,
+            self.max_code,
         ))
     }
 
     #[inline(always)]
-    fn back(self, code: f32, numbers: &Numbers) -> f32 {
-        (code - numbers.stored_offset) * numbers.stored_scale
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
     }
 }
 
-/// AutoAWQ without its search for scales: four bits, everything in F16.
+/// AutoAWQ without its search for scales of columns: four bits, everything in F16.
 ///
 /// Formulas: AutoAWQ 0.2.9 `quantize/quantizer.py` (`pseudo_quantize_tensor`). `modules/linear/gemm.py`
-/// (`WQLinear_GEMM.from_linear`) finds the same codes again.
+/// (`WQLinear_GEMM.from_linear`) computes the same codes from the dequantized weight.
 #[cfg(feature = "awq")]
 #[derive(Clone, Copy)]
-pub(super) struct Awq;
+pub(super) struct AwqInt;
 
 #[cfg(feature = "awq")]
-impl Recipe for Awq {
+impl IntegerArithmetic for AwqInt {
     #[inline(always)]
-    fn take(self, x: f32) -> f32 {
+    fn cast(self, x: f32) -> f32 {
         rounded::<f16>(x)
     }
 
     #[inline(always)]
-    fn numbers(self, min: f32, max: f32) -> Numbers {
+    fn params(self, min: f32, max: f32) -> QuantParams {
         let least = rounded::<f16>(1e-5);
         let range = rounded::<f16>(max - min).max(least);
         let scale = rounded::<f16>(range / 15.0);
-        // Clamped before it is rounded, which is the same between integers.
-        let zero = nearest(clamp(-rounded::<f16>(min / scale), 0.0, 15.0));
-        Numbers {
+        // Clamping to integers commutes with rounding. It comes first, so that the magnitude is in `round_to_even`'s range.
+        let zero = round_to_even(clamp(-rounded::<f16>(min / scale), 0.0, 15.0));
+        QuantParams {
             scale,
             offset: zero,
             stored_scale: scale,
@@ -190,53 +186,55 @@ impl Recipe for Awq {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, numbers: &Numbers) -> f32 {
-        let steps = nearest(clamp(rounded::<f16>(x / numbers.scale), -16.0, 16.0));
-        clamp(steps + numbers.offset, 0.0, 15.0)
+    fn code(self, x: f32, params: &QuantParams) -> f32 {
+        // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
+        let steps = round_to_even(clamp(rounded::<f16>(x / params.scale), -16.0, 16.0));
+        clamp(steps + params.offset, 0.0, 15.0)
     }
 
     #[inline(always)]
-    fn back(self, code: f32, numbers: &Numbers) -> f32 {
-        (code - numbers.stored_offset) * numbers.stored_scale
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        (code - params.stored_offset) * params.stored_scale
     }
 }
 
-/// MLX's affine mode: F32, only the stored numbers are of the model's type. Codes are of the numbers before that rounding.
+/// MLX's affine mode, in F32. Scale and bias are stored in the model's dtype, and codes are made with those before that
+/// rounding.
 ///
 /// Formulas: MLX 0.32.4 `mlx/backend/cpu/quantized.cpp` (`quantize`).
 #[derive(Clone, Copy)]
-pub(super) struct Mlx<E> {
-    largest: f32,
+pub(super) struct MlxAffine<E> {
+    max_code: f32,
     dtype: PhantomData<E>,
 }
 
-impl<E> Mlx<E> {
+impl<E> MlxAffine<E> {
     pub(super) fn new(bits: usize) -> Self {
         Self {
-            largest: largest(bits),
+            max_code: max_code(bits),
             dtype: PhantomData,
         }
     }
 }
 
-impl<E: Element> Recipe for Mlx<E> {
+impl<E: Element> IntegerArithmetic for MlxAffine<E> {
     #[inline(always)]
-    fn take(self, x: f32) -> f32 {
+    fn cast(self, x: f32) -> f32 {
         x
     }
 
     #[inline(always)]
-    fn numbers(self, min: f32, max: f32) -> Numbers {
-        let scale = ((max - min) / self.largest).max(1e-7);
+    fn params(self, min: f32, max: f32) -> QuantParams {
+        let scale = ((max - min) / self.max_code).max(1e-7);
         let (edge, scale) = if min.abs() > max.abs() {
             (min, scale)
         } else {
             (max, -scale)
         };
         let steps = edge / scale;
-        // Larger ones are rare.
+        // `round_to_even` reaches to 2^22; groups with more steps, which are rare, take the slow way.
         let steps = if steps.abs() < 4_194_304.0 {
-            nearest(steps)
+            round_to_even(steps)
         } else {
             steps.round_ties_even()
         };
@@ -245,7 +243,7 @@ impl<E: Element> Recipe for Mlx<E> {
         } else {
             (edge / steps, edge)
         };
-        Numbers {
+        QuantParams {
             scale,
             offset: bias,
             stored_scale: rounded::<E>(scale),
@@ -254,16 +252,16 @@ impl<E: Element> Recipe for Mlx<E> {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, numbers: &Numbers) -> f32 {
-        nearest(clamp(
-            (x - numbers.offset) / numbers.scale,
+    fn code(self, x: f32, params: &QuantParams) -> f32 {
+        round_to_even(clamp(
+            (x - params.offset) / params.scale,
             0.0,
-            self.largest,
+            self.max_code,
         ))
     }
 
     #[inline(always)]
-    fn back(self, code: f32, numbers: &Numbers) -> f32 {
-        code * numbers.stored_scale + numbers.stored_offset
+    fn decode(self, code: f32, params: &QuantParams) -> f32 {
+        code * params.stored_scale + params.stored_offset
     }
 }

@@ -2,11 +2,11 @@
 
 use half::{bf16, f16};
 
-use super::{Groups, Quantizer, Rule};
+use super::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::TargetDtype;
 use crate::simd::Level;
 
-/// `x` as `dtype` has it.
+/// `x` rounded to `dtype`.
 fn to(dtype: TargetDtype, x: f32) -> f32 {
     match dtype {
         TargetDtype::F32 => x,
@@ -16,19 +16,19 @@ fn to(dtype: TargetDtype, x: f32) -> f32 {
 }
 
 /// Codes of a group, its stored scale and zero point or bias, and whether decoding subtracts the latter.
-fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
+fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
     let (t, most) = (|x| to(q.dtype, x), ((1 << q.bits) - 1) as f32);
     let half = (1 << (q.bits - 1)) as f32;
-    let extremes = |values: &[f32]| {
+    let min_max = |values: &[f32]| {
         (
             values.iter().copied().fold(f32::INFINITY, f32::min),
             values.iter().copied().fold(f32::NEG_INFINITY, f32::max),
         )
     };
-    let (min, max) = extremes(group);
+    let (min, max) = min_max(group);
     let (low, high) = (min.min(0.0), max.max(0.0));
     match q.rule {
-        Rule::CompressedTensors { symmetric } => {
+        IntegerRule::CompressedTensors { symmetric } => {
             let epsilon = match q.dtype {
                 TargetDtype::F32 => f32::EPSILON,
                 TargetDtype::F16 => f16::EPSILON.to_f32_const(),
@@ -59,7 +59,7 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
             (group.iter().map(code).collect(), scale, zero + half, true)
         }
         #[cfg(feature = "gptq")]
-        Rule::Gptq { symmetric } => {
+        IntegerRule::Gptq { symmetric } => {
             let high = if symmetric { high.max(-low) } else { high };
             let low = if symmetric && low < 0.0 { -high } else { low };
             let (low, high) = if low == 0.0 && high == 0.0 {
@@ -86,16 +86,16 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
             )
         }
         #[cfg(feature = "awq")]
-        Rule::Awq => {
+        IntegerRule::Awq => {
             let h = |x| to(TargetDtype::F16, x);
             let group: Vec<f32> = group.iter().map(|&x| h(x)).collect();
-            let (min, max) = extremes(&group);
+            let (min, max) = min_max(&group);
             let scale = h(h(max - min).max(h(1e-5)) / 15.0);
             let zero = (-h(min / scale).round_ties_even()).clamp(0.0, 15.0);
             let code = |&x: &f32| (h(x / scale).round_ties_even() + zero).clamp(0.0, 15.0);
             (group.iter().map(code).collect(), scale, zero, true)
         }
-        Rule::Mlx => {
+        IntegerRule::Mlx => {
             let scale = ((max - min) / most).max(1e-7);
             let (edge, scale) = if min.abs() > max.abs() {
                 (min, scale)
@@ -114,7 +114,7 @@ fn twin(q: &Quantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
     }
 }
 
-/// Groups that go wrong first, and others.
+/// Groups of zeros, of one value among zeros and of constants, and groups of noise.
 fn values(group: usize, dtype: TargetDtype) -> Vec<f32> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = move || {
@@ -149,24 +149,28 @@ fn values(group: usize, dtype: TargetDtype) -> Vec<f32> {
 
 #[test]
 fn rules_equal_their_twins() {
-    let mut rules = vec![Rule::Mlx];
+    let mut rules = vec![IntegerRule::Mlx];
     for symmetric in [true, false] {
-        rules.push(Rule::CompressedTensors { symmetric });
+        rules.push(IntegerRule::CompressedTensors { symmetric });
         #[cfg(feature = "gptq")]
-        rules.push(Rule::Gptq { symmetric });
+        rules.push(IntegerRule::Gptq { symmetric });
     }
     #[cfg(feature = "awq")]
-    rules.push(Rule::Awq);
+    rules.push(IntegerRule::Awq);
     for rule in rules {
         #[cfg(feature = "awq")]
-        let widths = if rule == Rule::Awq { 4..=4 } else { 2..=8 };
+        let widths = if rule == IntegerRule::Awq {
+            4..=4
+        } else {
+            2..=8
+        };
         #[cfg(not(feature = "awq"))]
         let widths = 2..=8;
         for (bits, group) in
             widths.flat_map(|bits| [16, 24, 32, 75, 128].map(|group| (bits, group)))
         {
             for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
-                let q = Quantizer {
+                let q = IntegerQuantizer {
                     rule,
                     bits,
                     group,
@@ -174,8 +178,9 @@ fn rules_equal_their_twins() {
                 };
                 let values = values(group, dtype);
                 for level in Level::available() {
-                    let (mut back, mut out) = (vec![f32::NAN; values.len()], Groups::default());
-                    q.run(&values, level, &mut back, &mut out);
+                    let (mut back, mut out) =
+                        (vec![f32::NAN; values.len()], IntegerGroups::default());
+                    q.encode(&values, level, &mut back, &mut out);
                     for (i, values) in values.chunks(group).enumerate() {
                         let (codes, scale, offset, subtracted) = twin(&q, values);
                         let what = format!("{q:?}, {level:?}, group {i}");

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Mode, encode};
+use super::{MlxFloatMode, encode};
 use crate::TargetDtype;
 use crate::kernels::remember::fp8::{E4M3, Float8, f32_from_exponent};
 use crate::simd::Level;
@@ -39,10 +39,18 @@ fn fp8(x: f32) -> u8 {
 }
 
 /// The code of one value under the group's scale, the scale, and the value that it decodes to.
-fn twin(mode: Mode, dtype: TargetDtype, group: &[f32], x: f32) -> (u8, u8, f32) {
-    let most = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-    let scale = to(dtype, most / if mode == Mode::Mxfp8 { 448.0 } else { 6.0 });
-    if mode == Mode::Nvfp4 {
+fn twin(mode: MlxFloatMode, dtype: TargetDtype, group: &[f32], x: f32) -> (u8, u8, f32) {
+    let max_abs = group.iter().fold(0.0f32, |max_abs, x| max_abs.max(x.abs()));
+    let scale = to(
+        dtype,
+        max_abs
+            / if mode == MlxFloatMode::Mxfp8 {
+                448.0
+            } else {
+                6.0
+            },
+    );
+    if mode == MlxFloatMode::Nvfp4 {
         let stored = fp8(scale);
         let scale = E4M3::widen(stored);
         let code = if scale == 0.0 {
@@ -65,9 +73,13 @@ fn twin(mode: Mode, dtype: TargetDtype, group: &[f32], x: f32) -> (u8, u8, f32) 
     };
     let x = to(dtype, (f64::from(x) / 2f64.powi(exponent)) as f32);
     let stored = (exponent + 127) as u8;
-    let code = if mode == Mode::Mxfp4 { fp4(x) } else { fp8(x) };
+    let code = if mode == MlxFloatMode::Mxfp4 {
+        fp4(x)
+    } else {
+        fp8(x)
+    };
     let sign = if code > 7 { -1.0 } else { 1.0 };
-    let value = if mode == Mode::Mxfp4 {
+    let value = if mode == MlxFloatMode::Mxfp4 {
         sign * FP4[usize::from(code & 7)]
     } else {
         E4M3::widen(code)
@@ -107,7 +119,11 @@ fn values(dtype: TargetDtype) -> Vec<f32> {
 
 #[test]
 fn modes_equal_their_twins() {
-    for mode in [Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4] {
+    for mode in [
+        MlxFloatMode::Mxfp4,
+        MlxFloatMode::Mxfp8,
+        MlxFloatMode::Nvfp4,
+    ] {
         for dtype in [TargetDtype::F32, TargetDtype::F16, TargetDtype::BF16] {
             let (values, group) = (values(dtype), mode.group());
             for level in Level::available() {

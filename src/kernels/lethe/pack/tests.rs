@@ -1,4 +1,4 @@
-use super::{row_bytes, streams, transpose, turn};
+use super::{pack_bit_streams, row_bytes, transpose_words, transposed};
 use crate::simd::Level;
 
 fn codes(n: usize, bits: usize) -> Vec<u8> {
@@ -15,7 +15,7 @@ fn streams_equal_writing_bit_by_bit() {
             for cols in [1, 7, 8, 9, 31, 32, 33, 75, 128] {
                 let codes = codes(3 * cols, bits);
                 let mut out = vec![0xff; 5];
-                streams(&codes, cols, bits, level, &mut out);
+                pack_bit_streams(&codes, cols, bits, level, &mut out);
                 let width = row_bytes(cols, bits);
                 assert_eq!((width % 4, out.len()), (0, 3 * width));
                 for (row, out) in codes.chunks(cols).zip(out.chunks(width)) {
@@ -35,14 +35,14 @@ fn streams_equal_writing_bit_by_bit() {
 #[test]
 fn rows_become_columns() {
     let words: Vec<u8> = (0..37 * 5u32).flat_map(u32::to_le_bytes).collect();
-    let mut turned = Vec::new();
-    transpose(&words, 5, &mut turned);
+    let mut transposed_words = Vec::new();
+    transpose_words(&words, 5, &mut transposed_words);
     let expected: Vec<u8> = (0..5)
         .flat_map(|c| (0..37).map(move |r| r * 5 + c))
         .flat_map(u32::to_le_bytes)
         .collect();
-    assert_eq!(turned, expected);
-    assert_eq!(turn(&[1, 2, 3, 4, 5, 6], 3), [1, 4, 2, 5, 3, 6]);
+    assert_eq!(transposed_words, expected);
+    assert_eq!(transposed(&[1, 2, 3, 4, 5, 6], 3), [1, 4, 2, 5, 3, 6]);
 }
 
 #[cfg(feature = "awq")]
@@ -51,7 +51,7 @@ fn eight_rows_of_a_word_lie_in_order_of_awq() {
     for level in Level::available() {
         let codes = codes(16 * 3, 4);
         let mut out = Vec::new();
-        super::interleave(&codes, 3, level, &mut out);
+        super::pack_awq_words(&codes, 3, level, &mut out);
         for (i, word) in out.as_chunks().0.iter().enumerate() {
             let (run, col) = (i / 3, i % 3);
             for (nibble, row) in [0, 2, 4, 6, 1, 3, 5, 7].into_iter().enumerate() {
@@ -77,7 +77,7 @@ fn lowered_zero_points_are_restored() {
             has_planes: false,
         };
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        super::lower_words(&mut bytes, bits);
+        super::lower_packed_zero_points(&mut bytes, bits);
         let mut lowered: Vec<u32> = bytes
             .as_chunks()
             .0
@@ -90,6 +90,6 @@ fn lowered_zero_points_are_restored() {
         assert!(restored.take(chunks).eq(expected));
     }
     let mut codes = [0, 1, 4, 7];
-    super::lower_codes(&mut codes, 3);
+    super::lower_zero_points(&mut codes, 3);
     assert_eq!(codes, [7, 0, 3, 6]);
 }

@@ -1,17 +1,18 @@
 //! What encoding has lost, from the sums over its tiles.
 
-use super::plan::{Body, Plan};
-use super::report::{Distance, Errors, TensorErrors};
-use crate::kernels::lethe::distance::Sums;
+use crate::convert::output::Output;
+use crate::convert::plan::Plan;
+use crate::convert::report::{Distance, Errors, TensorErrors};
+use crate::kernels::lethe::distance::DistanceSums;
 
 /// Tensors that are named.
 const WORST: usize = 5;
 
 /// The errors of every encoded tensor of `plan` that is done.
-pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
-    let (mut all, mut tensors) = (Sums::default(), Vec::new());
+pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
+    let (mut all, mut tensors) = (DistanceSums::default(), Vec::new());
     for output in &plan.outputs {
-        if let Body::Encode(encoding) = &output.body
+        if let Some(encoding) = output.body.encoding()
             && let Some(sums) = encoding.distance.total_of(encoding.input.cut.tiles())
         {
             all += sums;
@@ -30,22 +31,19 @@ pub(super) fn of(plan: &Plan<'_>) -> Option<Distance> {
 }
 
 /// What the encoders of `plan` have to say.
-pub(super) fn warnings(plan: &Plan<'_>) -> Vec<String> {
-    let warning = |body: &Body<'_>| match body {
-        Body::Encode(encoding) => Some(format!(
+pub(in crate::convert) fn warnings(plan: &Plan<'_>) -> Vec<String> {
+    let warning = |output: &Output<'_>| {
+        let encoding = output.body.encoding()?;
+        Some(format!(
             "tensor `{}`: {}",
             encoding.input.name,
             encoding.encoder.warning()?
-        )),
-        _ => None,
+        ))
     };
-    plan.outputs
-        .iter()
-        .filter_map(|output| warning(&output.body))
-        .collect()
+    plan.outputs.iter().filter_map(warning).collect()
 }
 
-fn errors(sums: &Sums) -> Errors {
+fn errors(sums: &DistanceSums) -> Errors {
     let n = (sums.count as f64).max(1.0);
     Errors {
         values: sums.count,

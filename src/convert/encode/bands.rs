@@ -4,8 +4,8 @@
 use std::iter::StepBy;
 use std::ops::Range;
 
-use super::plan::{Cut, SLAB_VALUES};
 use crate::Result;
+use crate::convert::cut::{Cut, SLAB_VALUES};
 
 /// Slabs of values in a band at most, across and down. Down, each makes many short runs.
 const SLABS: [usize; 2] = [4, 8];
@@ -18,14 +18,14 @@ pub(super) struct Bands {
     down: usize,
     /// Tiles in a band.
     len: usize,
-    is_turned: bool,
+    is_transposed: bool,
 }
 
 impl Bands {
-    pub(super) fn new(cut: &Cut, is_turned: bool) -> Self {
+    pub(super) fn new(cut: &Cut, is_transposed: bool) -> Self {
         let across = cut.across().max(1);
         let down = cut.tiles() / across;
-        let (slabs, end) = if is_turned {
+        let (slabs, end) = if is_transposed {
             (SLABS[1], down)
         } else {
             (SLABS[0], across)
@@ -36,7 +36,7 @@ impl Bands {
             across,
             down,
             len,
-            is_turned,
+            is_transposed,
         }
     }
 
@@ -46,9 +46,9 @@ impl Bands {
             across,
             down,
             len,
-            is_turned,
+            is_transposed,
         } = self;
-        if is_turned {
+        if is_transposed {
             across * down.div_ceil(len)
         } else {
             down * across.div_ceil(len)
@@ -61,9 +61,9 @@ impl Bands {
             across,
             down,
             len,
-            is_turned,
+            is_transposed,
         } = self;
-        if is_turned {
+        if is_transposed {
             let (first, column) = (job / across * len, job % across);
             let end = (first + len).min(down);
             return (first * across + column..end * across).step_by(across);
@@ -150,7 +150,7 @@ mod tests {
             (0, 64),
         ] {
             for (tile_rows, tile_cols) in [(128, 1024), (512, 256), (1, 131_072), (3, 700)] {
-                for is_turned in [false, true] {
+                for is_transposed in [false, true] {
                     let bands = Bands::new(
                         &Cut {
                             rows,
@@ -158,7 +158,7 @@ mod tests {
                             tile_rows,
                             tile_cols,
                         },
-                        is_turned,
+                        is_transposed,
                     );
                     let mut tiles: Vec<usize> =
                         (0..bands.jobs()).flat_map(|job| bands.tiles(job)).collect();

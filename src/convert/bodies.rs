@@ -1,0 +1,117 @@
+//! The bodies of tensors that are not encoded: copied, streamed, gathered or decoded.
+
+use std::ops::Range;
+
+use super::cut::SLAB_VALUES;
+use super::output::{Body, Job, Worker};
+use super::sum::TensorSums;
+use crate::containers::model::Part;
+use crate::element::Out;
+use crate::scheme::{Decode, Tile};
+use crate::{Result, TargetDtype};
+
+/// Stored bytes, as they are or with their byte order swapped, in pieces.
+pub(super) struct CopyBody<'m>(pub Part<'m>);
+
+impl<'m> Body<'m> for CopyBody<'m> {
+    fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
+        let (output, bytes) = (job.output(), &mut worker.input.bytes);
+        let range = output.cut.tile(job.no).cols;
+        let at = range.start as u64;
+        bytes.resize(range.len(), 0);
+        self.0.read_at(at, bytes)?;
+        // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
+        if self.0.own_check().is_some() {
+            output.sums.input.add(at, bytes);
+        }
+        job.put(at, bytes)?;
+        Ok(bytes.len() as u64)
+    }
+
+    fn check(&self, sums: &TensorSums) -> Result<()> {
+        match self.0.own_check() {
+            Some(check) if sums.input.total(check.before) != check.crc => Err(self.0.wrong_sum()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A compressed member. It can only be read from its beginning, so there is one job.
+pub(super) struct StreamBody<'m>(pub Part<'m>);
+
+impl<'m> Body<'m> for StreamBody<'m> {
+    fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
+        self.0.stream(&mut worker.input.bytes, |at, piece| {
+            job.options.cancel.check()?;
+            job.put(at, piece)
+        })?;
+        Ok(self.0.len)
+    }
+}
+
+/// Elements that lie apart: views of a storage, arrays in Fortran order. A tile's columns are the last `inner` dimensions.
+pub(super) struct GatherBody<'m> {
+    pub part: Part<'m>,
+    pub inner: usize,
+}
+
+impl<'m> Body<'m> for GatherBody<'m> {
+    fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
+        let (cut, bytes) = (&job.output().cut, &mut worker.input.bytes);
+        let tile = cut.tile(job.no);
+        let element_size = (self.part.len as usize / (cut.rows * cut.cols).max(1)).max(1);
+        bytes.resize(tile.values() * element_size, 0);
+        self.part
+            .gather_rows(self.inner, tile.rows.clone(), bytes)?;
+        job.put((tile.rows.start * cut.cols * element_size) as u64, bytes)?;
+        Ok(bytes.len() as u64)
+    }
+}
+
+/// Decoded values of type `target`.
+pub(super) struct DecodeBody<'m> {
+    pub decoder: Box<dyn Decode + 'm>,
+    pub target: TargetDtype,
+}
+
+impl<'m> Body<'m> for DecodeBody<'m> {
+    fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
+        let tile = &job.output().cut.tile(job.no);
+        self.decoder.load(tile, &mut worker.input)?;
+        let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
+        let element_size = self.target.byte_size();
+        for first in tile.rows.clone().step_by(slab_rows) {
+            let rows = first..(first + slab_rows).min(tile.rows.end);
+            let values = rows.len() * tile.cols.len();
+            worker.output.resize((values * element_size).div_ceil(4), 0);
+            let out = Out::new(self.target, &mut worker.output).first(values);
+            self.decoder
+                .decode(tile, rows.clone(), &worker.input, job.options.level, out);
+            let bytes = &bytemuck::cast_slice(&worker.output)[..values * element_size];
+            self.write(job, tile, rows, bytes)?;
+        }
+        Ok((tile.values() * element_size) as u64)
+    }
+}
+
+impl DecodeBody<'_> {
+    /// Writes rows of a tile: at once if they are adjacent in the output, else row by row.
+    fn write(
+        &self,
+        job: &Job<'_, '_>,
+        tile: &Tile,
+        rows: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let (cols, element_size) = (job.output().cut.cols, self.target.byte_size());
+        let at =
+            |row: usize| (row as u64 * cols as u64 + tile.cols.start as u64) * element_size as u64;
+        if tile.cols.len() == cols || rows.len() == 1 {
+            return job.put(at(rows.start), bytes);
+        }
+        for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * element_size)) {
+            job.put(at(row), bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! The body of a tensor that is encoded: first its survey, if it needs one, then bands of tiles.
+
+use super::Encoding;
+use super::bands::Pieces;
+use crate::Result;
+use crate::convert::cut::Cut;
+use crate::convert::output::{Body, Job, Worker};
+
+/// Encodes a tensor, and writes it and the stored tensors behind it that belong to it.
+pub(in crate::convert) struct EncodeBody<'m>(pub Encoding<'m>);
+
+impl<'m> Body<'m> for EncodeBody<'m> {
+    fn jobs(&self, _cut: &Cut) -> usize {
+        self.0.survey_jobs() + self.0.bands.jobs()
+    }
+
+    fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
+        let (encoding, level) = (&self.0, job.options.level);
+        let (input, scratch) = (&mut worker.input, &mut worker.encode.scratch);
+        let pieces: &mut Pieces = &mut worker.encode.pieces;
+        pieces.clear();
+        let survey_jobs = encoding.survey_jobs();
+        if job.no < survey_jobs {
+            encoding.survey_tile(job.no, input, scratch, level)?;
+            if encoding.survey_result().is_some() {
+                job.outcome.notify();
+            }
+            return Ok(0);
+        }
+        // Waiting for the survey cannot deadlock. Its jobs come before the jobs that encode, and jobs are handed out in
+        // order: when a worker waits here, each survey job has been taken, or was not begun because a job before it had
+        // failed. A survey job never waits itself, so one that has been taken ends, with a result, an error or a panic.
+        // All three wake this worker. After an error or a panic nothing is left to do: the run has failed.
+        let Some(survey) = job
+            .outcome
+            .wait_for(job.number, || encoding.survey_result())
+        else {
+            return Ok(0);
+        };
+        let mut written = 0;
+        let mut write = |part: usize, at, bytes: &[u8]| {
+            written += bytes.len() as u64;
+            job.put_in(part, at, bytes)
+        };
+        let tiles = encoding.bands.tiles(job.no - survey_jobs);
+        // A lone tile needs no putting together: neighbours that its bytes could be merged with are in other jobs.
+        if let (1, Some(tile)) = (tiles.len(), tiles.clone().next()) {
+            encoding.encode_tile(tile, survey, input, scratch, level, &mut write)?;
+            return Ok(written);
+        }
+        for tile in tiles {
+            let mut collect = |part: usize, at, bytes: &[u8]| {
+                pieces.add(part, at, bytes);
+                Ok(())
+            };
+            encoding.encode_tile(tile, survey, input, scratch, level, &mut collect)?;
+        }
+        pieces.flush(write)?;
+        Ok(written)
+    }
+
+    fn encoding(&self) -> Option<&Encoding<'m>> {
+        Some(&self.0)
+    }
+
+    fn encoding_mut(&mut self) -> Option<&mut Encoding<'m>> {
+        Some(&mut self.0)
+    }
+}
+
+/// The body of a stored tensor that the [`EncodeBody`] before it writes.
+pub(in crate::convert) struct WrittenWithAnother;
+
+impl<'m> Body<'m> for WrittenWithAnother {
+    fn jobs(&self, _cut: &Cut) -> usize {
+        0
+    }
+
+    fn run(&self, _job: &Job<'_, 'm>, _worker: &mut Worker) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn is_written_with_another(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,67 @@
+//! What a plan reports of a model: schemes and their counts, what is dropped, and what it had to assume.
+
+use super::draft::is_carried;
+use super::options::ConvertOptions;
+use super::report::Report;
+use crate::containers::model::ParsedModel;
+use crate::scheme::{QuantScheme, Resolution, count};
+
+/// The report of a conversion before any work, with notes on what a user should know of the model.
+pub(super) fn summary(
+    model: &ParsedModel,
+    resolution: &Resolution<'_>,
+    options: &ConvertOptions,
+) -> Report {
+    let mut report = Report::new(options.run.to);
+    report.dropped = resolution
+        .dropped
+        .iter()
+        .map(|t| t.name().to_owned())
+        .collect();
+    for group in resolution
+        .groups()
+        .filter(|group| !is_carried(group, options))
+    {
+        count(&mut report.schemes, group.scheme);
+    }
+    report.passthrough = resolution.items.len() - report.recovered();
+    let is_cast = |scheme: &QuantScheme| matches!(scheme, QuantScheme::CastFp8 { .. });
+    let cast: usize = report
+        .schemes
+        .iter()
+        .filter(|s| is_cast(&s.scheme))
+        .map(|s| s.tensors)
+        .sum();
+    if cast > 0 {
+        report
+            .notes
+            .push(format!("{cast} FP8 tensors have no scale, and nothing says that they should: read as plain casts"));
+    }
+    let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
+    if gptq
+        && model
+            .config
+            .text(&["checkpoint_format", "format", "packing_format"])
+            .is_none()
+    {
+        report
+            .notes
+            .push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
+    }
+    if !report.dropped.is_empty() {
+        let n = report.dropped.len();
+        report.notes.push(format!(
+            "{n} activation scales and markers left out, e.g. `{}`",
+            report.dropped[0]
+        ));
+    }
+    report.notes.extend_from_slice(&model.notes);
+    if let Some(skipped) = model.skipped.first() {
+        let n = model.skipped.len();
+        report.notes.push(format!(
+            "{n} arrays left out that no tensor can hold, e.g. `{}` ({})",
+            skipped.name, skipped.what
+        ));
+    }
+    report
+}
