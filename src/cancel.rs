@@ -1,4 +1,4 @@
-//! A flag that stops a conversion from another thread.
+//! [`CancelToken`]: a flag that stops a conversion from another thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use crate::{AnamnesisError, Result};
 
 /// Stops a running conversion. Clones share the flag; once set it stays set.
 ///
-/// Workers look at it before every job, so a conversion ends within a few milliseconds, with
-/// [`AnamnesisError::Cancelled`] and without an output file.
+/// Workers check it before every job, so a conversion ends within a few milliseconds. It returns
+/// [`AnamnesisError::Cancelled`] and leaves no output file.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -21,6 +21,7 @@ impl CancelToken {
 
     /// Asks every conversion that holds this token to stop.
     pub fn cancel(&self) {
+        // Relaxed suffices: the flag orders no other memory access, and workers check it again and again.
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -30,7 +31,7 @@ impl CancelToken {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// `Err(Cancelled)` once the token is set.
+    /// Fails with [`AnamnesisError::Cancelled`] once the token is set.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_cancelled() {
             Err(AnamnesisError::Cancelled)

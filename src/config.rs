@@ -1,15 +1,18 @@
-//! What lies beside a model and describes its quantization: `config.json` and its kin.
+//! [`QuantConfig`]: the quantization config of a model, from `config.json` and other files beside the weights.
 //!
-//! The tensors decide how they are decoded; the config decides what tensors cannot tell (zero-point
-//! convention, block size of ragged blocks) and is checked against them.
+//! Names, dtypes and shapes of tensors decide which scheme decodes them. The config supplies what they cannot tell
+//! (zero-point convention, block size of ragged blocks), and is checked against them.
 
 pub(crate) mod edit;
 mod json;
 mod module;
 mod patterns;
+mod place;
 mod selection;
 mod sizes;
 mod skips;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -20,14 +23,15 @@ use serde_json::{Map, Value};
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::module::Module;
+use self::place::{ConfigPlace, order, pair};
 pub(crate) use self::selection::Selection;
-use self::skips::Skips;
+use self::skips::SkipLists;
 use self::skips::pattern;
 use crate::limits::Budget;
 use crate::{AnamnesisError, ParseLimits, Result};
 
-/// Where a quantization config can be: file, then the path of keys inside it (empty: the file itself).
-/// In order of authority.
+/// Where a quantization config can be: a file and the path of keys in it (empty: the whole file). Earlier places take
+/// precedence.
 const PLACES: &[(&str, &[&str])] = &[
     ("config.json", &["quantization_config"]),
     ("config.json", &["text_config", "quantization_config"]),
@@ -40,10 +44,10 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quantization_map.json", &[]),
 ];
 
-/// The key of a config in the metadata of a safetensors file that has no other.
+/// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
 
-/// Lists of modules that stay unquantized, under the names that producers give them.
+/// Keys of lists of modules that stay unquantized; each producer has its own.
 const SKIP_KEYS: &[&str] = &[
     "modules_to_not_convert",
     "ignored_layers",
@@ -53,53 +57,46 @@ const SKIP_KEYS: &[&str] = &[
     "exclude",
 ];
 
-/// Objects in a config whose first fitting entry counts.
-const ORDERED: &[&str] = &["dynamic", "extra_config", "module_quant_configs"];
-
-/// One quantization config and the place it was found in.
-#[derive(Debug, Clone, Default)]
-struct Place {
-    name: String,
-    values: Map<String, Value>,
-    /// Keys of objects whose order matters, as the file has them.
-    order: Vec<(&'static str, Vec<String>)>,
-}
-
-/// A model's quantization config, from whichever places hold one; empty if none does.
+/// A model's quantization config, merged from all places that have one; empty for a model without.
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
-    places: Vec<Place>,
-    /// Where the model lies, if it is a file.
+    places: Vec<ConfigPlace>,
+    /// Directory of the model; `None` if it was parsed from memory.
     directory: Option<PathBuf>,
-    /// What may be read there.
+    /// Limits for reading the index of shards.
     limits: ParseLimits,
-    /// Names in the index of a sharded model, read when first asked for.
+    /// Tensor names in the index of shards, read at the first [`is_indexed`](Self::is_indexed).
     indexed: OnceLock<HashSet<String>>,
-    /// Modules that stay unquantized, compiled when first asked for.
-    skipped: OnceLock<Skips>,
-    /// How large the model's layers are.
-    sizes: sizes::Sizes,
-    /// What is said of modules by expressions whose order counts.
-    patterns: patterns::Patterns,
-    /// What is said of single modules, compiled when first asked for.
-    rules: OnceLock<module::Rules>,
+    /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
+    skipped: OnceLock<SkipLists>,
+    sizes: sizes::LayerSizes,
+    patterns: patterns::OrderedPatterns,
+    /// Entries for single modules, compiled at the first [`at`](Self::at).
+    rules: OnceLock<module::ModuleRules>,
 }
 
 impl QuantConfig {
-    /// Names of the files that configs are read from.
+    /// Names of the files that configs are read from, each once.
     pub(crate) fn files() -> Vec<&'static str> {
+        // Places of one file are adjacent in the table, so that `dedup` finds them.
         let mut files: Vec<_> = PLACES.iter().map(|(file, _)| *file).collect();
         files.dedup();
         files
     }
 
-    /// Reads the configs in the directory of `model`.
-    pub(crate) fn beside(model: &Path, budget: &Budget) -> Result<Self> {
-        Self::of_directory(model.parent().unwrap_or(Path::new("")), budget)
+    /// Reads the configs in the directory of the file `model`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_beside(model: &Path, budget: &Budget) -> Result<Self> {
+        Self::read(model.parent().unwrap_or(Path::new("")), budget)
     }
 
-    /// Reads the configs in `dir`.
-    pub(crate) fn of_directory(dir: &Path, budget: &Budget) -> Result<Self> {
+    /// Reads the configs in `dir`: the files of [`PLACES`] and quanto's maps.
+    ///
+    /// # Errors
+    /// `Io` if a file that is there cannot be read; `Parse` if it is no JSON; `LimitExceeded`.
+    pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(Value, Vec<u8>)>> = HashMap::new();
         let mut places = Vec::new();
         for &(file, keys) in PLACES {
@@ -115,19 +112,19 @@ impl QuantConfig {
                 } else {
                     format!("{file}: {}", keys.join("."))
                 };
-                places.push(Place {
+                places.push(ConfigPlace {
                     name,
                     values: values.clone(),
                     order: order(text, keys, values),
                 });
             }
         }
-        for file in module::maps(dir) {
+        for file in module::list_quanto_maps(dir) {
             if let Some((Value::Object(values), _)) = read_json(&dir.join(&file), budget)? {
-                places.push(Place {
+                places.push(ConfigPlace {
                     name: file,
                     values,
-                    ..Place::default()
+                    ..ConfigPlace::default()
                 });
             }
         }
@@ -135,8 +132,8 @@ impl QuantConfig {
             .get("config.json")
             .and_then(Option::as_ref)
             .map(|(root, _)| root);
-        let sizes = root.map(sizes::Sizes::new).unwrap_or_default();
-        let patterns = patterns::Patterns::new(&places)?;
+        let sizes = root.map(sizes::LayerSizes::new).unwrap_or_default();
+        let patterns = patterns::OrderedPatterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
             places,
@@ -148,17 +145,17 @@ impl QuantConfig {
         })
     }
 
-    /// Adds what a safetensors file's own metadata say: AutoGPTQ's (`gptq_bits`, …), or a whole config where no file
-    /// has one.
+    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) in any case, and a whole
+    /// config as JSON if no file has one.
     pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
         let config = metadata
             .get(IN_METADATA)
             .and_then(|text| serde_json::from_str(text).ok());
         if let Some(Value::Object(values)) = config.filter(|_| self.places.is_empty()) {
-            self.places.push(Place {
+            self.places.push(ConfigPlace {
                 name: format!("__metadata__: {IN_METADATA}"),
                 values,
-                ..Place::default()
+                ..ConfigPlace::default()
             });
         }
         let text = |(key, value): (&String, &String)| {
@@ -170,15 +167,19 @@ impl QuantConfig {
         let mut values: Map<String, Value> = metadata.iter().filter_map(text).collect();
         if values.contains_key("bits") || values.contains_key("group_size") {
             values.insert("quant_method".to_owned(), "gptq".into());
-            self.places.push(Place {
+            self.places.push(ConfigPlace {
                 name: "__metadata__".to_owned(),
                 values,
-                ..Place::default()
+                ..ConfigPlace::default()
             });
         }
     }
 
-    /// Whether the index of a sharded model, beside this file, lists one of `names`.
+    /// Whether `model.safetensors.index.json` beside this file lists a tensor of `names`. A shard that is parsed alone
+    /// may lack a companion because it is in another shard.
+    ///
+    /// # Errors
+    /// Those of reading the index, at the first call.
     pub(crate) fn is_indexed(&self, names: &[String]) -> Result<bool> {
         let Some(directory) = &self.directory else {
             return Ok(false);
@@ -203,26 +204,29 @@ impl QuantConfig {
         Ok(names.iter().any(|name| indexed.contains(name)))
     }
 
-    /// Width of the layers, as `config.json` has it.
+    /// `hidden_size` of `config.json`: the width of the residual stream.
     pub(crate) fn hidden_size(&self) -> Option<usize> {
         self.sizes.hidden
     }
 
-    /// Outputs and inputs of the layer called `module`, as far as `config.json` and its name tell.
+    /// `[out_features, in_features]` of the linear layer `module`, as far as `config.json` and the layer's name tell.
     pub(crate) fn layer_sizes(&self, module: &str) -> [Option<usize>; 2] {
         self.sizes.layer(module)
     }
 
-    /// Whether anything says that the model is quantized.
+    /// Whether any file or metadata has a quantization config.
     #[must_use]
     pub fn is_quantized(&self) -> bool {
         !self.places.is_empty()
     }
 
-    /// Two places that contradict each other are an error that names both. Of methods only GPTQ and AWQ
-    /// exclude each other; producers name the rest as they like.
+    /// Checks that the places agree on the values that decide how codes are decoded. Which place counts would otherwise
+    /// depend on the reader. Of methods only GPTQ and AWQ exclude each other; producers name the others freely.
+    ///
+    /// # Errors
+    /// `Parse` that names both places.
     pub(crate) fn check(&self) -> Result<()> {
-        let mut facts: Vec<(&str, &Place, String)> = Vec::new();
+        let mut facts: Vec<(&str, &ConfigPlace, String)> = Vec::new();
         for place in &self.places {
             let format = |key: &str| {
                 place
@@ -276,22 +280,23 @@ impl QuantConfig {
         Ok(())
     }
 
-    fn first<'a, T>(&'a self, f: impl Fn(&'a Place) -> Option<T>) -> Option<(T, &'a str)> {
+    /// The first value that `f` finds, with the name of its place.
+    fn first<'a, T>(&'a self, f: impl Fn(&'a ConfigPlace) -> Option<T>) -> Option<(T, &'a str)> {
         self.places
             .iter()
             .find_map(|place| Some((f(place)?, place.name.as_str())))
     }
 
-    /// `quant_method`, in lower case (`gptq`, `fp8`, `compressed-tensors`, …).
+    /// `quant_method` in lower case (`gptq`, `fp8`, `compressed-tensors`, …).
     #[must_use]
     pub fn method(&self) -> Option<String> {
         let explicit = self.first(|p| p.text(&["quant_method", "method"]).map(str::to_lowercase));
-        // AutoGPTQ and AutoAWQ keep files of their own, which need no method.
+        // AutoAWQ's own file names no method; its key `w_bit` is in no other config.
         let implied = || self.first(|p| p.get("w_bit").map(|_| "awq".to_owned()));
         explicit.or_else(implied).map(|(method, _)| method)
     }
 
-    /// Whether `quant_method` is AutoRound's.
+    /// Whether `quant_method` is one of AutoRound's names.
     pub(crate) fn is_auto_round(&self) -> bool {
         self.method().is_some_and(|method| {
             matches!(
@@ -301,12 +306,12 @@ impl QuantConfig {
         })
     }
 
-    /// A string under the first of `keys` that is there, with the place's name.
+    /// The string under the first of `keys` that has one, with the name of its place.
     pub(crate) fn text(&self, keys: &[&str]) -> Option<(&str, &str)> {
         self.first(|p| p.text(keys))
     }
 
-    /// A boolean under `key`.
+    /// The boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.first(|p| p.flag(key)).map(|(flag, _)| flag)
     }
@@ -322,8 +327,8 @@ impl QuantConfig {
         .is_some()
     }
 
-    /// Whether a list of unquantized modules covers `module`: by name, by a trailing or inner part of
-    /// its path, by a `*` pattern, or by a regular expression after `re:`.
+    /// Whether a list of unquantized modules covers `module`. An entry is a path or a run of its components, a pattern
+    /// with `*`, or a regular expression after `re:`.
     #[must_use]
     pub fn skips(&self, module: &str) -> bool {
         let skipped = self.skipped.get_or_init(|| {
@@ -331,7 +336,7 @@ impl QuantConfig {
                 .places
                 .iter()
                 .flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
-            let mut skips = Skips::default();
+            let mut skips = SkipLists::default();
             lists
                 .flatten()
                 .filter_map(Value::as_str)
@@ -339,164 +344,5 @@ impl QuantConfig {
             skips
         });
         skipped.has(module)
-    }
-}
-
-impl Place {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.values.get(key)
-    }
-
-    /// The entries of the object under `key`, in the order of the file if that matters.
-    fn entries(&self, key: &str) -> Vec<(&str, &Value)> {
-        let Some(map) = self.get(key).and_then(Value::as_object) else {
-            return vec![];
-        };
-        let entry = |(key, value)| (String::as_str(key), value);
-        match self.order.iter().find(|(ordered, _)| *ordered == key) {
-            Some((_, keys)) => keys
-                .iter()
-                .filter_map(|key| map.get_key_value(key))
-                .map(entry)
-                .collect(),
-            None => map.iter().map(entry).collect(),
-        }
-    }
-
-    fn int(&self, keys: &[&str]) -> Option<i64> {
-        let value = keys.iter().find_map(|key| self.get(key))?;
-        value
-            .as_i64()
-            .or_else(|| value.as_str()?.trim().parse().ok())
-    }
-
-    fn flag(&self, key: &str) -> Option<bool> {
-        flag(self.get(key)?)
-    }
-
-    fn text(&self, keys: &[&str]) -> Option<&str> {
-        keys.iter().find_map(|key| self.get(key)?.as_str())
-    }
-}
-
-/// A boolean, which a safetensors file's metadata has as Python prints it.
-fn flag(value: &Value) -> Option<bool> {
-    match value {
-        Value::Bool(flag) => Some(*flag),
-        Value::String(text) if text == "True" => Some(true),
-        Value::String(text) if text == "False" => Some(false),
-        _ => None,
-    }
-}
-
-/// The keys, in their order, of what is [`ORDERED`] in `values`, which lie at `path` in `text`.
-fn order(
-    text: &[u8],
-    path: &[&str],
-    values: &Map<String, Value>,
-) -> Vec<(&'static str, Vec<String>)> {
-    let Ok(text) = std::str::from_utf8(text) else {
-        return vec![];
-    };
-    let in_order = |&key: &&'static str| {
-        values.get(key).filter(|value| value.is_object())?;
-        let path: Vec<&str> = path.iter().copied().chain([key]).collect();
-        Some((key, edit::keys(text, &path)?))
-    };
-    ORDERED.iter().filter_map(in_order).collect()
-}
-
-/// Two positive sizes.
-fn pair(value: &Value) -> Option<[usize; 2]> {
-    let size = |v: &Value| usize::try_from(v.as_u64()?).ok().filter(|&n| n > 0);
-    match value.as_array()?.as_slice() {
-        [rows, cols] => Some([size(rows)?, size(cols)?]),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn skip_patterns() {
-        let skips = |pattern: &str, module: &str| {
-            let values = serde_json::json!({"ignore": [pattern]})
-                .as_object()
-                .unwrap()
-                .clone();
-            let place = Place {
-                name: "test".into(),
-                values,
-                ..Place::default()
-            };
-            QuantConfig {
-                places: vec![place],
-                ..QuantConfig::default()
-            }
-            .skips(module)
-        };
-        assert!(skips("lm_head", "lm_head"));
-        assert!(skips("lm_head", "model.lm_head"));
-        assert!(skips("mlp.gate", "model.layers.0.mlp.gate"));
-        assert!(!skips("mlp.gate", "model.layers.0.mlp.gate_proj"));
-        assert!(skips("re:.*lm_head", "model.lm_head"));
-        assert!(!skips("re:(?=look)ahead", "lookahead"));
-        assert!(skips("model.layers.0*", "model.layers.0.mlp"));
-        assert!(!skips("model.layers.1*", "model.layers.0.mlp"));
-        assert!(!skips("*.gate", "mlp.gate_proj"));
-    }
-
-    #[test]
-    fn rules_for_modules() {
-        let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
-            "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;
-        let values = serde_json::from_slice::<Value>(json)
-            .unwrap()
-            .as_object()
-            .unwrap()
-            .clone();
-        let place = Place {
-            name: "test".into(),
-            order: order(json, &[], &values),
-            values,
-        };
-        let config = QuantConfig {
-            places: vec![place],
-            ..QuantConfig::default()
-        };
-        let bits = |module: &str| config.at(module).int(&["bits"]).map(|(bits, _)| bits);
-        assert!(
-            config.at("a.v_proj").skipped
-                && config.at("a.gates").skipped
-                && !config.at("a.q_proj").skipped
-        );
-        // The first that fits, matched from the name's beginning; what it does not say is said of all.
-        assert_eq!(
-            (bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")),
-            (Some(4), Some(8), Some(4))
-        );
-        // A name before an expression, which is searched.
-        assert_eq!((bits("a.up"), bits("b.a.up.c")), (Some(2), Some(3)));
-        assert_eq!(
-            (config.at("a.up").flag("sym"), config.at("b.up").flag("sym")),
-            (Some(false), Some(true))
-        );
-    }
-
-    #[test]
-    fn metadata_of_autogptq() {
-        let mut config = QuantConfig::default();
-        config.add_metadata(&HashMap::from([
-            ("gptq_bits".into(), "8".into()),
-            ("gptq_group_size".into(), "-1".into()),
-        ]));
-        assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
-        assert_eq!(
-            config.at("x").int(&["group_size"]),
-            Some((-1, "__metadata__"))
-        );
-        assert_eq!(config.method().as_deref(), Some("gptq"));
     }
 }

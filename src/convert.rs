@@ -33,7 +33,7 @@ pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
 use crate::containers::model::ParsedModel;
 use crate::containers::write::Sink;
-use crate::containers::write::atomic::{OutputFile, Place};
+use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::limits::{Budget, zeroed};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
@@ -211,7 +211,7 @@ impl<'m> Recovery<'m> {
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
-            let place = Place {
+            let place = OutputPlace {
                 force: options.force,
                 inputs: &inputs,
                 space: plan.report.output_bytes,

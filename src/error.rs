@@ -1,15 +1,19 @@
-//! The crate's error: each variant says who is to blame.
+//! [`AnamnesisError`]: one variant for each answer to the question who is to blame.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Longest message that [`printable`] lets through, in characters.
+/// What a message about a tensor begins with, before the name and a backtick.
+const TENSOR: &str = "tensor `";
+
+/// Longest message that [`printable`] leaves whole, in characters.
 const MAX_MESSAGE: usize = 2048;
 
-/// What went wrong, by who is to blame for it.
+/// Error of every function of this crate; its variant says who is to blame.
 ///
-/// Messages name the tensor or file at fault. Control, bidirectional and zero-width characters that
-/// a file puts into a message are escaped when the error is displayed; the fields keep the raw text.
+/// [`kind`](Self::kind) returns the variant without its fields. Messages name the tensor or file at fault.
+/// `Display` escapes control, bidirectional and zero-width characters, which a name in a file may hold; the
+/// fields keep the raw text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnamnesisError {
@@ -27,24 +31,24 @@ pub enum AnamnesisError {
         /// The tensor or file, and what would help.
         detail: String,
     },
-    /// The input asks for more than a limit allows.
+    /// The input needs more memory or items than a limit allows.
     #[error("limit exceeded ({limit}): {}", printable(message))]
     LimitExceeded {
-        /// Name of the limit.
+        /// Name of the limit, such as `max_item_count`.
         limit: &'static str,
-        /// What was asked for, and the bound.
+        /// What the input needs, and the bound.
         message: String,
     },
-    /// A pickle names a global that is not on the allow-list.
+    /// A pickle names a global that is not on the allow-list; see `docs/safety.md`.
     #[error(
         "disallowed pickle global `{}.{}` (potential code execution)",
         short(module),
         short(name)
     )]
     DisallowedGlobal {
-        /// Module of the global.
+        /// Python module of the global.
         module: String,
-        /// Name of the global.
+        /// Name of the global in its module.
         name: String,
     },
     /// The caller's [`CancelToken`](crate::CancelToken) was set.
@@ -55,10 +59,63 @@ pub enum AnamnesisError {
     Io(#[from] std::io::Error),
 }
 
-/// Shorthand for results of this crate.
+/// Who is to blame for an [`AnamnesisError`]: its variant, without the fields.
+///
+/// ```
+/// use anamnesis::ErrorKind;
+/// let error = anamnesis::parse("no such file").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Io);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The input is malformed ([`AnamnesisError::Parse`]).
+    Parse,
+    /// This build cannot handle the input ([`AnamnesisError::Unsupported`]).
+    Unsupported,
+    /// A limit is too low for the input ([`AnamnesisError::LimitExceeded`]).
+    LimitExceeded,
+    /// A pickle might run code ([`AnamnesisError::DisallowedGlobal`]).
+    DisallowedGlobal,
+    /// The caller cancelled the operation ([`AnamnesisError::Cancelled`]).
+    Cancelled,
+    /// Reading or writing failed ([`AnamnesisError::Io`]).
+    Io,
+}
+
+/// [`Result`](std::result::Result) with [`AnamnesisError`].
 pub type Result<T> = std::result::Result<T, AnamnesisError>;
 
 impl AnamnesisError {
+    /// Returns the error's variant without its fields.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Parse { .. } => ErrorKind::Parse,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::LimitExceeded { .. } => ErrorKind::LimitExceeded,
+            Self::DisallowedGlobal { .. } => ErrorKind::DisallowedGlobal,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::Io(_) => ErrorKind::Io,
+        }
+    }
+
+    /// Returns the name of the tensor that the error is about, as the file has it, or `None` if it is about
+    /// something else.
+    ///
+    /// Every message about a tensor begins with its name in backticks, so a name that holds a backtick ends there.
+    #[must_use]
+    pub fn tensor(&self) -> Option<&str> {
+        let message = match self {
+            Self::Parse { reason } => reason,
+            Self::Unsupported { detail, .. } => detail,
+            Self::LimitExceeded { message, .. } => message,
+            _ => return None,
+        };
+        let (name, rest) = message.strip_prefix(TENSOR)?.split_once('`')?;
+        (rest.is_empty() || rest.starts_with([' ', ':', ','])).then_some(name)
+    }
+
     /// A [`Parse`](Self::Parse) error.
     pub(crate) fn parse(reason: impl Into<String>) -> Self {
         Self::Parse {
@@ -74,7 +131,8 @@ impl AnamnesisError {
         }
     }
 
-    /// The same error with `what` before its text, where that is about the input.
+    /// Prefixes the message of a `Parse` or `LimitExceeded` error with `what` and a colon. Other variants are
+    /// returned unchanged.
     pub(crate) fn about(self, what: impl std::fmt::Display) -> Self {
         match self {
             Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
@@ -86,7 +144,7 @@ impl AnamnesisError {
         }
     }
 
-    /// An I/O error that names the file.
+    /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
         Self::Io(std::io::Error::new(
             error.kind(),
@@ -101,22 +159,24 @@ impl From<safetensors::SafeTensorError> for AnamnesisError {
     }
 }
 
-/// `text` made safe for a terminal: characters that move the cursor, reorder or hide text become
-/// `\u{…}`, and text over 2048 characters is cut with a count of what is missing.
+/// Makes `text` safe for a terminal: characters that move the cursor, reorder or hide text become `\u{…}`. Text
+/// over 2048 characters is cut, and the number of missing characters is appended.
 pub fn printable(text: &str) -> String {
-    clean(text, MAX_MESSAGE)
+    escaped(text, MAX_MESSAGE)
 }
 
-/// [`printable`] for names, cut at 48 characters.
+/// Makes a name safe for a terminal, and cuts it at 48 characters.
 fn short(text: &str) -> String {
-    if text.chars().count() <= 48 {
-        return clean(text, 48);
+    const MAX_NAME: usize = 48;
+    if text.chars().count() <= MAX_NAME {
+        return escaped(text, MAX_NAME);
     }
-    let head: String = text.chars().take(48).collect();
-    format!("{}…", clean(&head, 48))
+    let head: String = text.chars().take(MAX_NAME).collect();
+    format!("{}…", escaped(&head, MAX_NAME))
 }
 
-fn clean(text: &str, max: usize) -> String {
+/// The first `max` characters of `text`, deceptive ones escaped; then how many more there are.
+fn escaped(text: &str, max: usize) -> String {
     let mut out = String::with_capacity(text.len().min(max));
     for (i, c) in text.chars().enumerate() {
         if i == max {
@@ -132,7 +192,7 @@ fn clean(text: &str, max: usize) -> String {
     out
 }
 
-/// Control, bidirectional, zero-width and byte-order-mark characters.
+/// Whether `c` is a control, bidirectional or zero-width character or a byte-order mark.
 fn is_deceptive(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -141,6 +201,17 @@ fn is_deceptive(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tensor_of_an_error() {
+        let of = |error: AnamnesisError| error.tensor().map(str::to_owned);
+        let about = AnamnesisError::parse("tensor `a.b` (F16 [2]): its `a.c` is missing");
+        assert_eq!(of(about).as_deref(), Some("a.b"));
+        let refused = AnamnesisError::unsupported("EXL2", "tensor `x`");
+        assert_eq!(of(refused).as_deref(), Some("x"));
+        assert_eq!(of(AnamnesisError::parse("the tensor `x`")), None);
+        assert_eq!(of(AnamnesisError::Cancelled), None);
+    }
 
     #[test]
     fn messages_are_safe_for_a_terminal() {
@@ -157,5 +228,38 @@ mod tests {
     fn io_is_transparent() {
         let error = AnamnesisError::from(std::io::Error::other("range transfer budget exceeded"));
         assert_eq!(error.to_string(), "range transfer budget exceeded");
+    }
+
+    #[test]
+    fn context_keeps_the_kind() {
+        let limit = AnamnesisError::LimitExceeded {
+            limit: "max_item_count",
+            message: "2 tensors; at most 1".to_owned(),
+        };
+        for (error, kind, text) in [
+            (
+                AnamnesisError::parse("it is short"),
+                ErrorKind::Parse,
+                "parse error: `a`: it is short",
+            ),
+            (
+                limit,
+                ErrorKind::LimitExceeded,
+                "limit exceeded (max_item_count): `a`: 2 tensors; at most 1",
+            ),
+            (
+                AnamnesisError::unsupported("HDF5", "convert it"),
+                ErrorKind::Unsupported,
+                "unsupported format `HDF5`: convert it",
+            ),
+            (
+                AnamnesisError::Cancelled,
+                ErrorKind::Cancelled,
+                "operation cancelled by the caller",
+            ),
+        ] {
+            let error = error.about("`a`");
+            assert_eq!((error.kind(), &*error.to_string()), (kind, text));
+        }
     }
 }

@@ -71,7 +71,7 @@ pub use convert::{
     Report, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
-pub use error::{AnamnesisError, Result};
+pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};

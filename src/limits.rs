@@ -1,17 +1,19 @@
-//! What a caller lets a file cost: [`ParseLimits`], and the account that every parser keeps of it.
+//! Bounds on the memory that a file may claim: [`ParseLimits`], set by the caller, and `Budget`, the running account that
+//! every reader charges before it allocates.
 //!
-//! Beside these there are permanent caps, far above what real files have.
+//! Independent of the caller, each reader has permanent caps, far above what real files need.
 
 use std::cell::Cell;
 use std::fmt::Display;
 
 use crate::{AnamnesisError, Result};
 
-/// Bounds on what a file may cost. Nothing is bounded by default but by the crate's permanent caps, which stop
-/// everything that no model needs; these bounds can only be tighter.
+/// Bounds on the memory and the items that a file may claim.
 ///
-/// Every bound is checked before memory is taken. Parsing has the whole of them, and so has each call that
-/// materialises tensors from what was parsed.
+/// The default sets none. The crate's permanent caps, which are far above what any model needs, hold in any case.
+///
+/// Every bound is checked before memory is allocated. Each call has an account of its own: parsing has one, and so
+/// has each later call that materialises tensors of the parsed model.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -35,7 +37,7 @@ pub struct ParseLimits {
 }
 
 impl ParseLimits {
-    /// No bounds but the permanent caps.
+    /// Limits that bound nothing; only the crate's permanent caps hold.
     #[must_use]
     pub const fn unbounded() -> Self {
         Self {
@@ -46,53 +48,53 @@ impl ParseLimits {
         }
     }
 
-    /// Bounds the bytes of any one piece of memory whose size a file declares.
+    /// Sets the largest single allocation whose size a file declares, in bytes.
     #[must_use]
     pub const fn with_max_single_alloc(mut self, bytes: u64) -> Self {
         self.single_alloc = bytes;
         self
     }
 
-    /// Bounds the bytes of all of them together, and of what one call materialises.
+    /// Sets the most bytes that all allocations of one call may have together.
     #[must_use]
     pub const fn with_max_total_bytes(mut self, bytes: u64) -> Self {
         self.total = bytes;
         self
     }
 
-    /// Bounds the number of things that a file declares: tensors, keys of its metadata, members of an archive.
+    /// Sets the largest number of items that a file may declare: tensors, metadata keys, members of an archive.
     #[must_use]
     pub const fn with_max_item_count(mut self, count: u64) -> Self {
         self.items = count;
         self
     }
 
-    /// Bounds how many times its stored size a compressed member may become.
+    /// Sets the largest ratio of the length of a compressed member to its stored length.
     #[must_use]
     pub const fn with_max_decompression_ratio(mut self, ratio: u64) -> Self {
         self.ratio = ratio;
         self
     }
 
-    /// The bound on one piece of memory; `u64::MAX` if there is none.
+    /// Largest single allocation in bytes; `u64::MAX` if it is unbounded.
     #[must_use]
     pub const fn max_single_alloc_bytes(&self) -> u64 {
         self.single_alloc
     }
 
-    /// The bound on all of them together; `u64::MAX` if there is none.
+    /// Most bytes of all allocations of one call; `u64::MAX` if they are unbounded.
     #[must_use]
     pub const fn max_total_bytes(&self) -> u64 {
         self.total
     }
 
-    /// The bound on the number of things; `u64::MAX` if there is none.
+    /// Largest number of declared items; `u64::MAX` if it is unbounded.
     #[must_use]
     pub const fn max_item_count(&self) -> u64 {
         self.items
     }
 
-    /// The bound on the growth of compressed members; `u64::MAX` if there is none.
+    /// Largest ratio of decompressed to stored length; `u64::MAX` if it is unbounded.
     #[must_use]
     pub const fn max_decompression_ratio(&self) -> u64 {
         self.ratio
@@ -105,8 +107,10 @@ impl Default for ParseLimits {
     }
 }
 
-/// The running account of one parse, or of one call that materialises tensors. It is shared by whatever takes memory
-/// for the same file.
+/// Running account of one call: one parse, or one call that materialises tensors. All readers of a call share it, so
+/// the files of a directory count together.
+///
+/// Nothing is ever credited back: the account bounds what a file causes to be allocated in all, not the peak.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limits: ParseLimits,
@@ -123,23 +127,24 @@ impl Budget {
         }
     }
 
-    /// An account that bounds nothing.
+    /// An account without bounds.
     pub(crate) fn unbounded() -> Self {
         Self::new(&ParseLimits::unbounded())
     }
 
-    /// What it is an account of.
+    /// The limits that this account enforces.
     pub(crate) fn limits(&self) -> &ParseLimits {
         &self.limits
     }
 
-    /// Charges a piece of memory that is about to be taken.
+    /// Charges an allocation of `bytes`. Call it before allocating.
     pub(crate) fn alloc(&self, bytes: u64, what: impl Display) -> Result<()> {
         self.single(bytes, &what)?;
         self.grow(bytes, what)
     }
 
-    /// Whether a piece of memory may have so many bytes, which are charged as it grows.
+    /// Checks the final size of a buffer without charging it: for a buffer that grows in steps, each of which is
+    /// charged with [`grow`](Self::grow).
     pub(crate) fn single(&self, bytes: u64, what: impl Display) -> Result<()> {
         cap(
             "max_single_alloc_bytes",
@@ -149,8 +154,9 @@ impl Budget {
         )
     }
 
-    /// Charges what is taken in many small pieces.
+    /// Charges `bytes` to the total alone: for a step of a growing buffer, or for many small allocations together.
     pub(crate) fn grow(&self, bytes: u64, what: impl Display) -> Result<()> {
+        // Saturating: sums of declared lengths can pass `u64::MAX`, and a wrapped sum would be within the limit.
         self.total.set(self.total.get().saturating_add(bytes));
         cap(
             "max_total_bytes",
@@ -160,7 +166,7 @@ impl Budget {
         )
     }
 
-    /// Counts `n` things.
+    /// Counts `n` declared items.
     pub(crate) fn items(&self, n: u64, of: impl Display) -> Result<()> {
         self.items.set(self.items.get().saturating_add(n));
         cap(
@@ -171,9 +177,10 @@ impl Budget {
         )
     }
 
-    /// Whether `stored` compressed bytes may become `len`.
+    /// Checks that a member of `stored` compressed bytes may decompress to `len` bytes.
     #[cfg(any(feature = "npz", feature = "pth"))]
     pub(crate) fn ratio(&self, stored: u64, len: u64, what: impl Display) -> Result<()> {
+        // Rounded up, so that a ratio slightly above the limit is over it.
         let times = len.div_ceil(stored.max(1));
         cap(
             "max_decompression_ratio",
@@ -184,7 +191,10 @@ impl Budget {
     }
 }
 
-/// So many zeros, if there is room for them.
+/// Returns a zeroed buffer of `len` bytes.
+///
+/// # Errors
+/// `LimitExceeded` (`available_memory`) if the allocation fails, where `vec![0; len]` would abort the process.
 pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     match usize::try_from(len)
@@ -203,7 +213,10 @@ pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Refuses more than `max`, whether that is a caller's bound or a permanent cap.
+/// Checks `n <= max`, where `max` is a caller's bound or a permanent cap of this crate.
+///
+/// # Errors
+/// `LimitExceeded` with the name `limit` and the message "`n` `what`; at most `max`".
 pub(crate) fn cap(limit: &'static str, n: u64, max: u64, what: impl Display) -> Result<()> {
     if n <= max {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Where a model's bytes lie: a file, or memory. The only place that maps files.
+//! [`Source`]: where a model's bytes are, a file or memory. The only module that maps files.
 
 mod deflated;
 mod files;
@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use memmap2::Mmap;
 
 pub(crate) use self::deflated::Deflated;
-use self::files::Handle;
-pub(crate) use self::files::Pool;
+use self::files::FileHandle;
+pub(crate) use self::files::FilePool;
 use crate::{AnamnesisError, Result};
 
 /// The bytes behind a [`ParsedModel`](crate::ParsedModel).
@@ -21,7 +21,7 @@ use crate::{AnamnesisError, Result};
 pub(crate) enum Source {
     /// A file, read positionally; mapped when a view is asked for.
     File {
-        file: Handle,
+        file: FileHandle,
         len: u64,
         map: OnceLock<Mmap>,
     },
@@ -34,33 +34,37 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Opens a regular file. Anything else (a directory, a device, a pipe) is an error.
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `Io` if `path` is anything else: a directory, a device, a pipe.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         Self::from_file(&open_regular(path)?)
     }
 
-    /// As [`open`](Self::open), for file `number` of many, of which `pool` keeps few open.
-    pub(crate) fn open_pooled(pool: &Arc<Pool>, number: usize, path: &Path) -> Result<Self> {
+    /// Opens a regular file as file `number` of `pool`, which closes and reopens files as they are read.
+    pub(crate) fn open_pooled(pool: &Arc<FilePool>, number: usize, path: &Path) -> Result<Self> {
         let file = open_regular(path)?;
         let len = file.metadata()?.len();
         Ok(Self::File {
-            file: Handle::pooled(pool, number, path, file, len),
+            file: FileHandle::pooled(pool, number, path, file, len),
             len,
             map: OnceLock::new(),
         })
     }
 
-    /// A file that is open already.
+    /// Wraps an open file. Its handle is duplicated.
     pub(crate) fn from_file(file: &File) -> Result<Self> {
         let (file, len) = (file.try_clone()?, file.metadata()?.len());
         Ok(Self::File {
-            file: Handle::Open(Arc::new(file)),
+            file: FileHandle::Open(Arc::new(file)),
             len,
             map: OnceLock::new(),
         })
     }
 
-    /// The same bytes once more.
+    /// Returns another source of the same bytes: with the same file handle, but a mapping of its own. Of a compressed
+    /// member it is [`HeaderOnly`](Self::HeaderOnly), for members are never nested.
     pub(crate) fn share(&self) -> Self {
         match self {
             Self::File { file, len, .. } => Self::File {
@@ -73,7 +77,7 @@ impl Source {
         }
     }
 
-    /// Whether `path` leads to this very file.
+    /// Whether `path` leads to this file, under whatever name (a link, another spelling). False if that cannot be told.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
         let Self::File { file, .. } = self else {
             return false;
@@ -85,7 +89,7 @@ impl Source {
         matches!((ours, same_file::Handle::from_path(path)), (Ok(ours), Ok(theirs)) if ours == theirs)
     }
 
-    /// Length in bytes, if the data is within reach.
+    /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
             Self::File { len, .. } => Some(*len),
@@ -95,7 +99,8 @@ impl Source {
         }
     }
 
-    /// Fills `out` from `offset` on, without touching any mapping.
+    /// Fills `out` with the bytes from `offset` on. It reads positionally and never through a mapping, so that a file
+    /// that shrinks meanwhile is an I/O error and not a SIGBUS.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Self::File { file, .. } => {
@@ -115,12 +120,15 @@ impl Source {
         }
     }
 
-    /// A view of `range`, without a copy.
+    /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a compressed member alone.
+    /// The file is mapped at the first call.
     pub(crate) fn view(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
         let bytes: &[u8] = match self {
             Self::File { file, map, .. } => match map.get() {
                 Some(map) => map,
                 None => {
+                    // Two threads may both map the file; the second mapping is dropped. `get_or_init` alone cannot
+                    // return the error.
                     let new = map_file(file.get()?.as_ref())?;
                     map.get_or_init(|| new)
                 }
@@ -145,9 +153,8 @@ impl Source {
     }
 }
 
-/// Opens a regular file. Anything else (a directory, a device, a pipe) is an error.
 fn open_regular(path: &Path) -> Result<File> {
-    // Looked at first: to open a pipe is to wait for its writer.
+    // The type is checked before the file is opened: opening a pipe blocks until it has a writer.
     let meta = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
     if !meta.is_file() {
         let what = if meta.is_dir() {

@@ -72,6 +72,7 @@ fn errors() {
         }
     }
     let _: fn(anamnesis::error::AnamnesisError) -> anamnesis::AnamnesisError = |e| e;
+    let _: fn(&AnamnesisError) -> anamnesis::ErrorKind = AnamnesisError::kind;
     let _: anamnesis::error::Result<()> = Ok(());
     travels::<Result<()>>();
     is_shared::<AnamnesisError>();

@@ -1,4 +1,4 @@
-//! A GGUF file by itself: a view of the one model, for callers who expect nothing else.
+//! [`ParsedGguf`]: one GGUF file, for callers who expect no other container. It wraps a [`ParsedModel`].
 
 mod front;
 mod write;
@@ -20,8 +20,8 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, RememberOptions, Report, Result};
 
-/// What a metadata value takes in memory, at most, for each byte that it has in the file: an empty string is a length
-/// there, and three words here.
+/// Most bytes of memory that a metadata value takes for each byte in the file. The worst case is an empty string, which is a
+/// length in the file and three words in memory.
 const VALUE_BYTES: u64 = 4;
 
 /// A tensor of a GGUF file.
@@ -34,7 +34,7 @@ pub struct GgufTensor<'a> {
     pub shape: &'a [usize],
     /// Element type.
     pub dtype: Dtype,
-    /// The data, little-endian: elements, or whole blocks. Borrowed where it is stored like this.
+    /// The data, little-endian: elements, or whole blocks. Borrowed unless the file is big-endian.
     pub data: Cow<'a, [u8]>,
 }
 
@@ -43,11 +43,11 @@ pub struct GgufTensor<'a> {
 pub struct ParsedGguf {
     model: ParsedModel,
     metadata: HashMap<String, GgufMetadataValue>,
-    /// One for each of the model's tensors, in their order.
+    /// One entry for each of the model's tensors, in their order.
     tensors: Vec<GgufTensorInfo>,
 }
 
-/// Parses one GGUF file. Of a model in several files it is the one at hand; [`parse`](crate::parse()) joins them.
+/// Parses one GGUF file. Of a split model that is one part; [`parse`](crate::parse()) joins the parts.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -66,10 +66,10 @@ pub fn parse_gguf(path: impl AsRef<Path>) -> Result<ParsedGguf> {
     parse_gguf_with_limits(path, &ParseLimits::default())
 }
 
-/// As [`parse_gguf`], within `limits`.
+/// Parses one GGUF file as [`parse_gguf`] does, within `limits`.
 ///
 /// # Errors
-/// As there; `LimitExceeded`.
+/// Those of [`parse_gguf`]; `LimitExceeded` if the file exceeds `limits`.
 pub fn parse_gguf_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedGguf> {
     let (path, budget) = (path.as_ref(), Budget::new(limits));
     let contents = read_file(Source::open(path)?, &budget)?;
@@ -111,7 +111,7 @@ impl ParsedGguf {
             .flat_map(|m| m.iter())
             .map(|(key, value)| (key.to_owned(), value));
         let metadata = metadata.collect();
-        // Mapped now, so that nothing can go wrong when the data is asked for.
+        // The file is mapped now, because `tensors` cannot return an error.
         model
             .sources
             .iter()
@@ -131,7 +131,7 @@ impl ParsedGguf {
             .map_or(0, crate::containers::model::gguf::Gguf::version)
     }
 
-    /// What the tensors' offsets are multiples of, in bytes.
+    /// Alignment of the tensors' offsets, in bytes.
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.model
@@ -145,7 +145,7 @@ impl ParsedGguf {
         self.tensors.len()
     }
 
-    /// Whether there are none.
+    /// Whether the file has no tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
@@ -157,7 +157,7 @@ impl ParsedGguf {
         &self.metadata
     }
 
-    /// What is known of every tensor, in the order of the data.
+    /// Name, shape, dtype and place of every tensor, in the order of the data.
     #[must_use]
     pub fn tensor_info(&self) -> &[GgufTensorInfo] {
         &self.tensors
@@ -169,7 +169,7 @@ impl ParsedGguf {
             .iter()
             .zip(&self.model.tensors)
             .map(|(t, info)| {
-                // It is mapped already, and parsing proved that the range is in the file.
+                // Cannot fail: the file is mapped, and parsing checked that the range is within it.
                 let stored =
                     self.model.sources[info.source].view(info.offset..info.offset + info.len);
                 let mut data = stored.unwrap_or_default();
@@ -185,10 +185,10 @@ impl ParsedGguf {
             })
     }
 
-    /// Decodes a tensor of blocks to BF16, by itself: what lies beside it, like the scale of NVFP4, is left out.
+    /// Decodes a tensor of blocks to BF16. Tensors beside it, such as the scale of NVFP4, are not applied.
     ///
     /// # Errors
-    /// `Parse` if there is no such tensor; `Unsupported` if it is of no block type.
+    /// `Parse` if there is no tensor of this name; `Unsupported` if its dtype has no blocks.
     pub fn dequantize_tensor(&self, info: &GgufTensorInfo) -> Result<Vec<u8>> {
         let tensor = self.tensors().find(|t| t.name == info.name);
         let tensor = tensor
@@ -210,7 +210,7 @@ impl ParsedGguf {
         GgufInspectInfo::new(self.version(), self.alignment(), architecture, tensors)
     }
 
-    /// The model that this is a view of.
+    /// The wrapped model.
     #[must_use]
     pub fn model(&self) -> &ParsedModel {
         &self.model
@@ -219,7 +219,7 @@ impl ParsedGguf {
     /// Writes the decoded tensors as a safetensors file; see [`ParsedModel::remember`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`ParsedModel::remember`].
     pub fn remember(
         &self,
         output: impl AsRef<Path>,
@@ -228,10 +228,10 @@ impl ParsedGguf {
         self.model.remember(output, options)
     }
 
-    /// As [`remember`](Self::remember), into memory.
+    /// Returns the bytes of the safetensors file that [`remember`](Self::remember) writes.
     ///
     /// # Errors
-    /// As there, without the I/O of an output.
+    /// Those of [`ParsedModel::remember_to_bytes`].
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
         self.model.remember_to_bytes(options)
     }

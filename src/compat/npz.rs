@@ -1,4 +1,4 @@
-//! Arrays of an NPZ archive in memory, for callers who want them all.
+//! [`parse_npz`] and its companions: all arrays of an NPZ archive in memory.
 
 mod front;
 
@@ -11,7 +11,7 @@ use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::limits::Budget;
 use crate::{Dtype, ParseLimits, ParsedModel, Result, parse_bytes, parse_with_limits};
 
-/// Element type of an array.
+/// Element type of an array: the crate's one [`Dtype`].
 pub type NpzDtype = Dtype;
 
 /// An array in memory.
@@ -29,7 +29,7 @@ pub struct NpzTensor {
 }
 
 impl NpzTensor {
-    /// An array of these parts.
+    /// Makes an array, to be written with [`npz_to_safetensors`].
     #[must_use]
     pub const fn new(name: String, shape: Vec<usize>, dtype: NpzDtype, data: Vec<u8>) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl NpzTensor {
     }
 }
 
-/// Reads every array of an NPZ archive into memory. [`parse`](crate::parse()) leaves them where they are.
+/// Reads every array of an NPZ archive into memory, by name. [`parse`](crate::parse()) reads their headers alone.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -53,15 +53,15 @@ impl NpzTensor {
 /// ```
 ///
 /// # Errors
-/// As [`parse`](crate::parse()); `Unsupported` if an array is one that no tensor can hold.
+/// Those of [`parse`](crate::parse()); `Unsupported` if an array has elements that no tensor can hold.
 pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
     parse_npz_with_limits(path, &ParseLimits::default())
 }
 
-/// As [`parse_npz`], within `limits`.
+/// Reads every array of an NPZ archive as [`parse_npz`] does, within `limits`.
 ///
 /// # Errors
-/// As there; `LimitExceeded`.
+/// Those of [`parse_npz`]; `LimitExceeded` if the archive or its arrays exceed `limits`.
 pub fn parse_npz_with_limits(
     path: impl AsRef<Path>,
     limits: &ParseLimits,
@@ -69,7 +69,7 @@ pub fn parse_npz_with_limits(
     arrays(&parse_with_limits(path, limits)?)
 }
 
-/// As [`parse_npz`], of an archive in memory.
+/// Reads every array of an NPZ archive in memory.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -80,7 +80,7 @@ pub fn parse_npz_with_limits(
 /// ```
 ///
 /// # Errors
-/// As there, without the I/O.
+/// Those of [`parse_npz`], without `Io`.
 pub fn parse_npz_bytes(bytes: Vec<u8>) -> Result<HashMap<String, NpzTensor>> {
     arrays(&parse_bytes(bytes)?)
 }
@@ -123,7 +123,7 @@ fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {
 /// ```
 ///
 /// # Errors
-/// `Parse` that names an array whose data does not fit its shape; I/O.
+/// `Parse` that names an array whose data does not fit its shape; `Io`.
 pub fn npz_to_safetensors<S: BuildHasher>(
     arrays: &HashMap<String, NpzTensor, S>,
     path: impl AsRef<Path>,
@@ -131,10 +131,10 @@ pub fn npz_to_safetensors<S: BuildHasher>(
     to_file(&tensors(arrays), path.as_ref())
 }
 
-/// As [`npz_to_safetensors`], into memory.
+/// Returns the bytes of the safetensors file that [`npz_to_safetensors`] writes.
 ///
 /// # Errors
-/// As there, without the I/O.
+/// `Parse` that names an array whose data does not fit its shape; `LimitExceeded` if the output does not fit.
 pub fn npz_to_safetensors_bytes<S: BuildHasher>(
     arrays: &HashMap<String, NpzTensor, S>,
 ) -> Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! A PyTorch checkpoint by itself: a view of the one model, for callers who expect nothing else.
+//! [`ParsedPth`]: a PyTorch checkpoint, for callers who expect no other container. It wraps a [`ParsedModel`].
 
 mod front;
 
@@ -16,25 +16,25 @@ use crate::{
     parse_with_limits,
 };
 
-/// Element type of a tensor.
+/// Element type of a tensor: the crate's one [`Dtype`].
 pub type PthDtype = Dtype;
 
 /// A tensor of a checkpoint.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PthTensor<'a> {
-    /// Its way through the checkpoint, with dots.
+    /// Path in the checkpoint's dicts and lists, joined with dots.
     pub name: String,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: PthDtype,
-    /// Elements, little-endian and row-major; borrowed where they are stored like this.
+    /// Elements, little-endian and row-major; borrowed if the file stores them like this.
     pub data: Cow<'a, [u8]>,
 }
 
 impl<'a> PthTensor<'a> {
-    /// A tensor of these parts.
+    /// Makes a tensor, to be written with [`pth_to_safetensors`].
     #[must_use]
     pub const fn new(
         name: String,
@@ -57,7 +57,7 @@ pub struct ParsedPth {
     model: ParsedModel,
 }
 
-/// Parses a PyTorch checkpoint: what it holds, without the data.
+/// Parses a PyTorch checkpoint. No tensor data is read.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -70,20 +70,20 @@ pub struct ParsedPth {
 /// ```
 ///
 /// # Errors
-/// As [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
+/// Those of [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
 pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
     parse_pth_with_limits(path, &ParseLimits::default())
 }
 
-/// As [`parse_pth`], within `limits`.
+/// Parses a PyTorch checkpoint as [`parse_pth`] does, within `limits`.
 ///
 /// # Errors
-/// As there; `LimitExceeded`.
+/// Those of [`parse_pth`]; `LimitExceeded` if the checkpoint exceeds `limits`.
 pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedPth> {
     ParsedPth::new(parse_with_limits(path, limits)?)
 }
 
-/// As [`parse_pth`], of a checkpoint in memory.
+/// Parses a PyTorch checkpoint in memory.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -94,7 +94,7 @@ pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Re
 /// ```
 ///
 /// # Errors
-/// As there, without the I/O.
+/// Those of [`parse_pth`], without `Io`.
 pub fn parse_pth_bytes(bytes: Vec<u8>) -> Result<ParsedPth> {
     ParsedPth::new(parse_bytes(bytes)?)
 }
@@ -113,13 +113,13 @@ impl ParsedPth {
         self.model.tensors.len()
     }
 
-    /// Whether there are none.
+    /// Whether the checkpoint has no tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.model.tensors.is_empty()
     }
 
-    /// The model that this is a view of.
+    /// The wrapped model.
     #[must_use]
     pub fn model(&self) -> &ParsedModel {
         &self.model
@@ -136,7 +136,7 @@ impl ParsedPth {
         .inspect()
     }
 
-    /// What is known of every tensor, in the order of the checkpoint.
+    /// Name, shape, dtype and length of every tensor, in the order of the checkpoint.
     #[must_use]
     pub fn tensor_info(&self) -> Vec<PthTensorInfo> {
         self.model.tensors.iter().map(PthTensorInfo::of).collect()
@@ -145,7 +145,8 @@ impl ParsedPth {
     /// Every tensor with its data, in the order of the checkpoint.
     ///
     /// # Errors
-    /// If the file cannot be read, or a checksum is wrong; `LimitExceeded` if they take more than was allowed.
+    /// `Io` if the file cannot be read; `Parse` if a checksum is wrong; `LimitExceeded` if the tensors take more memory than
+    /// the limits allow.
     pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
         fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
             let (name, shape, dtype) = (t.name().to_owned(), t.shape().to_vec(), t.dtype());
@@ -163,23 +164,23 @@ impl ParsedPth {
     /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced.
     ///
     /// # Errors
-    /// As [`ParsedModel::convert`].
+    /// Those of [`ParsedModel::convert`].
     pub fn to_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
         options.run.force = true;
         self.model.convert(path, options).map(drop)
     }
 
-    /// As [`to_safetensors`](Self::to_safetensors), into memory.
+    /// Returns the bytes of the safetensors file that [`to_safetensors`](Self::to_safetensors) writes.
     ///
     /// # Errors
-    /// As there, without the I/O of an output.
+    /// Those of reading the checkpoint; `LimitExceeded` if the output does not fit.
     pub fn to_safetensors_bytes(&self) -> Result<Vec<u8>> {
         self.model.recovery(ConvertTarget::Safetensors)?.to_bytes()
     }
 }
 
-/// Writes tensors as a safetensors file; an older file is replaced.
+/// Writes tensors in memory as a safetensors file; an older file is replaced.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -193,15 +194,15 @@ impl ParsedPth {
 /// ```
 ///
 /// # Errors
-/// `Parse` that names a tensor whose data does not fit its shape; I/O.
+/// `Parse` that names a tensor whose data does not fit its shape; `Io`.
 pub fn pth_to_safetensors(tensors: &[PthTensor<'_>], path: impl AsRef<Path>) -> Result<()> {
     to_file(&whole(tensors), path.as_ref())
 }
 
-/// As [`pth_to_safetensors`], into memory.
+/// Returns the bytes of the safetensors file that [`pth_to_safetensors`] writes.
 ///
 /// # Errors
-/// As there, without the I/O.
+/// `Parse` that names a tensor whose data does not fit its shape; `LimitExceeded` if the output does not fit.
 pub fn pth_to_safetensors_bytes(tensors: &[PthTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes(&whole(tensors))
 }

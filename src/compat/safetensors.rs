@@ -1,4 +1,5 @@
-//! A safetensors header by itself, read from any stream: what tools show of a file they do not have.
+//! [`SafetensorsHeader`]: a safetensors header, read from any stream without tensor data: for tools that inspect remote
+//! files.
 
 mod companions;
 
@@ -25,9 +26,9 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Begin and end of the data, from the end of the header.
+    /// Begin and end of the data in bytes, from the end of the header.
     pub data_offsets: (usize, usize),
-    /// What the tensor is for.
+    /// Role of the tensor: a weight, or which companion of one.
     pub role: TensorRole,
 }
 
@@ -39,21 +40,20 @@ pub struct SafetensorsHeader {
     pub tensors: Vec<TensorEntry>,
     /// The scheme of most quantized tensors.
     pub scheme: QuantScheme,
-    /// The file's own metadata.
+    /// Entries of `__metadata__`; `None` if there are none.
     pub metadata: Option<HashMap<String, String>>,
-    /// Length of the JSON, in bytes.
+    /// Length of the JSON in bytes.
     pub header_size: usize,
-    /// What the shapes say of GPTQ layers, if the scheme is that.
+    /// Parameters of the GPTQ layers by their shapes, if `scheme` is GPTQ.
     pub gptq_config: Option<GptqConfig>,
-    /// What the shapes say of AWQ layers, if the scheme is that.
+    /// Parameters of the AWQ layers by their shapes, if `scheme` is AWQ.
     pub awq_config: Option<AwqConfig>,
-    /// What the shapes say of 4-bit BitsAndBytes weights, if the scheme is that.
+    /// Parameters of the 4-bit BitsAndBytes weights by their shapes, if `scheme` is that.
     pub bnb_config: Option<BnbConfig>,
     info: InspectInfo,
 }
 
-/// Reads a safetensors header from `reader`: its eight bytes of length and then exactly that many, never
-/// the data.
+/// Reads a safetensors header from `reader`: its eight bytes of length and then exactly that many, and no data.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -70,10 +70,10 @@ pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<Safete
     parse_safetensors_header_from_reader_with_limits(reader, &ParseLimits::default())
 }
 
-/// As [`parse_safetensors_header_from_reader`], within `limits`.
+/// Reads a safetensors header as [`parse_safetensors_header_from_reader`] does, within `limits`.
 ///
 /// # Errors
-/// As there; `LimitExceeded`.
+/// Those of [`parse_safetensors_header_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
 pub fn parse_safetensors_header_from_reader_with_limits<R: Read>(
     reader: R,
     limits: &ParseLimits,
@@ -81,7 +81,7 @@ pub fn parse_safetensors_header_from_reader_with_limits<R: Read>(
     read_from(reader, &Budget::new(limits)).and_then(header)
 }
 
-/// The header of a whole file in memory, whose data is looked at no further than for its length.
+/// Parses the header of a whole file in memory. Of the data only the length is checked.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -98,10 +98,10 @@ pub fn parse_safetensors_header(file: &[u8]) -> Result<SafetensorsHeader> {
     parse_safetensors_header_with_limits(file, &ParseLimits::default())
 }
 
-/// As [`parse_safetensors_header`], within `limits`.
+/// Parses the header of a whole file in memory as [`parse_safetensors_header`] does, within `limits`.
 ///
 /// # Errors
-/// As there; `LimitExceeded`.
+/// Those of [`parse_safetensors_header`]; `LimitExceeded` if the header exceeds `limits`.
 pub fn parse_safetensors_header_with_limits(
     file: &[u8],
     limits: &ParseLimits,
@@ -111,7 +111,7 @@ pub fn parse_safetensors_header_with_limits(
     header(contents)
 }
 
-/// What a header says, and what its tensors are for.
+/// The public header of a parsed one, with the role of each tensor.
 fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
     let mut config = QuantConfig::default();
     config.add_metadata(&contents.metadata);

@@ -1,10 +1,10 @@
-//! safetensors of tensors that are in memory as a whole.
+//! Writes safetensors files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use crate::containers::write::atomic::{OutputFile, Place};
-use crate::containers::write::{Entry, Layout, safetensors};
+use crate::containers::write::atomic::{OutputFile, OutputPlace};
+use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -17,10 +17,14 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
-/// What the metadata of every file say.
+/// Metadata of every file: transformers refuses a file without it.
 const FORMAT: (&str, &str) = ("format", "pt");
 
-fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layout> {
+/// Lays out a file of `tensors` with one key of metadata.
+///
+/// # Errors
+/// `Parse` that names the tensor, if its data does not fit its dtype and shape or its name is given twice.
+fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
     let entry = |t: &WholeTensor<'_>| {
         let wrong = |what: String| {
@@ -48,7 +52,7 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
     }
     let entries = tensors.iter().zip(lens);
     let entries: Vec<_> = entries
-        .map(|(t, len)| Entry {
+        .map(|(t, len)| OutputEntry {
             name: t.name,
             dtype: t.dtype,
             shape: t.shape,
@@ -61,9 +65,9 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Layou
     )
 }
 
-/// Passes every byte of the file with its place to `put`.
+/// Passes every byte of the file to `put`, in pieces with their offsets.
 fn write(
-    layout: &Layout,
+    layout: &OutputLayout,
     tensors: &[WholeTensor<'_>],
     mut put: impl FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
@@ -77,10 +81,10 @@ fn write(
         .try_for_each(|(t, &at)| put(at, t.data))
 }
 
-/// Writes a file, and replaces an older one.
+/// Writes a file atomically; an older one is replaced.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     let layout = plan(tensors, FORMAT)?;
-    let place = Place {
+    let place = OutputPlace {
         force: true,
         inputs: &[],
         space: layout.file_len,
@@ -90,12 +94,12 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
     file.commit()
 }
 
-/// The file in memory.
+/// Returns the bytes of the file.
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)
 }
 
-/// The file in memory, with another key and value as its metadata.
+/// Returns the bytes of the file with another key and value as its metadata.
 pub(crate) fn to_bytes_with(
     tensors: &[WholeTensor<'_>],
     metadata: (&str, &str),

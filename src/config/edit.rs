@@ -1,20 +1,21 @@
-//! JSON, edited as text: members are taken out or changed, and all else stays as it was written.
+//! Edits `config.json` as text: members are removed, changed or added, and all other bytes stay as they are. A parse
+//! and a new serialization would lose the order of keys, the spelling of floats, and Python's `NaN`.
 
 use std::ops::Range;
 
-/// Keys that say how a model is quantized.
+/// Keys of objects that say how a model is quantized.
 const QUANTIZATION: &[&str] = &["quantization_config", "compression_config", "quantization"];
 
-/// Keys that say of which type the weights are.
+/// Keys of the weights' dtype.
 const DTYPE: &[&str] = &["torch_dtype", "dtype"];
 
-/// Models within models that are looked at.
+/// Deepest level of nested objects that is edited. A multimodal model nests its language model's config.
 const MAX_DEPTH: usize = 4;
 
-/// `json` of a model that is not quantized, with weights of type `dtype` if they are of a new one, in it and in the
-/// models that it is made of. `None` if it is no JSON object.
+/// Removes the quantization config from `json`, and from the configs nested in it. With `dtype`, also replaces the
+/// weights' dtype, or adds it as `torch_dtype` where the outer object has none. `None` if `json` is no object.
 pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
-    let object = Object::parse(json, json.find('{')?)?;
+    let object = JsonObject::parse(json, json.find('{')?)?;
     let mut edits = Vec::new();
     collect(json, &object, dtype, 0, &mut edits);
     let named = object
@@ -26,7 +27,7 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
             .members
             .first()
             .map_or(object.span.end - 1, |m| m.key.start - 1);
-        let comma = if object.members.iter().all(|m| is_gone(json, m)) {
+        let comma = if object.members.iter().all(|m| is_removed(json, m)) {
             ""
         } else {
             ", "
@@ -50,14 +51,14 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
     Some(out)
 }
 
-/// [`dequantized`], and with `entries` behind its other members.
+/// Edits `json` as [`dequantized`] does, and then appends `entries` to its members.
 pub(crate) fn requantized(
     json: &str,
     dtype: Option<&str>,
     entries: &[(&str, &serde_json::Value)],
 ) -> Option<String> {
     let mut out = dequantized(json, dtype)?;
-    let object = Object::parse(&out, out.find('{')?)?;
+    let object = JsonObject::parse(&out, out.find('{')?)?;
     let (at, mut comma) = match object.members.last() {
         Some(last) => (last.value.end, ","),
         None => (object.span.start + 1, ""),
@@ -77,47 +78,50 @@ pub(crate) fn requantized(
     Some(out)
 }
 
-fn is_gone(json: &str, m: &Member) -> bool {
+/// Whether a member describes the quantization and is removed. A string under such a key is something else.
+fn is_removed(json: &str, m: &JsonMember) -> bool {
     QUANTIZATION.contains(&&json[m.key.clone()]) && !json[m.value.clone()].starts_with('"')
 }
 
-/// The keys of the object at `path` in `json`, in the order of the text.
+/// The keys of the object at `path` in `json`, in the order of the text. `None` if there is no object.
 pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
-    let mut object = Object::parse(json, json.find('{')?)?;
+    let mut object = JsonObject::parse(json, json.find('{')?)?;
     for key in path {
         let member = object
             .members
             .iter()
             .rev()
             .find(|m| json.get(m.key.clone()) == Some(*key))?;
-        object = Object::parse(json, member.value.start)?;
+        object = JsonObject::parse(json, member.value.start)?;
     }
     let unquoted =
-        |m: &Member| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
+        |m: &JsonMember| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
     object.members.iter().map(unquoted).collect()
 }
 
-/// The edits of one object, and of those below it.
+/// Appends the edits of `object` and of the objects nested in it to `edits`: ranges of `json` with their replacements.
+/// Ranges do not overlap.
 fn collect(
     json: &str,
-    object: &Object,
+    object: &JsonObject,
     dtype: Option<&str>,
     depth: usize,
     edits: &mut Vec<(Range<usize>, String)>,
 ) {
-    let others = edits.len();
-    let kept: Vec<&Member> = object
+    let first_edit = edits.len();
+    let kept: Vec<&JsonMember> = object
         .members
         .iter()
-        .filter(|m| !is_gone(json, m))
+        .filter(|m| !is_removed(json, m))
         .collect();
     for (i, m) in object
         .members
         .iter()
         .enumerate()
-        .filter(|(_, m)| is_gone(json, m))
+        .filter(|(_, m)| is_removed(json, m))
     {
-        // With the comma behind it, and what comes up to the next member; or with the one before, if it is the last.
+        // A removed member takes the comma and the whitespace up to the next member with it; the last one takes the
+        // comma before it instead.
         let next = object.members.get(i + 1).map(|next| next.key.start - 1);
         let last_kept = kept.last().filter(|last| last.key.start < m.key.start);
         let range = match (next, last_kept) {
@@ -125,8 +129,9 @@ fn collect(
             (None, Some(last)) => last.value.end..m.value.end,
             (None, None) => m.key.start - 1..m.value.end,
         };
-        // Members that go one after another up to the end are one edit; those of other objects are not among them.
-        match edits[others..]
+        // Ranges of adjacent removed members touch, and the last one may reach back over those before it; they become
+        // one edit. Edits of other objects, before `first_edit`, are left alone.
+        match edits[first_edit..]
             .last_mut()
             .filter(|(other, _)| other.end >= range.start)
         {
@@ -140,46 +145,48 @@ fn collect(
             edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
         } else if value.starts_with('{')
             && depth < MAX_DEPTH
-            && let Some(inner) = Object::parse(json, m.value.start)
+            && let Some(inner) = JsonObject::parse(json, m.value.start)
         {
             collect(json, &inner, dtype, depth + 1, edits);
         }
     }
 }
 
-/// Where the parts of an object lie.
-struct Object {
-    members: Vec<Member>,
+/// Byte ranges of an object and of its members.
+struct JsonObject {
+    members: Vec<JsonMember>,
+    /// From the opening to behind the closing brace.
     span: Range<usize>,
 }
 
-struct Member {
-    /// Without its quotes.
+struct JsonMember {
+    /// The key without its quotes.
     key: Range<usize>,
     value: Range<usize>,
 }
 
-impl Object {
-    /// The object that begins at byte `start`.
+impl JsonObject {
+    /// Finds the members of the object whose brace is at byte `start`. Values are passed over unchecked. `None` if the
+    /// text is no object.
     fn parse(json: &str, start: usize) -> Option<Self> {
         let bytes = json.as_bytes();
-        let mut at = space(bytes, start + 1);
+        let mut at = skip_whitespace(bytes, start + 1);
         let mut members = Vec::new();
         while bytes.get(at)? != &b'}' {
-            let key_end = string(bytes, at)?;
-            let colon = space(bytes, key_end);
+            let key_end = string_end(bytes, at)?;
+            let colon = skip_whitespace(bytes, key_end);
             if bytes.get(colon)? != &b':' {
                 return None;
             }
-            let value = space(bytes, colon + 1);
-            let end = skip(bytes, value)?;
-            members.push(Member {
+            let value = skip_whitespace(bytes, colon + 1);
+            let end = value_end(bytes, value)?;
+            members.push(JsonMember {
                 key: at + 1..key_end - 1,
                 value: value..end,
             });
-            at = space(bytes, end);
+            at = skip_whitespace(bytes, end);
             match bytes.get(at)? {
-                b',' => at = space(bytes, at + 1),
+                b',' => at = skip_whitespace(bytes, at + 1),
                 b'}' => {}
                 _ => return None,
             }
@@ -191,15 +198,15 @@ impl Object {
     }
 }
 
-fn space(bytes: &[u8], mut at: usize) -> usize {
+fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
     while bytes.get(at).is_some_and(u8::is_ascii_whitespace) {
         at += 1;
     }
     at
 }
 
-/// The end of the string that begins at `at`.
-fn string(bytes: &[u8], at: usize) -> Option<usize> {
+/// The end of the string whose opening quote is at `at`.
+fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     let mut i = at + 1;
     if bytes.get(at)? != &b'"' {
         return None;
@@ -213,12 +220,13 @@ fn string(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The end of the value that begins at `at`.
-fn skip(bytes: &[u8], at: usize) -> Option<usize> {
+/// The end of the value that begins at `at`. Braces and brackets are counted together, which is exact for valid JSON;
+/// a loop rather than recursion, so that nesting costs no stack.
+fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
     let (mut i, mut depth) = (at, 0usize);
     loop {
         match bytes.get(i)? {
-            b'"' => i = string(bytes, i)?,
+            b'"' => i = string_end(bytes, i)?,
             b'{' | b'[' => {
                 depth += 1;
                 i += 1;
@@ -227,7 +235,7 @@ fn skip(bytes: &[u8], at: usize) -> Option<usize> {
                 depth -= 1;
                 i += 1;
             }
-            b',' | b'}' | b']' if depth == 0 => return Some(trim(bytes, at, i)),
+            b',' | b'}' | b']' if depth == 0 => return Some(trim_end(bytes, at, i)),
             _ => i += 1,
         }
         if depth == 0 && matches!(bytes.get(i - 1), Some(b'}' | b']' | b'"')) {
@@ -236,8 +244,8 @@ fn skip(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// `end` without the whitespace before it.
-fn trim(bytes: &[u8], start: usize, mut end: usize) -> usize {
+/// `end` moved to before the whitespace that precedes it, but not before `start`.
+fn trim_end(bytes: &[u8], start: usize, mut end: usize) -> usize {
     while end > start && bytes[end - 1].is_ascii_whitespace() {
         end -= 1;
     }

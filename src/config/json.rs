@@ -1,4 +1,4 @@
-//! Small JSON files, as Python writes them.
+//! Reads small JSON files as Python writes them.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Result};
 
-/// Largest config file that is read. Real ones have a few KiB, with per-layer tables some MiB.
+/// Largest config file that is read, in bytes. Real ones have a few KiB; with tables for each layer, some MiB.
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// `json` with Python's NaN, Infinity and -Infinity, which no JSON has and many a config.json, as null.
+/// Replaces Python's `NaN`, `Infinity` and `-Infinity` by `null`, outside of strings. JSON has no such values, but
+/// Python's `json.dump` writes them, and so they are in many `config.json`.
 fn without_python_floats(json: &[u8]) -> Vec<u8> {
     let (mut out, mut rest, mut in_string) = (Vec::with_capacity(json.len()), json, false);
     while let [first, tail @ ..] = rest {
@@ -36,9 +37,13 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The bytes of a small file, which `budget` is charged with; `None` if there is no such file.
+/// Reads a file of at most [`MAX_CONFIG_BYTES`] and charges `budget` with it. `None` if there is no regular file at
+/// `path`.
+///
+/// # Errors
+/// `Io` if it cannot be read; `LimitExceeded` if it is too large.
 pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>> {
-    // Looked at first: to open a pipe is to wait for its writer.
+    // The type is checked before the file is opened: opening a pipe blocks until it has a writer.
     let found = std::fs::metadata(path)
         .and_then(|there| there.is_file().then(|| File::open(path)).transpose());
     let file = match found {
@@ -59,6 +64,7 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
         .map_err(|e| AnamnesisError::io_at(path, &e))?
         .len();
     budget.alloc(len.min(MAX_CONFIG_BYTES), path.display())?;
+    // One byte more than allowed: the file may have grown since its length was read.
     let mut bytes = Vec::new();
     file.take(MAX_CONFIG_BYTES + 1)
         .read_to_end(&mut bytes)
@@ -73,11 +79,15 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
     Ok(Some(bytes))
 }
 
-/// The JSON in `path`, and its text; `None` if there is no such file.
+/// Reads and parses a JSON file; returns the value and the text. `None` if there is no such file.
+///
+/// # Errors
+/// As [`read_small`]; `Parse` if it is no JSON.
 pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(Value, Vec<u8>)>> {
     let Some(json) = read_small(path, budget)? else {
         return Ok(None);
     };
+    // Of two failures the first is reported: its line and column are those of the file.
     let value = serde_json::from_slice(&json)
         .or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
     value

@@ -1,5 +1,6 @@
-//! What a config says of one module: its own entry, if it has one, before what holds for all. The entry is the one under
-//! its path, else the first whose pattern fits (gptqmodel `dynamic_get`, auto-round `get_layer_config`).
+//! Config entries for single modules. A value for a module is that of its entry; if the entry lacks it, that of the
+//! whole config. The entry is the one under the module's path, else the first whose pattern matches (gptqmodel
+//! `dynamic_get`, auto-round `get_layer_config`).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,79 +8,85 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::QuantConfig;
+use super::place::{ConfigPlace, flag, integer, pair};
 use super::skips::{self, compile};
-use super::{Place, QuantConfig, flag, pair};
 
-/// What holds for one module.
+/// The config of one module.
 pub(crate) struct Module<'c> {
     config: &'c QuantConfig,
-    own: Option<(&'c Map<String, Value>, &'c str)>,
-    /// Whether there are rules that are not understood, one of which might mean it.
+    /// The module's entry and the name of its place.
+    entry: Option<(&'c Map<String, Value>, &'c str)>,
+    /// Whether the config has entries whose patterns are not understood. One of them might match this module, so a
+    /// contradiction between config and shapes is no error then.
     pub uncertain: bool,
-    /// Whether the config says that it is not quantized.
+    /// Whether the config says that the module is not quantized.
     pub skipped: bool,
 }
 
-/// What rules say of a module; `None`: it is not quantized.
-type Says = Option<Arc<(Map<String, Value>, String)>>;
+/// The config entry of a module, with the name of its place. `None`: the module is not quantized. Shared, because one
+/// entry can have many targets.
+type ModuleEntry = Option<Arc<(Map<String, Value>, String)>>;
 
-/// The rules of a config for single modules.
+/// All entries of a config for single modules.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rules {
-    /// By a module's path.
-    paths: HashMap<String, Vec<Says>>,
-    patterns: Vec<(regex_lite::Regex, Says)>,
-    /// For modules of a class, which no file names.
-    class: Vec<Says>,
-    /// Whether some expression is of a dialect that is not understood.
-    unread: bool,
+pub(super) struct ModuleRules {
+    paths: HashMap<String, Vec<ModuleEntry>>,
+    patterns: Vec<(regex_lite::Regex, ModuleEntry)>,
+    /// Entries for a class of modules, such as `Linear`. Files do not tell the classes of modules, so these hold for
+    /// every module that has no other entry.
+    class: Vec<ModuleEntry>,
+    /// Whether an expression of a dialect that is not understood was left out.
+    has_unread: bool,
 }
 
-enum Matcher {
+enum ModuleMatcher {
     Path(String),
     Expression(regex_lite::Regex),
     Class,
 }
 
-/// Expressions that are looked at.
+/// Most expressions that are compiled. Each is tried for each module that has no entry by path.
 const MAX_PATTERNS: usize = 10_000;
 
-/// Keys of a config that hold an object for each of some modules, by path.
+/// Keys of objects that map a module's path to its entry.
 const BY_PATH: &[&str] = &["quantized_layers"];
 
-/// Codes are narrower than this; what has as many bits is not quantized.
+/// AutoRound lists modules that it leaves as floats with 16 bits; codes are always narrower.
 const FLOAT_BITS: i64 = 16;
 
-impl Rules {
-    pub(super) fn new(places: &[Place]) -> Self {
+impl ModuleRules {
+    pub(super) fn new(places: &[ConfigPlace]) -> Self {
         let mut all = Self::default();
         places.iter().for_each(|place| all.read(place));
         all
     }
 
-    fn add(&mut self, place: &Place, matcher: Option<Matcher>, value: &Value) {
+    /// Adds an entry: an object, or `false` for a module that is not quantized. Other values are ignored.
+    fn add(&mut self, place: &ConfigPlace, matcher: Option<ModuleMatcher>, value: &Value) {
         match value {
             Value::Object(map) => {
-                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))))
+                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))));
             }
             Value::Bool(false) => self.enter(matcher, None),
             _ => {}
         }
     }
 
-    fn enter(&mut self, matcher: Option<Matcher>, says: Says) {
+    fn enter(&mut self, matcher: Option<ModuleMatcher>, entry: ModuleEntry) {
         match matcher {
-            Some(Matcher::Path(path)) => self.paths.entry(path).or_default().push(says),
-            Some(Matcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
-                self.unread = true
+            Some(ModuleMatcher::Path(path)) => self.paths.entry(path).or_default().push(entry),
+            Some(ModuleMatcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
+                self.has_unread = true;
             }
-            Some(Matcher::Expression(expression)) => self.patterns.push((expression, says)),
-            Some(Matcher::Class) => self.class.push(says),
-            None => self.unread = true,
+            Some(ModuleMatcher::Expression(expression)) => self.patterns.push((expression, entry)),
+            Some(ModuleMatcher::Class) => self.class.push(entry),
+            None => self.has_unread = true,
         }
     }
 
-    fn read(&mut self, place: &Place) {
+    /// Adds the entries of one place, in every form that a producer writes.
+    fn read(&mut self, place: &ConfigPlace) {
         for key in BY_PATH {
             let modules = place
                 .get(key)
@@ -94,10 +101,14 @@ impl Rules {
                 .and_then(Value::as_i64)
                 .is_some_and(|bits| bits >= FLOAT_BITS);
             let value = if is_float { &Value::Bool(false) } else { value };
-            self.add(place, Some(Matcher::Path(name.to_owned())), value);
-            // AutoRound takes what is no module's name for an expression, and searches it anywhere in the name.
+            self.add(place, Some(ModuleMatcher::Path(name.to_owned())), value);
+            // AutoRound takes a key that is no module's name for an expression, and searches names for it.
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
-                self.add(place, compile(name).ok().map(Matcher::Expression), value);
+                self.add(
+                    place,
+                    compile(name).ok().map(ModuleMatcher::Expression),
+                    value,
+                );
             }
         }
         for (pattern, value) in place.entries("dynamic") {
@@ -110,12 +121,14 @@ impl Rules {
                 ),
             }
         }
-        // MLX has a module's path as a key of its own.
+        // MLX writes a module's path as a key beside `bits` and `group_size`.
         let paths = place
             .values
             .iter()
             .filter(|(path, _)| path.contains('.') || is_top_module(path));
-        paths.for_each(|(path, value)| self.add(place, Some(Matcher::Path(path.clone())), value));
+        paths.for_each(|(path, value)| {
+            self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
+        });
         self.read_quark(place);
         for (_, group) in place
             .get("config_groups")
@@ -127,15 +140,15 @@ impl Rules {
         }
     }
 
-    /// A config group of compressed-tensors.
-    fn read_group(&mut self, place: &Place, group: &Value) {
+    /// Adds a config group of compressed-tensors for each of its targets.
+    fn read_group(&mut self, place: &ConfigPlace, group: &Value) {
         let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
             return;
         };
         if let Some(format) = group.get("format") {
             args.insert("format".to_owned(), format.clone());
         }
-        let says = Some(Arc::new((args, place.name.clone())));
+        let entry = Some(Arc::new((args, place.name.clone())));
         let targets = group
             .get("targets")
             .and_then(Value::as_array)
@@ -149,15 +162,15 @@ impl Rules {
                 if is_path {
                     matcher(target)
                 } else {
-                    Some(Matcher::Class)
+                    Some(ModuleMatcher::Class)
                 },
-                says.clone(),
+                entry.clone(),
             );
         }
     }
 
-    /// Quark's config: what it says of weights, by path or pattern, by class, and of all.
-    fn read_quark(&mut self, place: &Place) {
+    /// Adds Quark's entries: those of its layers by path or pattern, then the one for all layers.
+    fn read_quark(&mut self, place: &ConfigPlace) {
         let export = place
             .get("export")
             .and_then(|export| export.get("pack_method"));
@@ -165,7 +178,8 @@ impl Rules {
             let mut args = match layer.get("weight")? {
                 Value::Object(args) => args.clone(),
                 Value::Null => return Some(Value::Bool(false)),
-                // Levels of scales: a dtype that nothing decodes.
+                // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
+                // the weight is refused.
                 levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),
             };
             args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
@@ -184,92 +198,93 @@ impl Rules {
             );
         }
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
-            self.add(place, Some(Matcher::Class), &weight);
+            self.add(place, Some(ModuleMatcher::Class), &weight);
         }
     }
 
-    /// What is said of `module`: under its path, else by the first pattern that fits, else of its class.
-    fn of(&self, module: &str) -> Option<&Says> {
-        let by_path = self.paths.get(module).and_then(|says| says.first());
+    /// The entry of `module`: by its path, else by the first pattern that matches, else by class.
+    fn of(&self, module: &str) -> Option<&ModuleEntry> {
+        let by_path = self.paths.get(module).and_then(|entry| entry.first());
         let by_pattern = || {
             self.patterns
                 .iter()
                 .find(|(e, _)| e.is_match(module))
-                .map(|(_, says)| says)
+                .map(|(_, entry)| entry)
         };
         by_path.or_else(by_pattern).or_else(|| self.class.first())
     }
 }
 
-fn expression(text: &str) -> Option<Matcher> {
+/// The matcher of an expression that a name must match from its beginning.
+fn expression(text: &str) -> Option<ModuleMatcher> {
     // Python's `re.match` anchors at the start only.
     compile(&format!("^(?:{text})"))
         .ok()
-        .map(Matcher::Expression)
+        .map(ModuleMatcher::Expression)
 }
 
-/// A path, `re:` and an expression, or a pattern with `*`.
-fn matcher(text: &str) -> Option<Matcher> {
+/// The matcher of `text`: a path, an expression after `re:`, or a pattern with `*`. `None` if the expression does not
+/// compile.
+fn matcher(text: &str) -> Option<ModuleMatcher> {
     match skips::expression(text) {
-        Some(expression) => compile(&expression).ok().map(Matcher::Expression),
-        None => Some(Matcher::Path(text.to_owned())),
+        Some(expression) => compile(&expression).ok().map(ModuleMatcher::Expression),
+        None => Some(ModuleMatcher::Path(text.to_owned())),
     }
 }
 
-/// Modules without a dot in their path.
+/// Whether `path` is a module's although it has no dot.
 fn is_top_module(path: &str) -> bool {
     matches!(path, "lm_head" | "embed_tokens" | "model")
 }
 
 impl QuantConfig {
-    /// What it says of `module`.
+    /// The config of the module at path `module`.
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
-        let rules = self.rules.get_or_init(|| Rules::new(&self.places));
-        let says = rules.of(module);
-        let own = says
+        let rules = self.rules.get_or_init(|| ModuleRules::new(&self.places));
+        let found = rules.of(module);
+        let entry = found
             .and_then(Option::as_ref)
-            .map(|says| (&says.0, says.1.as_str()));
-        let skipped = self.skips(module) || matches!(says, Some(None));
+            .map(|entry| (&entry.0, entry.1.as_str()));
+        let skipped = self.skips(module) || matches!(found, Some(None));
         Module {
             config: self,
-            own,
-            uncertain: rules.unread,
+            entry,
+            uncertain: rules.has_unread,
             skipped,
         }
     }
 }
 
 impl<'c> Module<'c> {
+    /// The value that `f` reads under the first of `keys`, with the name of its place: from the module's entry, else
+    /// from the whole config.
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
-        let own = self
-            .own
+        let in_entry = self
+            .entry
             .and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
-        own.or_else(|| {
+        in_entry.or_else(|| {
             self.config
                 .first(|place| keys.iter().find_map(|key| f(place.get(key)?)))
         })
     }
 
-    /// An integer under the first of `keys` that is there, with the place's name.
+    /// The integer under the first of `keys` that has one, with the name of its place.
     pub(crate) fn int(&self, keys: &[&str]) -> Option<(i64, &'c str)> {
-        self.first(keys, |value| {
-            value
-                .as_i64()
-                .or_else(|| value.as_str()?.trim().parse().ok())
-        })
+        self.first(keys, integer)
     }
 
-    /// A string under the first of `keys` that is there, with the place's name.
+    /// The string under the first of `keys` that has one, with the name of its place.
     pub(crate) fn text(&self, keys: &[&str]) -> Option<(&'c str, &'c str)> {
         self.first(keys, Value::as_str)
     }
 
-    /// A boolean under `key`.
+    /// The boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.first(&[key], flag).map(|(flag, _)| flag)
     }
 
-    /// `[rows, columns]` of the blocks that share a scale.
+    /// `[rows, columns]` of the blocks that share a scale, with the name of its place. `None` of a module that is not
+    /// quantized.
     pub(crate) fn block(&self) -> Option<([usize; 2], &'c str)> {
         if self.skipped {
             return None;
@@ -278,11 +293,11 @@ impl<'c> Module<'c> {
     }
 }
 
-/// Endings of files that say of each module how quanto has quantized it.
-const MODULE_MAP: &str = "_qmap.json";
+/// Ending of the names of quanto's maps, which hold an entry for each module.
+const QUANTO_MAP_SUFFIX: &str = "_qmap.json";
 
-/// Names of quanto's maps in `dir`, sorted.
-pub(super) fn maps(dir: &Path) -> Vec<String> {
+/// Names of quanto's maps in `dir`, sorted. A directory that cannot be listed has none.
+pub(super) fn list_quanto_maps(dir: &Path) -> Vec<String> {
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -292,7 +307,7 @@ pub(super) fn maps(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
-    names.retain(|name| name.ends_with(MODULE_MAP));
+    names.retain(|name| name.ends_with(QUANTO_MAP_SUFFIX));
     names.sort_unstable();
     names
 }

@@ -1,31 +1,34 @@
-//! Overrides for modules under regular expressions whose order counts: `module_quant_configs`.
+//! `module_quant_configs`: config entries for modules under regular expressions whose order counts.
 //!
-//! transformers joins the expressions with `|` and searches a module's name for the whole: the leftmost match wins, and
-//! of several at the same place the first in the file (`replace_with_quant_layers`).
+//! transformers joins the expressions with `|` and searches a module's name for the result (`replace_with_quant_layers`).
+//! So the leftmost match wins, and among several at one position the first expression in the file.
 
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
+use super::QuantConfig;
+use super::place::ConfigPlace;
 use super::skips;
-use super::{Place, QuantConfig};
 use crate::{AnamnesisError, Result};
 
-/// The key under which they are.
 const KEY: &str = "module_quant_configs";
 
-/// What `module_quant_configs` says.
+/// The entries of `module_quant_configs`.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Patterns {
-    /// Expressions with what they say, in order.
+pub(super) struct OrderedPatterns {
+    /// Expressions with their entries, in the order of the file.
     written: Vec<(String, Value)>,
-    /// The same, when first asked for.
+    /// `written` with the expressions compiled, at the first look-up.
     compiled: OnceLock<Vec<(regex_lite::Regex, Value)>>,
 }
 
-impl Patterns {
-    /// Those of the first place that has some.
-    pub(super) fn new(places: &[Place]) -> Result<Self> {
+impl OrderedPatterns {
+    /// Takes the entries of the first place that has some.
+    ///
+    /// # Errors
+    /// `Parse` if `module_quant_configs` is no object there.
+    pub(super) fn new(places: &[ConfigPlace]) -> Result<Self> {
         let Some(place) = places
             .iter()
             .find(|place| place.get(KEY).is_some_and(|value| !value.is_null()))
@@ -49,7 +52,10 @@ impl Patterns {
         })
     }
 
-    /// What the pattern that wins says of `module`.
+    /// The entry of the expression that wins for `module`.
+    ///
+    /// # Errors
+    /// `Unsupported` if an expression does not compile: which one wins is unknown then.
     fn of(&self, module: &str) -> Result<Option<&Value>> {
         let compiled = match self.compiled.get() {
             Some(compiled) => compiled,
@@ -61,7 +67,7 @@ impl Patterns {
         let matches = compiled
             .iter()
             .filter_map(|(pattern, value)| Some((pattern.find(module)?.start(), value)));
-        // Of equals the minimum is the first.
+        // `min_by_key` returns the first of several minima.
         Ok(matches
             .min_by_key(|(start, _)| *start)
             .map(|(_, value)| value))
@@ -78,7 +84,10 @@ fn compile((pattern, value): &(String, Value)) -> Result<(regex_lite::Regex, Val
 }
 
 impl QuantConfig {
-    /// An integer under `key` for `module`: of the pattern that wins, else of the whole.
+    /// The integer under `key` in the winning entry for `module`; if there is none, in the whole config.
+    ///
+    /// # Errors
+    /// `Unsupported` if an expression of the config does not compile.
     pub(crate) fn int_by_pattern(&self, module: &str, key: &str) -> Result<Option<i64>> {
         match self.patterns.of(module)?.and_then(|value| value.get(key)) {
             Some(value) => Ok(value.as_i64()),

@@ -1,20 +1,22 @@
-//! How large the layers of a language model are, by what its config says of it and by the names that layers have.
+//! [`LayerSizes`]: sizes of a language model's linear layers, from `config.json` and the layers' names. They settle the
+//! shape of a weight whose stored shape is ambiguous.
 
 use serde_json::Value;
 
-/// Sizes as `config.json` has them; in a model of several parts, those of its language model.
+/// Sizes from `config.json`; of a multimodal model, those of its language model.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sizes {
+pub(super) struct LayerSizes {
     pub(super) hidden: Option<usize>,
     intermediate: Option<usize>,
     expert_intermediate: Option<usize>,
-    /// Of all heads together.
+    /// Width of the queries of all heads together.
     queries: Option<usize>,
+    /// Width of the keys of all key-value heads together, and of the values.
     keys: Option<usize>,
     vocabulary: Option<usize>,
 }
 
-impl Sizes {
+impl LayerSizes {
     pub(super) fn new(root: &Value) -> Self {
         let text = root.get("text_config");
         let size = |key: &str| {
@@ -43,18 +45,19 @@ impl Sizes {
         }
     }
 
-    /// Outputs and inputs of the layer called `module`, as far as its name tells.
+    /// `[out_features, in_features]` of the layer at path `module`, as far as its name tells.
     pub(super) fn layer(&self, module: &str) -> [Option<usize>; 2] {
+        // Layers of other towers have the same names and other sizes.
         if ["vision", "visual", "audio", "per_layer"]
             .iter()
             .any(|other| module.contains(other))
         {
             return [None, None];
         }
-        let own = self
+        let of_expert = self
             .expert_intermediate
             .filter(|_| module.contains("expert"));
-        let intermediate = own.or(self.intermediate);
+        let intermediate = of_expert.or(self.intermediate);
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],
             "k_proj" | "v_proj" => [self.keys, self.hidden],

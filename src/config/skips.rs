@@ -1,10 +1,15 @@
-//! Lists of modules that stay unquantized, and patterns of names.
+//! [`SkipLists`]: lists of modules that stay unquantized. Also compiles the patterns of names that configs and options
+//! have.
 
 use std::collections::HashSet;
 
 use crate::{AnamnesisError, Result};
 
-/// The expression that `text` means: what follows `re:`, from the name's beginning; else a pattern with `*` and `?`.
+/// Compiles a user's pattern: an expression after `re:`, matched from the name's beginning, or else a pattern with `*`
+/// and `?` for the whole name.
+///
+/// # Errors
+/// `Unsupported` if the expression does not compile.
 pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
     let expression = match text.strip_prefix("re:") {
         Some(expression) => format!("^(?:{expression})"),
@@ -21,21 +26,23 @@ pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
     compile(&expression).map_err(wrong)
 }
 
-/// Bytes that a compiled expression may take: real ones have a few KiB, and configs may have thousands.
+/// Most bytes of a compiled expression. Real ones take a few KiB; a config may have thousands.
 const MAX_EXPRESSION: usize = 64 << 10;
 
-/// Expressions of a config that are compiled. What more there are counts for nothing, so that what they would skip is
-/// an error.
+/// Most expressions of a config that are compiled. The others skip nothing, so that a module that they would skip is
+/// reported as an error rather than decoded wrongly.
 const MAX_EXPRESSIONS: usize = 10_000;
 
-/// An expression of bounded size.
+/// Compiles an expression, if that takes at most [`MAX_EXPRESSION`] bytes. Matching is linear in the text
+/// (`regex-lite` does not backtrack), so an untrusted expression cannot stall a reader.
 pub(super) fn compile(text: &str) -> std::result::Result<regex_lite::Regex, regex_lite::Error> {
     regex_lite::RegexBuilder::new(text)
         .size_limit(MAX_EXPRESSION)
         .build()
 }
 
-/// The expression of an entry that is one: what follows `re:`, or a pattern with `*`. Anything else is a module's path.
+/// The regular expression for an entry of a config: of what follows `re:`, or of a pattern with `*`. `None` if the entry
+/// is a module's path.
 pub(super) fn expression(text: &str) -> Option<String> {
     match text.strip_prefix("re:") {
         // Python's `re.match` anchors at the start only.
@@ -48,20 +55,19 @@ pub(super) fn expression(text: &str) -> Option<String> {
     }
 }
 
-/// The modules that skip lists mean.
+/// The modules that a config's lists leave unquantized.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Skips {
-    /// Any module whose path has one of these in it, between dots or the ends.
+pub(super) struct SkipLists {
+    /// Paths, or runs of their components: a module is skipped if its path has one of these between dots or ends.
     paths: HashSet<String>,
-    /// Length of the longest.
+    /// Length of the longest of `paths`, in bytes.
     longest: usize,
-    /// Any module that one of these matches.
     expressions: Vec<regex_lite::Regex>,
 }
 
-impl Skips {
-    /// Adds an entry. An expression of a dialect that is not understood skips nothing: whatever it meant is
-    /// then an error rather than a wrong weight.
+impl SkipLists {
+    /// Adds an entry. An expression that does not compile (Python's dialect has look-around) skips nothing: a module
+    /// that it would skip is then reported as an error rather than decoded wrongly.
     pub(super) fn add(&mut self, text: &str) {
         let Some(expression) = expression(text) else {
             let path = text.trim_matches('.');
@@ -74,8 +80,10 @@ impl Skips {
         }
     }
 
+    /// Whether a list covers `module`.
     pub(super) fn has(&self, module: &str) -> bool {
-        // Names have few parts and lists may have thousands of entries: look up every run of parts.
+        // Paths have about ten components and lists may have thousands of entries. So every run of components is looked
+        // up in the set, in place of comparing every entry.
         let dots = || module.match_indices('.').map(|(at, _)| at);
         let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
         let ends = || dots().chain([module.len()]);
@@ -94,5 +102,6 @@ impl Skips {
     }
 }
 
-/// Parts of a module's path that are looked at. Real ones have about ten.
+/// Most components of a module's path that runs begin at, and most that one run has; it bounds a look-up's quadratic
+/// cost.
 const MAX_PARTS: usize = 64;

@@ -1,4 +1,5 @@
-//! Containers: one reader each, all into one [`ParsedModel`].
+//! Readers: one for each container, all into one [`ParsedModel`]. They know names, shapes and places of tensors, and
+//! nothing of quantization schemes.
 
 mod detect;
 pub(crate) mod directory;
@@ -29,11 +30,12 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{ParseLimits, ParsedModel, Result};
 
-/// Parses a model file, or a directory of Hugging Face's with all its shards: headers, and the quantization config
+/// Parses a model file, or a Hugging Face model directory with all its shards: their headers, and the quantization config
 /// beside them. No tensor data is read.
 ///
-/// Tensor views map the file: truncating it while they are in use raises SIGBUS. Conversions read
-/// positionally and do not; for a file that others may change under you use [`parse_bytes`].
+/// [`Tensor::bytes`](crate::Tensor::bytes) maps the file: if another process truncates it meanwhile, the access raises
+/// SIGBUS. Conversions read positionally and report an I/O error instead. For a file that others may change, use
+/// [`parse_bytes`].
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -46,13 +48,14 @@ use crate::{ParseLimits, ParsedModel, Result};
 /// ```
 ///
 /// # Errors
-/// `Io` if the file cannot be read, `Parse` if it is malformed, `Unsupported` if the container (or the
-/// feature for it) is not in this build.
+/// `Io` if the file cannot be read; `Parse` if it is malformed; `Unsupported` if this build cannot read the container;
+/// `LimitExceeded` if it exceeds a permanent cap; `DisallowedGlobal` if a pickle names a global that is not allowed.
 pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
     parse_with_limits(path, &ParseLimits::default())
 }
 
-/// As [`parse`], within `limits`, which also hold for each call that makes something of the model.
+/// Parses a model file or directory as [`parse`] does, within `limits`. They also hold for each later call that
+/// materialises tensors of the model.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -64,18 +67,18 @@ pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
 /// ```
 ///
 /// # Errors
-/// As [`parse`]; `LimitExceeded`.
+/// Those of [`parse`]; `LimitExceeded` if the model exceeds `limits`.
 pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedModel> {
     let (path, budget) = (path.as_ref(), Budget::new(limits));
     if path.is_dir() {
         return directory::read(path, &budget);
     }
     let source = Source::open(path)?;
-    let config = QuantConfig::beside(path, &budget)?;
+    let config = QuantConfig::read_beside(path, &budget)?;
     read(source, config, Some(path), &budget)
 }
 
-/// Parses a whole container held in memory.
+/// Parses a container in memory. Nothing beside it, such as `config.json`, is read.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -86,15 +89,15 @@ pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result
 /// ```
 ///
 /// # Errors
-/// As [`parse`], without the I/O.
+/// Those of [`parse`], without `Io`.
 pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
     parse_bytes_with_limits(bytes, &ParseLimits::default())
 }
 
-/// As [`parse_bytes`], within `limits`.
+/// Parses a container in memory as [`parse_bytes`] does, within `limits`.
 ///
 /// # Errors
-/// As there; `LimitExceeded`.
+/// Those of [`parse_bytes`]; `LimitExceeded` if the model exceeds `limits`.
 pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedModel> {
     read(
         Source::Bytes(Arc::new(bytes)),
@@ -104,6 +107,7 @@ pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<P
     )
 }
 
+/// Detects the container of `source`, reads its header, and completes `config` with the container's metadata.
 fn read(
     source: Source,
     mut config: QuantConfig,

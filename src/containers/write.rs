@@ -1,4 +1,5 @@
-//! Containers, written: a header that is known up front, and positional bodies.
+//! Writers: each container lays out its header and the offsets of all tensors before the first value is known. Workers then
+//! write the tensors' data positionally, in any order.
 
 pub(crate) mod atomic;
 #[cfg(feature = "gguf")]
@@ -13,41 +14,41 @@ mod target;
 pub use self::target::ConvertTarget;
 use crate::{Dtype, Result};
 
-/// One tensor to be written.
+/// One tensor of an output file.
 #[derive(Debug)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct OutputEntry<'a> {
     pub name: &'a str,
     pub dtype: Dtype,
     /// Outermost dimension first.
     pub shape: &'a [usize],
-    /// Bytes of its data.
+    /// Length of the data in bytes.
     pub len: u64,
 }
 
-/// Everything of a file but the tensors' data, and where that goes.
+/// The layout of an output file: all of its bytes but the tensors' data, and the offsets of that.
 #[derive(Debug)]
-pub(crate) struct Layout {
-    /// Bytes that are known up front, with their offsets.
+pub(crate) struct OutputLayout {
+    /// Bytes besides the tensors' data, with their offsets in the file.
     pub pieces: Vec<(u64, Vec<u8>)>,
-    /// Absolute offset of each entry's data.
+    /// Offset in the file of each entry's data, in the order of the entries.
     pub offsets: Vec<u64>,
-    /// Length of the whole file.
+    /// Length of the file in bytes.
     pub file_len: u64,
-    /// Where each entry's checksum goes, if the container has such.
-    pub patches: Vec<Patch>,
+    /// Where each entry's checksum goes; empty if the container has none.
+    pub patches: Vec<ChecksumPatch>,
 }
 
-/// A CRC-32 that is written when the data is known.
+/// A CRC-32 that is entered when all data of its tensor has been written. In the pieces it is zero.
 #[derive(Debug, Clone)]
-pub(crate) struct Patch {
-    /// Offsets in the file.
+pub(crate) struct ChecksumPatch {
+    /// The two offsets in the file that the checksum is written at.
     pub places: [u64; 2],
-    /// Length and sum of what the checksum has before the data.
+    /// Length and CRC-32 of the bytes that the checksum covers before the data.
     pub before: (u64, u32),
 }
 
-impl Layout {
-    /// A file that is a header and data.
+impl OutputLayout {
+    /// The layout of a file that consists of a header and the data, without checksums.
     pub(crate) fn of_header(header: Vec<u8>, offsets: Vec<u64>, file_len: u64) -> Self {
         Self {
             pieces: vec![(0, header)],
@@ -58,13 +59,13 @@ impl Layout {
     }
 }
 
-/// Where the bytes of an output go, from any thread, in any order.
+/// The files of an output. Threads write to it concurrently, in any order, and never the same bytes.
 pub(crate) trait Sink: Sync {
-    /// Writes all of `bytes` at `offset` of file `file`.
+    /// Writes all of `bytes` at `offset` of file number `file`.
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// An output in memory, in one file.
+/// An output of one file, in memory and of its final length.
 impl Sink for std::sync::Mutex<Vec<u8>> {
     fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut out = self

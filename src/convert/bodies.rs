@@ -21,7 +21,7 @@ impl<'m> Body<'m> for CopyBody<'m> {
         bytes.resize(range.len(), 0);
         self.0.read_at(at, bytes)?;
         // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
-        if self.0.own_check().is_some() {
+        if self.0.exact_check().is_some() {
             output.sums.input.add(at, bytes);
         }
         job.put(at, bytes)?;
@@ -29,8 +29,10 @@ impl<'m> Body<'m> for CopyBody<'m> {
     }
 
     fn check(&self, sums: &TensorSums) -> Result<()> {
-        match self.0.own_check() {
-            Some(check) if sums.input.total(check.before) != check.crc => Err(self.0.wrong_sum()),
+        match self.0.exact_check() {
+            Some(check) if sums.input.total(check.before) != check.crc => {
+                Err(self.0.checksum_mismatch())
+            }
             _ => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use super::report::Report;
 use crate::ConvertTarget;
 use crate::config::IN_METADATA;
 use crate::containers::model::ParsedModel;
-use crate::containers::write::{Entry, Layout, safetensors};
+use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::scheme::is_description;
 use crate::{AnamnesisError, Result};
 
@@ -19,7 +19,7 @@ pub(super) fn layout(
     quantization: Option<&(Vec<&'static str>, serde_json::Value)>,
     options: &ConvertOptions,
     report: &mut Report,
-) -> Result<(Vec<Layout>, Vec<usize>)> {
+) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
     #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
     match options.target {
@@ -53,8 +53,8 @@ fn in_qnat(
     drafts: &[Draft<'_>],
     options: &ConvertOptions,
     report: &mut Report,
-) -> Result<Layout> {
-    use crate::containers::write::qnat::{Tensor, block_for, layout};
+) -> Result<OutputLayout> {
+    use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout};
     one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match d.body.encoding() {
         Some(encoding) => Ok(encoding.shape.clone()),
@@ -74,14 +74,14 @@ fn in_qnat(
     let tensors = drafts.iter().zip(&shapes).map(|(d, shape)| {
         let n = shape.iter().product();
         let block = block_for(n).unwrap_or(1);
-        Tensor {
+        QnatOutputTensor {
             name: &d.name,
             shape,
             block,
             blocks: n / block,
         }
     });
-    let tensors: Vec<Tensor<'_>> = tensors.collect();
+    let tensors: Vec<QnatOutputTensor<'_>> = tensors.collect();
     report.notes.push(format!(
         "{} tensors are quantized to NF4, which QNAT holds and nothing else",
         tensors.len()
@@ -111,7 +111,7 @@ fn one_file(options: &ConvertOptions) -> Result<()> {
     }
 }
 
-fn entry<'a>(d: &'a Draft<'_>) -> Entry<'a> {
+fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
     let Draft {
         name,
         dtype,
@@ -119,7 +119,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> Entry<'a> {
         len,
         ..
     } = d;
-    Entry {
+    OutputEntry {
         name,
         dtype: *dtype,
         shape,
@@ -128,7 +128,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> Entry<'a> {
 }
 
 #[cfg(feature = "npz")]
-fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Layout> {
+fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<OutputLayout> {
     one_file(options)?;
     crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
@@ -138,7 +138,7 @@ fn in_safetensors(
     drafts: &[Draft<'_>],
     quantization: Option<&serde_json::Value>,
     options: &ConvertOptions,
-) -> Result<(Vec<Layout>, Vec<usize>)> {
+) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
         let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
@@ -157,7 +157,7 @@ fn in_safetensors(
     metadata
         .entry("format".to_owned())
         .or_insert_with(|| "pt".to_owned());
-    let entries: Vec<Entry<'_>> = drafts.iter().map(entry).collect();
+    let entries: Vec<OutputEntry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => runs(drafts, None),
         (Some(directory), None) => as_before(drafts, &directory.file_of),
@@ -226,10 +226,12 @@ const UNTRUE: [&str; 6] = [
 mod gguf {
     use std::ops::Range;
 
-    use super::{ConvertOptions, Draft, Entry, Layout, ParsedModel, Report, Result, runs};
+    use super::{
+        ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result, runs,
+    };
     use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
     use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
-    use crate::containers::write::gguf::{Keys, accept, layout as lay_out};
+    use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
     use crate::{AnamnesisError, TargetDtype};
 
     /// Longest name that ggml reads.
@@ -240,14 +242,14 @@ mod gguf {
         drafts: &[Draft<'_>],
         options: &ConvertOptions,
         report: &mut Report,
-    ) -> Result<(Vec<Layout>, Vec<usize>)> {
+    ) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
         let accepted = drafts
             .iter()
-            .map(|d| accept(&d.name, d.dtype, &d.shape))
+            .map(|d| stored_dtype(&d.name, d.dtype, &d.shape))
             .collect::<Result<Vec<_>>>()?;
         let entries = drafts.iter().zip(&accepted);
         let entries: Vec<_> = entries
-            .map(|(d, &dtype)| Entry {
+            .map(|(d, &dtype)| OutputEntry {
                 name: &d.name,
                 dtype,
                 shape: &d.shape,
@@ -282,7 +284,7 @@ mod gguf {
             let mut keys = if no == 0 {
                 keys.clone()
             } else {
-                keys.of_part()?
+                keys.for_later_part()?
             };
             keys.add("split.no", &GgufMetadataValue::U16(no as u16))?;
             keys.add("split.count", &GgufMetadataValue::U16(shards.len() as u16))?;
@@ -299,9 +301,13 @@ mod gguf {
     }
 
     /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.
-    fn keys(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<Keys> {
+    fn keys(
+        model: &ParsedModel,
+        drafts: &[Draft<'_>],
+        options: &ConvertOptions,
+    ) -> Result<GgufKeys> {
         if options.carries_blocks(model) {
-            return Keys::new(
+            return GgufKeys::new(
                 model.gguf().map(|source| &source.metadata),
                 is_split_key,
                 &options.gguf_metadata,
@@ -339,7 +345,7 @@ mod gguf {
         all.extend_from_slice(&options.gguf_metadata);
         let stale =
             |key: &str| is_split_key(key) || key == VERSION && !quantized && !options.encodes();
-        Keys::new(model.gguf().map(|source| &source.metadata), stale, &all)
+        GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
     }
 
     const FILE_TYPE: &str = "general.file_type";

@@ -45,7 +45,7 @@ impl<'m> Draft<'m> {
             (Box::new(CopyBody(part)), Cut::of_bytes(len as usize, dtype))
         };
         // A copy of all stored bytes sums them on the way; every other body has them read for it.
-        let verify = match part.own_check() {
+        let verify = match part.exact_check() {
             Some(_) => vec![],
             None => vec![part],
         };

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crc32fast::Hasher;
 
-use crate::containers::write::Patch;
+use crate::containers::write::ChecksumPatch;
 
 /// CRC-32 of the pieces so far; neighbours are joined, so that few are kept.
 #[derive(Debug, Default)]
@@ -46,11 +46,11 @@ pub(super) struct TensorSums {
     /// Of the stored bytes, where they are copied as they are.
     pub input: Sum,
     /// Of the written bytes, where the container wants it.
-    pub output: Option<(Sum, Patch)>,
+    pub output: Option<(Sum, ChecksumPatch)>,
 }
 
 impl TensorSums {
-    pub(super) fn new(patch: Option<Patch>) -> Self {
+    pub(super) fn new(patch: Option<ChecksumPatch>) -> Self {
         Self {
             input: Sum::default(),
             output: patch.map(|patch| (Sum::default(), patch)),

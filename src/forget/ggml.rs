@@ -8,8 +8,8 @@ use crate::element::Element;
 use crate::element::Out;
 use crate::forget::gguf::imatrix::Imatrix;
 use crate::forget::seam::rows::LONGEST;
-use crate::kernels::lethe::ggml::{Encoder, encoder};
-use crate::kernels::remember::ggml::{Decoder, decoder};
+use crate::kernels::lethe::ggml::{GgmlEncoder, encoder};
+use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -88,8 +88,8 @@ impl Method for Ggml {
 /// A tensor of blocks.
 struct Blocks {
     stored: Stored,
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: GgmlEncoder,
+    decoder: GgmlDecoder,
     /// If it has this tensor.
     imatrix: Option<Arc<Imatrix>>,
     rows: usize,

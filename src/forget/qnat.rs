@@ -152,7 +152,7 @@ mod tests {
     use super::super::tests::{by_name, bytes_of, data, encode, values_of};
     use super::*;
     use crate::TargetDtype;
-    use crate::containers::write::qnat::{Tensor, layout};
+    use crate::containers::write::qnat::{QnatOutputTensor, layout};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]
@@ -212,7 +212,7 @@ mod tests {
                 continue;
             }
             assert_eq!(*stored, want, "{name}");
-            let tensor = Tensor {
+            let tensor = QnatOutputTensor {
                 name: weight.name(),
                 shape,
                 block,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::ggml::{Decoder, decoder};
+use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Index, QuantScheme,
     RelaySource, Scheme, TensorRole, Tile,
@@ -136,7 +136,7 @@ fn squatter(id: u32) -> &'static str {
 struct Weight<'m> {
     codes: Part<'m>,
     dtype: Dtype,
-    decode: Decoder,
+    decode: GgmlDecoder,
     block: usize,
     block_bytes: usize,
     rows: usize,

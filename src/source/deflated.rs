@@ -1,5 +1,5 @@
-//! A compressed member of an archive. It is read from its beginning on, through a small buffer; whoever wants to
-//! read it elsewhere makes it lie in a temporary file first.
+//! [`Deflated`]: a compressed member of a ZIP archive. It is read as a stream, through a small buffer. The first
+//! positional read decompresses all of it into an unnamed temporary file, from which later ones are served.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -10,33 +10,36 @@ use flate2::bufread::DeflateDecoder;
 use super::{Source, read_exact_at};
 use crate::{AnamnesisError, Result};
 
-/// Bytes of compressed data that are read at once.
+/// Size of the buffer for compressed data, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// A deflated run of bytes.
+/// A deflated range of another source.
 #[derive(Debug)]
 pub(crate) struct Deflated {
     pub base: Source,
-    /// Where the compressed bytes are in `base`, and how many.
+    /// Offset of the compressed bytes in `base`.
     pub start: u64,
+    /// Number of compressed bytes.
     pub stored_len: u64,
-    /// Bytes after decompression.
+    /// Number of bytes after decompression, as the archive's directory declares it.
     pub len: u64,
-    /// Their CRC-32.
+    /// CRC-32 of the decompressed bytes.
     pub crc: u32,
-    /// The bytes in a file that has no name, once someone wanted them out of order; or why that failed.
+    /// The decompressed bytes in an unnamed temporary file, made at the first positional read; or why making it failed.
+    /// `io::Error` cannot be cloned, so its kind and text are kept.
     pub spool: OnceLock<std::result::Result<File, (io::ErrorKind, String)>>,
 }
 
 impl Deflated {
-    /// The decompressed bytes as a stream that ends in an error unless length and checksum are right.
+    /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length and CRC-32 are those
+    /// of the archive's directory.
     pub(crate) fn stream(&self) -> impl Read {
-        let compressed = Compressed {
+        let compressed = CompressedReader {
             source: &self.base,
             at: self.start,
             left: self.stored_len,
         };
-        Checked {
+        CheckedReader {
             decoder: DeflateDecoder::new(BufReader::with_capacity(BUFFER, compressed)),
             crc: crc32fast::Hasher::new(),
             left: self.len,
@@ -54,6 +57,7 @@ impl Deflated {
         }
     }
 
+    /// Decompresses the member into an unnamed file, which the system removes when the process ends in any way.
     fn make_spool(&self) -> io::Result<File> {
         let mut file = tempfile::tempfile()?;
         io::copy(&mut self.stream(), &mut file)?;
@@ -62,14 +66,14 @@ impl Deflated {
     }
 }
 
-/// The compressed bytes as a stream.
-struct Compressed<'a> {
+/// `Read` over the compressed bytes of a member.
+struct CompressedReader<'a> {
     source: &'a Source,
     at: u64,
     left: u64,
 }
 
-impl Read for Compressed<'_> {
+impl Read for CompressedReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = (out.len() as u64).min(self.left) as usize;
         self.source
@@ -84,15 +88,15 @@ impl Read for Compressed<'_> {
     }
 }
 
-/// A stream of known length and checksum.
-struct Checked<R> {
+/// `Read` that compares the length and the CRC-32 of `decoder` with what is expected, at the end of the stream.
+struct CheckedReader<R> {
     decoder: R,
     crc: crc32fast::Hasher,
     left: u64,
     expected: u32,
 }
 
-impl<R: Read> Read for Checked<R> {
+impl<R: Read> Read for CheckedReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let wrong = |what: &str| {
             Err(io::Error::new(
@@ -103,6 +107,7 @@ impl<R: Read> Read for Checked<R> {
         if out.is_empty() {
             return Ok(0);
         }
+        // Never more than the declared length: a decompression bomb stops here.
         let n = (out.len() as u64).min(self.left) as usize;
         let n = self.decoder.read(&mut out[..n])?;
         self.crc.update(&out[..n]);
@@ -110,6 +115,7 @@ impl<R: Read> Read for Checked<R> {
         if n == 0 && self.left > 0 {
             return wrong("is shorter than its archive says");
         }
+        // The last piece is handed out only after the checks. A read with `n == 0` at the end has passed them before.
         if self.left == 0 && n > 0 {
             if self.decoder.read(&mut [0])? > 0 {
                 return wrong("is longer than its archive says");

@@ -1,4 +1,5 @@
-//! Open files: one for good, or as many as are needed of a model in a thousand files.
+//! [`FileHandle`]: a file that stays open, or one of a [`FilePool`], which bounds how many files of a sharded model
+//! are open at a time.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -6,31 +7,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Files of a pool that are open at a time. Systems allow a process 256 and more.
-const OPEN: usize = 64;
+/// Most files of a pool that are open at a time. Systems allow a process at least 256.
+const MAX_OPEN: usize = 64;
 
 /// A file to read from.
 #[derive(Debug, Clone)]
-pub(crate) enum Handle {
+pub(crate) enum FileHandle {
     Open(Arc<File>),
-    /// Opened when it is read, and closed when others are read instead.
-    Pooled(Arc<Pooled>),
+    /// A file of a pool: opened when it is read, closed when other files of the pool are read instead.
+    Pooled(Arc<PooledFile>),
 }
 
 /// A file of a pool.
 #[derive(Debug)]
-pub(crate) struct Pooled {
+pub(crate) struct PooledFile {
     path: PathBuf,
+    /// Length when the file was parsed. A reopened file must still have it.
     len: u64,
     number: usize,
-    pool: Arc<Pool>,
+    pool: Arc<FilePool>,
 }
 
-/// The files of one model, of which few are open.
+/// The open files of one sharded model, each with its number, in the order of their opening.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<VecDeque<(usize, Arc<File>)>>);
+pub(crate) struct FilePool(Mutex<VecDeque<(usize, Arc<File>)>>);
 
-impl Handle {
+impl FileHandle {
     pub(super) fn get(&self) -> io::Result<Arc<File>> {
         match self {
             Self::Open(file) => Ok(file.clone()),
@@ -38,16 +40,16 @@ impl Handle {
         }
     }
 
-    /// File `number` of `pool`, which is open now and was found to have `len` bytes.
+    /// Adds `file`, which is open and has `len` bytes, to `pool` under `number`.
     pub(super) fn pooled(
-        pool: &Arc<Pool>,
+        pool: &Arc<FilePool>,
         number: usize,
         path: &Path,
         file: File,
         len: u64,
     ) -> Self {
         pool.keep(number, &Arc::new(file));
-        Self::Pooled(Arc::new(Pooled {
+        Self::Pooled(Arc::new(PooledFile {
             path: path.to_path_buf(),
             len,
             number,
@@ -56,8 +58,9 @@ impl Handle {
     }
 }
 
-impl Pooled {
+impl PooledFile {
     fn get(&self) -> io::Result<Arc<File>> {
+        // The lock is held for the look-up alone, so that no thread waits for another's `open`.
         let found = {
             let files = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
             files
@@ -81,14 +84,15 @@ impl Pooled {
     }
 }
 
-impl Pool {
-    /// The file that was opened first goes; whoever still reads it has it open.
+impl FilePool {
+    /// Adds an open file, unless another thread has opened it meanwhile. A full pool drops the file that was opened
+    /// first; a reader that still uses it holds an `Arc` of its own.
     fn keep(&self, number: usize, file: &Arc<File>) {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if files.iter().any(|(other, _)| *other == number) {
             return;
         }
-        if files.len() == OPEN {
+        if files.len() == MAX_OPEN {
             files.pop_front();
         }
         files.push_back((number, file.clone()));

@@ -1,4 +1,4 @@
-//! A GGUF header by itself, read from any stream: what tools show of a file they do not have.
+//! A GGUF header, read from any stream without tensor data: for tools that inspect remote files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -21,9 +21,9 @@ pub struct GgufTensorInfo {
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: Dtype,
-    /// Where the data begins, in bytes from the beginning of the file.
+    /// Offset of the data from the beginning of the file, in bytes.
     pub data_offset: u64,
-    /// Length of the data in bytes; unknown for types that are.
+    /// Length of the data in bytes; `None` if the type is unknown.
     pub byte_len: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ pub struct GgufTensorInfo {
 pub struct GgufFrontMatter {
     /// Version of the format, 1 to 3.
     pub version: u32,
-    /// What the tensors' offsets are multiples of, in bytes.
+    /// Alignment of the tensors' offsets, in bytes.
     pub alignment: u32,
     /// Metadata by key.
     pub metadata: HashMap<String, GgufMetadataValue>,
@@ -41,8 +41,8 @@ pub struct GgufFrontMatter {
     pub tensor_infos: Vec<GgufTensorInfo>,
 }
 
-/// Reads a GGUF header from `reader`, sequentially and never past its end. Of a model in several files, what
-/// the one at hand has.
+/// Reads a GGUF header from `reader`, sequentially and never past the header's end. Of a split model it is the header of
+/// this one file.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -101,13 +101,13 @@ pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<
 /// ```
 ///
 /// # Errors
-/// As there.
+/// Those of [`parse_gguf_front_matter_from_reader`].
 pub fn inspect_gguf_from_reader<R: Read + Seek>(reader: R) -> Result<GgufInspectInfo> {
     Ok(parse_gguf_front_matter_from_reader(reader)?.inspect())
 }
 
 impl GgufFrontMatter {
-    /// Summarises it.
+    /// Summarises the header.
     #[must_use]
     pub fn inspect(&self) -> GgufInspectInfo {
         let tensors = self
@@ -123,27 +123,27 @@ impl GgufFrontMatter {
     }
 }
 
-/// What a GGUF file holds, and what recovering it would give.
+/// Summary of a GGUF file, and of the output of its recovery.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct GgufInspectInfo {
     /// Version of the format, 1 to 3.
     pub version: u32,
-    /// `general.architecture`.
+    /// Value of `general.architecture`, such as `llama`.
     pub architecture: Option<String>,
-    /// Stored tensors.
+    /// Number of tensors.
     pub tensor_count: usize,
-    /// Bytes of the tensors whose size is known.
+    /// Bytes of all tensors whose size is known.
     pub total_bytes: u64,
-    /// Tensors of unknown types.
+    /// Number of tensors whose type, and so whose size, is unknown.
     pub unknown_size_tensors: usize,
-    /// Element types, each once.
+    /// Element types, each once, sorted.
     pub dtypes: Vec<Dtype>,
-    /// What the tensors' offsets are multiples of, in bytes.
+    /// Alignment of the tensors' offsets, in bytes.
     pub alignment: u32,
-    /// Bytes of the tensors after recovery.
+    /// Bytes of all tensors after a recovery to `output_dtype`.
     pub dequantized_size: u64,
-    /// Element type of that recovery.
+    /// Element type that blocks are decoded to.
     #[serde(skip)]
     pub output_dtype: TargetDtype,
 }
@@ -184,7 +184,7 @@ impl GgufInspectInfo {
         }
     }
 
-    /// The summary of a model that was read from GGUF.
+    /// Summarises a model that was read from GGUF; `None` if it was read from another container.
     #[must_use]
     pub fn of(model: &ParsedModel) -> Option<Self> {
         let gguf = model.gguf()?;

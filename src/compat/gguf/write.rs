@@ -1,4 +1,4 @@
-//! Writes a GGUF file of tensors that are in memory as a whole.
+//! Writes GGUF files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -6,19 +6,19 @@ use std::io::{BufWriter, Seek, Write};
 use std::path::Path;
 
 use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::write::atomic::{OutputFile, Place};
-use crate::containers::write::gguf::{Keys, accept, layout};
-use crate::containers::write::{Entry, Layout};
+use crate::containers::write::atomic::{OutputFile, OutputPlace};
+use crate::containers::write::gguf::{GgufKeys, layout, stored_dtype};
+use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor for [`write_gguf`].
 #[derive(Debug, Clone, Copy)]
 pub struct GgufWriteTensor<'a> {
-    /// Name; llama.cpp reads up to 63 bytes.
+    /// Name; llama.cpp accepts at most 63 bytes.
     pub name: &'a str,
     /// Shape in the file's order, as in [`GgufTensorInfo`](crate::GgufTensorInfo): the innermost dimension first.
     pub shape: &'a [usize],
-    /// Any type that ggml has.
+    /// Element type, which must be one of ggml's.
     pub dtype: Dtype,
     /// The data: elements little-endian, or whole blocks.
     pub data: &'a [u8],
@@ -40,7 +40,8 @@ pub struct GgufWriteTensor<'a> {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` or `Parse` that names the tensor, before anything is written; I/O.
+/// `Unsupported` if GGUF cannot hold a tensor; `Parse` if a tensor's data does not fit its shape, its name is given twice, or
+/// the metadata is invalid; `Io`. Only `Io` can occur after the first byte was written.
 pub fn write_gguf<S: BuildHasher>(
     path: impl AsRef<Path>,
     tensors: &[GgufWriteTensor<'_>],
@@ -50,7 +51,7 @@ pub fn write_gguf<S: BuildHasher>(
     let file = OutputFile::create(
         path.as_ref(),
         layout.file_len,
-        &Place {
+        &OutputPlace {
             force: true,
             inputs: &[],
             space: layout.file_len,
@@ -60,7 +61,7 @@ pub fn write_gguf<S: BuildHasher>(
     file.commit()
 }
 
-/// As [`write_gguf`], to a writer, from its position on.
+/// Writes a GGUF file to a writer, from its position on.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -75,7 +76,7 @@ pub fn write_gguf<S: BuildHasher>(
 /// ```
 ///
 /// # Errors
-/// As there.
+/// Those of [`write_gguf`].
 pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(
     writer: W,
     tensors: &[GgufWriteTensor<'_>],
@@ -87,18 +88,18 @@ pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(
 fn plan<S: BuildHasher>(
     tensors: &[GgufWriteTensor<'_>],
     metadata: &HashMap<String, GgufMetadataValue, S>,
-) -> Result<Layout> {
+) -> Result<OutputLayout> {
     let mut edits: Vec<_> = metadata
         .iter()
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     edits.sort_by(|a, b| a.0.cmp(&b.0));
-    let keys = Keys::new(None, |_| false, &edits)?;
+    let keys = GgufKeys::new(None, |_| false, &edits)?;
     let mut names = HashSet::new();
     let mut shapes = Vec::with_capacity(tensors.len());
     for t in tensors {
         let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
-        let dtype = accept(t.name, t.dtype, &shape)?;
+        let dtype = stored_dtype(t.name, t.dtype, &shape)?;
         let wrong = |what: String| {
             Err(AnamnesisError::parse(format!(
                 "tensor `{}`: {what}",
@@ -122,7 +123,7 @@ fn plan<S: BuildHasher>(
     }
     let entries = tensors.iter().zip(&shapes);
     let entries: Vec<_> = entries
-        .map(|(t, (dtype, shape))| Entry {
+        .map(|(t, (dtype, shape))| OutputEntry {
             name: t.name,
             dtype: *dtype,
             shape,
@@ -134,7 +135,7 @@ fn plan<S: BuildHasher>(
 
 fn write_all(
     mut writer: impl Write,
-    layout: &Layout,
+    layout: &OutputLayout,
     tensors: &[GgufWriteTensor<'_>],
 ) -> Result<()> {
     layout

@@ -1,11 +1,12 @@
-//! What an NPZ archive holds, by its headers: what tools show of a file they do not have.
+//! Summaries of NPZ archives, read from any stream that can seek, without the arrays' data: for tools that inspect remote
+//! files.
 
 use std::io::{Read, Seek};
 use std::path::Path;
 
 use crate::containers::parse::npz::read_archive;
 use crate::containers::parse::read_at::{ReadAt, Seeking};
-use crate::containers::parse::zip::Archive;
+use crate::containers::parse::zip::ZipArchive;
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
@@ -24,21 +25,21 @@ pub struct NpzTensorInfo {
     pub byte_len: usize,
 }
 
-/// What an NPZ archive holds.
+/// Summary of an NPZ archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NpzInspectInfo {
     /// Arrays that tensors can hold, in the order of the archive.
     pub tensors: Vec<NpzTensorInfo>,
-    /// Names of the others, and what they are.
+    /// Names of the other arrays, each with what its elements are.
     pub skipped: Vec<(String, String)>,
-    /// Bytes of the data.
+    /// Bytes of the data of `tensors`.
     pub total_bytes: u64,
-    /// Element types, each once.
+    /// Element types, each once, sorted.
     pub dtypes: Vec<Dtype>,
-    /// Bytes of the data after a conversion: the same.
+    /// Bytes of the data after a conversion: equal to `total_bytes`.
     pub dequantized_size: u64,
-    /// Element type of what would be decoded.
+    /// Element type that quantized weights would be decoded to.
     pub output_dtype: TargetDtype,
 }
 
@@ -53,7 +54,7 @@ pub struct NpzInspectInfo {
 /// ```
 ///
 /// # Errors
-/// `Io` if the file cannot be read; as [`inspect_npz_from_reader`] otherwise.
+/// `Io` if the file cannot be read; `Parse` if the archive is malformed; `LimitExceeded`.
 pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
     inspect(&mut &Source::open(path.as_ref())?)
 }
@@ -78,7 +79,7 @@ pub fn inspect_npz_from_reader<R: Read + Seek>(reader: R) -> Result<NpzInspectIn
 
 fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
     let budget = Budget::new(&ParseLimits::default());
-    let archive = Archive::read(file, &budget)?;
+    let archive = ZipArchive::read(file, &budget)?;
     let contents = read_archive(&Source::HeaderOnly, file, &archive, &budget)?;
     let info = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
         name: t.name,

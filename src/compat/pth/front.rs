@@ -1,4 +1,5 @@
-//! What a PyTorch archive holds, by its pickle: what tools show of a file they do not have.
+//! The tensors of a PyTorch archive, read from any stream that can seek, without tensor data: for tools that inspect remote
+//! files.
 
 use std::io::{Read, Seek};
 
@@ -11,13 +12,13 @@ use crate::{Dtype, ParseLimits, Result, TargetDtype};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PthTensorInfo {
-    /// Its way through the checkpoint, with dots.
+    /// Path in the checkpoint's dicts and lists, joined with dots.
     pub name: String,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: Dtype,
-    /// Bytes of the tensor, as it would be written.
+    /// Bytes of the tensor in row-major order, which can be more than are stored.
     pub byte_len: usize,
 }
 
@@ -32,25 +33,25 @@ impl PthTensorInfo {
     }
 }
 
-/// What a checkpoint holds.
+/// Summary of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PthInspectInfo {
-    /// Stored tensors.
+    /// Number of tensors.
     pub tensor_count: usize,
-    /// Bytes of the tensors.
+    /// Bytes of all tensors.
     pub total_bytes: u64,
-    /// Element types, each once.
+    /// Element types, each once, sorted.
     pub dtypes: Vec<Dtype>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
-    /// Bytes of the tensors after a conversion: the same.
+    /// Bytes of all tensors after a conversion: equal to `total_bytes`.
     pub dequantized_size: u64,
-    /// Element type of what would be decoded.
+    /// Element type that quantized weights would be decoded to.
     pub output_dtype: TargetDtype,
 }
 
-/// What the pickle of a checkpoint says.
+/// The tensors of a checkpoint, as its pickle describes them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PthFrontMatter {
@@ -60,8 +61,8 @@ pub struct PthFrontMatter {
     pub big_endian: bool,
 }
 
-/// Reads what a PyTorch archive (torch 1.6 and later) holds from a stream: its directory, its pickle and two small
-/// records; no tensor data. Nothing that the pickle names is called. Storages may be longer than the pickle says, which
+/// Reads the tensors of a PyTorch archive (torch 1.6 and later) from a stream: its directory, its pickle and two small
+/// records, and no tensor data. Nothing that the pickle names is called. A storage may be longer than the pickle says, which
 /// [`parse_pth`](crate::parse_pth) refuses.
 ///
 /// ```
@@ -98,13 +99,13 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
 /// ```
 ///
 /// # Errors
-/// As there.
+/// Those of [`parse_pth_front_matter_from_reader`].
 pub fn inspect_pth_from_reader<R: Read + Seek>(reader: R) -> Result<PthInspectInfo> {
     Ok(parse_pth_front_matter_from_reader(reader)?.inspect())
 }
 
 impl PthFrontMatter {
-    /// Summarises it.
+    /// Summarises the tensors.
     #[must_use]
     pub fn inspect(&self) -> PthInspectInfo {
         let Self {

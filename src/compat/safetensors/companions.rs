@@ -1,10 +1,10 @@
-//! A header's tensors by what they are for, and what belongs to a quantized weight: for callers who decode for
-//! themselves.
+//! Look-ups in a [`SafetensorsHeader`]: tensors by their role, and the companions of a quantized weight. They are for
+//! callers with a decoder of their own; this crate's schemes do not use them.
 
 use super::{SafetensorsHeader, TensorEntry};
 use crate::{QuantScheme, TensorRole};
 
-/// How a file's GPTQ layers are quantized.
+/// Parameters of a file's GPTQ layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct GptqConfig {
@@ -14,7 +14,7 @@ pub struct GptqConfig {
     pub group_size: usize,
 }
 
-/// How a file's AWQ layers are quantized.
+/// Parameters of a file's AWQ layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct AwqConfig {
@@ -24,17 +24,17 @@ pub struct AwqConfig {
     pub group_size: usize,
 }
 
-/// How a file's 4-bit BitsAndBytes weights are quantized.
+/// Parameters of a file's 4-bit BitsAndBytes weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct BnbConfig {
     /// Values that share a scale.
     pub block_size: usize,
-    /// Whether the scales are quantized themselves.
+    /// Whether the scales are quantized as well.
     pub double_quant: bool,
 }
 
-/// What belongs to the `X.qweight` of a GPTQ layer.
+/// Companions of the weight `X.qweight` of a GPTQ layer.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct GptqCompanions<'a> {
@@ -46,7 +46,7 @@ pub struct GptqCompanions<'a> {
     pub g_idx: Option<&'a TensorEntry>,
 }
 
-/// What belongs to the `X.qweight` of an AWQ layer.
+/// Companions of the weight `X.qweight` of an AWQ layer.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct AwqCompanions<'a> {
@@ -56,7 +56,7 @@ pub struct AwqCompanions<'a> {
     pub qzeros: &'a TensorEntry,
 }
 
-/// What belongs to a 4-bit weight `X` of BitsAndBytes.
+/// Companions of a 4-bit weight `X` of BitsAndBytes.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Bnb4Companions<'a> {
@@ -122,14 +122,14 @@ impl SafetensorsHeader {
             .find(|t| t.name.strip_prefix(base) == Some(end))
     }
 
-    /// The scale of an FP8 weight: `X_scale_inv`, or else `X_scale`.
+    /// Finds the scale of an FP8 weight `X`: `X_scale_inv`, or else `X_scale`.
     #[must_use]
     pub fn find_scale_for(&self, weight: &str) -> Option<&TensorEntry> {
         self.at(weight, "_scale_inv")
             .or_else(|| self.at(weight, "_scale"))
     }
 
-    /// What belongs to the GPTQ weight `X.qweight`.
+    /// Finds the companions of the GPTQ weight `X.qweight`; `None` if scales or zero points are missing.
     #[must_use]
     pub fn find_gptq_companions(&self, qweight: &str) -> Option<GptqCompanions<'_>> {
         let base = qweight.strip_suffix("qweight")?;
@@ -141,14 +141,14 @@ impl SafetensorsHeader {
         })
     }
 
-    /// What belongs to the AWQ weight `X.qweight`.
+    /// Finds the companions of the AWQ weight `X.qweight`; `None` if one is missing.
     #[must_use]
     pub fn find_awq_companions(&self, qweight: &str) -> Option<AwqCompanions<'_>> {
         let GptqCompanions { scales, qzeros, .. } = self.find_gptq_companions(qweight)?;
         Some(AwqCompanions { scales, qzeros })
     }
 
-    /// What belongs to a 4-bit weight of BitsAndBytes.
+    /// Finds the companions of a 4-bit BitsAndBytes weight; `None` if its scales or codebook are missing.
     #[must_use]
     pub fn find_bnb4_companions(&self, weight: &str) -> Option<Bnb4Companions<'_>> {
         let state = |kind| self.at(weight, &format!(".quant_state.bitsandbytes__{kind}"));
@@ -161,13 +161,13 @@ impl SafetensorsHeader {
         })
     }
 
-    /// The scales of an INT8 weight of BitsAndBytes: `X.SCB` of `X.weight`.
+    /// Finds the scales `X.SCB` of an INT8 BitsAndBytes weight `X.weight`.
     #[must_use]
     pub fn find_bnb_int8_scb(&self, weight: &str) -> Option<&TensorEntry> {
         self.at(weight.strip_suffix("weight")?, "SCB")
     }
 
-    /// Fills in what the shapes of the first quantized weight say.
+    /// Fills in the parameters of the scheme, from the shapes of the first quantized weight.
     pub(super) fn describe(&mut self) {
         let Some(first) = self.quantized_tensors().next() else {
             return;
@@ -180,7 +180,8 @@ impl SafetensorsHeader {
         }
     }
 
-    /// Zero points have a code for each output, so that their width is the codes'.
+    /// The parameters that the shapes of a GPTQ layer imply. `qzeros` packs one code for each output, so the ratio of its
+    /// columns to the outputs gives the bits of a code.
     fn gptq(&self, first: &TensorEntry) -> Option<GptqConfig> {
         let GptqCompanions { scales, qzeros, .. } = self.find_gptq_companions(&first.name)?;
         let (&[rows, _], &[groups, outputs], &[_, words]) =
@@ -213,7 +214,8 @@ impl SafetensorsHeader {
         })
     }
 
-    /// The last block can be smaller, and blocks are powers of two.
+    /// The parameters that the shapes of a BitsAndBytes weight imply. The last block can be shorter, and block sizes are
+    /// powers of two, so the quotient is rounded up to the next one.
     fn bnb(&self, first: &TensorEntry) -> Option<BnbConfig> {
         let Bnb4Companions {
             absmax,

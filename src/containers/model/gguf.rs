@@ -1,26 +1,26 @@
-//! What a GGUF file says of itself besides its tensors: version, byte order, alignment, typed metadata.
+//! [`Gguf`]: the properties of a GGUF file besides its tensors: version, byte order, alignment, typed metadata.
 
 mod metadata;
 mod value;
 
 pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
-pub(crate) use self::value::{ARRAY, Layout, STRING, fixed_size, write_str};
+pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size, write_str};
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
-/// The largest alignment that is read or written, in bytes.
+/// Largest alignment that is read or written, in bytes. An output's header is padded to the alignment in memory.
 pub(crate) const MAX_ALIGNMENT: u32 = 1 << 20;
 
-/// The alignment of a file whose metadata has no `general.alignment`, in bytes.
+/// Alignment of a file without `general.alignment`, in bytes.
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 
-/// Whether `key` describes a split, which another file of the same model would not repeat.
+/// Whether `key` describes how a model is split. Such keys are not copied: an output is split in its own way.
 pub(crate) fn is_split_key(key: &str) -> bool {
     matches!(key, "split.no" | "split.count" | "split.tensors.count")
 }
 
-/// What a GGUF file says of itself, besides its tensors.
+/// Properties of a GGUF file: version, byte order, alignment and metadata.
 #[derive(Debug, Clone)]
 pub struct Gguf {
     pub(crate) version: u32,
@@ -36,25 +36,25 @@ impl Gguf {
         self.version
     }
 
-    /// Whether numbers are stored with their most significant byte first. Tensors are given little-endian.
+    /// Whether the file stores numbers big-endian. Tensors read from it are converted to little-endian.
     #[must_use]
     pub fn is_big_endian(&self) -> bool {
         self.big_endian
     }
 
-    /// What the tensors' offsets are multiples of, in bytes.
+    /// Alignment of the tensors' offsets, in bytes.
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// The metadata, typed and in order. Of a model in several files, the first file's.
+    /// The metadata, typed and in the order of the file. Of a split model it is that of the first file.
     #[must_use]
     pub fn metadata(&self) -> &GgufMetadata {
         &self.metadata
     }
 
-    /// `general.architecture`.
+    /// Value of `general.architecture`, such as `llama`.
     #[must_use]
     pub fn architecture(&self) -> Option<String> {
         self.metadata
@@ -64,11 +64,16 @@ impl Gguf {
     }
 }
 
-/// Keys under which ComfyUI-GGUF keeps the shapes that it changed to have rows of whole blocks, or few dimensions.
+/// Prefix of the keys under which ComfyUI-GGUF keeps original shapes. It reshapes tensors so that rows are whole blocks,
+/// and to have few dimensions.
 const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 impl Gguf {
-    /// Gives `shape` back what it was before ComfyUI-GGUF changed it; most tensors are as they were.
+    /// Replaces `shape` by the one that the tensor `name` had before ComfyUI-GGUF reshaped it. Tensors that it left alone
+    /// keep theirs.
+    ///
+    /// # Errors
+    /// `Parse` if the original shape is malformed, or has another number of elements.
     ///
     /// Source: ComfyUI-GGUF `loader.py`, `get_orig_shape`.
     pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {

@@ -1,19 +1,23 @@
-//! A tensor's bytes as the pipeline reads them: positionally, into the caller's buffer.
+//! [`Part`]: one stored tensor as the conversion pipeline reads it, positionally and into the caller's buffer.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
-use super::strided::{self, Dim};
+use super::strided::{self, StridedDim};
 use super::{Check, TensorInfo};
 use crate::error::printable;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Where a tensor's bytes are, and in what form.
+/// One stored tensor and the source of its bytes.
+///
+/// Readers see elements in row-major order and little-endian, however the file has them: strides and byte order are
+/// undone here. "Byte `n`" below is a position in that sequence of `len` bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part<'m> {
     pub(super) source: &'m Source,
     pub(super) info: &'m TensorInfo,
+    /// Bytes of the tensor in row-major order.
     pub len: u64,
     pub name: &'m str,
 }
@@ -23,39 +27,44 @@ impl<'m> Part<'m> {
         self.info.dtype
     }
 
-    /// Whether the elements lie apart, or in another order.
+    /// Whether the elements are stored with gaps, or in an order other than row-major.
     pub(crate) fn is_strided(&self) -> bool {
         self.info.strides.is_some()
     }
 
-    /// Whether the bytes can only be read from the beginning on, at least without a detour.
+    /// Whether the tensor lies in a compressed member, where a positional read costs a temporary file.
+    /// [`stream`](Self::stream) reads it without one.
     pub(crate) fn is_deflated(&self) -> bool {
         matches!(self.source, Source::Deflated(_))
     }
 
-    /// What the stored bytes are checked by.
+    /// The checksum that covers the stored bytes, and maybe others around them.
     pub(crate) fn check(&self) -> Option<&'m Check> {
         self.info.check.as_ref()
     }
 
-    /// Which of the model's sources has the bytes.
+    /// Index of the source in the model's list of sources.
     pub(crate) fn source_index(&self) -> usize {
         self.info.source
     }
 
-    /// The same, if the bytes that it is about are the tensor's, as they are read.
-    pub(crate) fn own_check(&self) -> Option<&'m Check> {
+    /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that
+    /// it writes, in place of reading them twice.
+    pub(crate) fn exact_check(&self) -> Option<&'m Check> {
         let (offset, len) = (self.info.offset, self.len);
         self.check()
             .filter(|check| self.is_verbatim() && (check.start, check.len) == (offset, len))
     }
 
-    /// Whether the output's bytes are the stored ones.
+    /// Whether readers see the stored bytes unchanged: contiguous, row-major and little-endian.
     pub(crate) fn is_verbatim(&self) -> bool {
         !self.is_strided() && !self.info.big_endian
     }
 
-    /// Fills `out` from byte `at` of the tensor on, both at the bounds of elements (or blocks).
+    /// Fills `out` with the tensor's bytes from `at` on. Both ends must be at the bounds of elements, or of blocks.
+    ///
+    /// # Errors
+    /// `Parse` if the range exceeds the tensor; `Io` if the file cannot be read. Both name the tensor.
     pub(crate) fn read_at(&self, at: u64, out: &mut [u8]) -> Result<()> {
         let end = at
             .checked_add(out.len() as u64)
@@ -71,14 +80,15 @@ impl<'m> Part<'m> {
                 .source
                 .read_at(self.info.offset + at, out)
                 .map_err(|error| self.named(error))?,
-            // All of it is read along whichever dimension lies closest, and not row by row, which can be short.
+            // The whole tensor is gathered at once, along the dimension of the smallest stride. Row by row, the reads
+            // of a transposed matrix would be single elements.
             Some(strides) if at == 0 && end == Some(self.len) => {
                 let dims = self
                     .info
                     .shape
                     .iter()
                     .zip(strides)
-                    .map(|(&len, &stride)| Dim { len, stride });
+                    .map(|(&len, &stride)| StridedDim { len, stride });
                 self.gather(0, &dims.collect::<Vec<_>>(), out)?;
             }
             Some(strides) => self.read_strided(strides, at, out)?,
@@ -89,9 +99,11 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    /// Reads all stored bytes and compares their checksum, if they have one. Compressed data checks itself.
+    /// Reads all bytes that the checksum covers and compares it. Does nothing without a checksum; compressed members
+    /// have none here, because their stream verifies itself.
     pub(crate) fn verify(&self) -> Result<()> {
         if let Some(check) = &self.info.check {
+            // The sum begins with that of an NPY header, which the CRC of the archive's member includes.
             let mut sum = crc32fast::Hasher::new_with_initial_len(check.before.1, check.before.0);
             let mut piece = vec![0; (256 << 10).min(check.len as usize)];
             let mut at = 0;
@@ -104,13 +116,17 @@ impl<'m> Part<'m> {
                 at += n as u64;
             }
             if sum.finalize() != check.crc {
-                return Err(self.wrong_sum());
+                return Err(self.checksum_mismatch());
             }
         }
         Ok(())
     }
 
-    /// Passes a compressed tensor to `put` in pieces, with their places, and checks it on the way.
+    /// Decompresses the tensor front to back and passes it to `put` in pieces of at most 256 KiB, each with its position
+    /// in the tensor. `buffer` is scratch. Does nothing if the tensor is not compressed.
+    ///
+    /// # Errors
+    /// `Parse` if the member is malformed or its length or CRC-32 is wrong, which may show after the last piece.
     pub(crate) fn stream(
         &self,
         buffer: &mut Vec<u8>,
@@ -138,20 +154,20 @@ impl<'m> Part<'m> {
             put(at, buffer)?;
             at += n as u64;
         }
-        // What no tensor shows is checked with the rest.
+        // The member's checksum also covers bytes behind the tensor, so the stream is read to its end.
         std::io::copy(&mut stream, &mut std::io::sink()).map_err(|e| self.named(e.into()))?;
         Ok(())
     }
 
-    /// What a wrong checksum is.
-    pub(crate) fn wrong_sum(&self) -> AnamnesisError {
+    /// The error for a checksum that does not match.
+    pub(crate) fn checksum_mismatch(&self) -> AnamnesisError {
         AnamnesisError::parse(format!(
             "tensor `{}`: its data has the wrong checksum",
             self.name
         ))
     }
 
-    /// Elements of a strided tensor in their order, row by row of the last dimension.
+    /// Fills `out` with elements of a strided tensor from byte `at` on, row by row of the last dimension.
     fn read_strided(&self, strides: &[usize], at: u64, mut out: &mut [u8]) -> Result<()> {
         let size = self.dtype().bits() / 8;
         let cols = self.info.shape.last().copied().unwrap_or(1).max(1);
@@ -162,7 +178,7 @@ impl<'m> Part<'m> {
             let (now, rest) = out.split_at_mut(n * size);
             let start = strided::offset(row * cols, &self.info.shape, strides)
                 + col * strides.last().unwrap_or(&1);
-            let dims = [Dim {
+            let dims = [StridedDim {
                 len: n,
                 stride: *strides.last().unwrap_or(&1),
             }];
@@ -172,7 +188,8 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    /// Rows `rows` of a strided tensor whose last `inner` dimensions are the columns.
+    /// Fills `out` with rows `rows` of a strided tensor, seen as a matrix: its last `inner` dimensions are the columns,
+    /// the others the rows. Does nothing if the tensor is not strided.
     pub(crate) fn gather_rows(
         &self,
         inner: usize,
@@ -185,21 +202,22 @@ impl<'m> Part<'m> {
         let size = self.dtype().bits() / 8;
         let outer = shape.len() - inner;
         let cols: usize = shape[outer..].iter().product();
-        // Rows that differ only in the innermost of the outer dimensions are gathered together.
-        let run = outer.checked_sub(1).map_or(1, |d| shape[d]).max(1);
+        // Consecutive rows have a common stride as long as only the innermost of the outer dimensions changes. Such a
+        // group of rows is gathered together.
+        let group = outer.checked_sub(1).map_or(1, |d| shape[d]).max(1);
         let (mut row, mut left) = (rows.start, &mut *out);
         while row < rows.end {
-            let n = (run - row % run).min(rows.end - row);
+            let n = (group - row % group).min(rows.end - row);
             let (now, rest) = std::mem::take(&mut left).split_at_mut(n * cols * size);
-            let own = outer.checked_sub(1).map(|d| Dim {
+            let row_dim = outer.checked_sub(1).map(|d| StridedDim {
                 len: n,
                 stride: strides[d],
             });
             let columns = shape[outer..]
                 .iter()
                 .zip(&strides[outer..])
-                .map(|(&len, &stride)| Dim { len, stride });
-            let dims: Vec<Dim> = own.into_iter().chain(columns).collect();
+                .map(|(&len, &stride)| StridedDim { len, stride });
+            let dims: Vec<StridedDim> = row_dim.into_iter().chain(columns).collect();
             self.gather(strided::offset(row * cols, shape, strides), &dims, now)?;
             (row, left) = (row + n, rest);
         }
@@ -209,7 +227,7 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    fn gather(&self, start: usize, dims: &[Dim], out: &mut [u8]) -> Result<()> {
+    fn gather(&self, start: usize, dims: &[StridedDim], out: &mut [u8]) -> Result<()> {
         let size = self.dtype().bits() / 8;
         let read = |element: usize, out: &mut [u8]| {
             self.source
@@ -219,7 +237,8 @@ impl<'m> Part<'m> {
         strided::gather(&read, start, dims, size, out)
     }
 
-    /// The same error, naming the tensor.
+    /// Adds the tensor's name to an error of reading its bytes. An `Io` error becomes `Parse` if it says that the
+    /// compressed data is malformed: the file is to blame then, not the device.
     pub(crate) fn named(&self, error: AnamnesisError) -> AnamnesisError {
         match error {
             AnamnesisError::Io(e)
@@ -239,7 +258,10 @@ impl<'m> Part<'m> {
         }
     }
 
-    /// The whole tensor, if it is at most `max` bytes.
+    /// Reads the whole tensor.
+    ///
+    /// # Errors
+    /// `Parse` if it has more than `max` bytes; otherwise as [`read_at`](Self::read_at).
     pub(crate) fn read_small(&self, max: u64) -> Result<Vec<u8>> {
         if self.len > max {
             let (name, len) = (self.name, self.len);
@@ -252,13 +274,14 @@ impl<'m> Part<'m> {
         Ok(out)
     }
 
-    /// Whether data can be read at all, or only the header is known.
+    /// Whether the data can be read; it cannot if only the header was parsed.
     pub(crate) fn is_readable(&self) -> bool {
         self.source.len().is_some()
     }
 }
 
-/// Whether an error of a decoder's is about the data rather than the device.
+/// Whether an I/O error comes from a decompressor and is about its input. flate2 reports corrupt deflate data as
+/// `InvalidInput`, the checked stream reports a wrong length or checksum as `InvalidData`.
 fn is_malformed(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,27 +1,29 @@
-//! Tensors whose elements lie apart or in another order: views of PyTorch's storages, arrays in Fortran order.
+//! Gathers tensors whose elements are not contiguous in row-major order: views of PyTorch's storages, and arrays in
+//! Fortran order. Strides and offsets here count elements, not bytes.
 
 use crate::Result;
 
-/// A dimension: its length, and how many elements apart its neighbours are.
+/// A dimension: its length, and its stride in elements.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Dim {
+pub(super) struct StridedDim {
     pub len: usize,
     pub stride: usize,
 }
 
-/// Bytes that are read at once although most of them may be others'.
+/// Most bytes that one read spans when elements with gaps between them are read together.
 const SPAN: usize = 64 << 10;
 
-/// Strides of the order in which tensors are written.
+/// Strides of a contiguous tensor in row-major order.
 pub(crate) fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1usize; shape.len()];
     for d in (1..shape.len()).rev() {
+        // Saturating: a shape with an empty dimension may overflow in the others, and its strides are never used.
         strides[d - 1] = strides[d].saturating_mul(shape[d].max(1));
     }
     strides
 }
 
-/// Elements from the first one to the `n`-th in row-major order.
+/// Storage offset of the `n`-th element in row-major order, from that of the first.
 pub(super) fn offset(mut n: usize, shape: &[usize], strides: &[usize]) -> usize {
     let mut offset = 0;
     for (&len, &stride) in shape.iter().zip(strides).rev() {
@@ -31,7 +33,8 @@ pub(super) fn offset(mut n: usize, shape: &[usize], strides: &[usize]) -> usize 
     offset
 }
 
-/// Elements that a view spans from its first to its last; `None` if that overflows. Empty views span none.
+/// Number of storage elements from a view's first element to its last, both included; 0 for an empty view.
+/// `None` if it overflows.
 pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
@@ -44,23 +47,27 @@ pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
         })
 }
 
-/// Fills `out` with the elements (of `size` bytes) of `dims` in row-major order. `read` fills its buffer from an
-/// element on; it is called for runs along the dimension whose elements lie closest.
+/// Fills `out` with the elements, of `size` bytes each, of a view of dimensions `dims` whose first element is `start`,
+/// in row-major order.
+///
+/// `read(element, buffer)` fills its buffer with stored bytes from an element on. It is called along the dimension of
+/// the smallest stride, where neighbouring elements share reads; the result is scattered to `out`.
 pub(super) fn gather(
     read: &impl Fn(usize, &mut [u8]) -> Result<()>,
     start: usize,
-    dims: &[Dim],
+    dims: &[StridedDim],
     size: usize,
     out: &mut [u8],
 ) -> Result<()> {
     if out.is_empty() {
         return Ok(());
     }
-    let closest = (0..dims.len())
+    // Reversed, so that among equal strides the innermost dimension wins (`min_by_key` keeps the first).
+    let candidates = (0..dims.len())
         .rev()
         .filter(|&d| dims[d].len > 1 && dims[d].stride > 0);
-    let Some(fast) = closest.min_by_key(|&d| dims[d].stride) else {
-        // All elements are the same one.
+    let Some(fast) = candidates.min_by_key(|&d| dims[d].stride) else {
+        // Every dimension has one element or stride 0: all elements are the same stored one.
         let (first, rest) = out.split_at_mut(size);
         read(start, first)?;
         rest.chunks_exact_mut(size)
@@ -69,22 +76,22 @@ pub(super) fn gather(
     };
     let (mut from, mut to) = (start, 0usize);
     let lens: Vec<usize> = dims.iter().map(|d| d.len).collect();
-    let places = row_major_strides(&lens);
-    let Dim { len, stride } = dims[fast];
-    let place = places[fast];
+    let out_strides = row_major_strides(&lens);
+    let StridedDim { len, stride } = dims[fast];
+    let out_stride = out_strides[fast];
     let mut run = Vec::new();
     let mut index = vec![0usize; dims.len()];
     loop {
-        if stride == 1 && place == 1 {
+        if stride == 1 && out_stride == 1 {
             read(from, &mut out[to * size..(to + len) * size])?;
         } else {
             read_run(read, from, len, stride, size, &mut run)?;
             let target = &mut out[to * size..];
             for (i, element) in run.chunks_exact(size).enumerate() {
-                target[i * place * size..][..size].copy_from_slice(element);
+                target[i * out_stride * size..][..size].copy_from_slice(element);
             }
         }
-        // The next index of all dimensions but the fast one.
+        // Advances the index over all dimensions but the fast one, like an odometer.
         let mut d = dims.len();
         loop {
             if d == 0 {
@@ -95,22 +102,24 @@ pub(super) fn gather(
                 continue;
             }
             index[d] += 1;
-            // Where a dimension ends, its last step may lead anywhere, and is taken back.
+            // Wrapping: the step past the end of a dimension may leave the address space, and is taken back below
+            // before anything is read there.
             (from, to) = (
                 from.wrapping_add(dims[d].stride),
-                to.wrapping_add(places[d]),
+                to.wrapping_add(out_strides[d]),
             );
             if index[d] < dims[d].len {
                 break;
             }
             from = from.wrapping_sub(dims[d].stride.wrapping_mul(dims[d].len));
-            to = to.wrapping_sub(places[d].wrapping_mul(dims[d].len));
+            to = to.wrapping_sub(out_strides[d].wrapping_mul(dims[d].len));
             index[d] = 0;
         }
     }
 }
 
-/// Makes `run` `len` elements that are `stride` apart.
+/// Reads `len` elements that are `stride` apart into `run`. Each read spans at most [`SPAN`] bytes, of which it keeps
+/// one element in `stride`; if elements lie further apart than that, each is read by itself.
 fn read_run(
     read: &impl Fn(usize, &mut [u8]) -> Result<()>,
     from: usize,
@@ -143,7 +152,7 @@ fn read_run(
 mod tests {
     use super::*;
 
-    /// Every permutation of a small tensor, against plain indexing.
+    /// Every permutation of a small tensor is compared with plain indexing.
     #[test]
     fn any_order() {
         let shape = [2usize, 3, 4, 5];
@@ -158,9 +167,9 @@ mod tests {
             if (0..4).any(|d| !order.contains(&d)) {
                 continue;
             }
-            let dims: Vec<Dim> = order
+            let dims: Vec<StridedDim> = order
                 .iter()
-                .map(|&d| Dim {
+                .map(|&d| StridedDim {
                     len: shape[d],
                     stride: strides[d],
                 })
@@ -187,7 +196,10 @@ mod tests {
         gather(
             &read,
             7,
-            &[Dim { len: 3, stride: 0 }, Dim { len: 2, stride: 0 }],
+            &[
+                StridedDim { len: 3, stride: 0 },
+                StridedDim { len: 2, stride: 0 },
+            ],
             1,
             &mut out,
         )
@@ -196,7 +208,10 @@ mod tests {
         gather(
             &read,
             1,
-            &[Dim { len: 2, stride: 0 }, Dim { len: 3, stride: 2 }],
+            &[
+                StridedDim { len: 2, stride: 0 },
+                StridedDim { len: 3, stride: 2 },
+            ],
             1,
             &mut out,
         )

@@ -1,4 +1,4 @@
-//! Which container a file is: one row a format, decided by content and never by the file's name.
+//! Detects the container of a file: one row for each format. The content decides, and never the file's name.
 
 use std::path::Path;
 
@@ -9,31 +9,32 @@ use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
 /// A container format.
-pub(super) struct Format {
-    /// Whether a file that begins like this is of the format. [`HEAD`] bytes, or all that there are.
+pub(super) struct ContainerFormat {
+    /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the whole file if it is shorter.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
     pub read: fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>,
 }
 
-/// Bytes that tell the format.
+/// Bytes that the detection reads: a tar archive has its magic at offset 257.
 const HEAD: usize = 512;
 
-/// Every container that is recognised, in order of preference. A safetensors file begins with a length,
-/// which can look like any of the others, and then with JSON, which cannot.
-const FORMATS: &[Format] = &[
-    Format {
+/// Every container that is recognised, in the order of the checks. safetensors comes first: it begins with a length, whose
+/// bytes can be the magic of another format, but then with JSON, which no other format has there. It comes last once more,
+/// so that its reader reports what is wrong with a file of no known format.
+const FORMATS: &[ContainerFormat] = &[
+    ContainerFormat {
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
         read: safetensors::read,
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.starts_with(b"GGUF"),
         #[cfg(feature = "gguf")]
         read: super::gguf::read,
         #[cfg(not(feature = "gguf"))]
         read: |_, _, _| unreadable("GGUF", "gguf"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| {
             matches!(
                 head,
@@ -42,42 +43,42 @@ const FORMATS: &[Format] = &[
         },
         read: read_zip,
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.starts_with(b"QNAT"),
         #[cfg(feature = "qnat")]
         read: super::qnat::read,
         #[cfg(not(feature = "qnat"))]
         read: |_, _, _| unreadable("QNAT", "qnat"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.starts_with(b"\x93NUMPY"),
         #[cfg(feature = "npz")]
         read: super::npz::read_npy,
         #[cfg(not(feature = "npz"))]
         read: |_, _, _| unreadable("NumPy array (.npy)", "npz"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
         #[cfg(feature = "pth")]
         read: super::pth::read_pickles,
         #[cfg(not(feature = "pth"))]
         read: |_, _, _| unreadable("Python pickle", "pth"),
     },
-    Format {
+    ContainerFormat {
         matches: |head| head.get(257..262) == Some(b"ustar"),
         #[cfg(feature = "pth")]
         read: super::pth::read_tar,
         #[cfg(not(feature = "pth"))]
         read: |_, _, _| unreadable("PyTorch checkpoint (tar)", "pth"),
     },
-    Format {
+    ContainerFormat {
         matches: |_| true,
         read: safetensors::read,
     },
 ];
 
-/// The format of `source`.
-pub(super) fn detect(source: &Source) -> Result<&'static Format> {
+/// Reads the first bytes of `source` and returns its format.
+pub(super) fn detect(source: &Source) -> Result<&'static ContainerFormat> {
     let mut head = [0; HEAD];
     let n = source.len().unwrap_or(0).min(HEAD as u64) as usize;
     source.read_at(0, &mut head[..n])?;
@@ -85,10 +86,10 @@ pub(super) fn detect(source: &Source) -> Result<&'static Format> {
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))
 }
 
-/// A ZIP archive is what its members make it.
+/// Reads a ZIP archive: an NPZ file if a member is named like an array (or if it is empty), else a checkpoint.
 #[cfg(any(feature = "npz", feature = "pth"))]
 fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
-    let archive = super::zip::Archive::read(&mut &source, budget)?;
+    let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
     #[cfg(feature = "npz")]
     if super::npz::is_npz(&archive) || archive.members.is_empty() {
         return super::npz::read_archive(&source, &mut &source, &archive, budget);
@@ -111,6 +112,7 @@ fn read_zip(_source: Source, _path: Option<&Path>, _budget: &Budget) -> Result<P
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }
 
+/// The error for a container whose feature is left out of this build.
 #[allow(dead_code)] // with every feature there is nothing that cannot be read
 fn unreadable(name: &str, feature: &str) -> Result<ParsedModel> {
     let detail = format!("needs the feature `{feature}`, which this build leaves out");

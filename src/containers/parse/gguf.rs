@@ -1,4 +1,6 @@
-//! GGUF: a header with typed metadata, and tensors in ggml's types.
+//! GGUF: a header of typed metadata and tensor descriptions, then the tensors, each at a multiple of the alignment.
+//!
+//! Format: ggml `gguf.h`; versions 1 to 3 in both byte orders.
 
 mod cursor;
 pub(crate) mod header;
@@ -18,16 +20,16 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
-/// Reads a file, and the files that continue it.
+/// Reads the header of a file and, of a split model, those of its other files.
 pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let mut contents = read_file(source, budget)?;
-    split::join(&mut contents, path, budget)?;
+    split::read_other_parts(&mut contents, path, budget)?;
     Ok(contents)
 }
 
-/// Reads a file, whatever continues it.
+/// Reads the header of one file, which may be a part of a split model.
 pub(crate) fn read_file(source: Source, budget: &Budget) -> Result<ParsedModel> {
-    let (header, tensors) = read_one(&source, 0, budget)?;
+    let (header, tensors) = read_part(&source, 0, budget)?;
     let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
     let GgufHeader {
         version,
@@ -50,8 +52,8 @@ pub(crate) fn read_file(source: Source, budget: &Budget) -> Result<ParsedModel> 
     Ok(contents)
 }
 
-/// The header of one file, and its tensors in the order of their data.
-fn read_one(
+/// Reads the header of the file in source number `index`. Returns it with the tensors in the order of their data.
+fn read_part(
     source: &Source,
     index: usize,
     budget: &Budget,
@@ -60,11 +62,11 @@ fn read_one(
     let mut header = header::read(SourceReader { source, at: 0 }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
     entries.sort_by_key(|e| e.offset);
-    let tensors = prove(entries, &header, len, index)?;
+    let tensors = check_extents(entries, &header, len, index)?;
     Ok((header, tensors))
 }
 
-/// A source as a stream.
+/// `Read` over a source, from its beginning.
 struct SourceReader<'a> {
     source: &'a Source,
     at: u64,
@@ -72,7 +74,7 @@ struct SourceReader<'a> {
 
 impl Read for SourceReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        // The cursor asks for nothing past the end.
+        // The cursor knows the length of the file and never asks for more, so that a short read cannot occur.
         self.source
             .read_at(self.at, out)
             .map_err(|error| match error {
@@ -84,15 +86,23 @@ impl Read for SourceReader<'_> {
     }
 }
 
-/// Proves each tensor's size by where the next one begins: a writer may have other types under these numbers.
-/// The size of an unknown type is what its neighbours leave it.
-fn prove(
+/// Checks each tensor's size against the offset of the next one, and returns the tensors.
+///
+/// Forks of llama.cpp use numbers of types for other types than ggml does, so that a type's number alone proves nothing.
+/// Its size does: a tensor, padded to the alignment, must end where the next one begins. The last tensor may be followed
+/// by other data, unless no other tensor of its type has proved the size. A tensor of an unknown type has the size that
+/// its neighbours leave it.
+///
+/// # Errors
+/// `Parse` that names the tensor, if tensors overlap, leave a gap or lie past the end of the file.
+fn check_extents(
     entries: Vec<GgufTensorEntry>,
     header: &GgufHeader,
     file_len: u64,
     source: usize,
 ) -> Result<Vec<TensorInfo>> {
     let alignment = u64::from(header.alignment);
+    // Block types whose size a tensor has proved.
     let mut proven: Vec<Dtype> = Vec::new();
     let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
     let next: Vec<Option<u64>> = entries
@@ -137,7 +147,6 @@ fn prove(
             });
         }
         if room > padded {
-            // Behind the last tensor there may be something else, if another tensor proves the type's size.
             match next {
                 Some(_) => {
                     return Err(wrong(format!(

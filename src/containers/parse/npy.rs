@@ -1,4 +1,4 @@
-//! NPY arrays: magic, version, a header that is a Python literal, data.
+//! NPY arrays: a magic, a version, a header that is a Python literal, and data.
 //!
 //! Format: NumPy `numpy/lib/format.py`, versions 1.0 to 3.0.
 
@@ -7,49 +7,52 @@ use crate::containers::model::row_major_strides;
 use crate::limits::cap;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Largest header that is read, which is NumPy's own limit.
+/// Largest header that is read, in bytes; NumPy has the same limit (`_MAX_HEADER_SIZE`).
 const MAX_HEADER_BYTES: usize = 10_000;
+
+/// Most dimensions of an array; NumPy 2 has the same limit.
 const MAX_DIMS: usize = 64;
 
-/// Bytes that a first read should have: magic, version and length, and most headers with them.
-pub(super) const FIRST: usize = 128;
+/// Bytes of the first read of a file: magic, version and length in any case, and most headers as a whole.
+pub(super) const FIRST_READ: usize = 128;
 
-/// What an array's header says.
+/// The header of an array.
 #[derive(Debug)]
-pub(super) struct Npy {
+pub(super) struct NpyHeader {
     /// Bytes before the data.
     pub header_len: usize,
     pub shape: Vec<usize>,
-    /// How the elements are stored, or what they are if no tensor can hold them.
-    pub kind: std::result::Result<Elements, String>,
+    /// The element type; `Err` names what the elements are if no tensor can hold them.
+    pub kind: std::result::Result<NpyElements, String>,
+    /// Whether the elements are in Fortran order, with the first dimension innermost.
     pub fortran: bool,
 }
 
-/// Elements that a tensor can hold.
+/// An element type that a tensor can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Elements {
+pub(super) struct NpyElements {
     pub dtype: Dtype,
     pub big_endian: bool,
 }
 
-impl Npy {
-    /// Whether the type is the likeliest of several that are stored alike.
+impl NpyHeader {
+    /// Whether the dtype is a guess: NumPy writes all one-byte types of ml_dtypes as `V1`, and E4M3 is the usual one.
     pub(super) fn is_guess(&self) -> bool {
         matches!(
             self.kind,
-            Ok(Elements {
+            Ok(NpyElements {
                 dtype: Dtype::F8E4M3,
                 ..
             })
         )
     }
 
-    /// Bytes of the data; `None` if no tensor can hold them.
+    /// Bytes of the data; `None` if no tensor can hold the elements.
     pub(super) fn data_len(&self) -> Option<usize> {
         self.kind.as_ref().ok()?.dtype.byte_len(&self.shape)
     }
 
-    /// Strides in elements, where they are not those of the C order.
+    /// Strides in elements; `None` if the elements are in row-major order, which includes Fortran order of a vector.
     pub(super) fn strides(&self) -> Option<Vec<usize>> {
         if !self.fortran {
             return None;
@@ -61,7 +64,10 @@ impl Npy {
     }
 }
 
-/// Length of the whole header, from the first bytes of a file.
+/// Length of the header with its magic, from the first bytes of a file.
+///
+/// # Errors
+/// `Parse` if this is no NPY file; `Unsupported` for an unknown version; `LimitExceeded`.
 pub(super) fn header_len(first: &[u8]) -> Result<usize> {
     let wrong = |what: &str| Err(AnamnesisError::parse(format!("not an NPY array: {what}")));
     let (len, prefix) = match first {
@@ -91,37 +97,40 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
     Ok(len + prefix)
 }
 
-/// Reads a whole header.
-pub(super) fn parse(header: &[u8]) -> Result<Npy> {
+/// Parses a header of the length that [`header_len`] gives.
+///
+/// # Errors
+/// `Parse` if it is malformed, has other keys than NumPy writes, or names an unknown type; `LimitExceeded`.
+pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
     let prefix = if header.get(6) == Some(&1) { 10 } else { 12 };
     let wrong = |what: &str| AnamnesisError::parse(format!("NPY header: {what}"));
     let body = header
         .get(prefix..)
         .ok_or_else(|| wrong("it is truncated"))?;
-    // Versions 1 and 2 are Latin-1, of which only the names in structured types could make use.
+    // Versions 1 and 2 are Latin-1, whose bytes are the code points; version 3 is UTF-8. Python 2 wrote the older ones.
     let latin: String = body.iter().map(|&b| char::from(b)).collect();
-    let old = header.get(6) != Some(&3);
-    let text = if old {
+    let is_latin = header.get(6) != Some(&3);
+    let text = if is_latin {
         Some(latin.as_str())
     } else {
         std::str::from_utf8(body).ok()
     };
     let literal = text
-        .and_then(|text| python::parse(text, old))
+        .and_then(|text| python::parse(text, is_latin))
         .ok_or_else(|| wrong("it is no Python literal"))?;
     let Literal::Dict(entries) = literal else {
         return Err(wrong("it is no dict"));
     };
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     for (key, value) in entries {
-        let place = match &key {
+        let slot = match &key {
             Literal::Str(key) if key == "descr" => &mut descr,
             Literal::Str(key) if key == "fortran_order" => &mut fortran,
             Literal::Str(key) if key == "shape" => &mut shape,
             _ => return Err(wrong("it has a key besides descr, fortran_order and shape")),
         };
-        // Of a key that is given twice the last value counts, as in Python.
-        *place = Some(value);
+        // As in Python, the last value of a repeated key counts.
+        *slot = Some(value);
     }
     let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) =
         (descr, fortran, shape)
@@ -145,6 +154,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     };
     let shape: Option<Vec<usize>> = dims.into_iter().map(dim).collect();
     let shape = shape.ok_or_else(|| wrong("a dimension is no size"))?;
+    // 16 bytes is the widest element, so that no product of sizes overflows later.
     if shape
         .iter()
         .try_fold(16usize, |n, &d| n.checked_mul(d))
@@ -152,7 +162,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     {
         return Err(wrong(&format!("its shape {shape:?} overflows")));
     }
-    Ok(Npy {
+    Ok(NpyHeader {
         header_len: header.len(),
         shape,
         kind: elements(&descr)?,
@@ -160,7 +170,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Npy> {
     })
 }
 
-/// Types by what NumPy calls them: code, character, name.
+/// Element types by NumPy's three spellings: code, character, name.
 const TYPES: &[(&str, &str, &str, Dtype)] = &[
     ("b1", "?", "bool", Dtype::Bool),
     ("u1", "B", "uint8", Dtype::U8),
@@ -175,14 +185,17 @@ const TYPES: &[(&str, &str, &str, Dtype)] = &[
     ("f4", "f", "float32", Dtype::F32),
     ("f8", "d", "float64", Dtype::F64),
     ("c8", "F", "complex64", Dtype::C64),
-    // What ml_dtypes' types are stored as. Several of them are `V1`; see `Npy::is_guess`.
+    // Types of ml_dtypes, as NumPy stores them. Several are `V1`; see `NpyHeader::is_guess`.
     ("V2", "V2", "bfloat16", Dtype::BF16),
     ("V1", "V1", "float8_e4m3fn", Dtype::F8E4M3),
     ("f1", "f1", "float8_e5m2", Dtype::F8E5M2),
 ];
 
-/// The elements that a `descr` names, or what they are that no tensor can hold.
-fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
+/// The element type that a `descr` names. The inner `Err` describes one that no tensor can hold.
+///
+/// # Errors
+/// `Parse` if NumPy has no such type.
+fn elements(descr: &Literal) -> Result<std::result::Result<NpyElements, String>> {
     let text = match descr {
         Literal::Str(text) => text,
         Literal::List(_) | Literal::Tuple(_) => return Ok(Err("records".to_owned())),
@@ -194,7 +207,7 @@ fn elements(descr: &Literal) -> Result<std::result::Result<Elements, String>> {
         _ => (false, text.as_str()),
     };
     if let Some(&(.., dtype)) = TYPES.iter().find(|(a, b, c, _)| [a, b, c].contains(&&code)) {
-        return Ok(Ok(Elements {
+        return Ok(Ok(NpyElements {
             dtype,
             big_endian: big_endian && dtype.bits() > 8,
         }));

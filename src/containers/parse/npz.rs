@@ -1,24 +1,24 @@
-//! NPZ archives and bare NPY files. Stored arrays are read in place, compressed ones as streams.
+//! NPZ archives (ZIP files of NPY arrays) and bare NPY files. Stored arrays are read in place, compressed ones as streams.
 
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::npy::{self, Npy};
+use super::npy::{self, NpyHeader};
 use super::read_at::ReadAt;
-use super::zip::{Archive, Member};
+use super::zip::{ZipArchive, ZipMember};
 use crate::containers::model::{Check, Skipped, TensorInfo};
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
 
-/// Whether an archive's members are arrays.
-pub(super) fn is_npz(archive: &Archive) -> bool {
+/// Whether a member of the archive is named like an array.
+pub(super) fn is_npz(archive: &ZipArchive) -> bool {
     archive.members.iter().any(|m| m.name.ends_with(".npy"))
 }
 
-/// Reads a bare array, which has no name.
+/// Reads a bare NPY file. The array has no name in it; its tensor is called `tensor`.
 pub(super) fn read_npy(
     source: Source,
     _path: Option<&Path>,
@@ -42,12 +42,15 @@ pub(super) fn read_npy(
     Ok(contents)
 }
 
-/// Reads an archive's arrays, in the order of its directory. `source` is what the tensors' data will be read from;
-/// headers are read from `file`.
+/// Reads the headers of an archive's arrays from `file`, in the order of the directory. `source` is where the tensors'
+/// data will be read from.
+///
+/// # Errors
+/// `Parse` if the archive or an array is malformed; `Unsupported`; `LimitExceeded`; `Io`.
 pub(crate) fn read_archive(
     source: &Source,
     file: &mut impl ReadAt,
-    archive: &Archive,
+    archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let mut contents = ParsedModel::new(0);
@@ -74,17 +77,18 @@ pub(crate) fn read_archive(
     Ok(contents)
 }
 
-/// Adds a member if it is an array. One that is not named like an array need not be one.
+/// Adds a member if it is an array, and says whether it is. A member that is not named like an array may be anything
+/// else; one that is must be an array.
 fn read_member(
     source: &Source,
     file: &mut impl ReadAt,
-    (archive, budget): (&Archive, &Budget),
-    member: &Member,
+    (archive, budget): (&ZipArchive, &Budget),
+    member: &ZipMember,
     name: &str,
     contents: &mut ParsedModel,
 ) -> Result<bool> {
-    let start = archive.data_start(file, member)?;
-    // Of a compressed array, so much as its header can take.
+    let start = archive.read_data_start(file, member)?;
+    // Of a compressed array, the beginning is decompressed, as far as a header can reach.
     let mut head = Vec::new();
     if member.deflated {
         let mut stored = vec![0; member.stored_len.min(HEAD_BYTES) as usize];
@@ -108,7 +112,9 @@ fn read_member(
         if npy.header_len as u64 > member.len {
             return Err(AnamnesisError::parse("its header is longer than it is"));
         }
-        contents.sources.push(deflated(source, member, start));
+        contents
+            .sources
+            .push(deflated_source(source, member, start));
         let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
         add(
             contents,
@@ -142,10 +148,12 @@ fn read_member(
     Ok(true)
 }
 
-/// Compressed bytes that have a header among them in any case.
+/// Bytes that are decompressed for a header, and compressed bytes that are read for it. Headers have at most 10 000 bytes,
+/// and deflate stores incompressible data with little overhead.
 const HEAD_BYTES: u64 = 16 << 10;
 
-/// What can be decompressed of the beginning of a member. Whether the rest is right is seen when it is read.
+/// Decompresses the beginning of a member, up to [`HEAD_BYTES`]. Errors are ignored: the member's stream reports them
+/// when it is read as a whole.
 fn inflate_head(stored: &[u8]) -> Vec<u8> {
     let mut out = vec![0; HEAD_BYTES as usize];
     let mut decoder = flate2::bufread::DeflateDecoder::new(stored);
@@ -160,8 +168,9 @@ fn inflate_head(stored: &[u8]) -> Vec<u8> {
     out
 }
 
-fn deflated(source: &Source, member: &Member, start: u64) -> Source {
-    let Member {
+/// The source of a compressed member's decompressed bytes.
+fn deflated_source(source: &Source, member: &ZipMember, start: u64) -> Source {
+    let ZipMember {
         stored_len,
         len,
         crc,
@@ -177,14 +186,14 @@ fn deflated(source: &Source, member: &Member, start: u64) -> Source {
     }))
 }
 
-/// Reads the header of an array of `len` bytes at `start`; its bytes too.
+/// Reads the header of an array that takes `len` bytes from `start` on. Returns it parsed and as bytes.
 fn read_header(
     file: &mut impl ReadAt,
     start: u64,
     len: u64,
     budget: &Budget,
-) -> Result<(Npy, Vec<u8>)> {
-    let mut header = vec![0; len.min(npy::FIRST as u64) as usize];
+) -> Result<(NpyHeader, Vec<u8>)> {
+    let mut header = vec![0; len.min(npy::FIRST_READ as u64) as usize];
     file.read_at(start, &mut header)?;
     let header_len = npy::header_len(&header)?;
     if header_len as u64 > len {
@@ -199,11 +208,15 @@ fn read_header(
     Ok((npy::parse(&header)?, header))
 }
 
-/// Adds an array of `len` bytes, header included, whose data is at `offset` of source `source`.
+/// Adds an array of `len` bytes, header included, whose data is at `offset` of source number `source`. One that no tensor
+/// can hold goes to `skipped`.
+///
+/// # Errors
+/// `Parse` if the data has another length than the header says.
 fn add(
     contents: &mut ParsedModel,
     name: String,
-    npy: &Npy,
+    npy: &NpyHeader,
     len: u64,
     source: usize,
     offset: u64,

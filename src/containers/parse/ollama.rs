@@ -1,7 +1,10 @@
-//! `ollama:<model>[:<tag>]`: a model of the local Ollama store, found by its name.
+//! `ollama:<model>[:<tag>]`: finds the weights of a model in the local Ollama store.
 //!
-//! A name leads to the manifest `manifests/<host>/<namespace>/<model>/<tag>`, the manifest to a layer with the
-//! weights, and the layer's digest to the file `blobs/sha256-<hex>`.
+//! The name gives the path of a manifest, `manifests/<host>/<namespace>/<model>/<tag>`. The manifest names the layer with
+//! the weights by its digest, and the digest gives the path of the file, `blobs/sha256-<hex>`. Name and digest are held to
+//! their grammars before any path is made of them.
+
+mod name;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,26 +14,24 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use self::name::{DEFAULT_TAG, OllamaName, flaw};
 use crate::{AnamnesisError, Result};
 
-const PREFIX: &str = "ollama:";
-const DEFAULT_TAG: &str = "latest";
-
-/// Home of the user that Ollama's Linux installer makes, and so the models of the service.
+/// Store of the Linux service, in the home of the user that Ollama's installer creates.
 const SERVICE_ROOT: &str = "/usr/share/ollama/.ollama/models";
 
 const MODEL_LAYER: &str = "application/vnd.ollama.image.model";
 const TENSOR_LAYER: &str = "application/vnd.ollama.image.tensor";
 
-/// Largest manifest that is read. Real ones have about a KiB.
+/// Largest manifest that is read, in bytes. Real ones have about a KiB.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
-/// Most directory entries that are looked at for one name.
+/// Most directory entries that are searched for one name.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Finds the weights of a model that Ollama has pulled: `ollama:llama3`, `ollama:user/model:tag`,
-/// `ollama:hf.co/org/repo:Q4_K_M`, in any case of letters. The store is `OLLAMA_MODELS`, or else
-/// `~/.ollama/models`, or else, if there is none, that of the Linux service.
+/// Finds the weights file of a model that Ollama has pulled: `ollama:llama3`, `ollama:user/model:tag`,
+/// `ollama:hf.co/org/repo:Q4_K_M`. Names are compared without regard to case. The store is the directory `OLLAMA_MODELS`;
+/// if that is not set, `~/.ollama/models`; if that is not there, the store of the Linux service.
 ///
 /// ```no_run
 /// # fn main() -> anamnesis::Result<()> {
@@ -41,9 +42,9 @@ const MAX_ENTRIES: usize = 10_000;
 /// ```
 ///
 /// # Errors
-/// `Parse` if the name or the manifest is malformed or the file incomplete; `Unsupported` if the weights are not
-/// one file; `LimitExceeded` if the manifest is over 1 MiB; `Io` if it (the error lists the model's other tags)
-/// or the file is missing.
+/// `Parse` if the name or the manifest is malformed, or the file is incomplete; `Unsupported` if the weights are not in one
+/// file; `LimitExceeded` if the manifest is over 1 MiB; `Io` if the manifest or the file is missing. The error for a
+/// missing manifest lists the model's other tags.
 ///
 /// Source: Ollama's [names][1], [store][2] and [manifests][3].
 ///
@@ -51,10 +52,10 @@ const MAX_ENTRIES: usize = 10_000;
 /// [2]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/paths.go#L17-L62
 /// [3]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/manifest.go#L16-L25
 pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
-    let name = Name::parse(spec)?;
+    let name = OllamaName::parse(spec)?;
     let service = cfg!(target_os = "linux").then(|| PathBuf::from(SERVICE_ROOT));
     resolve_in(
-        &root(
+        &find_store(
             std::env::var_os("OLLAMA_MODELS"),
             std::env::home_dir(),
             service,
@@ -63,99 +64,25 @@ pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
     )
 }
 
-/// What to call files that are made from a model, without directory and extension.
+/// Name for files that are made from a model, without directory and extension: the model, and the tag unless it is
+/// `latest`.
 #[cfg_attr(not(feature = "cli"), allow(dead_code))]
 pub(crate) fn file_stem(spec: &str) -> String {
-    match Name::parse(spec) {
+    match OllamaName::parse(spec) {
         Ok(name) if name.tag.eq_ignore_ascii_case(DEFAULT_TAG) => name.model.to_owned(),
         Ok(name) => format!("{}-{}", name.model, name.tag),
         Err(_) => "model".to_owned(),
     }
 }
 
-/// A model's full name. Every part is safe as one component of a path.
-struct Name<'a> {
-    host: &'a str,
-    namespace: &'a str,
-    model: &'a str,
-    tag: &'a str,
-}
-
-impl<'a> Name<'a> {
-    fn parse(spec: &'a str) -> Result<Self> {
-        let fail = |what: String| AnamnesisError::parse(format!("model name `{spec}`: {what}"));
-        let text = spec
-            .strip_prefix(PREFIX)
-            .ok_or_else(|| fail(format!("does not begin with `{PREFIX}`")))?;
-        if text.contains("@sha256") {
-            let detail =
-                format!("model name `{spec}`: the store knows models by tag, not by digest");
-            return Err(AnamnesisError::unsupported("Ollama digest", detail));
-        }
-        // The scheme says how to pull, and leaves no trace in the store. Only full names can have one.
-        let url = text
-            .strip_prefix("https://")
-            .or(text.strip_prefix("http://"));
-        let text = url
-            .filter(|text| text.matches('/').count() == 2)
-            .unwrap_or(text);
-        // A colon before the last slash belongs to the port.
-        let (path, tag) = text
-            .rsplit_once(':')
-            .filter(|(_, t)| !t.contains('/'))
-            .unwrap_or((text, DEFAULT_TAG));
-        let mut parts = path.rsplitn(3, '/');
-        let model = parts.next().unwrap_or_default();
-        let namespace = parts.next().unwrap_or("library");
-        let host = parts.next().unwrap_or("registry.ollama.ai");
-        for (what, part) in [
-            ("host", host),
-            ("namespace", namespace),
-            ("model", model),
-            ("tag", tag),
-        ] {
-            flaw(what, part).map_or(Ok(()), |flaw| {
-                Err(fail(format!("the {what} `{part}` {flaw}")))
-            })?;
-        }
-        Ok(Self {
-            host,
-            namespace,
-            model,
-            tag,
-        })
-    }
-}
-
-/// What is wrong with a part of a name by Ollama's grammar, in which no part is `..` or empty or holds a separator.
-fn flaw(what: &str, part: &str) -> Option<String> {
-    let (max, marks) = match what {
-        "host" => (350, "-.:"),
-        "namespace" => (80, "-"),
-        _ => (80, "-."),
-    };
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if part.is_empty() {
-        Some("is empty".to_owned())
-    } else if part.len() > max {
-        Some(format!("has {} bytes, of at most {max}", part.len()))
-    } else if let Some(c) = part.chars().find(|&c| !is_word(c) && !marks.contains(c)) {
-        Some(format!("contains {c:?}"))
-    } else if !part.starts_with(is_word) {
-        Some("does not begin with a letter, a digit or `_`".to_owned())
-    } else {
-        // `C:` is a host by the grammar, and replaces the whole path it is joined to on Windows.
-        (part.find(':') == Some(1)).then(|| "looks like a drive".to_owned())
-    }
-}
-
-/// Where the store is. If it cannot be told whether the service has one, its own error will say why.
-fn root(
+/// Path of the store. If it cannot be told whether the service has one (permissions), its path is returned all the same,
+/// so that the error of opening it says why.
+fn find_store(
     variable: Option<OsString>,
     home: Option<PathBuf>,
     service: Option<PathBuf>,
 ) -> Result<PathBuf> {
-    // Ollama itself takes off space and quotes.
+    // Ollama trims whitespace and quotes of environment variables as well.
     let trim = |text: String| text.trim().trim_matches(['"', '\'']).into();
     let path = variable.map(|value| value.into_string().map_or_else(PathBuf::from, trim));
     if let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) {
@@ -175,14 +102,14 @@ fn root(
     })
 }
 
-fn resolve_in(root: &Path, name: &Name<'_>) -> Result<PathBuf> {
+fn resolve_in(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let manifest = find_manifest(root, name)?;
-    find_blob(root, &manifest, &model_layer(&manifest)?)
+    find_blob(root, &manifest, &read_model_layer(&manifest)?)
 }
 
-/// The manifest of this name, or else of the one that differs only in case, as Ollama compares names:
-/// directories keep the case in which a model was pulled.
-fn find_manifest(root: &Path, name: &Name<'_>) -> Result<PathBuf> {
+/// Finds the manifest of `name`. If there is none under this name, the store is searched for one that differs in case alone:
+/// Ollama compares names so, and directories keep the case in which a model was pulled.
+fn find_manifest(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let top = root.join("manifests");
     let exact = top
         .join(name.host)
@@ -197,19 +124,19 @@ fn find_manifest(root: &Path, name: &Name<'_>) -> Result<PathBuf> {
     let mut budget = MAX_ENTRIES;
     let mut models = vec![top];
     for part in [name.host, name.namespace, name.model] {
-        models = list(
+        models = list_matching(
             &models,
             |entry| entry.eq_ignore_ascii_case(part),
             &mut budget,
         )?;
     }
-    let tags = list(&models, |entry| flaw("tag", entry).is_none(), &mut budget)?;
+    let tags = list_matching(&models, |entry| flaw("tag", entry).is_none(), &mut budget)?;
     let is_wanted = |path: &&PathBuf| {
         path.file_name()
             .is_some_and(|tag| tag.eq_ignore_ascii_case(name.tag))
     };
     match tags.iter().filter(is_wanted).collect::<Vec<_>>().as_slice() {
-        [] => Err(missing(&exact, &tags)),
+        [] => Err(missing_manifest(&exact, &tags)),
         [one] => Ok(one.to_path_buf()),
         [a, b, ..] => {
             let (a, b) = (a.display(), b.display());
@@ -220,8 +147,9 @@ fn find_manifest(root: &Path, name: &Name<'_>) -> Result<PathBuf> {
     }
 }
 
-/// Those entries of `directories` whose names are `wanted`.
-fn list(
+/// Paths of the entries of `directories` whose names are `wanted`. A directory that is missing has none. `budget` is the
+/// number of entries that may still be searched.
+fn list_matching(
     directories: &[PathBuf],
     wanted: impl Fn(&str) -> bool,
     budget: &mut usize,
@@ -253,7 +181,8 @@ fn list(
     Ok(found)
 }
 
-/// Whether there is no such file. A host may be longer than file systems let names be.
+/// Whether an error says that there is no such file. A valid host may be longer than file systems allow names to be, so
+/// `InvalidFilename` says that, too.
 fn is_absence(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -261,7 +190,8 @@ fn is_absence(error: &Error) -> bool {
     )
 }
 
-fn missing(manifest: &Path, tags: &[PathBuf]) -> AnamnesisError {
+/// The error for a missing manifest. It lists the tags that the model has.
+fn missing_manifest(manifest: &Path, tags: &[PathBuf]) -> AnamnesisError {
     let mut tags: Vec<_> = tags
         .iter()
         .filter_map(|path| path.file_name()?.to_str())
@@ -280,21 +210,24 @@ fn missing(manifest: &Path, tags: &[PathBuf]) -> AnamnesisError {
 }
 
 #[derive(Deserialize)]
-struct Manifest {
-    /// `null` if the model only runs remotely.
-    layers: Option<Vec<Layer>>,
+struct OllamaManifest {
+    /// `null` for a model that only runs remotely.
+    layers: Option<Vec<OllamaLayer>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Layer {
+struct OllamaLayer {
     media_type: String,
     digest: String,
     size: Option<u64>,
 }
 
-/// The one layer with weights.
-fn model_layer(path: &Path) -> Result<Layer> {
+/// Reads the manifest and returns its layer with the weights.
+///
+/// # Errors
+/// `Unsupported` if the weights are not in exactly one layer.
+fn read_model_layer(path: &Path) -> Result<OllamaLayer> {
     let layers = read_manifest(path)?.layers.unwrap_or_default();
     let mut kinds = BTreeMap::new();
     for layer in &layers {
@@ -322,10 +255,11 @@ fn model_layer(path: &Path) -> Result<Layer> {
         })
 }
 
-fn read_manifest(path: &Path) -> Result<Manifest> {
+fn read_manifest(path: &Path) -> Result<OllamaManifest> {
     let fail = |e: Error| AnamnesisError::io_at(path, &e);
-    // Looked at first: to open a pipe is to wait for its writer.
+    // The type is checked before the file is opened: opening a pipe blocks until it has a writer.
     regular_file(path).map_err(fail)?;
+    // One byte more than allowed, so that a larger file is noticed.
     let mut json = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut json))
@@ -344,6 +278,7 @@ fn read_manifest(path: &Path) -> Result<Manifest> {
         .map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
 }
 
+/// Metadata of the regular file at `path`; an error if it is anything else.
 fn regular_file(path: &Path) -> std::io::Result<Metadata> {
     let meta = std::fs::metadata(path)?;
     if meta.is_file() {
@@ -353,8 +288,11 @@ fn regular_file(path: &Path) -> std::io::Result<Metadata> {
     }
 }
 
-/// The file of `layer`, all of it.
-fn find_blob(root: &Path, manifest: &Path, layer: &Layer) -> Result<PathBuf> {
+/// Path of the file with the content of `layer`.
+///
+/// # Errors
+/// `Parse` if the digest is malformed, or if the file has another length than the manifest says; `Io` if it is missing.
+fn find_blob(root: &Path, manifest: &Path, layer: &OllamaLayer) -> Result<PathBuf> {
     let is_hex =
         |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let Some(hex) = layer.digest.strip_prefix("sha256:").filter(is_hex) else {
@@ -388,42 +326,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
-        for (spec, expected, stem) in [
-            (
-                "ollama:m:Latest",
-                "registry.ollama.ai library m Latest",
-                "m",
-            ),
-            (
-                "ollama:_n/m.1:t-2",
-                "registry.ollama.ai _n m.1 t-2",
-                "m.1-t-2",
-            ),
-            (
-                "ollama:hf.co/Org/Repo:Q4_K_M",
-                "hf.co Org Repo Q4_K_M",
-                "Repo-Q4_K_M",
-            ),
-            (
-                "ollama:http://localhost:5000/n/m",
-                "localhost:5000 n m latest",
-                "m",
-            ),
-            ("ollama:hf.co/../m", "", "model"),
-        ] {
-            let name = Name::parse(spec).map(|n| [n.host, n.namespace, n.model, n.tag].join(" "));
-            assert_eq!(
-                (name.unwrap_or_default(), file_stem(spec)),
-                (expected.to_owned(), stem.to_owned())
-            );
-        }
-    }
-
-    #[test]
     fn the_service_has_the_store_if_home_has_none() {
         let (home, there) = (PathBuf::from("/none"), std::env::temp_dir());
-        let found = |service: &Path| root(None, Some(home.clone()), Some(service.into())).ok();
+        let found =
+            |service: &Path| find_store(None, Some(home.clone()), Some(service.into())).ok();
         assert_eq!(found(&there), Some(there.clone()));
         assert_eq!(found(&home), Some(home.join(".ollama/models")));
     }

@@ -1,7 +1,10 @@
-//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), streams of pickles, and the tar files before those.
-//! Pickles are run by a machine that calls nothing.
+//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), legacy streams of pickles, and the tar files before those.
 //!
-//! Formats: torch `torch/serialization.py`, `_load` and `_legacy_load`.
+//! All three name their tensors in a pickle, a program for Python's unpickler. The module `pickle` interprets it without
+//! ever calling anything, and `tensors` finds the tensors among the resulting values. They are views of storages, which
+//! the container holds.
+//!
+//! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
 
 mod facts;
 mod globals;
@@ -13,16 +16,17 @@ mod storage;
 mod tar;
 mod tensors;
 mod value;
+mod views;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use self::input::Input;
-use self::pickle::Machine;
-use self::storage::{Keys, Place, Storage};
+use self::input::PickleInput;
+use self::pickle::PickleMachine;
+use self::storage::{Storage, StorageKeys, StoragePlace};
 use super::read_at::ReadAt;
-use super::zip::{Archive, Member};
+use super::zip::{ZipArchive, ZipMember};
 use crate::ParsedModel;
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
@@ -30,26 +34,26 @@ use crate::{AnamnesisError, ParseLimits, Result};
 
 pub(super) use self::tar::is_tar;
 
-/// Largest `data.pkl`.
+/// Largest `data.pkl` that is read, in bytes.
 const MAX_PICKLE_BYTES: u64 = 100 << 20;
 
-/// A global that a checkpoint names; see [`pickle_globals`].
+/// A Python global that a checkpoint's pickle names; see [`pickle_globals`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PickleGlobal {
-    /// Module.
+    /// Module of the global, such as `torch._utils`.
     pub module: String,
-    /// Name in it.
+    /// Name of the global in its module.
     pub name: String,
-    /// Whether checkpoints may name it here.
+    /// Whether the global is on this crate's allow-list.
     pub allowed: bool,
 }
 
 /// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or called.
 ///
-/// A pickle is followed past what is wrong with it, as long as its opcodes can be told. If they no longer can, or
-/// something else is wrong with the file, the list has what was named before. A module or name that is not written in
-/// the pickle, but would be computed, is `?`.
+/// The interpreter goes on past errors of a pickle, as long as it can tell where the next opcode begins. If it cannot, or
+/// if the file is malformed otherwise, the list has the globals named before that point. A module or name that is not
+/// written in the pickle, but would be computed, is listed as `?`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -61,8 +65,8 @@ pub struct PickleGlobal {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and nothing was named; `LimitExceeded` and `Io`
-/// as [`parse`](super::parse()).
+/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and names no global before that point;
+/// `LimitExceeded`; `Io`.
 pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     let source = Source::open(path.as_ref())?;
     let mut head = [0; 512];
@@ -70,10 +74,10 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     source.read_at(0, &mut head[..n])?;
     let (mut named, budget) = (Vec::new(), Budget::new(&ParseLimits::default()));
     let result = if head.starts_with(b"PK\x03\x04") {
-        let archive = Archive::read(&mut &source, &budget)?;
+        let archive = ZipArchive::read(&mut &source, &budget)?;
         run_archive(&mut &source, &archive, true, &mut named, &budget).map(drop)
     } else if is_tar(&head[..n]) {
-        tar::name_all(&source, &mut named, &budget)
+        tar::collect_globals(&source, &mut named, &budget)
     } else if head[0] == 0x80 {
         legacy::read(source, true, &mut named, &budget).map(drop)
     } else {
@@ -81,17 +85,17 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
         return Err(AnamnesisError::unsupported("not a pickle", what));
     };
     match result {
-        // A list that a limit ends would hide what comes behind it.
+        // A list cut off by a limit would hide the globals behind that point.
         Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => Err(e),
         Err(e) if named.is_empty() => Err(e),
         _ => Ok(named),
     }
 }
 
-/// Reads an archive.
+/// Reads the checkpoint in a ZIP archive.
 pub(super) fn read_archive(
     source: Source,
-    archive: &Archive,
+    archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let mut contents = open_archive(&source, archive, budget)?;
@@ -99,7 +103,7 @@ pub(super) fn read_archive(
     Ok(contents)
 }
 
-/// Reads a stream of pickles, or the tar file that such a stream replaced.
+/// Reads a legacy stream of pickles.
 pub(super) fn read_pickles(
     source: Source,
     _path: Option<&Path>,
@@ -108,6 +112,7 @@ pub(super) fn read_pickles(
     legacy::read(source, false, &mut Vec::new(), budget)
 }
 
+/// Reads a tar checkpoint.
 pub(super) fn read_tar(
     source: Source,
     _path: Option<&Path>,
@@ -116,34 +121,39 @@ pub(super) fn read_tar(
     tar::read(source, budget)
 }
 
-/// Whether an archive is a checkpoint.
-pub(super) fn is_checkpoint(archive: &Archive) -> bool {
+/// Whether an archive has a pickle where checkpoints have it.
+pub(super) fn is_checkpoint(archive: &ZipArchive) -> bool {
     pickle_member(archive).is_some()
 }
 
-fn pickle_member(archive: &Archive) -> Option<&Member> {
+/// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
+fn pickle_member(archive: &ZipArchive) -> Option<&ZipMember> {
     archive
         .members
         .iter()
         .find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
 }
 
-/// What the records of an archive say, before any storage is looked for.
-struct Opened<'a> {
-    machine: Machine<'a>,
-    root: value::Id,
+/// An archive whose pickle has been run and whose records have been read, before its storages are looked up.
+struct OpenedArchive<'a> {
+    machine: PickleMachine<'a>,
+    /// The value of the pickle.
+    root: value::NodeId,
+    /// Whether storages are big-endian, by the record `byteorder`.
     big_endian: bool,
+    /// Directory of `data.pkl` in the archive, with its slash.
     prefix: String,
 }
 
-/// Runs the pickle of an archive, in few reads.
+/// Runs the pickle of an archive, reads the records beside it, and appends the globals that it names to `named`.
+/// With `lenient`, the machine goes on past errors. No tensor data is read.
 fn run_archive<'b>(
     file: &mut impl ReadAt,
-    archive: &Archive,
+    archive: &ZipArchive,
     lenient: bool,
     named: &mut Vec<PickleGlobal>,
     budget: &'b Budget,
-) -> Result<Opened<'b>> {
+) -> Result<OpenedArchive<'b>> {
     let Some(member) = pickle_member(archive) else {
         return Err(AnamnesisError::unsupported(
             "ZIP archive",
@@ -151,16 +161,16 @@ fn run_archive<'b>(
         ));
     };
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
-    let pickle = archive.content(file, member, MAX_PICKLE_BYTES, budget)?;
-    let input = Input::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
-    let mut machine = Machine::new(input, lenient);
+    let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
+    let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
+    let mut machine = PickleMachine::new(input, lenient);
     let root = machine.run();
-    record(&machine, named);
+    record_globals(&machine, named);
     let root = root?;
     let mut text = |name: &str| -> Result<Option<String>> {
         match archive.member(&format!("{prefix}{name}")) {
             Some(member) => {
-                let content = archive.content(file, member, 64, budget)?;
+                let content = archive.read_content(file, member, 64, budget)?;
                 Ok(Some(
                     String::from_utf8_lossy(content.trim_ascii_end()).into_owned(),
                 ))
@@ -185,7 +195,7 @@ fn run_archive<'b>(
             "1 to 10 are read",
         ));
     }
-    Ok(Opened {
+    Ok(OpenedArchive {
         machine,
         root,
         big_endian,
@@ -193,15 +203,15 @@ fn run_archive<'b>(
     })
 }
 
-fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<ParsedModel> {
-    let Opened {
+fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Result<ParsedModel> {
+    let OpenedArchive {
         machine,
         root,
         big_endian,
         prefix,
     } = run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
     let mut contents = ParsedModel::new(machine.input.at);
-    let by_name: HashMap<&str, &Member> = archive
+    let by_name: HashMap<&str, &ZipMember> = archive
         .members
         .iter()
         .map(|m| (m.name.as_str(), m))
@@ -212,14 +222,14 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<P
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
         let (data, offset) = member_source(source, archive, member)?;
-        // Writers may leave the checksum out.
+        // Writers may leave the checksum out; it is zero then. A compressed member checks itself.
         let crc = Some(member.crc).filter(|&crc| crc != 0 && !member.deflated);
         let source = if member.deflated {
             contents.sources.len()
         } else {
             0
         };
-        let place = Place {
+        let place = StoragePlace {
             source,
             offset,
             len: member.len,
@@ -230,12 +240,12 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<P
         }
         storage.check_len(member.len).map(|()| place)
     };
-    let found = tensors::walk_with(root, &machine, &mut contents.facts)?;
-    count(&found, archive, budget)?;
+    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
+    count_tensors(&found, archive, budget)?;
     tensors::add(
         found,
         &machine,
-        &mut Keys::default(),
+        &mut StorageKeys::default(),
         big_endian,
         place,
         &mut contents,
@@ -243,11 +253,11 @@ fn open_archive(source: &Source, archive: &Archive, budget: &Budget) -> Result<P
     not_empty(contents)
 }
 
-/// Reads an archive's directory, pickle and small records alone, and says whether its numbers are big-endian. Storages
-/// may be longer than the pickle says: their data is not read here, so nothing beyond their beginning matters.
+/// Reads an archive's directory, pickle and small records, and no tensor data. Returns the tensors, and whether their
+/// storages are big-endian. A storage may be longer than the pickle says, since none of its bytes is read.
 pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
-    let archive = Archive::read(file, budget)?;
-    let Opened {
+    let archive = ZipArchive::read(file, budget)?;
+    let OpenedArchive {
         machine,
         root,
         big_endian,
@@ -255,7 +265,7 @@ pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(Par
     } = run_archive(file, &archive, false, &mut Vec::new(), budget)?;
     let mut contents = ParsedModel::new(machine.input.at);
     contents.sources.push(Source::HeaderOnly);
-    let by_name: HashMap<&str, &Member> = archive
+    let by_name: HashMap<&str, &ZipMember> = archive
         .members
         .iter()
         .map(|m| (m.name.as_str(), m))
@@ -264,10 +274,10 @@ pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(Par
         let name = format!("{prefix}data/{}", storage.key.text);
         let what = || AnamnesisError::parse(format!("its storage `{name}` is not in the archive"));
         let member = by_name.get(name.as_str()).ok_or_else(what)?;
-        Ok(Place {
+        Ok(StoragePlace {
             source: 0,
             offset: 0,
-            len: storage.within(member.len)?,
+            len: storage.len_within(member.len)?,
             crc: None,
         })
     };
@@ -275,7 +285,7 @@ pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(Par
     tensors::add(
         found,
         &machine,
-        &mut Keys::default(),
+        &mut StorageKeys::default(),
         big_endian,
         place,
         &mut contents,
@@ -283,21 +293,29 @@ pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(Par
     Ok((not_empty(contents)?, big_endian))
 }
 
-/// Counts the tensors beyond the members of the archive, which are counted already.
-fn count(found: &[tensors::Found], archive: &Archive, budget: &Budget) -> Result<()> {
+/// Counts the tensors against the item limit. Members of the archive are counted already, and a tensor usually is one.
+fn count_tensors(
+    found: &[tensors::FoundTensor],
+    archive: &ZipArchive,
+    budget: &Budget,
+) -> Result<()> {
     budget.items(
         (found.len() as u64).saturating_sub(archive.members.len() as u64),
         "tensors",
     )
 }
 
-/// The source that has a member's bytes, and where they begin there.
-fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<(Source, u64)> {
-    let start = archive.data_start(&mut &*source, member)?;
+/// The source of a member's decompressed bytes, and their offset in it.
+fn member_source(
+    source: &Source,
+    archive: &ZipArchive,
+    member: &ZipMember,
+) -> Result<(Source, u64)> {
+    let start = archive.read_data_start(&mut &*source, member)?;
     if !member.deflated {
         return Ok((source.share(), start));
     }
-    let Member {
+    let ZipMember {
         stored_len,
         len,
         crc,
@@ -314,6 +332,7 @@ fn member_source(source: &Source, archive: &Archive, member: &Member) -> Result<
     Ok((Source::Deflated(Box::new(deflated)), 0))
 }
 
+/// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model otherwise.
 fn not_empty(contents: ParsedModel) -> Result<ParsedModel> {
     if contents.tensors.is_empty() && contents.skipped.is_empty() {
         return Err(AnamnesisError::parse("the checkpoint holds no tensors"));
@@ -321,8 +340,8 @@ fn not_empty(contents: ParsedModel) -> Result<ParsedModel> {
     Ok(contents)
 }
 
-/// Enters the globals of a machine that has run.
-fn record(machine: &Machine<'_>, named: &mut Vec<PickleGlobal>) {
+/// Appends the globals that `machine` has met to `named`, each once.
+fn record_globals(machine: &PickleMachine<'_>, named: &mut Vec<PickleGlobal>) {
     for global in &machine.named {
         let (module, name, allowed) = (global.module.clone(), global.name.clone(), global.allowed);
         let new = PickleGlobal {

@@ -1,6 +1,6 @@
-//! Python literals, as NPY headers are written in them: dicts, tuples, lists, text, integers, True, False, None.
+//! Parses Python literals, which NPY headers consist of: dicts, tuples, lists, strings, integers, `True`, `False`, `None`.
 
-/// A literal.
+/// A Python literal.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Literal {
     Dict(Vec<(Self, Self)>),
@@ -12,25 +12,30 @@ pub(super) enum Literal {
     None,
 }
 
-/// Literals within literals; NumPy writes three.
+/// Deepest nesting of literals, which bounds the parser's recursion. NumPy writes three levels.
 const MAX_DEPTH: usize = 16;
 
-/// Parses `text`, which must hold one literal and nothing else but blanks. Linear in its length. `old`: integers may
-/// end in an L, as Python 2 wrote them.
-pub(super) fn parse(text: &str, old: bool) -> Option<Literal> {
-    let mut parser = Parser { rest: text, old };
+/// Parses `text`, which must be one literal with nothing but whitespace and comments around it. `None` if it is not.
+/// Linear in the length of the text. With `has_longs`, integers may end in an `L`, as Python 2 writes them.
+pub(super) fn parse(text: &str, has_longs: bool) -> Option<Literal> {
+    let mut parser = LiteralParser {
+        rest: text,
+        has_longs,
+    };
     let literal = parser.literal(0)?;
-    parser.skip();
+    parser.skip_blanks();
     parser.rest.is_empty().then_some(literal)
 }
 
-struct Parser<'a> {
+struct LiteralParser<'a> {
+    /// The text that is not parsed yet.
     rest: &'a str,
-    old: bool,
+    has_longs: bool,
 }
 
-impl<'a> Parser<'a> {
-    fn skip(&mut self) {
+impl<'a> LiteralParser<'a> {
+    /// Passes over whitespace and comments.
+    fn skip_blanks(&mut self) {
         loop {
             self.rest = self
                 .rest
@@ -42,16 +47,16 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Passes over `token` if it comes next.
+    /// Passes over `token` if it comes next, and says whether it did.
     fn eat(&mut self, token: &str) -> bool {
-        self.skip();
+        self.skip_blanks();
         let found = self.rest.strip_prefix(token);
         self.rest = found.unwrap_or(self.rest);
         found.is_some()
     }
 
     fn literal(&mut self, depth: usize) -> Option<Literal> {
-        self.skip();
+        self.skip_blanks();
         if depth > MAX_DEPTH {
             return None;
         }
@@ -83,7 +88,7 @@ impl<'a> Parser<'a> {
         Some(Literal::Dict(entries))
     }
 
-    /// A tuple, or one literal in parentheses.
+    /// A tuple, or one literal in parentheses: only a comma makes a tuple of one item.
     fn tuple(&mut self, depth: usize) -> Option<Literal> {
         self.eat("(");
         let (mut items, comma) = self.items(")", depth)?;
@@ -94,7 +99,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Literals up to `end`, and whether there was a comma.
+    /// Literals separated by commas up to `end`, and whether there was a comma.
     fn items(&mut self, end: &str, depth: usize) -> Option<(Vec<Literal>, bool)> {
         let (mut items, mut comma) = (Vec::new(), false);
         while !self.eat(end) {
@@ -107,7 +112,7 @@ impl<'a> Parser<'a> {
         Some((items, comma))
     }
 
-    /// Text, in one piece or in several that Python joins.
+    /// A string: one or several adjacent string literals, which Python joins.
     fn strings(&mut self) -> Option<String> {
         let mut all = String::new();
         loop {
@@ -122,8 +127,8 @@ impl<'a> Parser<'a> {
                 .next()
                 .filter(|c| matches!(c, '\'' | '"'))?;
             self.rest = &self.rest[1..];
-            self.piece(quote, raw, &mut all)?;
-            self.skip();
+            self.string_body(quote, raw, &mut all)?;
+            self.skip_blanks();
             let prefixed = self
                 .rest
                 .strip_prefix(['u', 'U', 'r', 'R'])
@@ -134,8 +139,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One piece, behind its opening quote.
-    fn piece(&mut self, quote: char, raw: bool, out: &mut String) -> Option<()> {
+    /// Appends one string literal, from behind its opening quote on, to `out`.
+    fn string_body(&mut self, quote: char, raw: bool, out: &mut String) -> Option<()> {
         loop {
             let c = self.next()?;
             match c {
@@ -151,9 +156,10 @@ impl<'a> Parser<'a> {
                     'n' => out.push('\n'),
                     'r' => out.push('\r'),
                     't' => out.push('\t'),
-                    'x' => out.push(self.code(2, 16)?),
-                    'u' => out.push(self.code(4, 16)?),
-                    'U' => out.push(self.code(8, 16)?),
+                    'x' => out.push(self.hex_char(2)?),
+                    'u' => out.push(self.hex_char(4)?),
+                    'U' => out.push(self.hex_char(8)?),
+                    // Up to three octal digits.
                     c @ '0'..='7' => {
                         let more = self.rest.len()
                             - self
@@ -180,11 +186,11 @@ impl<'a> Parser<'a> {
         Some(c)
     }
 
-    /// The character whose number is written in the next `n` digits.
-    fn code(&mut self, n: usize, radix: u32) -> Option<char> {
+    /// The character whose code point is in the next `n` hexadecimal digits.
+    fn hex_char(&mut self, n: usize) -> Option<char> {
         let (digits, rest) = self.rest.split_at_checked(n)?;
         self.rest = rest;
-        u32::from_str_radix(digits, radix)
+        u32::from_str_radix(digits, 16)
             .ok()
             .and_then(char::from_u32)
     }
@@ -197,7 +203,7 @@ impl<'a> Parser<'a> {
             .unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
         self.rest = rest;
-        let digits = if self.old {
+        let digits = if self.has_longs {
             digits.strip_suffix(['L', 'l']).unwrap_or(digits)
         } else {
             digits

@@ -1,6 +1,7 @@
-//! QNAT, the native format of qlora-rs, versions 1 and 2: 28 bytes of header, names, tensor headers, data. Its writer
-//! computes offsets from a header of another length, so only their differences mean something; with the end of the
-//! file they give each tensor's size, and in version 1 the size tells which parts there are.
+//! QNAT, the native format of qlora-rs, versions 1 and 2: 28 bytes of header, names, tensor headers, data.
+//!
+//! The format's writer computes offsets from a wrong length of the header, so that only their differences are right. With
+//! the end of the file they give each tensor's size. In version 1 the size tells which parts a tensor has.
 //!
 //! Format: qlora-rs 1.0.5 and 1.3.0 `native.rs`
 //! (<https://github.com/tzervas/qlora-rs/blob/a203ca9c735856a9b091fe02328d74cd93d32c29/src/native.rs#L278>).
@@ -14,26 +15,29 @@ use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
+// Permanent caps, far above real files.
 const MAX_TENSORS: u32 = 1_000_000;
 const MAX_NAME_LEN: u32 = 65_535;
 const MAX_DIMS: u32 = 64;
 
-/// Flags of a tensor in version 2.
+/// Flag of a tensor in version 2: its scales are quantized.
 const DOUBLE_QUANT: u32 = 1;
+
+/// Flag of a tensor in version 2: it has zero points.
 const ZERO_POINTS: u32 = 2;
 
 fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("QNAT: {what}"))
 }
 
-/// The header, read from the beginning on.
-struct Cursor<'a> {
+/// Reads the header sequentially.
+struct QnatCursor<'a> {
     file: &'a Source,
     budget: &'a Budget,
     at: u64,
 }
 
-impl Cursor<'_> {
+impl QnatCursor<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut out = [0; N];
         self.file.read_at_checked(self.at, &mut out)?;
@@ -66,6 +70,7 @@ impl Cursor<'_> {
 }
 
 impl Source {
+    /// Fills `out` from `offset` on; past the end of the file is a `Parse` error.
     fn read_at_checked(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut file = self;
         ReadAt::read_at(&mut file, offset, out)
@@ -73,19 +78,27 @@ impl Source {
 }
 
 /// A tensor as its header describes it.
-struct Entry {
+struct QnatEntry {
     name: String,
     shape: Vec<usize>,
+    /// Values in a block.
     block: usize,
+    /// Number of blocks.
     blocks: usize,
+    /// Offset as stated; see the module's documentation.
     offset: u64,
+    /// Flags; `None` in version 1.
     flags: Option<u32>,
 }
 
-/// Reads a file's header.
+/// Reads a file's header. Each tensor becomes one U8 tensor of all its bytes, with a [`QnatTensor`] that says which parts
+/// they are.
+///
+/// # Errors
+/// `Parse` if the file is malformed; `Unsupported` for an unknown version; `LimitExceeded`; `Io`.
 pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let file_len = source.len().unwrap_or(0);
-    let mut cursor = Cursor {
+    let mut cursor = QnatCursor {
         file: &source,
         budget,
         at: 4,
@@ -124,12 +137,12 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
         .into_iter()
         .zip([name, kind, dtype.to_owned()])
         .collect();
-    place(entries, data_start, file_len, &mut contents)?;
+    add_tensors(entries, data_start, file_len, &mut contents)?;
     contents.sources.push(source);
     Ok(contents)
 }
 
-fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
+fn read_entry(cursor: &mut QnatCursor<'_>, version: u32) -> Result<QnatEntry> {
     let name = cursor.text()?;
     let rank = cursor.u32()?;
     cap(
@@ -152,13 +165,14 @@ fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
     } else {
         None
     };
+    // Times four: the tensor's size in F32 must not overflow either.
     let values = shape
         .as_ref()
         .and_then(|shape| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)));
     let fits =
         values.is_some_and(|n| n.checked_mul(4).is_some() && block.checked_mul(blocks) == Some(n));
     match shape.filter(|_| fits) {
-        Some(shape) => Ok(Entry {
+        Some(shape) => Ok(QnatEntry {
             name,
             shape,
             block,
@@ -172,9 +186,10 @@ fn read_entry(cursor: &mut Cursor<'_>, version: u32) -> Result<Entry> {
     }
 }
 
-/// Finds where each tensor's parts are.
-fn place(
-    entries: Vec<Entry>,
+/// Finds each tensor's bytes and parts, and adds it to `contents`. A tensor ends where the next one begins, the last one at
+/// the end of the file.
+fn add_tensors(
+    entries: Vec<QnatEntry>,
     data_start: u64,
     file_len: u64,
     contents: &mut ParsedModel,
@@ -185,13 +200,13 @@ fn place(
         .skip(1)
         .map(|e| e.offset.checked_sub(base))
         .collect();
-    let all = file_len.checked_sub(data_start);
-    for (entry, end) in entries.into_iter().zip(ends.into_iter().chain([all])) {
+    let data_len = file_len.checked_sub(data_start);
+    for (entry, end) in entries.into_iter().zip(ends.into_iter().chain([data_len])) {
         let start = entry.offset.checked_sub(base);
         let size = start
             .zip(end)
             .and_then(|(start, end)| end.checked_sub(start))
-            .filter(|_| end <= all);
+            .filter(|_| end <= data_len);
         let (Some(start), Some(size)) = (start, size) else {
             return Err(wrong(format!(
                 "tensor `{}`: its data lies past the end of the file",
@@ -221,27 +236,31 @@ fn place(
             ..parts
         });
     }
-    if contents.tensors.is_empty() && all != Some(0) {
+    if contents.tensors.is_empty() && data_len != Some(0) {
         return Err(wrong("there is data that no tensor owns"));
     }
     Ok(())
 }
 
-/// Where the parts of a tensor of `size` bytes begin.
-fn parts(entry: &Entry, size: u64) -> Option<QnatTensor> {
-    let &Entry {
+/// Offsets of the parts of a tensor of `size` bytes, relative to its beginning. `None` if no combination of parts has this
+/// size. The codes come first. Version 2 has either F32 scales or quantized ones, then zero points. Version 1 has F32 scales
+/// in any case, then zero points, then quantized scales.
+fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
+    let &QnatEntry {
         block,
         blocks,
         flags,
         ..
     } = entry;
     let n = blocks as u64;
+    // Two codes to a byte; a block begins at a whole byte.
     let codes = block.div_ceil(2) as u64 * n;
     let rest = size.checked_sub(codes)?;
+    // Quantized scales have one F32 factor in all, unless there are no blocks.
     let one = u64::from(n > 0);
     let (double, zeros) = match flags {
         Some(flags) => (flags & DOUBLE_QUANT != 0, flags & ZERO_POINTS != 0),
-        // Version 1 always has the scales in F32, whatever else there is.
+        // The sizes of the four combinations differ where there are blocks, so that the first that fits is the one.
         None => [(false, false), (false, true), (true, false), (true, true)]
             .into_iter()
             .find(|&(double, zeros)| {

@@ -1,16 +1,20 @@
-//! Containers whose index is at the end are read by position: from a source, or from a stream that can seek.
+//! [`ReadAt`]: positional reads from memory, from a source, or from a stream that can seek. Containers with their index at
+//! the end are read through it.
 
 use std::io::{Read, Seek, SeekFrom};
 
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
-/// Bytes that can be read at any place.
+/// Bytes that can be read at any position.
 pub(crate) trait ReadAt {
-    /// Their number.
+    /// Number of bytes.
     fn len(&self) -> u64;
 
-    /// Fills `out` from `offset` on; past the end is a `Parse` error.
+    /// Fills `out` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// `Parse` if the range exceeds the file, which is truncated then; `Io`.
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()>;
 }
 
@@ -20,13 +24,14 @@ impl ReadAt for &[u8] {
     }
 
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
-        check(offset, out.len(), ReadAt::len(self))?;
+        check_range(offset, out.len(), ReadAt::len(self))?;
         out.copy_from_slice(&self[offset as usize..][..out.len()]);
         Ok(())
     }
 }
 
-fn check(offset: u64, n: usize, len: u64) -> Result<()> {
+/// Checks that `n` bytes from `offset` on are within a file of `len` bytes.
+fn check_range(offset: u64, n: usize, len: u64) -> Result<()> {
     match offset.checked_add(n as u64).filter(|&end| end <= len) {
         Some(_) => Ok(()),
         None => Err(AnamnesisError::parse(format!(
@@ -41,12 +46,12 @@ impl ReadAt for &Source {
     }
 
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
-        check(offset, out.len(), ReadAt::len(self))?;
+        check_range(offset, out.len(), ReadAt::len(self))?;
         Source::read_at(self, offset, out)
     }
 }
 
-/// A stream that can seek, which is done as seldom as can be.
+/// [`ReadAt`] over a stream that can seek. Adjacent reads do not seek: a remote stream may begin a new request at each.
 pub(crate) struct Seeking<R> {
     reader: R,
     len: u64,
@@ -70,7 +75,7 @@ impl<R: Read + Seek> ReadAt for Seeking<R> {
     }
 
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
-        check(offset, out.len(), self.len)?;
+        check_range(offset, out.len(), self.len)?;
         if offset != self.at {
             self.reader.seek(SeekFrom::Start(offset))?;
         }

@@ -1,6 +1,7 @@
-//! safetensors: `u64 n | n bytes of JSON | data`, all little-endian. The `safetensors` crate validates
-//! the JSON (contiguous offsets, no holes, sizes that fit the shapes); here are the file's length,
-//! the order and the duplicates, which it cannot see.
+//! safetensors: `u64 n | n bytes of JSON | data`, all little-endian.
+//!
+//! The `safetensors` crate validates the JSON: contiguous offsets, no holes, sizes that fit the shapes. Here the file's
+//! length and the order of tensors are checked, and repeated names, which the crate does not see.
 //!
 //! Format: <https://huggingface.co/docs/safetensors/index#format>
 
@@ -17,17 +18,17 @@ use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
-/// Largest JSON header that the format allows.
+/// Largest JSON header that the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Reads the header of a complete file.
+/// Reads the header of a complete file in `source`.
 pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let mut contents = read_at(&mut &source, budget)?;
     contents.sources.push(source);
     Ok(contents)
 }
 
-/// Reads the header of a complete file, and checks the file's length.
+/// Reads the header of a complete file, and checks that the file ends with the data of the last tensor.
 pub(crate) fn read_at(file: &mut impl ReadAt, budget: &Budget) -> Result<ParsedModel> {
     let len = file.len();
     let mut prefix = [0; 8];
@@ -60,13 +61,14 @@ pub(crate) fn read_at(file: &mut impl ReadAt, budget: &Budget) -> Result<ParsedM
     Ok(contents)
 }
 
-/// Reads the header from a stream: the eight bytes of its length and then exactly that many.
+/// Reads the header from a stream: the eight bytes of its length and then exactly that many. The source of the result has
+/// no data.
 pub(crate) fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<ParsedModel> {
     let mut prefix = [0; 8];
     reader.read_exact(&mut prefix)?;
     let n = checked_header_size(u64::from_le_bytes(prefix), budget)?;
     let mut json = Vec::new();
-    // Grows with what arrives: a lie about the length costs nothing.
+    // The buffer grows with the bytes that arrive, so that a false length allocates nothing.
     reader.take(n as u64).read_to_end(&mut json)?;
     if json.len() != n {
         let what = format!(
@@ -80,6 +82,7 @@ pub(crate) fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<Parse
     Ok(contents)
 }
 
+/// Checks the length of a header against the format's limit, and charges `budget` with it.
 fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
     cap(
         "MAX_SAFETENSORS_HEADER_BYTES",
@@ -92,12 +95,12 @@ fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
         .map(|()| n as usize)
 }
 
-/// The tensors in order of their data (ties, which only empty tensors make, as the header has them),
-/// and the length of the data section.
+/// Parses and validates the JSON. Returns the tensors in the order of their data, and the length of the data section. Empty
+/// tensors at one offset are in the order of the header.
 fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
-    let header: Header = serde_json::from_slice(json)
+    let header: SafetensorsJson = serde_json::from_slice(json)
         .map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
-    let Header {
+    let SafetensorsJson {
         mut entries,
         metadata,
     } = header;
@@ -139,7 +142,8 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     ))
 }
 
-/// The tensor that a failed validation was about, which the library does not always name.
+/// The first tensor that is not where the one before it ends, or whose size does not fit its shape. It is the one that a
+/// failed validation of the `safetensors` crate is about, which does not always name it. `base` is the offset of the data.
 fn culprit(
     tensors: &[crate::containers::model::TensorInfo],
     base: u64,
@@ -152,17 +156,17 @@ fn culprit(
     })
 }
 
-/// The JSON as it is written: in order, and with a second entry of a name an error, for which is meant?
-struct Header {
+/// The entries of the JSON header in their order. A repeated name is an error: readers differ in which entry counts.
+struct SafetensorsJson {
     entries: Vec<(String, TensorInfo)>,
     metadata: Option<HashMap<String, String>>,
 }
 
-impl<'de> serde::Deserialize<'de> for Header {
+impl<'de> serde::Deserialize<'de> for SafetensorsJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Header;
+        struct SafetensorsJsonVisitor;
+        impl<'de> Visitor<'de> for SafetensorsJsonVisitor {
+            type Value = SafetensorsJson;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map from names to tensors")
@@ -171,7 +175,7 @@ impl<'de> serde::Deserialize<'de> for Header {
             fn visit_map<A: MapAccess<'de>>(
                 self,
                 mut map: A,
-            ) -> std::result::Result<Header, A::Error> {
+            ) -> std::result::Result<SafetensorsJson, A::Error> {
                 let (mut entries, mut metadata) = (Vec::new(), None::<Option<_>>);
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "__metadata__" {
@@ -187,13 +191,13 @@ impl<'de> serde::Deserialize<'de> for Header {
                 names.sort_unstable();
                 match names.windows(2).find(|pair| pair[0] == pair[1]) {
                     Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
-                    None => Ok(Header {
+                    None => Ok(SafetensorsJson {
                         entries,
                         metadata: metadata.flatten(),
                     }),
                 }
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(SafetensorsJsonVisitor)
     }
 }

@@ -1,5 +1,5 @@
-//! An output file that exists whole or not at all: a temporary file in the same directory, synced and then
-//! renamed. Everything that can be wrong with the place is found before the work.
+//! [`OutputFile`]: an output file that appears whole or not at all. It is a temporary file in the same directory, which is
+//! synced and then renamed. Everything that can be wrong with the place is checked before the work.
 
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind};
@@ -11,7 +11,7 @@ use super::Sink;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
-/// A file under a temporary name. Dropped before [`commit`](Self::commit), it leaves nothing behind.
+/// A file under a temporary name. If it is dropped before [`commit`](Self::commit), it is removed.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     temporary: NamedTempFile,
@@ -20,24 +20,25 @@ pub(crate) struct OutputFile {
     force: bool,
 }
 
-/// What an output must not take the place of, and what it needs.
+/// What the place of an output is checked for.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct OutputPlace<'a> {
     /// Whether an existing file is replaced.
     pub force: bool,
-    /// What the output is made from.
+    /// The files that the output is made from, which it must not replace.
     pub inputs: &'a [&'a Source],
-    /// Bytes of all files of the output.
+    /// Bytes that must be free: those of all files of the output.
     pub space: u64,
 }
 
 impl OutputFile {
     /// Checks the place for `path` and creates a temporary file of `len` bytes there.
     ///
-    /// Refused: a directory or device, an existing file without `force`, an input under any of its names, a
-    /// directory that is missing or not writable, a file system without the space.
-    pub(crate) fn create(path: &Path, len: u64, place: &Place<'_>) -> Result<Self> {
-        let &Place {
+    /// # Errors
+    /// `Io` if `path` is a directory or a device, an existing file without `force`, or an input under any of its names; if
+    /// the directory is missing or not writable; if the file system has not enough space.
+    pub(crate) fn create(path: &Path, len: u64, place: &OutputPlace<'_>) -> Result<Self> {
+        let &OutputPlace {
             force,
             inputs,
             space,
@@ -47,6 +48,7 @@ impl OutputFile {
         if inputs.iter().any(|input| input.is_file_at(path)) {
             return refuse(ErrorKind::InvalidInput, "the output is the input");
         }
+        // A link that leads nowhere has no metadata but its own; a rename may replace it.
         match path.metadata().or_else(|_| path.symlink_metadata()) {
             Ok(there) if there.is_dir() => {
                 return refuse(ErrorKind::IsADirectory, "the output is a directory");
@@ -84,6 +86,7 @@ impl OutputFile {
             let what = format!("the output takes {space} bytes, and {free} are free");
             return refuse(ErrorKind::StorageFull, &what);
         }
+        // In the same directory, because a rename cannot cross file systems.
         let mut builder = tempfile::Builder::new();
         builder.prefix(".anamnesis-").suffix(".tmp");
         #[cfg(unix)]
@@ -108,12 +111,16 @@ impl OutputFile {
         write_all_at(self.file(), offset, bytes).map_err(|e| AnamnesisError::io_at(&self.path, &e))
     }
 
-    /// The file, to be read back.
+    /// The temporary file.
     pub(crate) fn file(&self) -> &File {
         self.temporary.as_file()
     }
 
-    /// Gives the file its name, durably.
+    /// Syncs the file, renames it to its name, and syncs the directory. In this order a crash leaves the old file or the
+    /// whole new one, never a name without its data.
+    ///
+    /// # Errors
+    /// `Io` if the file cannot be synced or renamed; without `force`, also if a file has appeared under its name.
     pub(crate) fn commit(self) -> Result<()> {
         let Self {
             temporary,
@@ -136,14 +143,15 @@ impl OutputFile {
     }
 }
 
-/// The directory that `path` is in.
+/// The directory that `path` is in; `.` for a bare name.
 pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| *parent != Path::new(""))
         .unwrap_or(Path::new("."))
 }
 
-/// Makes names in `directory` durable. Some file systems cannot; the files are there and whole all the same.
+/// Makes renames in `directory` durable. Errors are ignored: some file systems cannot sync directories, and the files are
+/// whole all the same.
 pub(crate) fn sync_directory(directory: &Path) {
     #[cfg(unix)]
     let _ = File::open(directory).and_then(|directory| directory.sync_all());
@@ -151,7 +159,7 @@ pub(crate) fn sync_directory(directory: &Path) {
     let _ = directory;
 }
 
-/// A regular file, or a link that leads nowhere: what a rename may replace.
+/// Whether a rename may replace the entry: a regular file, or a link that leads nowhere.
 fn is_replaceable(there: &Metadata) -> bool {
     there.is_file() || there.is_symlink()
 }
@@ -162,11 +170,13 @@ impl Sink for Vec<OutputFile> {
     }
 }
 
+/// Writes all of `bytes` at `offset`, without moving the file's position: threads share the file.
 #[cfg(unix)]
 pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
+/// Writes all of `bytes` at `offset`. It moves the file's position, which nothing here uses.
 #[cfg(windows)]
 pub(crate) fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {

@@ -1,30 +1,35 @@
-//! GGUF, written: version 3, little-endian, every tensor padded to the alignment, the last one too.
+//! Lays out GGUF files: version 3, little-endian, each tensor padded to the alignment, including the last one.
 //!
 //! Format: ggml `gguf.h`; rules: `gguf.cpp`, `gguf_init_from_reader`.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Entry, Layout};
+use super::{OutputEntry, OutputLayout};
 use crate::containers::model::gguf::{
     DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry,
     write_str,
 };
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Dimensions that ggml has.
+/// Most dimensions of a tensor (`GGML_MAX_DIMS`).
 const MAX_DIMS: usize = 4;
 
-/// Metadata as it will be written.
+/// The metadata of an output, encoded.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Keys {
+pub(crate) struct GgufKeys {
     bytes: Vec<u8>,
+    /// Number of keys in `bytes`.
     count: u64,
+    /// Value of `general.alignment`, if it is among the keys.
     alignment: Option<u32>,
 }
 
-impl Keys {
-    /// The metadata of `source`, less what `leave_out` names, with `edits` in the place of their keys, and new
-    /// ones behind.
+impl GgufKeys {
+    /// Encodes the metadata of `source` without the keys that `leave_out` selects. A value of `edits` replaces that of its
+    /// key in place; the keys that `source` does not have follow at the end.
+    ///
+    /// # Errors
+    /// `Parse` if an edit has an invalid key, sets a split key, or sets an invalid alignment.
     pub(crate) fn new(
         source: Option<&GgufMetadata>,
         leave_out: impl Fn(&str) -> bool,
@@ -62,7 +67,7 @@ impl Keys {
             }
             done.insert(key);
         }
-        // Of two edits of a key the last one counts.
+        // `by_key` has the last of several edits of a key, and `done` lets each key through once.
         for (key, _) in edits {
             if done.insert(key) {
                 keys.add(key, by_key[key.as_str()])?;
@@ -71,7 +76,10 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Adds a key that is not there yet.
+    /// Appends a key that is not there yet.
+    ///
+    /// # Errors
+    /// `Parse` if the key is empty or longer than readers accept, or if the alignment is invalid.
     pub(crate) fn add(&mut self, key: &str, value: &GgufMetadataValue) -> Result<()> {
         if key.is_empty() || key.len() > 65535 {
             return Err(AnamnesisError::parse(format!(
@@ -96,13 +104,13 @@ impl Keys {
         Ok(())
     }
 
-    /// What tensors are aligned to.
+    /// Alignment of the tensors, in bytes.
     pub(crate) fn alignment(&self) -> u32 {
         self.alignment.unwrap_or(DEFAULT_ALIGNMENT)
     }
 
-    /// For a part of a model that is not the first: the alignment alone.
-    pub(crate) fn of_part(&self) -> Result<Self> {
+    /// The metadata of a split model's file that is not the first: the alignment alone.
+    pub(crate) fn for_later_part(&self) -> Result<Self> {
         let mut keys = Self::default();
         match self.alignment {
             Some(alignment) => keys
@@ -115,14 +123,17 @@ impl Keys {
 
 const ALIGNMENT: &str = "general.alignment";
 
-/// The type under which a tensor is written, or why it cannot be.
-pub(crate) fn accept(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Dtype> {
+/// The dtype that a tensor is stored as.
+///
+/// # Errors
+/// `Unsupported` if ggml has no such type, or not so many dimensions.
+pub(crate) fn stored_dtype(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Dtype> {
     let refuse = |what: String| {
         let what = format!("tensor `{name}` ({dtype} {shape:?}): {what}");
         Err(AnamnesisError::unsupported("writing GGUF", what))
     };
     let stored = match dtype {
-        Dtype::Bool => Dtype::I8, // the same bytes, 0 and 1
+        Dtype::Bool => Dtype::I8, // ggml has no booleans; their bytes are the integers 0 and 1
         _ => dtype,
     };
     if stored.ggml_id().is_none() {
@@ -134,8 +145,11 @@ pub(crate) fn accept(name: &str, dtype: Dtype, shape: &[usize]) -> Result<Dtype>
     Ok(stored)
 }
 
-/// Lays out `entries` in their order.
-pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
+/// Lays out `entries` in their order, behind the metadata `keys`.
+///
+/// # Errors
+/// `Parse` if the size of the file overflows, or if a dtype is no ggml type.
+pub(crate) fn layout(entries: &[OutputEntry<'_>], keys: &GgufKeys) -> Result<OutputLayout> {
     let alignment = u64::from(keys.alignment());
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());
@@ -144,8 +158,9 @@ pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
     header.extend_from_slice(&keys.bytes);
     let mut offsets = Vec::with_capacity(entries.len());
     let mut at = 0u64;
-    let overflow =
-        |e: &Entry<'_>| AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name));
+    let overflow = |e: &OutputEntry<'_>| {
+        AnamnesisError::parse(format!("tensor `{}`: its size overflows", e.name))
+    };
     for e in entries {
         write_str(e.name, &mut header);
         header.extend((e.shape.len() as u32).to_le_bytes());
@@ -171,5 +186,5 @@ pub(crate) fn layout(entries: &[Entry<'_>], keys: &Keys) -> Result<Layout> {
     let file_len = base
         .checked_add(at)
         .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
-    Ok(Layout::of_header(header, offsets, file_len))
+    Ok(OutputLayout::of_header(header, offsets, file_len))
 }

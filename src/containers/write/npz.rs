@@ -1,12 +1,14 @@
-//! NPZ, written: stored members, each an NPY array whose data is aligned to 64 bytes within it. Sizes are always
-//! given in 64 bits. Checksums come last, when the data is known.
+//! Lays out NPZ files: stored members, each an NPY array whose header ends at a multiple of 64 bytes.
+//!
+//! All sizes are in ZIP64 fields, so that the layout does not depend on them. Checksums are entered when the data has been
+//! written.
 //!
 //! Formats: PKWARE APPNOTE 6.3.10; NumPy `numpy/lib/format.py`, version 1.0.
 
-use super::{Entry, Layout, Patch};
+use super::{ChecksumPatch, OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// What NumPy calls `dtype`, with ml_dtypes for the floats that it does not have.
+/// NumPy's `descr` of a dtype; for floats that NumPy lacks, that of ml_dtypes. `None` if neither has such a type.
 pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::Bool => "|b1",
@@ -29,7 +31,7 @@ pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// The header of an array, which ends at a multiple of 64 bytes.
+/// The NPY header of an array. It is padded with spaces to a multiple of 64 bytes, as NumPy does (`ARRAY_ALIGN`).
 fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
     let dims: String = shape.iter().map(|d| format!("{d}, ")).collect();
     let dims = if shape.len() == 1 {
@@ -61,17 +63,20 @@ fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
     header
 }
 
-/// Flag for names in UTF-8.
+/// General purpose flag: the name is UTF-8.
 const UTF8: u16 = 1 << 11;
 
-/// Version that knows 64-bit sizes.
+/// ZIP version 4.5, the first with 64-bit sizes.
 const VERSION: u16 = 45;
 
-/// The first of January 1980: the same input gives the same bytes.
+/// 1 January 1980, the earliest date of the format. A fixed date makes the output reproducible.
 const DATE: u16 = 1 << 5 | 1;
 
-/// Lays out `entries` in their order.
-pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
+/// Lays out `entries` in their order, each as a member `NAME.npy`.
+///
+/// # Errors
+/// `Unsupported` if NumPy has no such dtype or a name is too long for ZIP; `Parse` if the size of the file overflows.
+pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
     let (mut pieces, mut offsets, mut patches) = (Vec::new(), Vec::new(), Vec::new());
     let (mut directory, mut crc_places) = (Vec::new(), Vec::new());
     let mut at = 0u64;
@@ -112,7 +117,7 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
         directory.extend(name.as_bytes());
         put(&mut directory, &[1, 24]);
         directory.extend([size.to_le_bytes(), size.to_le_bytes(), at.to_le_bytes()].concat());
-        patches.push(Patch {
+        patches.push(ChecksumPatch {
             places: [at + 14, 0],
             before: (npy.len() as u64, crc32fast::hash(&npy)),
         });
@@ -125,13 +130,13 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
     for (patch, place) in patches.iter_mut().zip(crc_places) {
         patch.places[1] = at + place;
     }
-    let end = end(entries.len() as u64, directory.len() as u64, at);
+    let end = end_records(entries.len() as u64, directory.len() as u64, at);
     directory.extend(end);
     let file_len = at
         .checked_add(directory.len() as u64)
         .ok_or_else(overflow)?;
     pieces.push((at, directory));
-    Ok(Layout {
+    Ok(OutputLayout {
         pieces,
         offsets,
         file_len,
@@ -139,8 +144,9 @@ pub(crate) fn layout(entries: &[Entry<'_>]) -> Result<Layout> {
     })
 }
 
-/// The end records, 64-bit and plain.
-fn end(entries: u64, len: u64, at: u64) -> Vec<u8> {
+/// The end records: ZIP64, its locator, and the plain one, whose fields all point to the 64-bit record. The directory has
+/// `entries` members and `len` bytes, and begins at offset `at`.
+fn end_records(entries: u64, len: u64, at: u64) -> Vec<u8> {
     let mut out = b"PK\x06\x06".to_vec();
     out.extend(44u64.to_le_bytes());
     put(&mut out, &[VERSION, VERSION, 0, 0, 0, 0]);
@@ -156,6 +162,7 @@ fn end(entries: u64, len: u64, at: u64) -> Vec<u8> {
     out
 }
 
+/// Appends 16-bit fields. A 32-bit field takes two words, the low one first.
 fn put(out: &mut Vec<u8>, words: &[u16]) {
     words.iter().for_each(|word| out.extend(word.to_le_bytes()));
 }

@@ -1,17 +1,24 @@
-//! safetensors, written: the header is laid out before the first value is known. The `safetensors` crate
-//! takes whole tensors instead; it reads ours back in the tests.
+//! Lays out safetensors files. The `safetensors` crate's writer takes whole tensors, while here the header is made before
+//! the first value is known. The tests read it back with that crate.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Entry, Layout};
+use super::{OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Lays out `entries` in their order, behind a length prefix and JSON, padded so that the data begins at a multiple
-/// of 8. Where that would leave a tensor at an offset that its element size
-/// does not divide, the data is laid out widest element first instead, else in order.
-pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) -> Result<Layout> {
+/// Lays out `entries` behind a length prefix and JSON, which is padded so that the data begins at a multiple of 8.
+///
+/// The data is in the order of the entries. If that would put a tensor at an offset that is no multiple of its element
+/// size, all data is sorted by descending element size instead: a reader can then view mapped bytes as elements.
+///
+/// # Errors
+/// `Parse` if the size of the file overflows.
+pub(crate) fn layout(
+    entries: &[OutputEntry<'_>],
+    metadata: &HashMap<String, String>,
+) -> Result<OutputLayout> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     let width = |i: usize| (entries[i].dtype.bits() / 8).max(1) as u64;
     let mut at = 0;
@@ -31,7 +38,7 @@ pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) 
             .checked_add(entries[i].len)
             .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
     }
-    let json = serde_json::to_vec(&Header {
+    let json = serde_json::to_vec(&HeaderJson {
         entries,
         metadata,
         offsets: &offsets,
@@ -42,23 +49,24 @@ pub(crate) fn layout(entries: &[Entry<'_>], metadata: &HashMap<String, String>) 
     header.append(&mut json);
     let base = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += base);
-    Ok(Layout::of_header(header, offsets, base + at))
+    Ok(OutputLayout::of_header(header, offsets, base + at))
 }
 
-struct Header<'a> {
-    entries: &'a [Entry<'a>],
+/// The JSON header, written without a copy of names and shapes.
+struct HeaderJson<'a> {
+    entries: &'a [OutputEntry<'a>],
     metadata: &'a HashMap<String, String>,
     offsets: &'a [u64],
 }
 
 #[derive(serde::Serialize)]
-struct Record<'a> {
+struct HeaderJsonEntry<'a> {
     dtype: Dtype,
     shape: &'a [usize],
     data_offsets: [u64; 2],
 }
 
-impl Serialize for Header<'_> {
+impl Serialize for HeaderJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         // Sorted, so that the same input gives the same bytes.
@@ -69,7 +77,7 @@ impl Serialize for Header<'_> {
         for (e, &start) in self.entries.iter().zip(self.offsets) {
             map.serialize_entry(
                 e.name,
-                &Record {
+                &HeaderJsonEntry {
                     dtype: e.dtype,
                     shape: e.shape,
                     data_offsets: [start, start + e.len],
@@ -89,7 +97,7 @@ mod tests {
         let names: Vec<String> = (0..dtypes.len()).map(|i| i.to_string()).collect();
         let entries = dtypes.iter().zip(&shapes).zip(&names);
         let entries: Vec<_> = entries
-            .map(|((d, shape), name)| Entry {
+            .map(|((d, shape), name)| OutputEntry {
                 name,
                 dtype: d.0,
                 shape,

@@ -1,4 +1,4 @@
-//! The containers that models are written to.
+//! [`ConvertTarget`]: the containers that models are written to.
 
 use std::str::FromStr;
 
@@ -8,14 +8,14 @@ use crate::{AnamnesisError, Dtype, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ConvertTarget {
-    /// safetensors.
+    /// safetensors, for Hugging Face libraries.
     #[default]
     Safetensors,
     /// GGUF, version 3.
     Gguf,
-    /// NumPy's NPZ, stored.
+    /// NumPy's NPZ, uncompressed.
     Npz,
-    /// qlora-rs's native format, in which every tensor is quantized to NF4.
+    /// QNAT, the native format of qlora-rs. It holds NF4 tensors alone.
     Qnat,
 }
 
@@ -33,7 +33,7 @@ impl ConvertTarget {
         }
     }
 
-    /// Ending of the files' names.
+    /// Extension of the files' names, without a dot.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {

@@ -1,6 +1,12 @@
-//! ggml's block types, encoded as ggml's reference does: the same sums in the same order, no FMA.
+//! Encoders of ggml's block types. Blocks are byte-equal to those of ggml's reference in C.
 //!
-//! Algorithms: ggml `ggml-quants.c`, `quantize_*`.
+//! Most types search: they try scales, round the values, and keep the scale of the least weighted
+//! error. A tie or a rounding decides which one that is, so every sum has the terms of the
+//! reference in its order, without FMA. What the reference does one after the other, groups or
+//! tries, is done side by side in lanes instead: a lane has a whole sum, and no sum is spread over
+//! lanes. Branches of the reference become selects, so that the loops can be vectorised.
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_*`.
 
 #![allow(non_camel_case_types)] // ggml's own names
 
@@ -8,58 +14,71 @@ mod affine;
 mod fp4;
 mod grid_fit;
 mod iq1;
+mod iq1_split;
 mod iq2;
 mod iq3;
 mod iq4;
 mod k_quants;
 mod legacy;
 mod neighbours;
+mod q2_q3_k;
+mod q4_q5_k;
 mod search;
 mod ternary;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_iq;
 
 use std::marker::PhantomData;
 
 use half::f16;
 
+use self::{
+    fp4::*, iq1::*, iq2::*, iq3::*, iq4::*, k_quants::*, legacy::*, q2_q3_k::*, q4_q5_k::*,
+    ternary::*,
+};
 use crate::Dtype;
+use crate::dtype::ggml::ggml_block_types;
 use crate::element::Element;
-use crate::kernels::remember::ggml::half;
+use crate::kernels::remember::ggml::f16_at;
 use crate::simd::{Level, Routine, perform};
 
-/// How much the errors of a block's values matter.
+/// Importance of the columns that a block covers, from an importance matrix.
 #[derive(Clone, Copy)]
-struct Importance<'a, const ELEMS: usize> {
-    /// Of each value: of its column, that is.
-    weights: &'a [f32; ELEMS],
-    /// Mean square of the whole row, if the type asks for it.
+struct BlockImportance<'a, const VALUES: usize> {
+    /// The importance of each value's column.
+    weights: &'a [f32; VALUES],
+    /// Mean square of the values of the whole row; of nothing, and so 0, unless the type has
+    /// `ROW_SQUARE`.
     row_square: f32,
 }
 
-/// A block type: `ELEMS` values become `BYTES` bytes.
-trait Pack<const BYTES: usize, const ELEMS: usize> {
-    /// Whether importance needs `row_square`, a sum that nothing can be done beside.
+/// A block type as an encoder sees it: `VALUES` values become `BYTES` bytes. Mirrored by
+/// `remember::ggml::DecodeBlock`.
+trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
+    /// Whether importance needs `row_square`. It is one long sum in order, which cannot be
+    /// vectorised, so only those types pay for it that use it.
     const ROW_SQUARE: bool = true;
 
-    /// Encodes one block. `#[inline(always)]`, with everything that it calls.
+    /// Whether ggml refuses to encode the type without importance.
+    const REQUIRES_IMPORTANCE: bool = false;
+
+    /// Encodes one block. Must be `#[inline(always)]` with everything it calls, as [`Routine`]
+    /// demands.
     fn encode(
-        values: &[f32; ELEMS],
-        importance: Option<Importance<'_, ELEMS>>,
+        values: &[f32; VALUES],
+        importance: Option<BlockImportance<'_, VALUES>>,
         out: &mut [u8; BYTES],
     );
 }
 
-/// Puts `x` at `at` in f16.
+/// Stores `x` as f16 at byte `at`.
 #[inline(always)]
-fn put_half(out: &mut [u8], at: usize, x: f32) {
+fn put_f16(out: &mut [u8], at: usize, x: f32) {
     out[at..at + 2].copy_from_slice(&<f16 as Element>::from_f32(x).to_bits().to_le_bytes());
 }
 
-/// Whole rows of whole blocks.
-struct Rows<'a, P, const BYTES: usize, const ELEMS: usize> {
+/// The routine of all block types: whole rows of whole blocks.
+struct GgmlRows<'a, P, const BYTES: usize, const VALUES: usize> {
     values: &'a [f32],
     cols: usize,
     importance: Option<&'a [f32]>,
@@ -67,23 +86,24 @@ struct Rows<'a, P, const BYTES: usize, const ELEMS: usize> {
     pack: PhantomData<P>,
 }
 
-impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
-    for Rows<'_, P, BYTES, ELEMS>
+impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Routine
+    for GgmlRows<'_, P, BYTES, VALUES>
 {
     #[inline(always)]
     fn run(&mut self) {
         let rows = self
             .values
             .chunks_exact(self.cols)
-            .zip(self.out.chunks_exact_mut(self.cols / ELEMS * BYTES));
+            .zip(self.out.chunks_exact_mut(self.cols / VALUES * BYTES));
         for (values, out) in rows {
             let blocks = values
-                .as_chunks::<ELEMS>()
+                .as_chunks::<VALUES>()
                 .0
                 .iter()
                 .zip(out.as_chunks_mut::<BYTES>().0);
             match self.importance {
-                // `for_each` would be a call, compiled for the lowest level.
+                // Not `for_each`: its closure would be compiled as a function of the baseline
+                // level.
                 None => {
                     for (values, out) in blocks {
                         P::encode(values, None, out);
@@ -93,10 +113,10 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
                     let values_of_sum = if P::ROW_SQUARE { values } else { &[] };
                     let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);
                     let row_square = square / self.cols as f32;
-                    for ((values, out), weights) in blocks.zip(weights.as_chunks::<ELEMS>().0) {
+                    for ((values, out), weights) in blocks.zip(weights.as_chunks::<VALUES>().0) {
                         P::encode(
                             values,
-                            Some(Importance {
+                            Some(BlockImportance {
                                 weights,
                                 row_square,
                             }),
@@ -109,11 +129,12 @@ impl<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Routine
     }
 }
 
-/// Encodes whole rows of so many values, with the importance of each column if it is known.
-pub(crate) type Encoder =
+/// Encodes rows of `cols` values, which are whole blocks, with the importance of each column if it
+/// is known.
+pub(crate) type GgmlEncoder =
     fn(values: &[f32], cols: usize, importance: Option<&[f32]>, level: Level, out: &mut [u8]);
 
-fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
+fn encode<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
     values: &[f32],
     cols: usize,
     importance: Option<&[f32]>,
@@ -122,7 +143,7 @@ fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
 ) {
     perform(
         level,
-        &mut Rows {
+        &mut GgmlRows {
             values,
             cols,
             importance,
@@ -132,52 +153,26 @@ fn encode<P: Pack<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
     );
 }
 
-/// Whether ggml encodes this type only with the importance of each column. Without it such an encoder takes all columns
-/// for equally important.
-///
-/// As ggml `ggml.c`, `ggml_quantize_requires_imatrix`.
-pub(crate) fn requires_importance(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ1_S)
-}
-
-macro_rules! packs {
-    ($($dtype:ident $module:ident $bytes:literal $elems:literal;)*) => {
-        /// The encoder of a block type.
-        pub(crate) fn encoder(dtype: Dtype) -> Option<Encoder> {
+macro_rules! encoder {
+    ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
+        /// The encoder of a block type; `None` for any other dtype.
+        pub(crate) fn encoder(dtype: Dtype) -> Option<GgmlEncoder> {
             match dtype {
-                $(Dtype::$dtype => Some(encode::<$module::$dtype, $bytes, $elems>),)*
+                $(Dtype::$block => Some(encode::<$block, $bytes, $values>),)*
                 _ => None,
+            }
+        }
+
+        /// Whether ggml encodes `dtype` only with the importance of each column. Without it the
+        /// encoder here takes all columns for equally important.
+        ///
+        /// As ggml `ggml.c`, `ggml_quantize_requires_imatrix`.
+        pub(crate) fn requires_importance(dtype: Dtype) -> bool {
+            match dtype {
+                $(Dtype::$block => <$block as EncodeBlock<$bytes, $values>>::REQUIRES_IMPORTANCE,)*
+                _ => false,
             }
         }
     };
 }
-
-packs! {
-    Q4_0 legacy 18 32;
-    Q4_1 legacy 20 32;
-    Q5_0 legacy 22 32;
-    Q5_1 legacy 24 32;
-    Q8_0 legacy 34 32;
-    Q8_1 legacy 36 32;
-    Q2_K k_quants 84 256;
-    Q3_K k_quants 110 256;
-    Q4_K k_quants 144 256;
-    Q5_K k_quants 176 256;
-    Q6_K k_quants 210 256;
-    Q8_K k_quants 292 256;
-    IQ1_S iq1 50 256;
-    IQ1_M iq1 56 256;
-    IQ2_XXS iq2 66 256;
-    IQ2_XS iq2 74 256;
-    IQ2_S iq2 82 256;
-    IQ3_XXS iq3 98 256;
-    IQ3_S iq3 110 256;
-    IQ4_NL iq4 18 32;
-    IQ4_XS iq4 136 256;
-    TQ1_0 ternary 54 256;
-    TQ2_0 ternary 66 256;
-    Q1_0 ternary 18 128;
-    Q2_0 ternary 18 64;
-    MXFP4 fp4 17 32;
-    NVFP4 fp4 36 64;
-}
+ggml_block_types! { encoder {} }

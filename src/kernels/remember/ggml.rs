@@ -1,6 +1,9 @@
-//! ggml's block types: every block decoded by ggml's reference arithmetic, each product rounded, no FMA.
+//! Decoders of ggml's block types. Results are bit-equal to ggml's reference: every product and sum
+//! is rounded, without FMA, in the reference's order.
 //!
-//! Formulas: ggml `ggml-quants.c`, `dequantize_row_*`; gguf-py `quants.py`.
+//! Formulas: ggml `ggml-quants.c`, `dequantize_row_*`; gguf-py `quants.py`. The layout of a block
+//! is given as `field[bytes] | …` in the order of its bytes; `d` is its scale and `dmin` the scale
+//! of its minimums, both in f16.
 
 #![allow(non_camel_case_types)] // ggml's own names
 
@@ -15,40 +18,48 @@ mod tests;
 
 use std::marker::PhantomData;
 
+use self::{fp4::*, iq::*, k_quants::*, legacy::*, ternary::*}; // their block types, which the table names
 use crate::Dtype;
+use crate::dtype::ggml::ggml_block_types;
 use crate::element::{Element, Out, f32_from_f16};
 use crate::simd::{Kernel, Level, dispatch};
 
-/// A block type: `BYTES` bytes that hold `ELEMS` values.
-pub(crate) trait Block<const BYTES: usize, const ELEMS: usize> {
-    /// Decodes one block. `#[inline(always)]`, with everything that it calls.
-    fn decode(block: &[u8; BYTES], out: &mut [f32; ELEMS]);
+/// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by
+/// `lethe::ggml::EncodeBlock`.
+pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
+    /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`]
+    /// demands.
+    fn decode(block: &[u8; BYTES], out: &mut [f32; VALUES]);
 }
 
-/// Blocks that are decoded before any value is rounded: a load of what a store has just written waits for it.
+/// The most blocks that are decoded before their values are rounded.
+///
+/// Values go through an array in memory, and a load of what a store has just written waits for that
+/// store. With several short blocks in the array, the first is written before the last is decoded.
 const TILE: usize = 4;
 
-/// Whole blocks of one type, one after the other.
-struct Blocks<'a, B, const BYTES: usize, const ELEMS: usize> {
+/// The kernel of all block types: consecutive blocks of one type.
+struct GgmlBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
     bytes: &'a [u8],
     /// Multiplies every decoded value.
     scale: Option<f32>,
     block: PhantomData<B>,
 }
 
-impl<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Kernel
-    for Blocks<'_, B, BYTES, ELEMS>
+impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
+    for GgmlBlocks<'_, B, BYTES, VALUES>
 {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let mut tile = [[0.0; ELEMS]; TILE];
+        let mut tile = [[0.0; VALUES]; TILE];
         let (blocks, _) = self.bytes.as_chunks::<BYTES>();
-        let n = (128 / ELEMS).clamp(1, TILE);
-        for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * ELEMS)) {
+        // Four blocks of 32 values, two of 64, one of 128 or 256.
+        let n = (128 / VALUES).clamp(1, TILE);
+        for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * VALUES)) {
             for (block, values) in blocks.iter().zip(&mut tile) {
                 B::decode(block, values);
             }
-            let values = &mut tile.as_flattened_mut()[..blocks.len() * ELEMS];
+            let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
             if let Some(scale) = self.scale {
                 values.iter_mut().for_each(|v| *v *= scale);
             }
@@ -57,10 +68,11 @@ impl<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize> Kernel
     }
 }
 
-/// Decodes whole blocks, and multiplies by a scale if there is one.
-pub(crate) type Decoder = fn(&[u8], Option<f32>, Level, Out<'_>);
+/// Decodes consecutive blocks into as many values as they hold, each multiplied by the scale if
+/// there is one.
+pub(crate) type GgmlDecoder = fn(&[u8], Option<f32>, Level, Out<'_>);
 
-fn decode<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
+fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
     bytes: &[u8],
     scale: Option<f32>,
     level: Level,
@@ -68,7 +80,7 @@ fn decode<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
 ) {
     dispatch(
         level,
-        &Blocks {
+        &GgmlBlocks {
             bytes,
             scale,
             block: PhantomData::<B>,
@@ -77,62 +89,52 @@ fn decode<B: Block<BYTES, ELEMS>, const BYTES: usize, const ELEMS: usize>(
     );
 }
 
-macro_rules! blocks {
-    ($($dtype:ident $module:ident $bytes:literal $elems:literal;)*) => {
-        /// The decoder of a block type.
-        pub(crate) fn decoder(dtype: Dtype) -> Option<Decoder> {
+macro_rules! decoder {
+    ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
+        /// The decoder of a block type; `None` for any other dtype.
+        pub(crate) fn decoder(dtype: Dtype) -> Option<GgmlDecoder> {
             match dtype {
-                $(Dtype::$dtype => Some(decode::<$module::$dtype, $bytes, $elems>),)*
+                $(Dtype::$block => Some(decode::<$block, $bytes, $values>),)*
                 _ => None,
             }
         }
     };
 }
+ggml_block_types! { decoder {} }
 
-blocks! {
-    Q4_0 legacy 18 32;
-    Q4_1 legacy 20 32;
-    Q5_0 legacy 22 32;
-    Q5_1 legacy 24 32;
-    Q8_0 legacy 34 32;
-    Q8_1 legacy 36 32;
-    Q2_K k_quants 84 256;
-    Q3_K k_quants 110 256;
-    Q4_K k_quants 144 256;
-    Q5_K k_quants 176 256;
-    Q6_K k_quants 210 256;
-    Q8_K k_quants 292 256;
-    IQ1_S iq 50 256;
-    IQ1_M iq 56 256;
-    IQ2_XXS iq 66 256;
-    IQ2_XS iq 74 256;
-    IQ2_S iq 82 256;
-    IQ3_XXS iq 98 256;
-    IQ3_S iq 110 256;
-    IQ4_NL iq 18 32;
-    IQ4_XS iq 136 256;
-    TQ1_0 ternary 54 256;
-    TQ2_0 ternary 66 256;
-    Q1_0 ternary 18 128;
-    Q2_0 ternary 18 64;
-    MXFP4 fp4 17 32;
-    NVFP4 fp4 36 64;
+/// Scale and minimum, from 0 to 63, of group `g` of Q4_K and Q5_K: those of eight groups are packed
+/// into 12 bytes in 6 bits each. The first eight bytes have the scales and minimums of groups 0 to
+/// 3 in their low six bits, and in their high two the high bits of groups 4 to 7; the last four
+/// bytes have the low nibbles of the latter.
+///
+/// As ggml's `get_scale_min_k4`.
+#[inline(always)]
+pub(crate) fn scale_min(packed: &[u8], g: usize) -> (f32, f32) {
+    let (scale, min) = if g < 4 {
+        (packed[g] & 63, packed[g + 4] & 63)
+    } else {
+        (
+            packed[g + 4] & 15 | packed[g - 4] >> 6 << 4,
+            packed[g + 4] >> 4 | packed[g] >> 6 << 4,
+        )
+    };
+    (f32::from(scale), f32::from(min))
 }
 
 /// The f16 at byte `at`.
 #[inline(always)]
-pub(crate) fn half(block: &[u8], at: usize) -> f32 {
-    f32_from_f16(word(block, at))
+pub(crate) fn f16_at(block: &[u8], at: usize) -> f32 {
+    f32_from_f16(u16_at(block, at))
 }
 
 /// The u16 at byte `at`.
 #[inline(always)]
-fn word(block: &[u8], at: usize) -> u16 {
+fn u16_at(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
 /// The u32 at byte `at`.
 #[inline(always)]
-fn double_word(block: &[u8], at: usize) -> u32 {
+fn u32_at(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }

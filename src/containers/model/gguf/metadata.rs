@@ -1,52 +1,52 @@
-//! A file's metadata in its order: the bytes as they were read, and an index of them. Values are made when
-//! they are asked for, so that a tokenizer of a million strings costs what it takes in the file.
+//! [`GgufMetadata`]: the bytes of a file's metadata and an index of them. Values are decoded when they are asked for, so
+//! that a tokenizer of a million strings takes no more memory than its bytes in the file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::value::{Bytes, GgufMetadataValue, Layout, write_str};
+use super::value::{GgufBytes, GgufEncoding, GgufMetadataValue, write_str};
 
 /// GGUF metadata: typed values by key, in the order of the file.
 #[derive(Debug, Clone)]
 pub struct GgufMetadata {
     bytes: Vec<u8>,
-    layout: Layout,
-    entries: Vec<Entry>,
+    encoding: GgufEncoding,
+    entries: Vec<GgufMetadataEntry>,
     index: HashMap<String, usize>,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct GgufMetadataEntry {
     key: String,
     type_id: u32,
-    /// Where the value's bytes are.
+    /// Range of the value in the metadata's bytes.
     start: usize,
     end: usize,
 }
 
 impl GgufMetadata {
-    pub(crate) fn new(layout: Layout) -> Self {
+    pub(crate) fn new(encoding: GgufEncoding) -> Self {
         Self {
             bytes: Vec::new(),
-            layout,
+            encoding,
             entries: Vec::new(),
             index: HashMap::new(),
         }
     }
 
-    /// Adds a key that has just been read; false if it is there already.
+    /// Adds a key whose value is at bytes `start..end`. Returns false if the key is there already.
     pub(crate) fn add(&mut self, key: String, type_id: u32, start: usize, end: usize) -> bool {
-        let fresh = self.index.insert(key.clone(), self.entries.len()).is_none();
-        self.entries.push(Entry {
+        let is_new = self.index.insert(key.clone(), self.entries.len()).is_none();
+        self.entries.push(GgufMetadataEntry {
             key,
             type_id,
             start,
             end,
         });
-        fresh
+        is_new
     }
 
-    /// The bytes that the entries lie in.
+    /// Sets the bytes that the ranges of all entries refer to.
     pub(crate) fn set_bytes(&mut self, bytes: Vec<u8>) {
         self.bytes = bytes;
     }
@@ -63,7 +63,7 @@ impl GgufMetadata {
         self.entries.is_empty()
     }
 
-    /// Bytes of it in the file.
+    /// Bytes of the file up to the end of its metadata.
     pub(crate) fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -78,7 +78,7 @@ impl GgufMetadata {
         self.entries.iter().map(|e| (e.key.as_str(), self.value(e)))
     }
 
-    /// The value of `key`. Text that is not UTF-8 is shown with replacement characters.
+    /// The value of `key`. In text that is not UTF-8, each malformed sequence becomes a replacement character.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<GgufMetadataValue> {
         self.index
@@ -87,35 +87,35 @@ impl GgufMetadata {
             .map(|e| self.value(e))
     }
 
-    /// The values that take at most `max` bytes.
+    /// The keys whose values take at most `max` bytes, with the values.
     pub(crate) fn small(&self, max: usize) -> impl Iterator<Item = (&str, GgufMetadataValue)> {
         let small = self.entries.iter().filter(move |e| e.end - e.start <= max);
         small.map(|e| (e.key.as_str(), self.value(e)))
     }
 
-    fn value(&self, entry: &Entry) -> GgufMetadataValue {
+    fn value(&self, entry: &GgufMetadataEntry) -> GgufMetadataValue {
         let bytes = self.bytes.get(entry.start..entry.end).unwrap_or_default();
         GgufMetadataValue::read(
             entry.type_id,
-            &mut Bytes {
+            &mut GgufBytes {
                 bytes,
-                layout: self.layout,
+                encoding: self.encoding,
             },
         )
     }
 
-    /// Appends `key` and its value as files are written, if it is there.
+    /// Appends `key` with its value to `out`, in the encoding of written files. Does nothing if there is no such key.
     pub(crate) fn write_entry(&self, key: &str, out: &mut Vec<u8>) {
         if let Some(entry) = self.index.get(key).map(|&i| &self.entries[i]) {
             write_str(key, out);
             out.extend(entry.type_id.to_le_bytes());
-            out.extend_from_slice(&self.written(entry));
+            out.extend_from_slice(&self.encoded(entry));
         }
     }
 
-    /// The value's bytes as files are written: the same ones, unless the file is spelt otherwise.
-    fn written(&self, entry: &Entry) -> Cow<'_, [u8]> {
-        if self.layout == Layout::WRITTEN {
+    /// The value's bytes in the encoding of written files: the stored bytes, unless the file has another encoding.
+    fn encoded(&self, entry: &GgufMetadataEntry) -> Cow<'_, [u8]> {
+        if self.encoding == GgufEncoding::WRITTEN {
             return Cow::Borrowed(self.bytes.get(entry.start..entry.end).unwrap_or_default());
         }
         let mut out = Vec::new();
@@ -124,7 +124,7 @@ impl GgufMetadata {
     }
 }
 
-/// Appends one key and its value, as files are written.
+/// Appends one key with its value to `out`, in the encoding of written files.
 pub(crate) fn write_entry(key: &str, value: &GgufMetadataValue, out: &mut Vec<u8>) {
     write_str(key, out);
     out.extend(value.type_id().to_le_bytes());

@@ -1,35 +1,35 @@
-//! GGUF metadata values: one table of types, and their bytes in both byte orders.
+//! GGUF metadata values: one table of types, and how each is read and written.
 //!
 //! Types: ggml `gguf.h`, `enum gguf_type`.
 
-/// A run of metadata bytes that the header's reader has checked.
+/// Metadata bytes that are being decoded. The header's reader has checked that values are complete.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bytes<'a> {
+pub(crate) struct GgufBytes<'a> {
     pub bytes: &'a [u8],
-    pub layout: Layout,
+    pub encoding: GgufEncoding,
 }
 
-/// How a file spells numbers and lengths.
+/// Encoding of numbers and lengths in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct GgufEncoding {
     pub big_endian: bool,
-    /// Lengths, counts and dimensions take 64 bits; in version 1 they take 32.
-    pub wide: bool,
+    /// Whether lengths, counts and dimensions take 64 bits; in version 1 they take 32.
+    pub has_64_bit_lengths: bool,
 }
 
-impl Layout {
-    /// What files are written in.
+impl GgufEncoding {
+    /// The encoding of written files.
     pub const WRITTEN: Self = Self {
         big_endian: false,
-        wide: true,
+        has_64_bit_lengths: true,
     };
 
     /// Bytes of a length.
     pub(crate) fn len_bytes(self) -> usize {
-        if self.wide { 8 } else { 4 }
+        if self.has_64_bit_lengths { 8 } else { 4 }
     }
 
-    /// A number from its bytes, of which there are at most eight.
+    /// The unsigned integer in `bytes`, at most eight.
     pub(crate) fn number(self, bytes: &[u8]) -> u64 {
         let fold = |n: u64, &b: &u8| n << 8 | u64::from(b);
         if self.big_endian {
@@ -40,8 +40,9 @@ impl Layout {
     }
 }
 
-impl<'a> Bytes<'a> {
-    /// The next `n` bytes, or what there is: the header's reader has proved that they are all there.
+impl<'a> GgufBytes<'a> {
+    /// Consumes the next `n` bytes. All are there, which the header's reader has checked; taking fewer instead of
+    /// panicking is a second safeguard.
     fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.bytes.split_at(n.min(self.bytes.len()));
         self.bytes = rest;
@@ -49,21 +50,21 @@ impl<'a> Bytes<'a> {
     }
 
     fn number(&mut self, size: usize) -> u64 {
-        let layout = self.layout;
-        layout.number(self.take(size))
+        let encoding = self.encoding;
+        encoding.number(self.take(size))
     }
 
     fn len(&mut self) -> usize {
-        self.number(self.layout.len_bytes()) as usize
+        self.number(self.encoding.len_bytes()) as usize
     }
 }
 
-/// A type that metadata values and arrays are made of.
-trait Item: Sized {
-    fn read(bytes: &mut Bytes<'_>) -> Self;
+/// A Rust type of metadata values and of arrays' elements.
+trait GgufItem: Sized {
+    fn read(bytes: &mut GgufBytes<'_>) -> Self;
     fn write(&self, out: &mut Vec<u8>);
 
-    fn read_array(bytes: &mut Bytes<'_>) -> Vec<Self> {
+    fn read_array(bytes: &mut GgufBytes<'_>) -> Vec<Self> {
         let n = bytes.len();
         (0..n).map(|_| Self::read(bytes)).collect()
     }
@@ -71,9 +72,9 @@ trait Item: Sized {
 
 macro_rules! numbers {
     ($($type:ty, $bits:ty;)*) => {$(
-        impl Item for $type {
-            fn read(bytes: &mut Bytes<'_>) -> Self {
-                // The same bits, cut to the width that was read.
+        impl GgufItem for $type {
+            fn read(bytes: &mut GgufBytes<'_>) -> Self {
+                // The value has only as many bits as were read, so the cast to that width loses nothing.
                 Self::from_le_bytes((bytes.number(size_of::<Self>()) as $bits).to_le_bytes())
             }
 
@@ -86,8 +87,8 @@ macro_rules! numbers {
 
 numbers! { u8, u8; i8, u8; u16, u16; i16, u16; u32, u32; i32, u32; u64, u64; i64, u64; f32, u32; f64, u64; }
 
-impl Item for bool {
-    fn read(bytes: &mut Bytes<'_>) -> Self {
+impl GgufItem for bool {
+    fn read(bytes: &mut GgufBytes<'_>) -> Self {
         bytes.number(1) != 0
     }
 
@@ -96,8 +97,8 @@ impl Item for bool {
     }
 }
 
-impl Item for String {
-    fn read(bytes: &mut Bytes<'_>) -> Self {
+impl GgufItem for String {
+    fn read(bytes: &mut GgufBytes<'_>) -> Self {
         let n = bytes.len();
         Self::from_utf8_lossy(bytes.take(n)).into_owned()
     }
@@ -107,15 +108,15 @@ impl Item for String {
     }
 }
 
-/// A string as files have it.
+/// Appends a string to `out` in the encoding of written files: a length of eight bytes, and the text.
 pub(crate) fn write_str(text: &str, out: &mut Vec<u8>) {
     (text.len() as u64).write(out);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Number of the type `array`.
+/// Number of the type `array` in files.
 pub(crate) const ARRAY: u32 = 9;
-/// Number of the type `string`.
+/// Number of the type `string` in files.
 pub(crate) const STRING: u32 = 8;
 
 macro_rules! values {
@@ -139,7 +140,7 @@ macro_rules! values {
         }
 
         impl GgufMetadataValue {
-            /// Name of the type: `u32`, `string`, `array`, ….
+            /// Name of the value's type: `u32`, `string`, `array`, ….
             #[must_use]
             pub const fn type_name(&self) -> &'static str {
                 match self {
@@ -148,7 +149,7 @@ macro_rules! values {
                 }
             }
 
-            /// Number of the type in files.
+            /// Number of the value's type in files.
             pub(crate) fn type_id(&self) -> u32 {
                 match self {
                     $(Self::$variant(_) => $id,)*
@@ -156,15 +157,15 @@ macro_rules! values {
                 }
             }
 
-            /// Reads a value of type `id`.
-            pub(crate) fn read(id: u32, bytes: &mut Bytes<'_>) -> Self {
+            /// Decodes a value of type `id`.
+            pub(crate) fn read(id: u32, bytes: &mut GgufBytes<'_>) -> Self {
                 match id {
-                    $($id => Self::$variant(Item::read(bytes)),)*
+                    $($id => Self::$variant(GgufItem::read(bytes)),)*
                     _ => Self::Array(Box::new(GgufMetadataArray::read(bytes))),
                 }
             }
 
-            /// The value as files have it, without its type.
+            /// Appends the value to `out` in the encoding of written files, without its type.
             pub(crate) fn write(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant(value) => value.write(out),)*
@@ -200,9 +201,9 @@ macro_rules! values {
                 }
             )*
 
-            fn read(bytes: &mut Bytes<'_>) -> Self {
+            fn read(bytes: &mut GgufBytes<'_>) -> Self {
                 match bytes.number(4) as u32 {
-                    $($id => Self::$variant(Item::read_array(bytes)),)*
+                    $($id => Self::$variant(GgufItem::read_array(bytes)),)*
                     _ => {
                         let n = bytes.len();
                         Self::Array((0..n).map(|_| Self::read(bytes)).collect())
@@ -224,7 +225,7 @@ macro_rules! values {
             }
         }
 
-        /// Bytes of a value of type `id`, where that is fixed.
+        /// Bytes of a value of type `id`; `None` if they vary, or if there is no such type.
         pub(crate) fn fixed_size(id: u32) -> Option<usize> {
             match id {
                 $($id => $size,)*
@@ -250,7 +251,7 @@ values! {
 }
 
 impl GgufMetadataValue {
-    /// The text, if this is a string.
+    /// The text, if this value is a string.
     #[must_use]
     pub fn as_string(&self) -> Option<&str> {
         if let Self::String(text) = self {
@@ -260,7 +261,7 @@ impl GgufMetadataValue {
         }
     }
 
-    /// The number, if this is a `u32`.
+    /// The number, if this value is a `u32`.
     #[must_use]
     pub const fn as_u32(&self) -> Option<u32> {
         if let Self::U32(n) = self {
@@ -270,7 +271,7 @@ impl GgufMetadataValue {
         }
     }
 
-    /// The number, if this is a `u64`.
+    /// The number, if this value is a `u64`.
     #[must_use]
     pub const fn as_u64(&self) -> Option<u64> {
         if let Self::U64(n) = self {
@@ -280,7 +281,7 @@ impl GgufMetadataValue {
         }
     }
 
-    /// The truth, if this is a `bool`.
+    /// The boolean, if this value is a `bool`.
     #[must_use]
     pub const fn as_bool(&self) -> Option<bool> {
         if let Self::Bool(truth) = self {
@@ -290,7 +291,7 @@ impl GgufMetadataValue {
         }
     }
 
-    /// The array, if this is one.
+    /// The array, if this value is an array.
     #[must_use]
     pub fn as_array(&self) -> Option<&GgufMetadataArray> {
         if let Self::Array(array) = self {
@@ -300,7 +301,7 @@ impl GgufMetadataValue {
         }
     }
 
-    /// The number, if this is an integer of any type and not negative.
+    /// The number, if this value is an integer of any type and not negative.
     pub(crate) fn as_unsigned(&self) -> Option<u64> {
         match *self {
             Self::U8(n) => Some(n.into()),

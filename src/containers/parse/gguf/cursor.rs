@@ -1,35 +1,38 @@
-//! The header's bytes, read in few and sequential steps, never past the header's end.
+//! [`GgufCursor`]: reads the header's bytes sequentially, in few steps, and never past the end of the header. A remote
+//! reader is thus asked for no tensor data.
 
 use std::io::Read;
 
-use crate::containers::model::gguf::Layout;
+use crate::containers::model::gguf::GgufEncoding;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
-/// Bytes that are read at once, at most: a lie about a length costs no more.
-const STEP: u64 = 1 << 20;
+/// Most bytes of one read. The buffer grows by this at a time, so that a false length in the file costs no more.
+const MAX_READ: u64 = 1 << 20;
 
-/// Largest header that is read. The largest tokenizers take some 40 MiB.
+/// Largest header that is read, in bytes. The largest tokenizers take some 40 MiB.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
 
-/// Longest string, in bytes.
+/// Longest string of the metadata, in bytes.
 const MAX_STRING_LEN: u64 = 16 << 20;
 
-/// A reader of the header, which keeps what it has read.
-pub(super) struct Cursor<'b, R> {
+/// Reads the header and keeps all bytes that it has read.
+pub(super) struct GgufCursor<'b, R> {
     reader: R,
     budget: &'b Budget,
-    /// Length of the file, where it is known.
+    /// Length of the file; `None` if only a stream is given.
     file_len: Option<u64>,
+    /// The bytes that have been read.
     pub bytes: Vec<u8>,
+    /// Index of the next byte in `bytes`.
     pub at: usize,
-    pub layout: Layout,
-    /// Bytes that the header must have beyond the item that is being read, by what is known so far. That much
-    /// can be read ahead without touching the data.
+    pub encoding: GgufEncoding,
+    /// Least number of header bytes behind the item that is being read: each announced key and tensor takes a minimum.
+    /// So many bytes can be read ahead without reaching the tensors' data.
     pub pending: u64,
 }
 
-impl<'b, R: Read> Cursor<'b, R> {
+impl<'b, R: Read> GgufCursor<'b, R> {
     pub(super) fn new(reader: R, file_len: Option<u64>, budget: &'b Budget) -> Self {
         Self {
             reader,
@@ -37,13 +40,16 @@ impl<'b, R: Read> Cursor<'b, R> {
             file_len,
             bytes: Vec::new(),
             at: 0,
-            layout: Layout::WRITTEN,
+            encoding: GgufEncoding::WRITTEN,
             pending: 0,
         }
     }
 
-    /// Makes sure that the next `n` bytes have been read.
-    pub(super) fn need(&mut self, n: u64) -> Result<()> {
+    /// Reads until the next `n` bytes are in the buffer.
+    ///
+    /// # Errors
+    /// `Parse` if the file is known to end before; `LimitExceeded`; `Io`, also if the stream ends.
+    fn fill(&mut self, n: u64) -> Result<()> {
         let end = (self.at as u64).saturating_add(n);
         if self.file_len.is_some_and(|len| end > len) {
             return Err(AnamnesisError::parse(format!(
@@ -61,7 +67,7 @@ impl<'b, R: Read> Cursor<'b, R> {
         self.budget.single(n, "a part of the header")?;
         while (self.bytes.len() as u64) < end {
             let missing = end - self.bytes.len() as u64;
-            let step = missing.saturating_add(self.pending).min(STEP);
+            let step = missing.saturating_add(self.pending).min(MAX_READ);
             let left = self
                 .file_len
                 .map_or(step, |len| step.min(len - self.bytes.len() as u64));
@@ -73,16 +79,16 @@ impl<'b, R: Read> Cursor<'b, R> {
         Ok(())
     }
 
-    /// The next `n` bytes.
+    /// Consumes the next `n` bytes.
     pub(super) fn take(&mut self, n: usize) -> Result<&[u8]> {
-        self.need(n as u64)?;
+        self.fill(n as u64)?;
         self.at += n;
         Ok(&self.bytes[self.at - n..self.at])
     }
 
     fn number(&mut self, size: usize) -> Result<u64> {
-        let layout = self.layout;
-        Ok(layout.number(self.take(size)?))
+        let encoding = self.encoding;
+        Ok(encoding.number(self.take(size)?))
     }
 
     pub(super) fn u32(&mut self) -> Result<u32> {
@@ -93,19 +99,20 @@ impl<'b, R: Read> Cursor<'b, R> {
         self.number(8)
     }
 
-    /// A length, count or dimension.
+    /// Consumes a length, count or dimension, of four or eight bytes by the version.
     pub(super) fn len(&mut self) -> Result<u64> {
-        self.number(self.layout.len_bytes())
+        self.number(self.encoding.len_bytes())
     }
 
-    /// Passes over a string; its bytes.
+    /// Consumes a string and returns its bytes, which need not be UTF-8.
     pub(super) fn string(&mut self) -> Result<&[u8]> {
         let n = self.len()?;
         cap("MAX_STRING_LEN", n, MAX_STRING_LEN, "bytes of a string")?;
         self.take(n as usize)
     }
 
-    /// A name: a string that must be UTF-8 and at most 65535 bytes.
+    /// Consumes the name of a key or tensor: a string that must be UTF-8, of at most 65535 bytes. `limit` is the name of
+    /// that limit for errors.
     pub(super) fn name(&mut self, limit: &'static str) -> Result<String> {
         const MAX_NAME_LEN: usize = 65535;
         let name = self.string()?;

@@ -1,62 +1,68 @@
-//! The GGUF header: counts, metadata, and where each tensor is.
+//! The GGUF header: counts, metadata, and a description of each tensor.
 //!
-//! Format: ggml `gguf.h` and `gguf.cpp`, `gguf_init_from_reader`, whose rules hold here.
+//! Format and rules: ggml `gguf.h`; `gguf.cpp`, `gguf_init_from_reader`.
 
 use std::collections::HashMap;
 use std::io::Read;
 
-use super::cursor::Cursor;
+use super::cursor::GgufCursor;
 use crate::containers::model::gguf::{
     ARRAY, DEFAULT_ALIGNMENT, GgufMetadata, MAX_ALIGNMENT, STRING, fixed_size,
 };
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Dtype, Result};
 
+// Permanent caps, far above real files. The longest arrays are those of tokenizers, with
+// hundreds of thousands of elements.
 const MAX_TENSOR_COUNT: u64 = 1_000_000;
 const MAX_KV_COUNT: u64 = 1_000_000;
 const MAX_ARRAY_LEN: u64 = 16_000_000;
 pub(crate) const MAX_ARRAY_DEPTH: usize = 4;
 const MAX_TENSOR_DIMS: u32 = 8;
 
-/// What a GGUF file says of itself.
+/// A parsed GGUF header.
 #[derive(Debug, Clone)]
 pub(crate) struct GgufHeader {
     pub version: u32,
     pub big_endian: bool,
-    /// A power of two.
+    /// Alignment of the tensors' offsets in bytes: a power of two.
     pub alignment: u32,
     pub metadata: GgufMetadata,
-    /// In the order of the file.
+    /// The tensors in the order of the header.
     pub tensors: Vec<GgufTensorEntry>,
-    /// Where the data begins.
+    /// Offset in the file of the first byte of tensor data.
     pub data_start: u64,
 }
 
-/// One tensor as the header lists it.
+/// One tensor as the header describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct GgufTensorEntry {
     pub name: String,
     pub dtype: Dtype,
-    /// Outermost dimension first: the other way round than in the file.
+    /// Outermost dimension first; the file has the reverse order.
     pub shape: Vec<usize>,
-    /// From the beginning of the file.
+    /// Offset from the beginning of the file.
     pub offset: u64,
-    /// Unknown for types that are.
+    /// Length of the data in bytes; `None` if the type is unknown.
     pub len: Option<u64>,
 }
 
-/// Reads the header of a file of `file_len` bytes (if that is known), and nothing behind it.
+/// Reads a header from `reader`, and no byte behind it. `file_len` is the length of the file, if it is known.
+///
+/// # Errors
+/// `Parse` if the header is malformed; `Unsupported` for an unknown version; `LimitExceeded`; `Io`.
 pub(crate) fn read<R: Read>(
     reader: R,
     file_len: Option<u64>,
     budget: &Budget,
 ) -> Result<GgufHeader> {
-    let mut cursor = Cursor::new(reader, file_len, budget);
+    let mut cursor = GgufCursor::new(reader, file_len, budget);
     let (version, tensors, keys) = read_counts(&mut cursor)?;
     budget.items(tensors + keys, "tensors and keys")?;
-    let mut metadata = GgufMetadata::new(cursor.layout);
-    // An entry has at least a length, a character, a type and a byte; a tensor a length, a type, an offset.
-    let len = cursor.layout.len_bytes() as u64;
+    let mut metadata = GgufMetadata::new(cursor.encoding);
+    // The least that is left to read. A key takes a length, a character, a type and a byte of value; a tensor takes a
+    // length, a rank, a type and an offset.
+    let len = cursor.encoding.len_bytes() as u64;
     let (least_entry, least_tensor) = (len + 6, len + 16);
     for i in 0..keys {
         cursor.pending = (keys - i - 1) * least_entry + tensors * least_tensor;
@@ -77,6 +83,7 @@ pub(crate) fn read<R: Read>(
         entries.push(entry);
     }
     let end = cursor.at as u64;
+    // The metadata keeps the bytes, of which only its own are needed.
     let mut bytes = std::mem::take(&mut cursor.bytes);
     bytes.truncate(metadata_end);
     bytes.shrink_to_fit();
@@ -101,7 +108,7 @@ pub(crate) fn read<R: Read>(
     }
     Ok(GgufHeader {
         version,
-        big_endian: cursor.layout.big_endian,
+        big_endian: cursor.encoding.big_endian,
         alignment,
         metadata,
         tensors: entries,
@@ -115,18 +122,18 @@ pub(crate) fn past_the_end(name: &str) -> AnamnesisError {
     ))
 }
 
-/// Magic, version, and the numbers of tensors and keys.
-fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
-    // Versions 2 and 3 take 8 more.
+/// Reads magic, version, and the numbers of tensors and keys. Sets the cursor's encoding.
+fn read_counts<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<(u32, u64, u64)> {
+    // A version and two counts follow, of four bytes each in version 1, and longer in versions 2 and 3.
     cursor.pending = 12;
     if cursor.take(4)? != b"GGUF" {
         return Err(AnamnesisError::parse("not a GGUF file"));
     }
     cursor.pending = 8;
     let mut version = cursor.u32()?;
-    // No version has its low half clear, unless its bytes are the other way round.
+    // Only a small number in the other byte order has its low half clear (llama.cpp tells big-endian files like this).
     if version & 0xffff == 0 {
-        cursor.layout.big_endian = true;
+        cursor.encoding.big_endian = true;
         version = version.swap_bytes();
     }
     if !(1..=3).contains(&version) {
@@ -135,8 +142,8 @@ fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
             "versions 1 to 3 are read",
         ));
     }
-    cursor.layout.wide = version > 1;
-    cursor.pending = cursor.layout.len_bytes() as u64;
+    cursor.encoding.has_64_bit_lengths = version > 1;
+    cursor.pending = cursor.encoding.len_bytes() as u64;
     let tensors = cursor.len()?;
     cursor.pending = 0;
     let keys = cursor.len()?;
@@ -145,8 +152,8 @@ fn read_counts<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<(u32, u64, u64)> {
     Ok((version, tensors, keys))
 }
 
-/// One key with its value, which is checked and passed over.
-fn read_entry<R: Read>(cursor: &mut Cursor<'_, R>, metadata: &mut GgufMetadata) -> Result<()> {
+/// Reads one key with its value. The value is checked, and `metadata` gets the range of its bytes.
+fn read_entry<R: Read>(cursor: &mut GgufCursor<'_, R>, metadata: &mut GgufMetadata) -> Result<()> {
     let key = cursor.name("MAX_GGUF_KEY_LEN")?;
     if key.is_empty() {
         return Err(AnamnesisError::parse("a metadata key is empty"));
@@ -164,7 +171,8 @@ fn read_entry<R: Read>(cursor: &mut Cursor<'_, R>, metadata: &mut GgufMetadata) 
     Ok(())
 }
 
-fn skip_value<R: Read>(cursor: &mut Cursor<'_, R>, type_id: u32) -> Result<()> {
+/// Passes over a value of type `type_id`, and checks that all of its bytes are there.
+fn skip_value<R: Read>(cursor: &mut GgufCursor<'_, R>, type_id: u32) -> Result<()> {
     match type_id {
         STRING => cursor.string().map(drop),
         ARRAY => skip_array(cursor, 1),
@@ -179,7 +187,8 @@ fn unknown_type(type_id: u32) -> AnamnesisError {
     AnamnesisError::parse(format!("values of type {type_id} are unknown"))
 }
 
-fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
+/// Passes over an array at nesting level `depth`. The level is bounded, and so is the recursion.
+fn skip_array<R: Read>(cursor: &mut GgufCursor<'_, R>, depth: usize) -> Result<()> {
     cap(
         "MAX_ARRAY_DEPTH",
         depth as u64,
@@ -189,30 +198,31 @@ fn skip_array<R: Read>(cursor: &mut Cursor<'_, R>, depth: usize) -> Result<()> {
     let type_id = cursor.u32()?;
     let n = cursor.len()?;
     cap("MAX_ARRAY_LEN", n, MAX_ARRAY_LEN, "elements of an array")?;
-    let behind = cursor.pending;
+    let pending_after = cursor.pending;
     match type_id {
         STRING | ARRAY => {
-            let least = cursor.layout.len_bytes() as u64 + if type_id == ARRAY { 4 } else { 0 };
+            let least = cursor.encoding.len_bytes() as u64 + if type_id == ARRAY { 4 } else { 0 };
             for i in 0..n {
-                cursor.pending = behind + (n - i - 1) * least;
+                cursor.pending = pending_after + (n - i - 1) * least;
                 if type_id == STRING {
-                    cursor.string().map(drop)?
+                    cursor.string().map(drop)?;
                 } else {
-                    skip_array(cursor, depth + 1)?
+                    skip_array(cursor, depth + 1)?;
                 }
             }
-            cursor.pending = behind;
+            cursor.pending = pending_after;
         }
         _ => {
             let size = fixed_size(type_id).ok_or_else(|| unknown_type(type_id))?;
+            // No overflow: `n` is at most MAX_ARRAY_LEN, and `size` at most 8.
             cursor.take(n as usize * size)?;
         }
     }
     Ok(())
 }
 
-/// One tensor; its offset is still from the beginning of the data.
-fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<GgufTensorEntry> {
+/// Reads the description of one tensor. Its offset is relative to the beginning of the data.
+fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntry> {
     let name = cursor.name("MAX_TENSOR_NAME_LEN")?;
     let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
     let rank = cursor.u32()?;
@@ -232,7 +242,7 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<GgufTensorEntry> {
     let dtype = Dtype::from_ggml(cursor.u32()?);
     let offset = cursor.u64()?;
     let overflows = || wrong(format!("its shape {shape:?} overflows"));
-    // Empty dimensions do not excuse the others: the product in any order must fit.
+    // Empty dimensions count as one here, so that the product of the others fits in any order of multiplication.
     shape
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))
@@ -261,7 +271,10 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<'_, R>) -> Result<GgufTensorEntry> {
     })
 }
 
-/// The alignment that the metadata gives.
+/// The alignment that the metadata declares.
+///
+/// # Errors
+/// `Parse` if it is no `u32` or no power of two; `LimitExceeded` if it is larger than [`MAX_ALIGNMENT`].
 fn alignment(metadata: &GgufMetadata) -> Result<u32> {
     let Some(value) = metadata.get("general.alignment") else {
         return Ok(DEFAULT_ALIGNMENT);

@@ -1,6 +1,8 @@
-//! Metadata as JSON. A plain value gets a type by what it is: text, truth, a number (an integer is `u32`, else
-//! `u64` or `i64`; any other `f32`), an array of one type. `{"type": "i8", "value": 3}` and
-//! `{"type": "array", "item_type": "i8", "value": [3]}` give the type.
+//! Metadata as JSON, to be edited by users and to be kept in containers whose metadata is text.
+//!
+//! A plain JSON value has the type that it suggests: `string`, `bool`, an array of one type, or a number, which is the
+//! first of `u32`, `u64` and `i64` that holds it, or else `f32`. `{"type": "i8", "value": 3}` and
+//! `{"type": "array", "item_type": "i8", "value": [3]}` name the type.
 
 use std::collections::HashMap;
 
@@ -11,16 +13,18 @@ use crate::containers::model::gguf::GgufMetadata;
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
-/// Longest text that is kept of a value.
+/// Longest text of a value that is kept, in bytes.
 const MAX_TEXT: usize = 8 << 10;
 
-/// Bytes of text that are kept of a file's metadata in all.
+/// Most bytes of keys and texts that are kept of a file's metadata.
 const MAX_TEXTS: usize = 1 << 20;
 
-/// Prefix of GGUF metadata among a model's free-form metadata.
+/// Prefix of the keys of GGUF metadata in a model's metadata of text.
 pub(crate) const PREFIX: &str = "gguf.";
 
-/// Reads typed metadata from a JSON object, in its order.
+/// Parses a JSON object of metadata into typed values, in the order of the text.
+///
+/// A value is plain JSON, which then has the type that it suggests, or an object such as `{"type": "i8", "value": 3}`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -31,10 +35,10 @@ pub(crate) const PREFIX: &str = "gguf.";
 /// ```
 ///
 /// # Errors
-/// `Parse` that names the key: null, an empty array without a type, mixed types, a value that its type does not
-/// hold.
+/// `Parse` that names the key: for `null`, an empty array without a type, mixed types, a value that does not fit its
+/// type, or a key that is given twice.
 pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataValue)>> {
-    let entries: Entries = serde_json::from_str(text)
+    let entries: MetadataObject = serde_json::from_str(text)
         .map_err(|e| AnamnesisError::parse(format!("metadata as JSON: {e}")))?;
     entries
         .0
@@ -48,7 +52,7 @@ pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataV
         .collect()
 }
 
-/// Reads `KEY=VALUE` as a text value.
+/// Splits `KEY=VALUE` into a key and a value of type `string`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -59,7 +63,7 @@ pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataV
 /// ```
 ///
 /// # Errors
-/// `Parse` if there is no `=`, or no key before it.
+/// `Parse` if `text` has no `=`, or no key before it.
 pub fn parse_gguf_kv_arg(text: &str) -> Result<(String, GgufMetadataValue)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => {
@@ -75,16 +79,16 @@ fn wrong(key: &str, what: &impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("metadata `{key}`: {what}"))
 }
 
-/// A JSON object in its order, each key once.
-struct Entries(Vec<(String, Value)>);
+/// A JSON object in the order of the text. A repeated key is an error; `serde_json::Map` would sort and overwrite keys.
+struct MetadataObject(Vec<(String, Value)>);
 
-impl<'de> serde::Deserialize<'de> for Entries {
+impl<'de> serde::Deserialize<'de> for MetadataObject {
     fn deserialize<D: serde::Deserializer<'de>>(
         deserializer: D,
     ) -> std::result::Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Entries;
+        struct MetadataObjectVisitor;
+        impl<'de> serde::de::Visitor<'de> for MetadataObjectVisitor {
+            type Value = MetadataObject;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object of metadata keys")
@@ -93,7 +97,7 @@ impl<'de> serde::Deserialize<'de> for Entries {
             fn visit_map<A: serde::de::MapAccess<'de>>(
                 self,
                 mut map: A,
-            ) -> std::result::Result<Entries, A::Error> {
+            ) -> std::result::Result<MetadataObject, A::Error> {
                 let mut entries: Vec<(String, Value)> = Vec::new();
                 let mut seen = HashMap::new();
                 while let Some(key) = map.next_key::<String>()? {
@@ -102,16 +106,16 @@ impl<'de> serde::Deserialize<'de> for Entries {
                     }
                     entries.push((key, map.next_value()?));
                 }
-                Ok(Entries(entries))
+                Ok(MetadataObject(entries))
             }
         }
-        deserializer.deserialize_map(Visitor)
+        deserializer.deserialize_map(MetadataObjectVisitor)
     }
 }
 
-type Plain<T> = std::result::Result<T, String>;
+type JsonResult<T> = std::result::Result<T, String>;
 
-fn from_json(value: &Value, depth: usize) -> Plain<GgufMetadataValue> {
+fn from_json(value: &Value, depth: usize) -> JsonResult<GgufMetadataValue> {
     if depth > MAX_ARRAY_DEPTH {
         return Err(format!("arrays in more than {MAX_ARRAY_DEPTH} levels"));
     }
@@ -120,14 +124,14 @@ fn from_json(value: &Value, depth: usize) -> Plain<GgufMetadataValue> {
         Value::Object(object) => from_typed(object, depth),
         Value::Array(items) => {
             let first = items.first().ok_or("an empty array needs an `item_type`")?;
-            array(kind_of(items, first)?, items, depth)
+            array(item_kind(items, first)?, items, depth)
                 .map(|a| GgufMetadataValue::Array(Box::new(a)))
         }
         scalar => self::scalar(kind(scalar).ok_or("not a value")?, scalar),
     }
 }
 
-fn from_typed(object: &Map<String, Value>, depth: usize) -> Plain<GgufMetadataValue> {
+fn from_typed(object: &Map<String, Value>, depth: usize) -> JsonResult<GgufMetadataValue> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let (Some(kind), Some(value)) = (text("type"), object.get("value")) else {
         return Err("a typed value has a `type` and a `value`".to_owned());
@@ -142,7 +146,7 @@ fn from_typed(object: &Map<String, Value>, depth: usize) -> Plain<GgufMetadataVa
     array(kind, items, depth).map(|a| GgufMetadataValue::Array(Box::new(a)))
 }
 
-/// The type of a plain value.
+/// Name of the type that a plain value has.
 fn kind(value: &Value) -> Option<&'static str> {
     Some(match value {
         Value::String(_) => "string",
@@ -156,8 +160,9 @@ fn kind(value: &Value) -> Option<&'static str> {
     })
 }
 
-/// The type of a plain array: the first element's, or the widest integer that some element needs.
-fn kind_of(items: &[Value], first: &Value) -> Plain<&'static str> {
+/// Name of the type of a plain array's elements: that of the first element; among numbers the first of `f32`, `i64`,
+/// `u64` that some element has, or else `u32`.
+fn item_kind(items: &[Value], first: &Value) -> JsonResult<&'static str> {
     let first = kind(first).ok_or("not a value")?;
     if !["u32", "u64", "i64"].contains(&first) {
         return Ok(first);
@@ -169,16 +174,17 @@ fn kind_of(items: &[Value], first: &Value) -> Plain<&'static str> {
         .unwrap_or("u32"))
 }
 
-/// A number that `T` holds exactly.
+/// The integer, if it is within the range of `T`.
 fn integer<T: TryFrom<i128>>(value: &Value) -> Option<T> {
-    let wide = value
+    // i128 has room for both ranges that JSON numbers come in.
+    let number = value
         .as_u64()
         .map(i128::from)
         .or_else(|| value.as_i64().map(i128::from))?;
-    T::try_from(wide).ok()
+    T::try_from(number).ok()
 }
 
-/// A float; JSON has no other way to write those that are not finite.
+/// The float. Values that are not finite are strings, for JSON has no number for them.
 fn float(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some("NaN") => Some(f64::NAN),
@@ -188,16 +194,16 @@ fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// A float that f32 has room for.
+/// The float rounded to F32; `None` if it is finite and F32 does not reach it.
 fn single(value: &Value) -> Option<f32> {
-    let wide = float(value)?;
-    let narrow = wide as f32;
-    (narrow.is_finite() || !wide.is_finite()).then_some(narrow)
+    let double = float(value)?;
+    let single = double as f32;
+    (single.is_finite() || !double.is_finite()).then_some(single)
 }
 
 macro_rules! kinds {
     ($($name:literal $variant:ident $read:expr, $show:expr;)*) => {
-        fn scalar(kind: &str, value: &Value) -> Plain<GgufMetadataValue> {
+        fn scalar(kind: &str, value: &Value) -> JsonResult<GgufMetadataValue> {
             let found = match kind {
                 $($name => $read(value).map(GgufMetadataValue::$variant),)*
                 _ => return Err(format!("there is no type `{kind}`")),
@@ -205,18 +211,18 @@ macro_rules! kinds {
             found.ok_or_else(|| format!("`{value}` is no {kind}"))
         }
 
-        fn array(kind: &str, items: &[Value], depth: usize) -> Plain<GgufMetadataArray> {
+        fn array(kind: &str, items: &[Value], depth: usize) -> JsonResult<GgufMetadataArray> {
             match kind {
                 $($name => {
                     let item = |v: &Value| $read(v).ok_or_else(|| format!("`{v}` is no {kind}"));
-                    items.iter().map(item).collect::<Plain<_>>().map(GgufMetadataArray::$variant)
+                    items.iter().map(item).collect::<JsonResult<_>>().map(GgufMetadataArray::$variant)
                 })*
                 "array" => {
                     let item = |v: &Value| match from_json(v, depth + 1)? {
                         GgufMetadataValue::Array(array) => Ok(*array),
                         _ => Err(format!("`{v}` is no array")),
                     };
-                    items.iter().map(item).collect::<Plain<_>>().map(GgufMetadataArray::Array)
+                    items.iter().map(item).collect::<JsonResult<_>>().map(GgufMetadataArray::Array)
                 }
                 _ => Err(format!("there is no type `{kind}`")),
             }
@@ -261,7 +267,7 @@ fn show_float(x: &f64) -> Value {
     }
 }
 
-/// The shortest decimal that gives the same f32.
+/// The shortest decimal that rounds to the same F32. A cast to F64 would show `0.1` as `0.10000000149011612`.
 fn show_single(x: &f32) -> Value {
     if x.is_finite() {
         x.to_string().parse().map_or(Value::Null, |x: f64| json!(x))
@@ -270,11 +276,13 @@ fn show_single(x: &f32) -> Value {
     }
 }
 
+/// An array with the type of its elements.
 fn typed_array(array: &GgufMetadataArray) -> Value {
     json!({ "type": "array", "item_type": array.item_name(), "value": show_array(array) })
 }
 
-/// A value as text: plain where that reads back as the same value, else with its type.
+/// A value as text from which [`from_text`] makes the same value: a string as it is, other values as plain JSON. Where
+/// that would give another value, it is JSON with the type.
 fn text(value: &GgufMetadataValue) -> String {
     if let GgufMetadataValue::String(text) = value
         && serde_json::from_str::<Value>(text).is_err()
@@ -292,7 +300,7 @@ fn text(value: &GgufMetadataValue) -> String {
     }
 }
 
-/// The value of a [`text`].
+/// The value in a text: of JSON, the typed value; any other text is a string.
 pub(crate) fn from_text(text: &str) -> GgufMetadataValue {
     let parsed = serde_json::from_str::<Value>(text)
         .ok()
@@ -300,7 +308,7 @@ pub(crate) fn from_text(text: &str) -> GgufMetadataValue {
     parsed.unwrap_or_else(|| GgufMetadataValue::String(text.to_owned()))
 }
 
-/// The small values as texts, for a container whose metadata is text.
+/// The metadata as texts, with the prefix [`PREFIX`] before each key. Long values, such as tokenizers, are left out.
 pub(super) fn texts(metadata: &GgufMetadata) -> HashMap<String, String> {
     let mut left = MAX_TEXTS;
     let mut out = HashMap::new();

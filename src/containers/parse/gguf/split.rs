@@ -1,21 +1,30 @@
-//! Models in several files: `NAME-00001-of-0000N.gguf` and its siblings, numbered from 0 by `split.no`.
+//! Split models: `NAME-00001-of-0000N.gguf` and its siblings. File names count from 1, the key `split.no` from 0.
 //!
 //! Keys and names: llama.cpp `llama_split_path` and `gguf-split`.
 
 use std::path::{Path, PathBuf};
 
-use super::read_one;
+use super::read_part;
 use crate::ParsedModel;
 use crate::containers::model::gguf::GgufMetadata;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
-/// Files that a model may have.
+/// Most files of a split model.
 pub(crate) const MAX_PARTS: u64 = 10_000;
 
-/// Opens the other files of a model of which `contents` is the first.
-pub(super) fn join(contents: &mut ParsedModel, path: Option<&Path>, budget: &Budget) -> Result<()> {
+/// Reads the other files of a split model, of which `contents` is the first file, and adds their tensors. Does nothing if
+/// the model is one file.
+///
+/// # Errors
+/// `Unsupported` if `contents` is not the first file, or has no path to find the others by; `Parse` if the files do not
+/// belong together; those of reading the files.
+pub(super) fn read_other_parts(
+    contents: &mut ParsedModel,
+    path: Option<&Path>,
+    budget: &Budget,
+) -> Result<()> {
     let Some(gguf) = &contents.gguf else {
         return Ok(());
     };
@@ -57,7 +66,7 @@ pub(super) fn join(contents: &mut ParsedModel, path: Option<&Path>, budget: &Bud
         })?;
         let source = Source::open(&path)?;
         let index = contents.sources.len();
-        let (header, more) = read_one(&source, index, budget)
+        let (header, more) = read_part(&source, index, budget)
             .map_err(|e| e.about(format_args!("`{}`", file_name(&path))))?;
         let wrong = |what: String| {
             Err(AnamnesisError::parse(format!(
@@ -97,7 +106,7 @@ pub(super) fn join(contents: &mut ParsedModel, path: Option<&Path>, budget: &Bud
     }
 }
 
-/// No name twice, in whichever files.
+/// Checks that no two tensors of the model have one name.
 fn check_names(contents: &ParsedModel) -> Result<()> {
     let mut names: Vec<&str> = contents.tensors.iter().map(|t| t.name.as_str()).collect();
     names.sort_unstable();
@@ -110,6 +119,10 @@ fn check_names(contents: &ParsedModel) -> Result<()> {
     }
 }
 
+/// The value of `key` as a number; `None` if there is no such key.
+///
+/// # Errors
+/// `Parse` if it is no integer, or negative.
 fn unsigned(metadata: &GgufMetadata, key: &str) -> Result<Option<u64>> {
     let Some(value) = metadata.get(key) else {
         return Ok(None);
@@ -123,7 +136,8 @@ fn unsigned(metadata: &GgufMetadata, key: &str) -> Result<Option<u64>> {
     })
 }
 
-/// The path of part `no`, beside the one that is named `NAME-xxxxx-of-NNNNN.gguf`.
+/// Path of part `no`, counted from 0, in the directory of `path`. `None` if the name of `path` does not end in
+/// `-xxxxx-of-NNNNN.gguf` with this `count`.
 fn sibling(path: &Path, no: u64, count: u64) -> Option<PathBuf> {
     let stem = path
         .file_name()?

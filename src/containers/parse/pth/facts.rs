@@ -1,15 +1,15 @@
-//! What a pickle says of a quantized weight in values that are no tensors: HQQ's `nbits`, `axis` and so on, which lie
-//! in a dict with the weight or in one below it.
+//! Values of a pickle that describe a quantized weight without being tensors: HQQ keeps `nbits`, `axis` and so on in a
+//! dict with the weight, or in one below it.
 
 use super::globals::Global;
-use super::pickle::Machine;
-use super::value::{Id, Node};
+use super::pickle::PickleMachine;
+use super::value::{Node, NodeId};
 use crate::{Dtype, Result};
 
-/// A dict with this key describes a weight.
+/// A dict with this key describes a weight of HQQ.
 const SIGN: &str = "packing";
 
-/// What is of use of it.
+/// Keys that HQQ's decoder needs.
 const KEYS: &[&str] = &[
     SIGN,
     "group_size",
@@ -21,13 +21,13 @@ const KEYS: &[&str] = &[
     "compute_dtype",
 ];
 
-/// Longest fact.
+/// Longest value that is kept, in bytes of its text.
 const MAX_TEXT: usize = 64;
 
-/// The facts of a dict, if it describes a weight.
+/// The values of [`KEYS`] in a dict, as text; none unless the dict describes a weight.
 pub(super) fn of(
-    entries: &[(Id, Id)],
-    machine: &Machine<'_>,
+    entries: &[(NodeId, NodeId)],
+    machine: &PickleMachine<'_>,
 ) -> Result<Vec<(&'static str, String)>> {
     let mut facts = Vec::new();
     for &(key, value) in entries {
@@ -53,8 +53,8 @@ pub(super) fn of(
     Ok(facts)
 }
 
-/// A value as text; sizes are separated by commas.
-fn fact(value: Id, machine: &Machine<'_>) -> Result<Option<String>> {
+/// A value as text, with the items of a shape separated by commas. `None` if it is of another type.
+fn fact(value: NodeId, machine: &PickleMachine<'_>) -> Result<Option<String>> {
     Ok(match machine.values.node(value) {
         Node::Bool(flag) => Some(u8::from(*flag).to_string()),
         Node::Int(n) => Some(n.to_string()),

@@ -1,47 +1,52 @@
-//! The globals that a checkpoint may name, and what calling them would give. Everything else is refused.
+//! The allow-list of globals, and the value that stands for a call of each. Every other global is refused.
+//!
+//! A call is never made. [`Global::call`] is a `match` over a closed enum: it builds a [`Node`] from the arguments, and
+//! nothing that a pickle holds decides which code runs.
 //!
 //! List: torch `torch/_weights_only_unpickler.py`, `_get_allowed_globals`; arguments: `torch/_utils.py`.
 
-use super::value::{Id, Node, Values, View};
+use super::value::{Node, NodeId, PickleValues, TensorView};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// What a typed storage is made of: a dtype, if we have such, and the bytes of an element.
+/// The element type of a typed storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Element {
+pub(super) struct StorageElement {
+    /// `None` for types that are not read.
     pub dtype: Option<Dtype>,
+    /// Bytes of an element.
     pub size: usize,
 }
 
-/// What a global stands for.
+/// An allowed global.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Global {
-    /// `collections.OrderedDict` and its like.
+    /// `collections.OrderedDict`, `collections.Counter`.
     Dict,
-    /// `set`, `frozenset`.
+    /// `set`.
     Set,
-    /// `torch.Size`, `list`, `tuple`.
+    /// `torch.Size`.
     Sizes,
-    /// A storage class, with its element type; untyped storages have none.
-    Storage(Option<Element>),
-    /// A dtype such as `torch.float32`.
+    /// A storage class; `None` if it is untyped.
+    Storage(Option<StorageElement>),
+    /// A dtype such as `torch.float32`; `None` if it is one that is not read.
     Dtype(Option<Dtype>),
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`.
-    Rebuild,
-    /// `_rebuild_tensor_v3`, whose storage is untyped.
-    RebuildUntyped,
-    /// What returns its first argument: parameters, buffers.
-    First,
-    /// `_rebuild_from_type_v2(function, type, arguments, state)`: a tensor with attributes.
-    Typed,
-    /// What makes a tensor that is not read.
+    RebuildTensor,
+    /// `_rebuild_tensor_v3`, which takes the dtype as an argument because its storage is untyped.
+    RebuildTensorUntyped,
+    /// A function that wraps its first argument and leaves its data alone, such as `torch.nn.parameter.Parameter`.
+    FirstArgument,
+    /// `_rebuild_from_type_v2(function, type, arguments, state)`: calls `function` and sets attributes on the result.
+    RebuildFromType,
+    /// A function that makes a tensor of a kind that is not read; the text says which.
     Refused(&'static str),
-    /// `_codecs.encode`: text as bytes.
+    /// `_codecs.encode`: text to bytes.
     Encode,
-    /// What is allowed and holds no tensor.
+    /// Allowed, and holds no tensor.
     Opaque,
 }
 
-/// Storage classes of `torch` and `torch.cuda`, with the bytes of an element.
+/// Storage classes of `torch` and `torch.cuda`: name, dtype, bytes of an element.
 const STORAGES: &[(&str, Option<Dtype>, usize)] = &[
     ("FloatStorage", Some(Dtype::F32), 4),
     ("DoubleStorage", Some(Dtype::F64), 8),
@@ -62,7 +67,7 @@ const STORAGES: &[(&str, Option<Dtype>, usize)] = &[
     ("QUInt2x4Storage", None, 1),
 ];
 
-/// Element types by torch's names.
+/// Dtypes by the names that torch has for them.
 const DTYPES: &[(&str, Option<Dtype>)] = &[
     ("float32", Some(Dtype::F32)),
     ("float", Some(Dtype::F32)),
@@ -122,18 +127,18 @@ const DTYPES: &[(&str, Option<Dtype>)] = &[
     ("uint7", None),
 ];
 
-/// Classes of tensors, less the end of their names.
+/// Legacy tensor classes of `torch` and `torch.cuda`, without the suffix `Tensor`.
 const TENSORS: &[&str] = &[
     "Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "BFloat16", "Bool",
 ];
 
 /// Functions of `torch._utils`.
 const UTILS: &[(&str, Global)] = &[
-    ("_rebuild_tensor", Global::Rebuild),
-    ("_rebuild_tensor_v2", Global::Rebuild),
-    ("_rebuild_tensor_v3", Global::RebuildUntyped),
-    ("_rebuild_parameter", Global::First),
-    ("_rebuild_parameter_with_state", Global::First),
+    ("_rebuild_tensor", Global::RebuildTensor),
+    ("_rebuild_tensor_v2", Global::RebuildTensor),
+    ("_rebuild_tensor_v3", Global::RebuildTensorUntyped),
+    ("_rebuild_parameter", Global::FirstArgument),
+    ("_rebuild_parameter_with_state", Global::FirstArgument),
     (
         "_rebuild_qtensor",
         Global::Refused("quantized tensor (torch.quantize_per_tensor)"),
@@ -155,10 +160,13 @@ const UTILS: &[(&str, Global)] = &[
         "_rebuild_device_tensor_from_numpy",
         Global::Refused("tensor of another device, stored as a NumPy array"),
     ),
-    ("_rebuild_device_tensor_from_cpu_tensor", Global::First),
+    (
+        "_rebuild_device_tensor_from_cpu_tensor",
+        Global::FirstArgument,
+    ),
 ];
 
-/// Others, by module and name.
+/// All other allowed globals: module, name.
 const OTHERS: &[(&str, &str, Global)] = &[
     ("collections", "OrderedDict", Global::Dict),
     ("collections", "Counter", Global::Dict),
@@ -170,9 +178,13 @@ const OTHERS: &[(&str, &str, Global)] = &[
     ("__builtin__", "complex", Global::Opaque),
     ("torch", "Size", Global::Sizes),
     ("torch", "device", Global::Opaque),
-    ("torch", "Tensor", Global::First),
-    ("torch.nn.parameter", "Parameter", Global::First),
-    ("torch._tensor", "_rebuild_from_type_v2", Global::Typed),
+    ("torch", "Tensor", Global::FirstArgument),
+    ("torch.nn.parameter", "Parameter", Global::FirstArgument),
+    (
+        "torch._tensor",
+        "_rebuild_from_type_v2",
+        Global::RebuildFromType,
+    ),
     ("torch", "per_tensor_affine", Global::Opaque),
     ("torch", "per_channel_affine", Global::Opaque),
     ("torch", "per_channel_affine_float_qparams", Global::Opaque),
@@ -193,7 +205,7 @@ impl Global {
     pub(super) fn find(module: &str, name: &str) -> Option<Self> {
         if module == "torch" || module == "torch.cuda" {
             if let Some(&(_, dtype, size)) = STORAGES.iter().find(|(n, ..)| *n == name) {
-                return Some(Self::Storage(Some(Element { dtype, size })));
+                return Some(Self::Storage(Some(StorageElement { dtype, size })));
             }
             if let Some(&(_, dtype)) = DTYPES
                 .iter()
@@ -221,8 +233,11 @@ impl Global {
             .map(|&(_, _, global)| global)
     }
 
-    /// What calling the global would give.
-    pub(super) fn call(self, args: &[Id], values: &Values) -> Result<Node> {
+    /// The value that stands for a call of this global with `args`.
+    ///
+    /// # Errors
+    /// `Parse` if the global cannot be called, or if the arguments are not those that torch writes.
+    pub(super) fn call(self, args: &[NodeId], values: &PickleValues) -> Result<Node> {
         Ok(match self {
             Self::Dict => Node::Dict(self::entries(args, values)?),
             Self::Set => Node::Set,
@@ -230,28 +245,33 @@ impl Global {
                 Some(Node::Tuple(items) | Node::List(items)) => Node::Tuple(items.clone()),
                 _ => Node::Tuple(vec![]),
             },
-            Self::Rebuild if is_lazy(args.get(6), values)? => Node::Refused(LAZY),
-            Self::RebuildUntyped if is_lazy(args.get(7), values)? => Node::Refused(LAZY),
-            Self::Rebuild => Node::Tensor(Box::new(view(args, None, values)?)),
-            Self::RebuildUntyped => {
+            Self::RebuildTensor if is_lazy(args.get(6), values)? => Node::Refused(LAZY),
+            Self::RebuildTensorUntyped if is_lazy(args.get(7), values)? => Node::Refused(LAZY),
+            Self::RebuildTensor => Node::Tensor(Box::new(view(args, None, values)?)),
+            Self::RebuildTensorUntyped => {
                 let dtype = match args.get(6).map(|&id| values.node(id)) {
                     Some(Node::Global(Self::Dtype(dtype))) => *dtype,
                     _ => return Err(wrong("a tensor whose dtype is none")),
                 };
                 Node::Tensor(Box::new(view(args, Some(dtype), values)?))
             }
-            Self::First => match args.first().map(|&id| values.node(id)) {
+            Self::FirstArgument => match args.first().map(|&id| values.node(id)) {
                 Some(Node::Tensor(view)) => Node::Tensor(view.clone()),
                 Some(Node::Refused(what)) => Node::Refused(what),
                 _ => return Err(wrong("a parameter without its tensor")),
             },
-            Self::Typed => {
+            // The one case that calls another global. That one must not be of this kind, so recursion ends here.
+            Self::RebuildFromType => {
                 let (function, inner) = (args.first().map(|&id| values.node(id)), args.get(2));
                 let class = args.get(1).map(|&id| values.node(id));
                 match (function, inner.and_then(|&id| values.tuple(id))) {
-                    (Some(Node::Global(function)), Some(inner)) if *function != Self::Typed => {
+                    (Some(Node::Global(function)), Some(inner))
+                        if *function != Self::RebuildFromType =>
+                    {
                         match class {
-                            Some(Node::Global(Self::First)) => function.call(inner, values)?,
+                            Some(Node::Global(Self::FirstArgument)) => {
+                                function.call(inner, values)?
+                            }
                             _ => Node::Refused("tensor subclass"),
                         }
                     }
@@ -271,35 +291,38 @@ impl Global {
     }
 }
 
-/// The entries of a dict that is made from a list of pairs.
-fn entries(args: &[Id], values: &Values) -> Result<Vec<(Id, Id)>> {
+/// The entries of a dict made from an iterable of pairs, or copied from a dict.
+fn entries(args: &[NodeId], values: &PickleValues) -> Result<Vec<(NodeId, NodeId)>> {
     let items = match args.first().map(|&id| values.node(id)) {
         Some(Node::List(items) | Node::Tuple(items)) => items.as_slice(),
         Some(Node::Dict(entries)) => return Ok(entries.clone()),
         _ => &[],
     };
-    let pair = |&id: &Id| match values.node(id) {
+    let pair = |&id: &NodeId| match values.node(id) {
         Node::Tuple(pair) | Node::List(pair) => pair
             .as_slice()
             .try_into()
             .ok()
-            .map(|[k, v]: [Id; 2]| (k, v)),
+            .map(|[k, v]: [NodeId; 2]| (k, v)),
         _ => None,
     };
-    // Items that are passed over would be looked at again by every call, and take nothing that is accounted for.
+    // An item that is no pair is an error rather than left out: otherwise repeated calls could walk a long list without
+    // adding values, at no charge.
     items
         .iter()
         .map(|id| pair(id).ok_or_else(|| wrong("a dict made from what is no pair")))
         .collect()
 }
 
+/// Kind of a tensor with torch's conjugate or negative bit: its values differ from the stored ones.
 const LAZY: &str = "tensor whose conjugate or negative is meant, not what is stored";
 
-/// Entries of a tensor's metadata: torch has a handful. They are looked at for each tensor that has them.
+/// Most entries of a tensor's metadata; torch writes a handful. Many tensors may share one dict, which is walked for
+/// each, so its length is bounded.
 const MAX_METADATA: usize = 64;
 
-/// Whether a tensor's metadata say that its values are to be conjugated or negated.
-fn is_lazy(metadata: Option<&Id>, values: &Values) -> Result<bool> {
+/// Whether a tensor's metadata set the conjugate or the negative bit: `{"conj": True}`, `{"neg": True}`.
+fn is_lazy(metadata: Option<&NodeId>, values: &PickleValues) -> Result<bool> {
     let entries = match metadata.map(|&id| values.node(id)) {
         Some(Node::Dict(entries)) => entries.as_slice(),
         _ => &[],
@@ -315,8 +338,14 @@ fn is_lazy(metadata: Option<&Id>, values: &Values) -> Result<bool> {
         .any(|&(_, value)| matches!(values.node(value), Node::Bool(true))))
 }
 
-/// A view from storage, offset, size and stride.
-fn view(args: &[Id], dtype: Option<Option<Dtype>>, values: &Values) -> Result<View> {
+/// The view that `_rebuild_tensor*(storage, offset, size, stride, …)` would return. Only the form of the arguments is
+/// checked here. Whether the view lies within its storage is checked when the storage is found, for every view and before
+/// any byte of it is read (`views::tensor_of`).
+fn view(
+    args: &[NodeId],
+    dtype: Option<Option<Dtype>>,
+    values: &PickleValues,
+) -> Result<TensorView> {
     let [storage, offset, shape, strides, ..] = *args else {
         return Err(wrong("a tensor with too few arguments"));
     };
@@ -336,7 +365,7 @@ fn view(args: &[Id], dtype: Option<Option<Dtype>>, values: &Values) -> Result<Vi
     if shape.len() != strides.len() || shape.len() > 64 {
         return Err(wrong("a tensor whose shape and strides do not go together"));
     }
-    Ok(View {
+    Ok(TensorView {
         storage,
         dtype,
         offset,

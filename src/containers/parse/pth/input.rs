@@ -1,4 +1,4 @@
-//! The bytes of a pickle, read as far as they are needed: where a pickle ends is known when it is run.
+//! [`PickleInput`]: the bytes of a pickle, read on demand. A pickle has no length field; it ends where its last opcode is.
 
 use std::ops::Range;
 
@@ -6,37 +6,43 @@ use crate::containers::parse::read_at::ReadAt;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
-/// Bytes that are read at once to begin with, and behind a gap, where there may be little before the next one.
-const STEP: u64 = 64 << 10;
-const STEP_BEHIND_GAP: u64 = 512;
+/// Bytes of the first read. Each further read is twice as long, up to 1 MiB.
+const FIRST_READ: u64 = 64 << 10;
 
-/// Most bytes of pickles that are read.
+/// Bytes of the first read behind a gap. Between two storages of a legacy file there are only eight bytes.
+const FIRST_READ_AFTER_GAP: u64 = 512;
+
+/// Most bytes of pickles that are read of one file.
 const MAX_BYTES: u64 = 100 << 20;
 
-/// A run of a file, from its beginning on.
-pub(super) struct Input<'a> {
-    /// What is not read yet comes from here.
+/// The bytes of one or several pickles of a file, in one buffer. The gaps between pickles, which are storages, are left
+/// out of it. Values refer to text and bytes by their range in this buffer, so what was read stays.
+pub(super) struct PickleInput<'a> {
+    /// The file that further bytes are read from; `None` if all bytes are in `read`.
     file: Option<&'a mut dyn ReadAt>,
-    /// What it and all that is made of it is charged to.
+    /// The account that the bytes, and the values made from them, are charged to.
     pub budget: &'a Budget,
+    /// Offset in the file of the byte at index 0 of `read`, as if there had been no gap.
     start: u64,
+    /// Length of the pickles without gaps, as far as it is known: the buffer never gets longer.
     len: u64,
-    /// Length of the file.
     pub file_len: u64,
-    /// What of it this can have been made from: less than its length if it was compressed.
+    /// Bytes of the file that `read` was decompressed from; `usize::MAX` if it was not compressed.
     stored: usize,
+    /// Bytes of the next read.
     step: u64,
     read: Vec<u8>,
+    /// Index of the next byte in `read`.
     pub at: usize,
-    /// Whether the next byte is not known to be an opcode, for what is before it is unknown or goes beyond the end.
+    /// Whether the next byte may be no opcode: the argument before it is of an unknown length or truncated.
     pub is_lost: bool,
 }
 
-impl<'a> Input<'a> {
-    /// `len` bytes from `start` on.
+impl<'a> PickleInput<'a> {
+    /// Input from `len` bytes of `file` from offset `start` on.
     pub(super) fn new(file: &'a mut dyn ReadAt, start: u64, len: u64, budget: &'a Budget) -> Self {
         let (file_len, stored) = (file.len(), usize::MAX);
-        let (step, read) = (STEP, Vec::new());
+        let (step, read) = (FIRST_READ, Vec::new());
         Self {
             file: Some(file),
             budget,
@@ -51,7 +57,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Bytes that are all there, and how many of a file they were made from.
+    /// Input from a pickle in memory, which was made from `stored` bytes of a file of `file_len` bytes.
     pub(super) fn of_bytes(
         read: Vec<u8>,
         stored: usize,
@@ -66,38 +72,44 @@ impl<'a> Input<'a> {
             len,
             file_len,
             stored,
-            step: STEP,
+            step: FIRST_READ,
             read,
             at: 0,
             is_lost: false,
         }
     }
 
-    /// Bytes of the file that were read: memory is in proportion to them.
-    pub(super) fn paid(&self) -> usize {
+    /// Bytes of the file that have been consumed: values may take memory in proportion to them. Of a compressed pickle at
+    /// most its stored bytes count, so that compression is no way to a larger allowance.
+    pub(super) fn bytes_consumed(&self) -> usize {
         self.at.min(self.stored)
     }
 
-    /// Where the next byte is in the file.
+    /// Offset of the next byte in the file.
     pub(super) fn position(&self) -> u64 {
         self.start + self.at as u64
     }
 
-    /// Goes on `n` bytes further.
+    /// Leaves a gap of `n` bytes.
     pub(super) fn skip(&mut self, n: u64) {
         if n == 0 {
             return;
         }
-        // What was read stays, for values refer to it; the file goes on behind it. What was read ahead is read again:
-        // to move it would take long where there are many gaps.
+        // Consumed bytes stay, because values refer to them, and the file goes on behind them in the buffer. Bytes that
+        // were read ahead are dropped and read again: moving them would be quadratic where there are many gaps.
         let at = self.position() + n;
         self.read.truncate(self.at);
-        self.step = STEP_BEHIND_GAP;
+        self.step = FIRST_READ_AFTER_GAP;
         self.len = (self.start + self.len).saturating_sub(at) + self.at as u64;
         self.start = at - self.at as u64;
     }
 
-    fn need(&mut self, n: usize) -> Result<()> {
+    /// Reads until the next `n` bytes are in the buffer.
+    ///
+    /// # Errors
+    /// `Parse` if the input ends before; `LimitExceeded`; `Io`. A false length in the file costs one read at most: the
+    /// end of the input is checked first, and the buffer grows with the bytes that arrive.
+    fn fill(&mut self, n: usize) -> Result<()> {
         let end = (self.at as u64).saturating_add(n as u64);
         if end > self.len {
             self.is_lost = true;
@@ -122,9 +134,9 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// The next `n` bytes, by their place.
+    /// Consumes the next `n` bytes and returns their range in the buffer.
     pub(super) fn take(&mut self, n: usize) -> Result<Range<usize>> {
-        self.need(n)?;
+        self.fill(n)?;
         self.at += n;
         Ok(self.at - n..self.at)
     }
@@ -141,8 +153,8 @@ impl<'a> Input<'a> {
             .fold(0, |n, &b| n << 8 | u32::from(b)))
     }
 
-    /// A length in eight bytes.
-    pub(super) fn len8(&mut self) -> Result<usize> {
+    /// Consumes a length of eight bytes.
+    pub(super) fn len_u64(&mut self) -> Result<usize> {
         let range = self.take(8)?;
         let n = self.read[range]
             .iter()
@@ -151,13 +163,14 @@ impl<'a> Input<'a> {
         usize::try_from(n).map_err(|_| AnamnesisError::parse("pickle: a length that is none"))
     }
 
-    /// The next line, without its end.
+    /// Consumes a line and returns its range without the line feed.
     pub(super) fn line(&mut self) -> Result<Range<usize>> {
         let start = self.at;
         while self.byte()? != b'\n' {}
         Ok(start..self.at - 1)
     }
 
+    /// The bytes of a range that [`take`](Self::take) or [`line`](Self::line) returned.
     pub(super) fn bytes(&self, range: &Range<usize>) -> &[u8] {
         self.read.get(range.clone()).unwrap_or_default()
     }

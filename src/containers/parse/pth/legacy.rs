@@ -1,23 +1,25 @@
-//! Streams of pickles, as torch wrote them before 1.6: a magic number, a version, facts about the writer's machine,
-//! the object, the keys of its storages, and then each storage as its length in elements and its bytes.
+//! Legacy checkpoints, as torch wrote them before 1.6: five pickles (a magic number, a version, properties of the writer's
+//! machine, the object, the keys of its storages), and then each storage as its length in elements and its bytes.
 
 use std::collections::HashMap;
 
-use super::input::Input;
-use super::pickle::Machine;
-use super::storage::{Keys, Place, Storage};
-use super::value::{Id, Node};
-use super::{PickleGlobal, not_empty, record, tensors};
+use super::input::PickleInput;
+use super::pickle::PickleMachine;
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::value::{Node, NodeId};
+use super::{PickleGlobal, not_empty, record_globals, tensors};
 use crate::ParsedModel;
 use crate::containers::parse::read_at::ReadAt;
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
-/// The magic number, as its pickle has it.
+/// The magic number, a `LONG1` of ten little-endian bytes.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// Reads a stream. One without the magic number is a single pickle, which can name globals but hold no tensors.
+/// Reads a legacy stream, and appends the globals that it names to `named`. With `lenient`, errors are passed over and
+/// only the globals are of use. A file without the magic number is a single pickle, which can name globals but has no
+/// storages, and so no tensors.
 pub(super) fn read(
     source: Source,
     lenient: bool,
@@ -26,9 +28,9 @@ pub(super) fn read(
 ) -> Result<ParsedModel> {
     let mut file = &source;
     let len = ReadAt::len(&file);
-    let mut machine = Machine::new(Input::new(&mut file, 0, len, budget), lenient);
+    let mut machine = PickleMachine::new(PickleInput::new(&mut file, 0, len, budget), lenient);
     let contents = read_stream(&mut machine);
-    record(&machine, named);
+    record_globals(&machine, named);
     drop(machine);
     let mut contents = contents?;
     contents.sources.push(source);
@@ -39,10 +41,11 @@ pub(super) fn read(
     }
 }
 
-fn read_stream(machine: &mut Machine<'_>) -> Result<ParsedModel> {
+fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
     let first = machine.run()?;
     if machine.lenient {
-        // The magic number can be spelled in many ways, and its pickles follow all the same.
+        // An integer can be written with many opcodes, or be computed, and torch compares its value. So anything that may
+        // be the magic number counts as such here, and the four pickles behind it are run, too.
         let number = matches!(
             machine.values.node(first),
             Node::Int(_) | Node::BigInt(_) | Node::Opaque
@@ -65,14 +68,14 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<ParsedModel> {
             "a version other than 1001 of the legacy format",
         ));
     }
-    // Facts about the writer's machine. Its byte order is among them, but data was always written little-endian.
+    // Properties of the writer's machine. They include its byte order, but data was always written little-endian.
     machine.run()?;
     let root = machine.run()?;
     let keys = machine.run()?;
     let mut contents = ParsedModel::new(machine.input.at);
-    let found = tensors::walk_with(root, machine, &mut contents.facts)?;
+    let found = tensors::walk_with_facts(root, machine, &mut contents.facts)?;
     machine.input.budget.items(found.len() as u64, "tensors")?;
-    let mut read = Keys::default();
+    let mut read = StorageKeys::default();
     let places = read_storages(keys, machine, &mut read)?;
     let place = |storage: &Storage, _: &mut ParsedModel| {
         let what = || {
@@ -87,21 +90,22 @@ fn read_stream(machine: &mut Machine<'_>) -> Result<ParsedModel> {
     Ok(contents)
 }
 
-/// Where the storages are, by key. How long one is depends on its element type, which only the object says.
+/// Finds the storages, by the number of their key. The file has their lengths in elements; the element types are in the
+/// object's persistent ids. Storages must be contiguous and reach to the end of the file.
 fn read_storages(
-    keys: Id,
-    machine: &mut Machine<'_>,
-    read: &mut Keys,
-) -> Result<HashMap<usize, Place>> {
+    keys: NodeId,
+    machine: &mut PickleMachine<'_>,
+    read: &mut StorageKeys,
+) -> Result<HashMap<usize, StoragePlace>> {
     let wrong = |what: &str| AnamnesisError::parse(format!("PyTorch checkpoint: {what}"));
-    let sizes = storage_sizes(machine, read)?;
+    let sizes = element_sizes(machine, read)?;
     let Node::List(keys) = machine.values.node(keys) else {
         return Err(wrong("the keys of its storages are no list"));
     };
     let mut places = HashMap::new();
     for key in keys.clone() {
         let key = read
-            .read(key, machine)?
+            .intern(key, machine)?
             .ok_or_else(|| wrong("a storage's key is no text"))?;
         let range = machine.input.take(8)?;
         let bytes = machine.input.bytes(&range);
@@ -128,7 +132,7 @@ fn read_storages(
         if places
             .insert(
                 key.number,
-                Place {
+                StoragePlace {
                     source: 0,
                     offset,
                     len,
@@ -146,11 +150,14 @@ fn read_storages(
     Ok(places)
 }
 
-/// Bytes of an element of each storage that the object refers to.
-fn storage_sizes(machine: &Machine<'_>, read: &mut Keys) -> Result<HashMap<usize, u64>> {
+/// Bytes of an element of each storage that the object refers to, by the number of its key.
+fn element_sizes(
+    machine: &PickleMachine<'_>,
+    read: &mut StorageKeys,
+) -> Result<HashMap<usize, u64>> {
     let mut sizes = HashMap::new();
-    for id in machine.values.persistent() {
-        let storage = Storage::read(id, machine, read)?;
+    for id in machine.values.persistent_ids() {
+        let storage = Storage::from_persistent_id(id, machine, read)?;
         let size = storage.element.map_or(1, |element| element.size as u64);
         if sizes
             .insert(storage.key.number, size)

@@ -1,14 +1,17 @@
-//! What pickles hold as constants: numbers, text, bytes. Text and bytes stay where they are.
+//! Opcodes that push a constant: numbers, text, bytes. Text and bytes stay in the input's buffer.
 
 use std::ops::Range;
 
-use super::pickle::{Machine, wrong};
+use super::pickle::{PickleMachine, wrong};
 use super::value::Node;
 use crate::Result;
 
-impl Machine<'_> {
-    /// Opcodes for constants.
-    pub(super) fn literal(&mut self, opcode: u8) -> Result<()> {
+impl PickleMachine<'_> {
+    /// Executes an opcode that pushes a constant.
+    ///
+    /// # Errors
+    /// `Parse` if the argument is malformed, or if the opcode is unknown.
+    pub(super) fn literal_opcode(&mut self, opcode: u8) -> Result<()> {
         let node = match opcode {
             b'N' => Node::None,
             0x88 => Node::Bool(true),
@@ -54,7 +57,7 @@ impl Machine<'_> {
                 Node::Str(self.input.take(n)?)
             }
             0x8d => {
-                let n = self.input.len8()?;
+                let n = self.input.len_u64()?;
                 Node::Str(self.input.take(n)?)
             }
             b'C' => {
@@ -66,11 +69,11 @@ impl Machine<'_> {
                 Node::Bytes(self.input.take(n)?)
             }
             0x8e | 0x96 => {
-                let n = self.input.len8()?;
+                let n = self.input.len_u64()?;
                 Node::Bytes(self.input.take(n)?)
             }
             _ => {
-                // How long its argument is, if it has one, is not known.
+                // The length of its argument is unknown, so the next opcode cannot be found.
                 self.input.is_lost = true;
                 return Err(wrong(&format!(
                     "opcode {opcode:#04x} at {}",
@@ -81,7 +84,8 @@ impl Machine<'_> {
         self.push(node)
     }
 
-    /// A long integer; those that do not fit 64 bits are no sizes.
+    /// A two's-complement integer of `n` little-endian bytes. One of more than eight bytes stays as bytes: it can be a
+    /// magic number or a key, but no size.
     fn long(&mut self, n: usize) -> Result<Node> {
         let range = self.input.take(n)?;
         let bytes = self.input.bytes(&range);
@@ -89,11 +93,12 @@ impl Machine<'_> {
             return Ok(Node::BigInt(range));
         }
         let negative = bytes.last().is_some_and(|b| b & 0x80 != 0);
-        let mut wide = if negative { [0xff; 8] } else { [0; 8] };
-        wide[..n].copy_from_slice(bytes);
-        Ok(Node::Int(i64::from_le_bytes(wide)))
+        let mut extended = if negative { [0xff; 8] } else { [0; 8] };
+        extended[..n].copy_from_slice(bytes);
+        Ok(Node::Int(i64::from_le_bytes(extended)))
     }
 
+    /// A decimal integer on a line of its own. Protocol 0 writes booleans as `00` and `01`.
     fn integer_line(&mut self) -> Result<Node> {
         let range = self.input.line()?;
         let text = self.input.text(&range)?;
@@ -116,7 +121,7 @@ impl Machine<'_> {
     }
 }
 
-/// The text between the quotes of a line. Escapes are left as they are: no name of a tensor is written like this.
+/// The range between the quotes of a line. Escapes stay undecoded: names of tensors are not written in this form.
 fn unquoted(line: Range<usize>) -> Result<Range<usize>> {
     if line.len() < 2 {
         Err(wrong("text without quotes"))

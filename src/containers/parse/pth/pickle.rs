@@ -1,59 +1,70 @@
-//! A machine for pickles that calls nothing and imports nothing: globals are looked up in a list
-//! ([`globals`](super::globals)), and what they would be called with becomes a value.
+//! [`PickleMachine`]: an interpreter for pickles that never calls or imports anything.
+//!
+//! A pickle is a program for a stack machine. Python's unpickler runs arbitrary code because two kinds of opcodes may
+//! import any global and call it. Here they cannot:
+//!
+//! - `GLOBAL`, `STACK_GLOBAL` and `INST` look a name up in a fixed table ([`globals`](super::globals)). A name that is not
+//!   in it is an error.
+//! - `REDUCE`, `NEWOBJ`, `NEWOBJ_EX`, `OBJ` and `INST` build a value from the global and its arguments; `BUILD` drops the
+//!   state. No opcode runs code that depends on the pickle.
+//!
+//! Time and memory are linear in the bytes consumed. An opcode takes constant time, apart from bytes that it consumes and
+//! items that it takes from the stack. One that copies a container, or that names a global with text from the stack, is
+//! charged for the length. The charges are checked after every opcode; see [`PickleValues`].
 //!
 //! Opcodes: CPython `Lib/pickle.py`, protocols 0 to 5.
+
+mod object;
 
 use std::collections::{HashMap, HashSet};
 
 use super::globals::Global;
-use super::input::Input;
-use super::value::{Id, Node, Values};
+use super::input::PickleInput;
+use super::value::{Node, NodeId, PickleValues};
 use crate::{AnamnesisError, Result};
 
-/// Marks that are open at once.
+/// Most marks that are open at a time.
 const MAX_MARKS: usize = 256;
 
-/// Different globals that are recorded.
-const MAX_GLOBALS: usize = 4096;
-
-/// A global that a pickle names.
+/// A global that a pickle names, and whether it is on the allow-list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Named {
+pub(super) struct NamedGlobal {
     pub module: String,
     pub name: String,
     pub allowed: bool,
 }
 
-/// Runs pickles, one after the other.
-pub(super) struct Machine<'a> {
-    pub input: Input<'a>,
-    pub values: Values,
-    stack: Vec<Id>,
+/// Runs the pickles of an input, one after the other. Their values share one table: the storages of a legacy checkpoint
+/// are found by values of two of its pickles.
+pub(super) struct PickleMachine<'a> {
+    pub input: PickleInput<'a>,
+    pub values: PickleValues,
+    stack: Vec<NodeId>,
+    /// Heights of the stack at the open marks, in ascending order.
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
-    /// Every global that was named, once each.
-    pub named: Vec<Named>,
-    seen: HashSet<Named>,
-    /// Globals that were looked up by values on the stack.
-    looked_up: HashMap<(Id, Id), Global>,
-    /// Whether a global that is not allowed is only recorded, and what is wrong passed over as far as opcodes can be
-    /// told from each other: nothing is called then, and values are of no use but as names of globals.
+    memo: HashMap<u32, NodeId>,
+    /// Every global that was named, once each, in the order of the pickles.
+    pub named: Vec<NamedGlobal>,
+    /// The globals in `named`, for look-ups.
+    seen: HashSet<NamedGlobal>,
+    /// Globals that two values on the stack have named, so that long texts are compared once.
+    looked_up: HashMap<(NodeId, NodeId), Global>,
+    /// Whether the machine only collects the names of globals: it goes on past errors as long as it can tell where the
+    /// next opcode begins, and calls give opaque values.
     pub lenient: bool,
 }
 
-/// The name in a list of globals of what is not written in the pickle: it would be computed.
-const COMPUTED: &str = "?";
-
+/// A `Parse` error of a pickle.
 pub(super) fn wrong(what: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("pickle: {what}"))
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(input: Input<'a>, lenient: bool) -> Self {
+impl<'a> PickleMachine<'a> {
+    pub(super) fn new(input: PickleInput<'a>, lenient: bool) -> Self {
         let (stack, marks, memo, named, seen, looked_up) = Default::default();
         Self {
             input,
-            values: Values::default(),
+            values: PickleValues::default(),
             stack,
             marks,
             memo,
@@ -64,8 +75,12 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs one pickle from the input's position to its end; its value.
-    pub(super) fn run(&mut self) -> Result<Id> {
+    /// Runs one pickle, from the input's position to its `STOP`, and returns its value.
+    ///
+    /// # Errors
+    /// `Parse` if the pickle is malformed; `DisallowedGlobal`; `Unsupported` for an unknown protocol; `LimitExceeded`;
+    /// `Io`. With [`lenient`](Self::lenient) only errors that nothing can follow.
+    pub(super) fn run(&mut self) -> Result<NodeId> {
         self.stack.clear();
         self.marks.clear();
         self.memo.clear();
@@ -74,25 +89,27 @@ impl<'a> Machine<'a> {
             if opcode == b'.' {
                 return self.pop();
             }
-            match self.step(opcode) {
-                // Where Python would raise, it matters no more what is on the stack.
+            match self.execute(opcode) {
+                // Where Python would raise an exception, any stack will do for the globals that follow.
                 Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => {
-                    self.push(Node::Opaque)?
+                    self.push(Node::Opaque)?;
                 }
                 result => result?,
             }
             self.input
                 .budget
-                .grow(self.values.growth(), "the values of a pickle")?;
+                .grow(self.values.take_growth(), "the values of a pickle")?;
             self.values.check_budget(
-                self.input.paid(),
+                self.input.bytes_consumed(),
                 self.stack.len() + self.marks.len() + self.memo.len(),
             )?;
         }
     }
 
-    fn step(&mut self, opcode: u8) -> Result<()> {
+    /// Executes one opcode other than `STOP`.
+    fn execute(&mut self, opcode: u8) -> Result<()> {
         match opcode {
+            // PROTO.
             0x80 => match self.input.byte()? {
                 0..=5 => Ok(()),
                 n => Err(AnamnesisError::unsupported(
@@ -100,6 +117,7 @@ impl<'a> Machine<'a> {
                     "protocols 0 to 5 are read",
                 )),
             },
+            // FRAME: a hint for buffering.
             0x95 => self.input.take(8).map(drop),
             b'(' => self.mark(),
             b'0' => self.pop_any(),
@@ -112,15 +130,16 @@ impl<'a> Machine<'a> {
             b'g' => self.memo_line().and_then(|n| self.get(n)),
             b'h' => self.input.byte().and_then(|n| self.get(n.into())),
             b'j' => self.input.u32().and_then(|n| self.get(n)),
-            // Numbers of globals and data that come from elsewhere: nobody here knows them, but they name nothing.
+            // EXT1 to EXT4 and NEXT_BUFFER refer to a registry and to buffers outside of the file. They name no global.
             0x82 | 0x83 | 0x84 | 0x97 if self.lenient => {
                 self.input
                     .take([1, 2, 4, 0][usize::from(opcode - 0x82).min(3)])?;
                 self.push(Node::Opaque)
             }
+            // READONLY_BUFFER.
             0x98 if self.lenient => Ok(()),
             b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => {
-                self.object(opcode)
+                self.object_opcode(opcode)
             }
             b']'
             | b'l'
@@ -133,13 +152,13 @@ impl<'a> Machine<'a> {
             | b'd'
             | b's'
             | b'u'
-            | 0x8f..=0x91 => self.container(opcode),
-            _ => self.literal(opcode),
+            | 0x8f..=0x91 => self.container_opcode(opcode),
+            _ => self.literal_opcode(opcode),
         }
     }
 
-    /// Opcodes for lists, tuples, dicts and sets.
-    fn container(&mut self, opcode: u8) -> Result<()> {
+    /// Executes an opcode for lists, tuples, dicts or sets.
+    fn container_opcode(&mut self, opcode: u8) -> Result<()> {
         match opcode {
             b']' => self.push(Node::List(vec![])),
             b')' => self.push(Node::Tuple(vec![])),
@@ -178,20 +197,22 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Appends to the list at the top of the stack. Lists of classes that are not known are not kept.
-    fn extend(&mut self, items: Vec<Id>) -> Result<()> {
+    /// Appends to the list at the top of the stack. Items of sets and of opaque objects are dropped.
+    fn extend(&mut self, items: Vec<NodeId>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
             Node::List(list) => list.extend(items),
             Node::Opaque | Node::Set => {}
-            // Python asks for no list, but for something that items can be added to.
+            // Python accepts any object with a method `append` or `extend`.
             _ if self.lenient => {}
             _ => return Err(wrong("an item is added to what is no list")),
         }
         Ok(())
     }
 
-    fn update(&mut self, items: &[Id]) -> Result<()> {
+    /// Adds keys and values, in turn in `items`, to the dict at the top of the stack. Repeated keys are all kept: the
+    /// last one counts when the dict is walked.
+    fn update(&mut self, items: &[NodeId]) -> Result<()> {
         let (top, more) = (self.top()?, pairs(items)?);
         match self.values.node_mut(top) {
             Node::Dict(entries) => entries.extend(more),
@@ -202,155 +223,15 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Opcodes that would import, call or change objects.
-    fn object(&mut self, opcode: u8) -> Result<()> {
-        match opcode {
-            b'c' => {
-                let global = self.global_line()?;
-                self.push(Node::Global(global))
-            }
-            0x93 => {
-                let (name, module) = (self.pop()?, self.pop()?);
-                let global = self.global_of(module, name)?;
-                self.push(Node::Global(global))
-            }
-            b'i' => {
-                let global = self.global_line()?;
-                let args = self.pop_mark()?;
-                self.call(&global, &args)
-            }
-            b'o' => {
-                let mut args = self.pop_mark()?;
-                if args.is_empty() {
-                    return Err(wrong("an object without a class"));
-                }
-                let class = args.remove(0);
-                self.call_value(class, &args)
-            }
-            b'R' | 0x81 => {
-                let (args, callable) = (self.pop()?, self.pop()?);
-                let args = self.arguments(args)?;
-                self.call_value(callable, &args)
-            }
-            0x92 => {
-                let (_, args, class) = (self.pop()?, self.pop()?, self.pop()?);
-                let args = self.arguments(args)?;
-                self.call_value(class, &args)
-            }
-            // The state of an object is attributes; none of them is a tensor's.
-            b'b' => self.pop().and_then(|_| self.top()).map(drop),
-            b'P' => {
-                let line = self.input.line()?;
-                let id = self.values.add(Node::Str(line));
-                self.push(Node::Persistent(id))
-            }
-            _ => {
-                let id = self.pop()?;
-                self.push(Node::Persistent(id))
-            }
-        }
-    }
-
-    /// The first arguments of a call; nothing that is known takes more.
-    fn arguments(&self, args: Id) -> Result<Vec<Id>> {
-        let args = self
-            .values
-            .tuple(args)
-            .ok_or_else(|| wrong("arguments that are no tuple"))?;
-        Ok(args.iter().take(16).copied().collect())
-    }
-
-    /// A global that the next two lines name.
-    fn global_line(&mut self) -> Result<Global> {
-        let lines = [self.input.line()?, self.input.line()?];
-        let [module, name] = match self.lenient {
-            true => lines.map(|line| String::from_utf8_lossy(self.input.bytes(&line)).into_owned()),
-            false => [
-                self.input.text(&lines[0])?.to_owned(),
-                self.input.text(&lines[1])?.to_owned(),
-            ],
-        };
-        self.global(module, name)
-    }
-
-    /// A global that two values name.
-    fn global_of(&mut self, module: Id, name: Id) -> Result<Global> {
-        if let Some(&global) = self.looked_up.get(&(module, name)) {
-            return Ok(global);
-        }
-        let text = |id: Id| match self.values.node(id) {
-            Node::Str(range) if self.lenient => {
-                Ok(String::from_utf8_lossy(self.input.bytes(range)).into_owned())
-            }
-            Node::Str(range) => self.input.text(range).map(str::to_owned),
-            _ if self.lenient => Ok(COMPUTED.to_owned()),
-            _ => Err(wrong("a global whose name is no text")),
-        };
-        let texts = (text(module)?, text(name)?);
-        // A long text can be named again at no cost; so that this comes to an end, it has a price.
-        self.values.charge(64 + texts.0.len() + texts.1.len());
-        let global = self.global(texts.0, texts.1)?;
-        self.looked_up.insert((module, name), global);
-        Ok(global)
-    }
-
-    fn global(&mut self, module: String, name: String) -> Result<Global> {
-        let found = Global::find(&module, &name);
-        let named = Named {
-            module,
-            name,
-            allowed: found.is_some(),
-        };
-        if !self.seen.contains(&named) {
-            if self.named.len() == MAX_GLOBALS {
-                let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
-                return Err(AnamnesisError::LimitExceeded {
-                    limit: "MAX_PICKLE_GLOBALS",
-                    message,
-                });
-            }
-            self.values
-                .charge(2 * (size_of::<Named>() + named.module.len() + named.name.len()));
-            self.seen.insert(named.clone());
-            self.named.push(named.clone());
-        }
-        match found {
-            Some(global) => Ok(global),
-            None if self.lenient => Ok(Global::Opaque),
-            None => Err(AnamnesisError::DisallowedGlobal {
-                module: named.module,
-                name: named.name,
-            }),
-        }
-    }
-
-    fn call_value(&mut self, callable: Id, args: &[Id]) -> Result<()> {
-        match self.values.node(callable) {
-            Node::Global(global) => {
-                let global = *global;
-                self.call(&global, args)
-            }
-            _ if self.lenient => self.push(Node::Opaque),
-            _ => Err(wrong("a call of what is no global")),
-        }
-    }
-
-    fn call(&mut self, global: &Global, args: &[Id]) -> Result<()> {
-        let node = if self.lenient {
-            Node::Opaque
-        } else {
-            global.call(args, &self.values)?
-        };
-        self.push(node)
-    }
-
+    /// Adds a value to the table and pushes it.
     pub(super) fn push(&mut self, node: Node) -> Result<()> {
         let id = self.values.add(node);
         self.stack.push(id);
         Ok(())
     }
 
-    /// Where the top `n` items of the stack begin; they must be above the last mark.
+    /// Index of the lowest of the top `n` items of the stack. They must be above the last mark, as in Python, where each
+    /// mark begins a new stack.
     fn floor(&self, n: usize) -> Result<usize> {
         let floor = self.marks.last().copied().unwrap_or(0);
         self.stack
@@ -360,18 +241,18 @@ impl<'a> Machine<'a> {
             .ok_or_else(|| wrong("the stack is too short"))
     }
 
-    fn top(&self) -> Result<Id> {
+    fn top(&self) -> Result<NodeId> {
         self.floor(1).map(|at| self.stack[at])
     }
 
-    fn pop(&mut self) -> Result<Id> {
+    fn pop(&mut self) -> Result<NodeId> {
         let at = self.floor(1)?;
         let id = self.stack[at];
         self.stack.truncate(at);
         Ok(id)
     }
 
-    /// The topmost item, or else the topmost mark.
+    /// `POP`: drops the top item, or the last mark if nothing is above it.
     fn pop_any(&mut self) -> Result<()> {
         if self.marks.last() == Some(&self.stack.len()) {
             self.marks.pop();
@@ -381,6 +262,7 @@ impl<'a> Machine<'a> {
     }
 
     fn mark(&mut self) -> Result<()> {
+        // A lenient run has no such bound; marks count in the memory that is checked after every opcode.
         if self.marks.len() == MAX_MARKS && !self.lenient {
             let message = format!("a pickle with more than {MAX_MARKS} open marks");
             return Err(AnamnesisError::LimitExceeded {
@@ -392,17 +274,20 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn pop_mark(&mut self) -> Result<Vec<Id>> {
+    /// Removes the last mark and all items above it, and returns them.
+    fn pop_mark(&mut self) -> Result<Vec<NodeId>> {
         let at = self.marks.pop().ok_or_else(|| wrong("a mark is missing"))?;
         Ok(self.stack.split_off(at))
     }
 
+    /// Stores the top item in the memo under `n`.
     fn put(&mut self, n: u32) -> Result<()> {
         let top = self.top()?;
         self.memo.insert(n, top);
         Ok(())
     }
 
+    /// Pushes the item that the memo has under `n`.
     fn get(&mut self, n: u32) -> Result<()> {
         let id = *self
             .memo
@@ -412,9 +297,10 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Consumes a line with an index of the memo.
     fn memo_line(&mut self) -> Result<u32> {
         let range = self.input.line()?;
-        // As in Python, blanks around a number are no part of it.
+        // Python's `int` ignores whitespace around a number.
         self.input
             .text(&range)?
             .trim()
@@ -423,7 +309,8 @@ impl<'a> Machine<'a> {
     }
 }
 
-fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
+/// Groups `items` into keys and values.
+fn pairs(items: &[NodeId]) -> Result<Vec<(NodeId, NodeId)>> {
     let (pairs, rest) = items.as_chunks::<2>();
     if rest.is_empty() {
         Ok(pairs.iter().map(|&[k, v]| (k, v)).collect())

@@ -1,42 +1,51 @@
-//! Storages, as pickles name them: tensors are views of these.
+//! Storages, the pieces of memory that tensors are views of: how pickles name them, and where containers have them.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::globals::{Element, Global};
-use super::pickle::Machine;
-use super::value::{Id, Node};
+use super::globals::{Global, StorageElement};
+use super::pickle::PickleMachine;
+use super::value::{Node, NodeId};
 use crate::{AnamnesisError, Result};
 
-/// A storage's place.
+/// Where the bytes of a storage are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct StoragePlace {
+    /// Index of the source in [`Contents::sources`](crate::parse::Contents).
     pub source: usize,
+    /// Offset of the first byte in the source.
     pub offset: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// CRC-32 of them, where there is one.
+    /// CRC-32 of the bytes; `None` if the container has none.
     pub crc: Option<u32>,
 }
 
-/// A storage's key, and a number that only equal keys share.
+/// The key of a storage. Equal keys have equal numbers, which are compared and hashed in place of the text.
 #[derive(Debug, Clone)]
-pub(super) struct Key {
+pub(super) struct StorageKey {
     pub number: usize,
     pub text: Rc<str>,
 }
 
-/// Keys that were read. A key can be long and is written once, while any number of values refer to it; so each value
-/// is read once, too.
+/// The keys that have been read, interned. A key may be megabytes long and written once, while any number of values
+/// refer to it. Each value is therefore read once, so that time stays linear in the file.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
-    by_id: HashMap<Id, Key>,
+pub(super) struct StorageKeys {
+    by_id: HashMap<NodeId, StorageKey>,
     numbers: HashMap<Rc<str>, usize>,
 }
 
-impl Keys {
-    /// The key that a value is; `None` if it is neither a number nor text.
-    pub(super) fn read(&mut self, id: Id, machine: &Machine<'_>) -> Result<Option<Key>> {
+impl StorageKeys {
+    /// Interns the key in the value `id`. `None` if the value is neither a number nor text.
+    ///
+    /// # Errors
+    /// `Parse` if the text is not UTF-8.
+    pub(super) fn intern(
+        &mut self,
+        id: NodeId,
+        machine: &PickleMachine<'_>,
+    ) -> Result<Option<StorageKey>> {
         if let Some(key) = self.by_id.get(&id) {
             return Ok(Some(key.clone()));
         }
@@ -47,7 +56,7 @@ impl Keys {
             _ => return Ok(None),
         };
         let next = self.numbers.len();
-        let key = Key {
+        let key = StorageKey {
             number: *self.numbers.entry(text.clone()).or_insert(next),
             text,
         };
@@ -55,27 +64,34 @@ impl Keys {
         Ok(Some(key))
     }
 
-    /// Forgets which values the keys are, for another machine has others.
+    /// Forgets which value has which key, before another machine's values are read. Numbers of keys stay.
     pub(super) fn forget_values(&mut self) {
         self.by_id.clear();
     }
 }
 
-/// A storage as a persistent id names it.
+/// A storage as a persistent id describes it.
 #[derive(Debug, Clone)]
 pub(super) struct Storage {
-    pub key: Key,
-    /// Of typed storages.
-    pub element: Option<Element>,
-    /// Elements, or bytes if it is untyped.
+    pub key: StorageKey,
+    /// The element type; `None` if the storage is untyped.
+    pub element: Option<StorageElement>,
+    /// Length in elements, or in bytes if the storage is untyped.
     pub len: usize,
-    /// Of the view of it that is meant, in elements.
+    /// Offset of the storage in the one under `key`, in elements: legacy pickles have views of storages.
     pub offset: usize,
 }
 
 impl Storage {
-    /// Reads `('storage', type, key, location, length[, view])`.
-    pub(super) fn read(id: Id, machine: &Machine<'_>, keys: &mut Keys) -> Result<Self> {
+    /// Reads the persistent id `('storage', type, key, location, length[, view])`.
+    ///
+    /// # Errors
+    /// `Parse` if the value is anything else.
+    pub(super) fn from_persistent_id(
+        id: NodeId,
+        machine: &PickleMachine<'_>,
+        keys: &mut StorageKeys,
+    ) -> Result<Self> {
         let wrong = || AnamnesisError::parse("pickle: a persistent id that is no storage");
         let values = &machine.values;
         let &[kind, class, key, _, len, ref view @ ..] = values.tuple(id).ok_or_else(wrong)? else {
@@ -94,7 +110,7 @@ impl Storage {
             None => 0,
         };
         let (key, len) = (
-            keys.read(key, machine)?.ok_or_else(wrong)?,
+            keys.intern(key, machine)?.ok_or_else(wrong)?,
             values.size(len).ok_or_else(wrong)?,
         );
         Ok(Self {
@@ -105,7 +121,7 @@ impl Storage {
         })
     }
 
-    /// A storage has the length that the pickle says; torch, too, refuses any other.
+    /// Checks that the container has exactly as many bytes as the pickle says. torch refuses any other length as well.
     pub(super) fn check_len(&self, len: u64) -> Result<()> {
         if self.bytes() == Some(len) {
             Ok(())
@@ -114,15 +130,15 @@ impl Storage {
         }
     }
 
-    /// Its length, if a record of `len` bytes has that many. There may be more: where nothing is read of them, they do
-    /// no harm.
-    pub(super) fn within(&self, len: u64) -> Result<u64> {
+    /// The storage's length in bytes, if a record of `len` bytes is long enough. A longer record is accepted here, where
+    /// none of its bytes is read.
+    pub(super) fn len_within(&self, len: u64) -> Result<u64> {
         self.bytes()
             .filter(|&bytes| bytes <= len)
             .ok_or_else(|| self.wrong(len, "fewer than"))
     }
 
-    /// Its length, as the pickle says.
+    /// The storage's length in bytes, as the pickle says; `None` if it overflows.
     fn bytes(&self) -> Option<u64> {
         let size = self.element.map_or(1, |element| element.size);
         self.len.checked_mul(size).map(|bytes| bytes as u64)

@@ -1,16 +1,18 @@
-//! The oldest checkpoints: a tar file with `storages`, `tensors` and `pickle`, each a stream of pickles and numbers.
+//! Tar checkpoints, the oldest format: files `storages`, `tensors` and `pickle`, each a stream of pickles and numbers.
+//! In `pickle`, a persistent id stands for a whole tensor, whose shape and storage are in `tensors`.
 //!
 //! Format: torch `torch/serialization.py`, `legacy_load`.
 
 use std::collections::HashMap;
 
-use super::globals::{Element, Global};
-use super::input::Input;
-use super::pickle::Machine;
-use super::storage::{Key, Keys, Place};
-use super::tensors::{self, Found};
-use super::value::{Id, Node, View};
-use super::{PickleGlobal, not_empty, record};
+use super::globals::{Global, StorageElement};
+use super::input::PickleInput;
+use super::pickle::PickleMachine;
+use super::storage::{StorageKey, StorageKeys, StoragePlace};
+use super::tensors::{self, FoundTensor};
+use super::value::{Node, NodeId, TensorView};
+use super::views::{check_ratio, tensor_of};
+use super::{PickleGlobal, not_empty, record_globals};
 use crate::ParsedModel;
 use crate::containers::model::TensorInfo;
 use crate::containers::parse::read_at::ReadAt;
@@ -18,47 +20,51 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Files that are looked at.
+/// Most files of the archive. A checkpoint has three.
 const MAX_FILES: usize = 64;
 
 fn wrong(what: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("PyTorch checkpoint (tar): {what}"))
 }
 
-/// Whether a file begins like a tar file.
+/// Whether `head`, the first bytes of a file, is the header of a tar archive.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 
-/// A storage: its element type and place.
-struct Stored {
+/// A storage as the file `storages` describes it.
+struct TarStorage {
     dtype: Dtype,
-    place: Place,
+    place: StoragePlace,
 }
 
+/// Reads a tar checkpoint.
+///
+/// # Errors
+/// `Parse` if it is malformed; `Unsupported` if a tensor is of a kind that is not read; `LimitExceeded`; `Io`.
 pub(super) fn read(source: Source, budget: &Budget) -> Result<ParsedModel> {
     let mut file = &source;
-    let files = list(&mut file)?;
-    let mut run = Run {
+    let files = list_files(&mut file)?;
+    let mut reader = TarReader {
         lenient: false,
-        keys: Keys::default(),
+        keys: StorageKeys::default(),
         named: &mut Vec::new(),
         budget,
     };
-    let storages = run.storages(&mut file, part(&files, "storages")?)?;
-    let tensors = run.tensors(&mut file, part(&files, "tensors")?, &storages)?;
+    let storages = reader.read_storages(&mut file, part(&files, "storages")?)?;
+    let tensors = reader.read_tensors(&mut file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
-    let mut machine = Machine::new(Input::new(&mut file, start, len, budget), false);
+    let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), false);
     let root = machine.run()?;
-    run.keys.forget_values();
+    reader.keys.forget_values();
     let mut contents = ParsedModel::new(machine.input.at);
     let found = tensors::walk_persistent(root, &machine)?;
     budget.items(found.len() as u64, "tensors")?;
-    for Found { name, tensor } in found {
-        let Ok(View { storage, .. }) = tensor else {
+    for FoundTensor { name, tensor } in found {
+        let Ok(TensorView { storage, .. }) = tensor else {
             continue;
         };
-        let key = key_of(storage, &machine, &mut run.keys)?;
+        let key = key_of(storage, &machine, &mut reader.keys)?;
         let info = tensors.get(&key.number).and_then(Option::as_ref);
         let info =
             info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
@@ -68,40 +74,43 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<ParsedModel> {
         });
     }
     drop(machine);
-    tensors::check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
+    check_ratio(&contents, storages.values().map(|stored| &stored.place))?;
     contents.sources.push(source);
     not_empty(contents)
 }
 
-/// Runs all pickles for the globals that they name. What is wrong with one file does not keep the others from it.
-pub(super) fn name_all(
+/// Runs all pickles for the globals that they name, and appends those to `named`. An error in one file does not keep the
+/// others from being read; the first error is returned at the end.
+pub(super) fn collect_globals(
     source: &Source,
     named: &mut Vec<PickleGlobal>,
     budget: &Budget,
 ) -> Result<()> {
     let mut file = source;
-    let files = list(&mut file)?;
-    let mut run = Run {
+    let files = list_files(&mut file)?;
+    let mut reader = TarReader {
         lenient: true,
-        keys: Keys::default(),
+        keys: StorageKeys::default(),
         named,
         budget,
     };
-    let storages = part(&files, "storages").and_then(|part| run.storages(&mut file, part));
+    let storages = part(&files, "storages").and_then(|part| reader.read_storages(&mut file, part));
     let none = HashMap::new();
     let tensors = part(&files, "tensors").and_then(|part| {
-        run.tensors(&mut file, part, storages.as_ref().unwrap_or(&none))
+        reader
+            .read_tensors(&mut file, part, storages.as_ref().unwrap_or(&none))
             .map(drop)
     });
     let pickle = part(&files, "pickle").and_then(|(start, len)| {
-        let mut machine = Machine::new(Input::new(&mut file, start, len, budget), true);
+        let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), true);
         let result = machine.run().map(drop);
-        record(&machine, run.named);
+        record_globals(&machine, reader.named);
         result
     });
     storages.map(drop).and(tensors).and(pickle)
 }
 
+/// Offset and length of the file `name` in the archive.
 fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
     files
         .get(name)
@@ -109,13 +118,13 @@ fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
         .ok_or_else(|| wrong(&format!("`{name}` is missing")))
 }
 
-/// The files of the archive, with their places.
-fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
+/// Reads the headers of the archive: offset and length of each regular file, by name.
+fn list_files(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
     let (mut files, mut at) = (HashMap::new(), 0);
     loop {
         let mut header = [0; 512];
         file.read_at(at, &mut header)?;
-        // An empty header ends the archive.
+        // A header of zeros ends the archive.
         if header.iter().all(|&b| b == 0) {
             return Ok(files);
         }
@@ -150,24 +159,35 @@ fn list(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
     }
 }
 
-/// What running the pickles of a file takes.
-struct Run<'a> {
+/// Reads the files `storages` and `tensors`.
+struct TarReader<'a> {
+    /// Whether the machines go on past errors, for a list of globals.
     lenient: bool,
-    keys: Keys,
+    /// Keys of storages and tensors, shared by the machines of all files.
+    keys: StorageKeys,
+    /// Every global that was named so far.
     named: &'a mut Vec<PickleGlobal>,
     budget: &'a Budget,
 }
 
-impl Run<'_> {
-    /// Runs the pickles of one file, with `read` for each of the declared number of things.
-    fn all<T>(
+impl TarReader<'_> {
+    /// Reads one file of the archive: a count, that many items with `read_item`, and what follows with `finish`. Returns
+    /// the items by the number of their key.
+    fn read_items<T>(
         &mut self,
         file: &mut dyn ReadAt,
         (start, len): (u64, u64),
-        mut read: impl FnMut(&mut Machine<'_>, &mut Keys) -> Result<(Key, T)>,
-        finish: impl FnOnce(&mut Machine<'_>, &mut Keys, &mut HashMap<usize, T>) -> Result<()>,
+        mut read_item: impl FnMut(&mut PickleMachine<'_>, &mut StorageKeys) -> Result<(StorageKey, T)>,
+        finish: impl FnOnce(
+            &mut PickleMachine<'_>,
+            &mut StorageKeys,
+            &mut HashMap<usize, T>,
+        ) -> Result<()>,
     ) -> Result<HashMap<usize, T>> {
-        let mut machine = Machine::new(Input::new(file, start, len, self.budget), self.lenient);
+        let mut machine = PickleMachine::new(
+            PickleInput::new(file, start, len, self.budget),
+            self.lenient,
+        );
         let mut all = HashMap::new();
         self.keys.forget_values();
         let go = || {
@@ -177,25 +197,26 @@ impl Run<'_> {
                 .size(n)
                 .ok_or_else(|| wrong("a number of things that is none"))?;
             for _ in 0..n {
-                let (key, thing) = read(&mut machine, &mut self.keys)?;
-                if all.insert(key.number, thing).is_some() && !machine.lenient {
+                let (key, item) = read_item(&mut machine, &mut self.keys)?;
+                if all.insert(key.number, item).is_some() && !machine.lenient {
                     return Err(wrong("a key is there twice"));
                 }
             }
             finish(&mut machine, &mut self.keys, &mut all)
         };
         let result = go();
-        record(&machine, self.named);
+        record_globals(&machine, self.named);
         result.map(|()| all)
     }
 
-    fn storages(
+    /// Reads the file `storages`: `(key, location, class)`, a length in elements and the data of each; then the views.
+    fn read_storages(
         &mut self,
         file: &mut dyn ReadAt,
         part: (u64, u64),
-    ) -> Result<HashMap<usize, Stored>> {
+    ) -> Result<HashMap<usize, TarStorage>> {
         let end = part.0 + part.1;
-        let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
+        let read = |machine: &mut PickleMachine<'_>, keys: &mut StorageKeys| {
             let id = machine.run()?;
             let &[key, _, class] = machine
                 .values
@@ -204,14 +225,14 @@ impl Run<'_> {
             else {
                 return Err(wrong("a storage that is none"));
             };
-            let &Node::Global(Global::Storage(Some(Element {
+            let &Node::Global(Global::Storage(Some(StorageElement {
                 dtype: Some(dtype), ..
             }))) = machine.values.node(class)
             else {
                 return Err(wrong("a storage of a type that is not read"));
             };
             let key = key_of(key, machine, keys)?;
-            let elements = number(machine)?;
+            let elements = read_u64(machine)?;
             let offset = machine.input.position();
             let len = elements.checked_mul(dtype.bits() as u64 / 8);
             let len = len.filter(|len| offset.checked_add(*len).is_some_and(|stop| stop <= end));
@@ -225,9 +246,9 @@ impl Run<'_> {
             machine.input.skip(len);
             Ok((
                 key,
-                Stored {
+                TarStorage {
                     dtype,
-                    place: Place {
+                    place: StoragePlace {
                         source: 0,
                         offset,
                         len,
@@ -236,16 +257,17 @@ impl Run<'_> {
                 },
             ))
         };
-        self.all(file, part, read, read_views)
+        self.read_items(file, part, read, read_views)
     }
 
-    fn tensors(
+    /// Reads the file `tensors`: `(key, storage, class)`, rank, shape, strides and offset of each.
+    fn read_tensors(
         &mut self,
         file: &mut dyn ReadAt,
         part: (u64, u64),
-        storages: &HashMap<usize, Stored>,
+        storages: &HashMap<usize, TarStorage>,
     ) -> Result<HashMap<usize, Option<TensorInfo>>> {
-        let read = |machine: &mut Machine<'_>, keys: &mut Keys| {
+        let read = |machine: &mut PickleMachine<'_>, keys: &mut StorageKeys| {
             let id = machine.run()?;
             let &[key, storage, _] = machine
                 .values
@@ -256,43 +278,43 @@ impl Run<'_> {
             };
             let (key, storage) = (key_of(key, machine, keys)?, key_of(storage, machine, keys)?);
             // The rank was written in eight bytes, of which torch reads four.
-            let rank = number(machine)? & 0xffff_ffff;
+            let rank = read_u64(machine)? & 0xffff_ffff;
             if rank > 64 {
                 return Err(wrong("a tensor of more than 64 dimensions"));
             }
             let mut sizes = || {
                 (0..rank)
-                    .map(|_| number(machine).map(|n| n as usize))
+                    .map(|_| read_u64(machine).map(|n| n as usize))
                     .collect::<Result<Vec<_>>>()
             };
             let (shape, strides) = (sizes()?, sizes()?);
-            let offset = number(machine)? as usize;
+            let offset = read_u64(machine)? as usize;
             if machine.lenient {
                 return Ok((key, None));
             }
             let stored = storages
                 .get(&storage.number)
                 .ok_or_else(|| wrong("a tensor whose storage is missing"))?;
-            let view = View {
+            let view = TensorView {
                 storage: 0,
                 dtype: None,
                 offset,
                 shape,
                 strides,
             };
-            let tensor =
-                tensors::tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
+            let tensor = tensor_of(&key.text, stored.dtype, &view, 0, stored.place, false)?;
             Ok((key, Some(tensor)))
         };
-        self.all(file, part, read, |_, _, _| Ok(()))
+        self.read_items(file, part, read, |_, _, _| Ok(()))
     }
 }
 
-/// Views of storages, which tensors refer to as if they were storages: `[(key, root, offset, length)]`.
+/// Reads the views of storages, `[(key, root, offset, length)]`, and adds them to `storages`: tensors refer to them as
+/// to storages. A view must lie within its root.
 fn read_views(
-    machine: &mut Machine<'_>,
-    keys: &mut Keys,
-    storages: &mut HashMap<usize, Stored>,
+    machine: &mut PickleMachine<'_>,
+    keys: &mut StorageKeys,
+    storages: &mut HashMap<usize, TarStorage>,
 ) -> Result<()> {
     let id = machine.run()?;
     let (Node::List(views) | Node::Tuple(views)) = machine.values.node(id) else {
@@ -308,7 +330,7 @@ fn read_views(
         };
         let (key, root) = (key_of(key, machine, keys)?, key_of(root, machine, keys)?);
         let sizes = machine.values.size(offset).zip(machine.values.size(len));
-        let (Some((offset, len)), Some(&Stored { dtype, place })) =
+        let (Some((offset, len)), Some(&TarStorage { dtype, place })) =
             (sizes, storages.get(&root.number))
         else {
             return Err(wrong(&format!(
@@ -323,14 +345,14 @@ fn read_views(
             .map(|(o, l)| (o as u64, l as u64));
         let inside = |&(o, l): &(u64, u64)| o.checked_add(l).is_some_and(|end| end <= place.len);
         let what = || wrong(&format!("view `{}` leads out of its storage", key.text));
-        let (o, l) = bytes.filter(inside).ok_or_else(what)?;
-        let place = Place {
-            offset: place.offset + o,
-            len: l,
+        let (start, len) = bytes.filter(inside).ok_or_else(what)?;
+        let place = StoragePlace {
+            offset: place.offset + start,
+            len,
             ..place
         };
         if storages
-            .insert(key.number, Stored { dtype, place })
+            .insert(key.number, TarStorage { dtype, place })
             .is_some()
         {
             return Err(wrong("a key is there twice"));
@@ -339,7 +361,8 @@ fn read_views(
     Ok(())
 }
 
-fn number(machine: &mut Machine<'_>) -> Result<u64> {
+/// Consumes a little-endian integer of eight bytes, which lies between pickles.
+fn read_u64(machine: &mut PickleMachine<'_>) -> Result<u64> {
     let range = machine.input.take(8)?;
     Ok(machine
         .input
@@ -349,8 +372,11 @@ fn number(machine: &mut Machine<'_>) -> Result<u64> {
         .fold(0, |n, &b| n << 8 | u64::from(b)))
 }
 
-/// A key, which is a number or text.
-fn key_of(id: Id, machine: &Machine<'_>, keys: &mut Keys) -> Result<Key> {
-    keys.read(id, machine)?
+/// Interns the key in the value `id`.
+///
+/// # Errors
+/// `Parse` if it is neither a number nor text.
+fn key_of(id: NodeId, machine: &PickleMachine<'_>, keys: &mut StorageKeys) -> Result<StorageKey> {
+    keys.intern(id, machine)?
         .ok_or_else(|| wrong("a key that is none"))
 }

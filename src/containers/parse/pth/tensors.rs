@@ -1,69 +1,78 @@
-//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor is named by its way there.
+//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor's name is its path in them,
+//! joined with dots.
+//!
+//! Containers may share and contain each other, so that a small pickle can have endless paths. Depth, steps and the bytes
+//! of names are therefore bounded; each bound is far above what checkpoints have.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::facts;
-use super::pickle::Machine;
-use super::storage::{Keys, Place, Storage};
-use super::value::{Id, Node, View};
+use super::pickle::PickleMachine;
+use super::storage::{Storage, StorageKeys, StoragePlace};
+use super::value::{Node, NodeId, TensorView};
+use super::views::{check_ratio, tensor_of};
 use crate::ParsedModel;
-use crate::containers::model::{Check, Skipped, TensorInfo, row_major_strides, span};
-use crate::{AnamnesisError, Dtype, Result};
+use crate::containers::model::Skipped;
+use crate::{AnamnesisError, Result};
 
-/// Dicts and lists within each other.
+/// Deepest nesting of dicts, lists and tuples.
 const MAX_DEPTH: usize = 256;
 
-/// Bytes that views may take for each byte of the storages.
-const MAX_RATIO: u64 = 16;
+/// Memory for tensors and their names besides four times the file's length. A container that is referred to twice gives
+/// new names at no cost in the file.
+const FREE_NAME_BYTES: u64 = 16 << 20;
 
-/// What views may take in any case.
-const FREE: u64 = 64 << 20;
+/// Memory charged for a tensor besides its name, including what a conversion allocates for it.
+const TENSOR_BYTES: usize = 1000;
 
-/// What tensors and their names may take besides four times the file's length: both can be repeated at no cost.
-const TENSORS: u64 = 16 << 20;
-
-/// What a tensor takes besides its name, with what a conversion makes of it.
-const TENSOR: usize = 1000;
-
-/// A tensor that was found, and its name.
-pub(super) struct Found {
+/// A tensor with its name. `Err` if it is of a kind that is not read; the text says which.
+pub(super) struct FoundTensor {
     pub name: String,
-    pub tensor: std::result::Result<View, &'static str>,
+    pub tensor: std::result::Result<TensorView, &'static str>,
 }
 
-/// Every tensor below `root`, in order.
-pub(super) fn walk(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
+/// Finds every tensor below the value `root`, in the order of the pickle.
+///
+/// # Errors
+/// `Parse` if a key of a dict is no name; `LimitExceeded`.
+pub(super) fn walk(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, false, &mut HashMap::new())
 }
 
-/// The same, with the facts that are there.
-pub(super) fn walk_with(
-    root: Id,
-    machine: &Machine<'_>,
+/// Finds every tensor below `root`, and adds the values that describe quantized weights to `facts`, by path.
+pub(super) fn walk_with_facts(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
     facts: &mut HashMap<String, String>,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, false, facts)
 }
 
-/// The same where persistent ids are tensors: each is the storage of its view.
-pub(super) fn walk_persistent(root: Id, machine: &Machine<'_>) -> Result<Vec<Found>> {
+/// Finds every tensor below `root` in a tar checkpoint, where a persistent id stands for a tensor. Of the views that are
+/// returned, only the `storage` means anything: it is the persistent id.
+pub(super) fn walk_persistent(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
+) -> Result<Vec<FoundTensor>> {
     walk_all(root, machine, true, &mut HashMap::new())
 }
 
+/// The walk behind the three functions above. `persistent`: persistent ids are tensors.
 fn walk_all(
-    root: Id,
-    machine: &Machine<'_>,
+    root: NodeId,
+    machine: &PickleMachine<'_>,
     persistent: bool,
     facts: &mut HashMap<String, String>,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<FoundTensor>> {
     let mut found = Vec::new();
-    // A value that is shared may be walked several times, but not without end.
+    // A shared value is walked once for each path to it. The number of paths can be exponential in the number of values,
+    // and infinite in a cycle; so the steps in all are bounded linearly.
     let mut steps = machine.values.len() * 4 + 100_000;
     let mut stack = vec![(root, String::new(), 0usize)];
     let (mut charged, most) = (
         0,
-        TENSORS.saturating_add(machine.input.file_len.saturating_mul(4)),
+        FREE_NAME_BYTES.saturating_add(machine.input.file_len.saturating_mul(4)),
     );
     while let Some((id, name, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
@@ -95,19 +104,20 @@ fn walk_all(
                 format!("{name}.{key}")
             }
         };
-        let mut below: Vec<(Id, String)> = Vec::new();
+        let mut below: Vec<(NodeId, String)> = Vec::new();
         match machine.values.node(id) {
             Node::Dict(entries) => {
                 let mut seen: HashMap<_, usize> = HashMap::new();
                 for &(key, value) in entries {
-                    // Of a key that is set twice the last value counts; 1 and "1" are two keys.
-                    let own = (
+                    // As in Python, the last value of a repeated key counts, at the place of the first. The type is part
+                    // of the key: 1 and "1" are two keys, although their names are equal.
+                    let typed_key = (
                         std::mem::discriminant(machine.values.node(key)),
                         key_name(key, machine, 0)?,
                     );
-                    let name = join(&own.1);
-                    charge(name.len() + own.1.len())?;
-                    match seen.entry(own) {
+                    let name = join(&typed_key.1);
+                    charge(name.len() + typed_key.1.len())?;
+                    match seen.entry(typed_key) {
                         Entry::Occupied(at) => below[*at.get()].0 = value,
                         Entry::Vacant(place) => {
                             place.insert(below.len());
@@ -121,11 +131,12 @@ fn walk_all(
                     charge(name.len() + fact.len())?;
                     facts.insert(name, fact);
                 }
-                below.retain(|(value, _)| holds_tensors(machine.values.node(*value), persistent));
+                below
+                    .retain(|(value, _)| may_hold_tensors(machine.values.node(*value), persistent));
             }
             Node::List(items) | Node::Tuple(items) => {
                 for (i, &item) in items.iter().enumerate() {
-                    if holds_tensors(machine.values.node(item), persistent) {
+                    if may_hold_tensors(machine.values.node(item), persistent) {
                         let name = join(&i.to_string());
                         charge(name.len())?;
                         below.push((item, name));
@@ -134,29 +145,29 @@ fn walk_all(
                 }
             }
             Node::Tensor(view) => {
-                charge(TENSOR + name.len() + view.shape.len() * 32)?;
-                found.push(Found {
+                charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
+                found.push(FoundTensor {
                     name,
                     tensor: Ok((**view).clone()),
                 });
             }
             Node::Refused(what) => {
-                charge(TENSOR + name.len())?;
-                found.push(Found {
+                charge(TENSOR_BYTES + name.len())?;
+                found.push(FoundTensor {
                     name,
                     tensor: Err(what),
                 });
             }
             &Node::Persistent(id) if persistent => {
-                charge(TENSOR + name.len())?;
-                let view = View {
+                charge(TENSOR_BYTES + name.len())?;
+                let view = TensorView {
                     storage: id,
                     dtype: None,
                     offset: 0,
                     shape: vec![],
                     strides: vec![],
                 };
-                found.push(Found {
+                found.push(FoundTensor {
                     name,
                     tensor: Ok(view),
                 });
@@ -171,6 +182,7 @@ fn walk_all(
                 message,
             });
         }
+        // Reversed, because the last one is popped first.
         stack.extend(
             below
                 .into_iter()
@@ -186,11 +198,14 @@ fn walk_all(
     Ok(found)
 }
 
-/// Longest key that is made of others.
-const MAX_KEY: usize = 4096;
+/// Longest name of a key that is a tuple, in bytes.
+const MAX_TUPLE_KEY: usize = 4096;
 
-/// A dict's key as Python's `str` shows it.
-fn key_name(key: Id, machine: &Machine<'_>, depth: usize) -> Result<String> {
+/// The name of a dict's key, as Python's `str` writes it.
+///
+/// # Errors
+/// `Parse` if the key has no name of bounded length.
+fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<String> {
     Ok(match machine.values.node(key) {
         Node::Str(range) => machine.input.text(range)?.to_owned(),
         Node::Bytes(range) => format!("b'{}'", machine.input.bytes(range).escape_ascii()),
@@ -203,7 +218,7 @@ fn key_name(key: Id, machine: &Machine<'_>, depth: usize) -> Result<String> {
             for (i, &id) in items.iter().enumerate() {
                 text += if i == 0 { "" } else { ", " };
                 text += &key_name(id, machine, depth + 1)?;
-                if text.len() > MAX_KEY {
+                if text.len() > MAX_TUPLE_KEY {
                     return Err(AnamnesisError::parse("pickle: a dict whose key is no name"));
                 }
             }
@@ -213,25 +228,29 @@ fn key_name(key: Id, machine: &Machine<'_>, depth: usize) -> Result<String> {
     })
 }
 
-fn holds_tensors(node: &Node, persistent: bool) -> bool {
+/// Whether a value is a tensor or may contain some.
+fn may_hold_tensors(node: &Node, persistent: bool) -> bool {
     let is_container = matches!(node, Node::Dict(_) | Node::List(_) | Node::Tuple(_));
     is_container
         || matches!(node, Node::Tensor(_) | Node::Refused(_))
         || persistent && matches!(node, Node::Persistent(_))
 }
 
-/// Adds the tensors to `contents`; `place` finds a storage.
+/// Adds the tensors to `contents`. `place` looks up a storage in the container, once for each key.
+///
+/// # Errors
+/// `Parse` that names the tensor, if its storage is missing or the view leads out of it; `LimitExceeded`.
 pub(super) fn add(
-    found: Vec<Found>,
-    machine: &Machine<'_>,
-    keys: &mut Keys,
+    found: Vec<FoundTensor>,
+    machine: &PickleMachine<'_>,
+    keys: &mut StorageKeys,
     big_endian: bool,
-    mut place: impl FnMut(&Storage, &mut ParsedModel) -> Result<Place>,
+    mut place: impl FnMut(&Storage, &mut ParsedModel) -> Result<StoragePlace>,
     contents: &mut ParsedModel,
 ) -> Result<()> {
-    let (mut places, mut users): (HashMap<usize, Place>, HashMap<usize, usize>) =
+    let (mut places, mut users): (HashMap<usize, StoragePlace>, HashMap<usize, usize>) =
         Default::default();
-    for Found { name, tensor } in found {
+    for FoundTensor { name, tensor } in found {
         let view = match tensor {
             Ok(view) => view,
             Err(what) => {
@@ -246,7 +265,7 @@ pub(super) fn add(
             continue;
         };
         let named = |e: AnamnesisError| e.about(format_args!("tensor `{name}`"));
-        let storage = Storage::read(id, machine, keys).map_err(named)?;
+        let storage = Storage::from_persistent_id(id, machine, keys).map_err(named)?;
         let at = match places.get(&storage.key.number) {
             Some(&at) => at,
             None => {
@@ -282,94 +301,6 @@ pub(super) fn add(
         contents.notes.push(format!(
             "{shared} tensors share their storage with others; each is written by itself"
         ));
-    }
-    Ok(())
-}
-
-/// A view of the storage at `place`, `before` elements further than it says.
-pub(super) fn tensor_of(
-    name: &str,
-    dtype: Dtype,
-    view: &View,
-    before: usize,
-    place: Place,
-    big_endian: bool,
-) -> Result<TensorInfo> {
-    // Two four-bit floats are one element to torch.
-    let packed = dtype == Dtype::F4;
-    let size = dtype.bits().div_ceil(8);
-    let (shape, strides) = (&view.shape, &view.strides);
-    let wrong = |what: String| {
-        AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
-    };
-    let len = shape
-        .iter()
-        .try_fold(size, |n, &d| n.checked_mul(d))
-        .ok_or_else(|| wrong("its size overflows".to_owned()))? as u64;
-    let end = span(shape, strides)
-        .and_then(|n| view.offset.checked_add(before)?.checked_add(n))
-        .and_then(|n| n.checked_mul(size));
-    if len > 0 && end.is_none_or(|end| end as u64 > place.len) {
-        let (offset, bytes) = (view.offset, place.len);
-        let what = format!(
-            "offset {offset} and strides {strides:?} lead out of its storage of {bytes} bytes"
-        );
-        return Err(wrong(what));
-    }
-    // Strides of dimensions with one element, or none, mean nothing.
-    let plain = row_major_strides(shape);
-    let is_plain = len == 0
-        || shape
-            .iter()
-            .zip(strides)
-            .zip(&plain)
-            .all(|((&n, s), p)| n == 1 || s == p);
-    // An empty tensor may claim to be anywhere; what has elements was found to lie in its storage.
-    let start = if len == 0 {
-        0
-    } else {
-        (view.offset + before) as u64 * size as u64
-    };
-    let mut shape = shape.clone();
-    if packed {
-        let last = shape.last_mut().filter(|_| is_plain);
-        let what = "packed four-bit floats that do not lie in order";
-        *last.ok_or_else(|| AnamnesisError::unsupported(what, format!("tensor `{name}`")))? *= 2;
-    }
-    Ok(TensorInfo {
-        name: name.to_owned(),
-        dtype,
-        shape,
-        source: place.source,
-        offset: place.offset + start,
-        len,
-        strides: (!is_plain).then(|| strides.clone()),
-        big_endian: big_endian && dtype.bits() > 8,
-        check: place.crc.map(|crc| Check {
-            crc,
-            start: place.offset,
-            len: place.len,
-            before: (0, 0),
-        }),
-    })
-}
-
-/// Views may repeat what is stored, within reason.
-pub(super) fn check_ratio<'a>(
-    contents: &ParsedModel,
-    places: impl Iterator<Item = &'a Place>,
-) -> Result<()> {
-    let stored = places.fold(0u64, |n, place| n.saturating_add(place.len));
-    let wanted = contents
-        .tensors
-        .iter()
-        .fold(0u64, |n, t| n.saturating_add(t.len));
-    if wanted > stored.saturating_mul(MAX_RATIO).saturating_add(FREE) {
-        let message = format!("tensors of {wanted} bytes in all, made of {stored} stored ones");
-        return Err(AnamnesisError::LimitExceeded {
-            limit: "PTH_MAX_MATERIALISE_RATIO",
-            message,
-        });
     }
     Ok(())
 }

@@ -1,15 +1,17 @@
-//! What a pickle evaluates to, as far as tensors are concerned. Values share each other freely, so they lie in one
-//! table; text and bytes stay where they were read.
+//! [`PickleValues`]: the values that a pickle evaluates to, as far as tensors are concerned.
+//!
+//! Values may share and contain each other, even in cycles. So all lie in one table and refer to each other by index;
+//! text and bytes stay in the input's buffer. Dropping the table recurses nowhere.
 
 use std::ops::Range;
 
 use super::globals::Global;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// A value's place in the table.
-pub(super) type Id = u32;
+/// Index of a value in the table.
+pub(super) type NodeId = u32;
 
-/// A value.
+/// One value. Ranges are of the input's buffer.
 #[derive(Debug)]
 pub(super) enum Node {
     None,
@@ -20,75 +22,93 @@ pub(super) enum Node {
     Float(f64),
     Str(Range<usize>),
     Bytes(Range<usize>),
-    List(Vec<Id>),
-    Tuple(Vec<Id>),
-    Dict(Vec<(Id, Id)>),
+    List(Vec<NodeId>),
+    Tuple(Vec<NodeId>),
+    Dict(Vec<(NodeId, NodeId)>),
     Set,
     Global(Global),
-    /// What a persistent id stands for: a storage, or a tensor in the oldest format.
-    Persistent(Id),
-    Tensor(Box<View>),
-    /// A tensor of a kind that is not read.
+    /// The object with the persistent id in the table: a storage, or a tensor in the tar format.
+    Persistent(NodeId),
+    Tensor(Box<TensorView>),
+    /// A tensor of a kind that is not read; the text says which.
     Refused(&'static str),
-    /// Something allowed that holds no tensor.
+    /// An allowed value that holds no tensor.
     Opaque,
 }
 
-/// A tensor: a view of a storage.
+/// A tensor: a view of a storage. Offset, shape and strides count elements.
 #[derive(Debug, Clone)]
-pub(super) struct View {
-    /// The storage, as a persistent id.
-    pub storage: Id,
-    /// The element type, where the storage does not say.
+pub(super) struct TensorView {
+    /// The storage's persistent id.
+    pub storage: NodeId,
+    /// The dtype, if the view names one because its storage is untyped; `Some(None)` if it is one that is not read.
     pub dtype: Option<Option<Dtype>>,
-    /// In elements.
     pub offset: usize,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
 }
 
-/// The table, with an account of what it takes.
+/// The table of values, with an account of the memory that it takes.
+///
+/// # Memory
+/// The machine checks after each opcode that the table, its stack and its memo take at most [`FREE_BYTES`] and
+/// [`BYTES_PER_BYTE_READ`] bytes for each byte of the pickle that was consumed. So memory is linear in the file,
+/// whatever the pickle says. An opcode adds no more than it consumes or takes from the stack, so that a check after it is
+/// soon enough.
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct PickleValues {
     nodes: Vec<Node>,
+    /// Memory of `nodes`, and what else was charged.
     bytes: usize,
-    /// How much of that a caller's account knows of.
+    /// The part of `bytes` that the caller's budget was charged with.
     accounted: usize,
 }
 
-/// What the table may take besides six times what was read.
-const BUDGET: usize = 24 << 20;
+/// Memory that values may take besides their share of the file: a value is larger than the opcode that makes it, which
+/// small pickles may consist of.
+const FREE_BYTES: usize = 24 << 20;
 
-impl Values {
-    pub(super) fn add(&mut self, node: Node) -> Id {
+/// Memory that values may take for each byte that was read.
+const BYTES_PER_BYTE_READ: usize = 6;
+
+impl PickleValues {
+    /// Adds a value, charges its memory, and returns its index.
+    pub(super) fn add(&mut self, node: Node) -> NodeId {
+        // Twice the size of an index for each item of a list: its vector grows by doubling.
         self.bytes += size_of::<Node>()
             + match &node {
                 Node::List(items) | Node::Tuple(items) => items.len() * 8,
                 Node::Dict(items) => items.len() * 16,
-                Node::Tensor(view) => size_of::<View>() + view.shape.len() * 16,
+                Node::Tensor(view) => size_of::<TensorView>() + view.shape.len() * 16,
                 _ => 0,
             };
         self.nodes.push(node);
-        (self.nodes.len() - 1) as Id
+        (self.nodes.len() - 1) as NodeId
     }
 
-    pub(super) fn node(&self, id: Id) -> &Node {
+    pub(super) fn node(&self, id: NodeId) -> &Node {
         self.nodes.get(id as usize).unwrap_or(&Node::None)
     }
 
-    pub(super) fn node_mut(&mut self, id: Id) -> &mut Node {
-        // What grows later is charged when its items are pushed: each of them took a step of the machine.
+    /// The value at `id`, for lists and dicts to grow.
+    pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        // Items that are appended later are not charged. Each was pushed by an opcode of at least one byte, which bounds
+        // them by the bytes read.
         &mut self.nodes[id as usize]
     }
 
-    /// Charges `bytes` more.
+    /// Charges `bytes` of memory, or of repeated work, that no value accounts for.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// Whether what is held, with `more` places on the stack and in the memo, is in proportion to `read` bytes.
-    pub(super) fn check_budget(&self, read: usize, more: usize) -> Result<()> {
-        if self.bytes + more * 24 > BUDGET + 6 * read {
+    /// Checks that the table is in proportion to the `read` bytes consumed. `slots` is the number of entries of the
+    /// machine's stack, marks and memo, which take at most 24 bytes each.
+    ///
+    /// # Errors
+    /// `LimitExceeded` (`MAX_PICKLE_WORKING_SET`).
+    pub(super) fn check_budget(&self, read: usize, slots: usize) -> Result<()> {
+        if self.bytes + slots * 24 > FREE_BYTES + BYTES_PER_BYTE_READ * read {
             let message = format!(
                 "a pickle whose first {read} bytes take {} in memory",
                 self.bytes
@@ -101,15 +121,15 @@ impl Values {
         Ok(())
     }
 
-    /// What was taken since this was asked last.
-    pub(super) fn growth(&mut self) -> u64 {
+    /// Bytes charged since the last call, for the caller's budget.
+    pub(super) fn take_growth(&mut self) -> u64 {
         let grown = self.bytes - self.accounted;
         self.accounted = self.bytes;
         grown as u64
     }
 
-    /// Every persistent id.
-    pub(super) fn persistent(&self) -> impl Iterator<Item = Id> {
+    /// The persistent ids of all [`Node::Persistent`] values, in the order of the pickle.
+    pub(super) fn persistent_ids(&self) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().filter_map(|node| {
             if let &Node::Persistent(id) = node {
                 Some(id)
@@ -119,20 +139,21 @@ impl Values {
         })
     }
 
-    /// Number of values.
+    /// Number of values in the table.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
+    /// The items, if the value is a tuple.
+    pub(super) fn tuple(&self, id: NodeId) -> Option<&[NodeId]> {
         match self.node(id) {
             Node::Tuple(items) => Some(items),
             _ => None,
         }
     }
 
-    /// A tuple or list of sizes.
-    pub(super) fn sizes(&self, id: Id) -> Option<Vec<usize>> {
+    /// The items as sizes, if the value is a tuple or list of integers that are not negative.
+    pub(super) fn sizes(&self, id: NodeId) -> Option<Vec<usize>> {
         match self.node(id) {
             Node::Tuple(items) | Node::List(items) => {
                 items.iter().map(|&id| self.size(id)).collect()
@@ -141,8 +162,8 @@ impl Values {
         }
     }
 
-    /// An integer that is a size.
-    pub(super) fn size(&self, id: Id) -> Option<usize> {
+    /// The value as a size, if it is an integer and not negative.
+    pub(super) fn size(&self, id: NodeId) -> Option<usize> {
         match self.node(id) {
             Node::Int(n) => usize::try_from(*n).ok(),
             _ => None,

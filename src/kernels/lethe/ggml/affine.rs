@@ -1,28 +1,37 @@
-//! Searches for scales with a minimum, several groups abreast, and for scales of such scales.
+//! Searches for scales with a minimum, several groups side by side, and for scales of such scales.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and `make_qp_quants`.
+//! A group of values `x` with weights `w` gets a scale `s`, a minimum `m` of at most 0, and codes
+//! `l` from 0 on such that Σw(sl + m - x)² is small. For given codes the best `s` and `m` are those
+//! of a weighted linear regression; if `m` would be positive it is 0, and `s` is Σwxl / Σwl².
+//!
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and
+//! `make_qp_quants`.
 
 use super::search::{
-    Lanes, MAGIC, Mask, TINY, clamp, each, greater, mask, nearest_in, nearest_int, opaque, select,
+    Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, per_lane,
+    select,
 };
 
-/// What [`affine`] is to try.
-pub(super) struct Trial {
+/// Parameters of [`fit_affine`]: tried scales map the range of a group to
+/// `top + first + delta * step` codes.
+pub(super) struct AffineSearch {
     /// The highest code.
     pub(super) top: f32,
-    /// The first number of steps, less `top`.
+    /// ggml's `rmin`.
     pub(super) first: f32,
-    /// Its increment,
+    /// ggml's `rdelta`.
     pub(super) delta: f32,
-    /// and how often it is added.
+    /// The last step; the first is 0.
     pub(super) steps: u8,
-    /// Whether errors are squared.
+    /// Whether errors are squared. Else their magnitudes are summed: ggml's `use_mad`.
     pub(super) squared: bool,
-    /// Whether values are clamped before they are rounded, as `make_qkx3_quants` does, or after.
+    /// Whether values are limited to the codes before they are rounded, rather than after. The two
+    /// differ only for NaN and for values so large that [`nearest_in`] does not round them.
     pub(super) clamped: bool,
 }
 
-impl Trial {
+impl AffineSearch {
+    /// The code of a value that was shifted and scaled to codes.
     #[inline(always)]
     fn code(&self, x: f32) -> f32 {
         if self.clamped {
@@ -33,31 +42,33 @@ impl Trial {
     }
 }
 
-/// A scale and a minimum: values are `scale * code - min`.
-pub(super) struct Affine<const G: usize> {
+/// The result of a search: values are `scale * code - min`. As in ggml the minimum is stored with
+/// the sign turned.
+pub(super) struct AffineFit<const G: usize> {
     pub(super) scale: Lanes<G>,
     pub(super) min: Lanes<G>,
-    /// The codes are those by this scale and from this minimum.
+    /// The codes are the values less `base` times `inverse`, rounded. These are what was tried;
+    /// `scale` and `min` were fitted to the codes afterwards.
     inverse: Lanes<G>,
     base: Lanes<G>,
-    /// Whether no step was better than the start.
+    /// Whether no step was better than the first codes, which are always limited after rounding.
     start: Mask<G>,
 }
 
-impl<const G: usize> Affine<G> {
+impl<const G: usize> AffineFit<G> {
     /// The code of `x` in lane `g`.
     #[inline(always)]
-    pub(super) fn code(&self, trial: &Trial, g: usize, x: f32) -> u8 {
+    pub(super) fn code(&self, search: &AffineSearch, g: usize, x: f32) -> u8 {
         let x = self.inverse[g] * (x - self.base[g]);
         (if self.start[g] != 0 {
-            nearest_in(x, 0.0, trial.top)
+            nearest_in(x, 0.0, search.top)
         } else {
-            trial.code(x)
+            search.code(x)
         }) as u8
     }
 }
 
-/// The weighted error of codes that a scale and a minimum give.
+/// The weighted error of each lane for given codes, scale and minimum.
 #[inline(always)]
 fn error<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
@@ -76,7 +87,7 @@ fn error<const N: usize, const G: usize>(
     sum
 }
 
-/// Σab and Σac.
+/// Σab and Σac in each lane.
 #[inline(always)]
 fn products<const N: usize, const G: usize>(
     a: &[Lanes<G>; N],
@@ -93,17 +104,18 @@ fn products<const N: usize, const G: usize>(
     (ab, ac)
 }
 
-/// The scale and minimum of each lane with the least weighted error, each step of the search from the best minimum so
-/// far: `make_qkx2_quants` and `make_qkx3_quants`.
+/// The scale and minimum of each lane with the least weighted error: ggml's `make_qkx2_quants` and
+/// `make_qkx3_quants`. Each step shifts by the minimum of the best one before it, so that steps
+/// depend on each other; only groups are side by side.
 #[inline(always)]
-pub(super) fn affine<const N: usize, const G: usize>(
+pub(super) fn fit_affine<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
     w: &[Lanes<G>; N],
-    trial: &Trial,
-) -> Affine<G> {
+    search: &AffineSearch,
+) -> AffineFit<G> {
     let (x, w) = (opaque(x), opaque(w));
     let (mut min, mut max, mut sum_w) = (x[0], x[0], w[0]);
-    let mut sum_x: Lanes<G> = each(|g| w[0][g] * x[0][g]);
+    let mut sum_x: Lanes<G> = per_lane(|g| w[0][g] * x[0][g]);
     for (x, w) in x.iter().zip(w).skip(1) {
         for g in 0..G {
             min[g] = if x[g] < min[g] { x[g] } else { min[g] };
@@ -112,20 +124,22 @@ pub(super) fn affine<const N: usize, const G: usize>(
             sum_x[g] += w[g] * x[g];
         }
     }
-    min = each(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
+    min = per_lane(|g| if min[g] > 0.0 { 0.0 } else { min[g] });
+    // In a flat group, of which all values are the same and not positive, scales are infinite or
+    // NaN. ggml returns at once; here such lanes go along, and get their results at the end.
     let (low, flat): (Lanes<G>, Lanes<G>) =
-        (min, each(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
+        (min, per_lane(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
 
     let (mut codes, mut terms) = ([[0.0; G]; N], [[0.0; G]; N]);
-    let (mut inverse, mut base) = (each(|g| trial.top / (max[g] - min[g])), min);
-    let mut scale: Lanes<G> = each(|g| 1.0 / inverse[g]);
+    let (mut inverse, mut base) = (per_lane(|g| search.top / (max[g] - min[g])), min);
+    let mut scale: Lanes<G> = per_lane(|g| 1.0 / inverse[g]);
     let mut best = [0.0; G];
     for (x, w) in x.iter().zip(w) {
         for g in 0..G {
-            let l = nearest_in(inverse[g] * (x[g] - min[g]), 0.0, trial.top);
+            let l = nearest_in(inverse[g] * (x[g] - min[g]), 0.0, search.top);
             let diff = scale[g] * l + min[g] - x[g];
             best[g] += w[g]
-                * if trial.squared {
+                * if search.squared {
                     diff * diff
                 } else {
                     diff.abs()
@@ -133,13 +147,13 @@ pub(super) fn affine<const N: usize, const G: usize>(
         }
     }
     let mut start = [u32::MAX; G];
-    for step in 0..=trial.steps {
-        let span = trial.first + trial.delta * f32::from(step) + trial.top;
-        let tried: Lanes<G> = each(|g| span / (max[g] - min[g]));
+    for step in 0..=search.steps {
+        let span = search.first + search.delta * f32::from(step) + search.top;
+        let tried: Lanes<G> = per_lane(|g| span / (max[g] - min[g]));
         let mut sum_l = [0.0; G];
         for (((x, w), codes), terms) in x.iter().zip(w).zip(&mut codes).zip(&mut terms) {
             for g in 0..G {
-                let l = trial.code(tried[g] * (x[g] - min[g]));
+                let l = search.code(tried[g] * (x[g] - min[g]));
                 let wl = w[g] * l;
                 codes[g] = l;
                 terms[g] = wl;
@@ -147,14 +161,15 @@ pub(super) fn affine<const N: usize, const G: usize>(
             }
         }
         let (sum_l2, sum_xl) = products(&terms, &codes, x);
-        // The least squares of the codes.
-        let det: Lanes<G> = each(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
-        let least: Lanes<G> = each(|g| (sum_l2[g] * sum_x[g] - sum_l[g] * sum_xl[g]) / det[g]);
-        let slope: Lanes<G> = each(|g| (sum_w[g] * sum_xl[g] - sum_x[g] * sum_l[g]) / det[g]);
+        // The linear regression of the values by their codes. `det` is not positive if all codes
+        // are the same, and then the rest is not used.
+        let det: Lanes<G> = per_lane(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
+        let least: Lanes<G> = per_lane(|g| (sum_l2[g] * sum_x[g] - sum_l[g] * sum_xl[g]) / det[g]);
+        let slope: Lanes<G> = per_lane(|g| (sum_w[g] * sum_xl[g] - sum_x[g] * sum_l[g]) / det[g]);
         let positive = mask(|g| least[g] > 0.0);
-        let slope = select(positive, each(|g| sum_xl[g] / sum_l2[g]), slope);
+        let slope = select(positive, per_lane(|g| sum_xl[g] / sum_l2[g]), slope);
         let least = select(positive, [0.0; G], least);
-        let found = error(x, w, &codes, (slope, least), trial.squared);
+        let found = error(x, w, &codes, (slope, least), search.squared);
         let better = mask(|g| (det[g] > 0.0) & (found[g] < best[g]));
         best = select(better, found, best);
         scale = select(better, slope, scale);
@@ -171,7 +186,7 @@ pub(super) fn affine<const N: usize, const G: usize>(
         inverse[g] = if flat { 0.0 } else { inverse[g] };
         min[g] = -if flat { low[g] } else { min[g] };
     }
-    Affine {
+    AffineFit {
         scale,
         min,
         inverse,
@@ -180,20 +195,22 @@ pub(super) fn affine<const N: usize, const G: usize>(
     }
 }
 
-/// A scale for positive values with codes up to `top`, the codes improved one by one: `make_qp_quants`.
+/// The scale of positive values for codes from 0 to `top`, by coordinate descent: ggml's
+/// `make_qp_quants`. K-quants use it for the scales and minimums of groups. `codes` are left as
+/// ggml has them: those of negative values wrap in the byte.
 #[inline(always)]
-pub(super) fn positive<const N: usize>(
+pub(super) fn fit_nonnegative<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
     top: i32,
     codes: &mut [u8; N],
 ) -> f32 {
-    let max = x.iter().fold(0.0, |max, &x| greater(max, x));
+    let max = x.iter().fold(0.0, |max, &x| larger(max, x));
     if max < TINY {
         *codes = [0; N];
         return 0.0;
     }
-    let mut inverse = positive_start(x, w, top, max);
+    let mut inverse = nonnegative_start(x, w, top, max);
     let (mut lx, mut l2) = (0.0, 0.0);
     for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
         let l = nearest_int(inverse * x).min(top);
@@ -224,23 +241,25 @@ pub(super) fn positive<const N: usize>(
     if l2 > 0.0 { inverse } else { 0.0 }
 }
 
-/// The inverse scale with the least error, of those around `top` over `max`.
+/// The inverse scale with the least weighted error, of those that map `max` to `top` or up to 0.4
+/// more or less. The nine tries are the lanes.
 #[inline(always)]
-fn positive_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32) -> f32 {
+fn nonnegative_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32) -> f32 {
     let level = |c: usize| 0.1 * (c as i32 - 4) as f32 + top as f32;
-    let tried: Lanes<9> = each(|c| {
+    let tried: Lanes<9> = per_lane(|c| {
         if c == 4 {
             top as f32 / max
         } else {
             level(c) / max
         }
     });
-    let scales: Lanes<9> = each(|c| 1.0 / tried[c]);
+    let scales: Lanes<9> = per_lane(|c| 1.0 / tried[c]);
     let mut errors = [0.0; 9];
     for (&x, &w) in x.iter().zip(w) {
         for c in 0..9 {
             let l = nearest_int(tried[c] * x);
-            // The start is not limited, but by the byte that it is kept in.
+            // ggml does not limit the codes of the middle try to `top`, but keeps them in bytes, in
+            // which they wrap.
             let l = if c == 4 { l & 255 } else { l.min(top) };
             let diff = x - scales[c] * l as f32;
             errors[c] += w * diff * diff;

@@ -1,22 +1,26 @@
-//! E2M1 codes: MXFP4 with a power of two for 32 values, NVFP4 with UE4M3 scales for 16. Neither heeds importance, and
-//! NVFP4 has no scale of the tensor here.
+//! E2M1 codes: MXFP4 with a power of two for 32 values, NVFP4 with UE4M3 scales for 16. Neither
+//! heeds importance, and ggml's NVFP4 has no scale of the whole tensor when it is encoded.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_mxfp4_ref`, `quantize_row_nvfp4_ref`; `ggml-impl.h`,
-//! `ggml_fp32_to_ue4m3`.
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_mxfp4_ref`, `quantize_row_nvfp4_ref`;
+//! `ggml-impl.h`, `ggml_fp32_to_ue4m3`.
 
 use super::legacy::absmax;
-use super::{Importance, Pack};
+use super::{BlockImportance, EncodeBlock};
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
 
 /// Twice the magnitudes of E2M1.
 const MAGNITUDES: [f32; 8] = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
-/// Twice what lies half-way between them, which belongs to the lower.
+/// Twice the middles between neighbouring magnitudes. A middle belongs to the lower one, which
+/// ggml's search meets first.
 const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// The codes of values in halves of `d`, into nibbles: low ones for the first half, high ones for the second.
-/// Zero has no sign.
+/// Encodes values as twice E2M1 times `d`: the first half into low nibbles, the second into high
+/// ones. Zero has no sign, for ggml's search meets code 0 before code 8.
+///
+/// Comparing with the middles is what ggml's `best_index_mxfp4` does by comparing differences, as
+/// long as the multiples of `d` and the differences near a middle are exact.
 #[inline(always)]
 fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
     let mut codes = [0; N];
@@ -32,19 +36,20 @@ fn put_codes<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
         };
         *code = (magnitude | sign) as u8;
     }
-    nibbles(&codes, out);
+    put_nibbles(&codes, out);
 }
 
 #[inline(always)]
-fn nibbles(codes: &[u8], out: &mut [u8]) {
+fn put_nibbles(codes: &[u8], out: &mut [u8]) {
     let (low, high) = codes.split_at(codes.len() / 2);
     for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
         *out = low | high << 4;
     }
 }
 
-/// As [`put_codes`] for values so large that the differences from all the multiples of `d` are rounded: the first of
-/// the least.
+/// [`put_codes`] for values so much larger than the largest multiple of `d` that differences from
+/// all of them are rounded and may be equal. The first code with the least difference wins, as in
+/// `best_index_mxfp4`.
 #[inline(never)]
 fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8]) {
     let mut codes = [0; N];
@@ -62,10 +67,11 @@ fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8])
             best
         };
     }
-    nibbles(&codes, out);
+    put_nibbles(&codes, out);
 }
 
-/// `floor(log2(x))` of the logarithm rounded to f32, which next below a power of two is that power's already.
+/// `floorf(log2f(x))`. The logarithm of a number just below a power of two is rounded to that
+/// power's exponent, so the exponent of `x` alone will not do.
 #[inline(always)]
 fn floor_log2(x: f32) -> i32 {
     let normal = if x < f32::MIN_POSITIVE {
@@ -75,9 +81,11 @@ fn floor_log2(x: f32) -> i32 {
     };
     let below = (normal.to_bits() >> 23) as i32 - 127 - if x < f32::MIN_POSITIVE { 24 } else { 0 };
     let above = below + 1;
-    // As a number from 1 to 2.
+    // The significand, as a number from 1 to 2.
     let fraction = f64::from(f32::from_bits(normal.to_bits() & 0x007f_ffff | 0x3f80_0000));
-    // The last place of a number just below `above`.
+    // `log2(x)` is `above - gap`, where `gap` is log2(2 / fraction), for fractions near 2 about (2
+    // - fraction) / 2 / ln 2. It is rounded to `above` if `gap` is less than half of `place`, the
+    // last place of floats just below `above`.
     let size = if above > 0 { above - 1 } else { -above };
     let place =
         2.0f64 / f64::from(1 << 24) * f64::from(if size == 0 { 0 } else { 1 << size.ilog2() });
@@ -85,13 +93,18 @@ fn floor_log2(x: f32) -> i32 {
     if gap < place / 2.0 { above } else { below }
 }
 
-impl Pack<17, 32> for MXFP4 {
+impl EncodeBlock<17, 32> for MXFP4 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 17]) {
+    fn encode(
+        values: &[f32; 32],
+        _importance: Option<BlockImportance<'_, 32>>,
+        out: &mut [u8; 17],
+    ) {
         let max = absmax(values);
-        // Of what is below 2^-125, C wraps the exponent to a huge one.
+        // Below 2^-125 the exponent is negative. ggml's cast to `uint8_t` wraps it to a huge one,
+        // and so does this.
         let e = if max > 0.0 {
             (floor_log2(max) + 125) as u8
         } else {
@@ -107,11 +120,13 @@ impl Pack<17, 32> for MXFP4 {
     }
 }
 
-/// UE4M3 of a number that is not negative; ties go up, and all from 248 on is 448. Half of its value with it.
+/// The UE4M3 code nearest to `x`, which is not negative, and half of the code's value. Ties go up.
+/// What is rounded to 256 or more becomes 448: ggml's `ggml_fp32_to_ue4m3`.
 #[inline(always)]
 fn ue4m3(x: f32) -> (u8, f32) {
     let x = if x > 448.0 { 448.0 } else { x };
-    // The mantissa's bits below the third go, the highest of them as a carry.
+    // Keeps three bits of the mantissa; the one below them is added as a carry, so that a half is
+    // rounded up.
     let rounded = ((x.to_bits() >> 19) + 1) >> 1;
     let code = rounded as i32 - (120 << 3);
     let code = if code < 15 << 3 { code } else { 0x7e };
@@ -129,11 +144,15 @@ fn ue4m3(x: f32) -> (u8, f32) {
     (code as u8, value)
 }
 
-impl Pack<36, 64> for NVFP4 {
+impl EncodeBlock<36, 64> for NVFP4 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 64], _importance: Option<Importance<'_, 64>>, out: &mut [u8; 36]) {
+    fn encode(
+        values: &[f32; 64],
+        _importance: Option<BlockImportance<'_, 64>>,
+        out: &mut [u8; 36],
+    ) {
         let (scales, codes) = out.split_at_mut(4);
         let groups = values
             .as_chunks::<16>()

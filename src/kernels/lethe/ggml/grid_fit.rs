@@ -1,25 +1,32 @@
-//! What the IQ2 and IQ3 types share: the search for a group's scale and points of the grid, and the scales in 4 bits.
+//! What the IQ2 and IQ3 types share: the search for a group's scale and points of the grid, and the
+//! scales in 4 bits.
+//!
+//! For each scale that is tried, magnitudes are rounded to codes, codes that are no points of the
+//! grid are replaced by the best neighbour, and Σwxq and Σwq² of the points' levels q say how good
+//! the scale is: the larger (Σwxq)² / Σwq² the smaller the error, as in [`search`](super::search).
+//! Tries are lanes, apart from the look-up of neighbours.
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xs_impl` and its relatives.
 
-use super::neighbours::{Grid, Levels, code};
+use super::neighbours::{GridLevels, IqGrid, code};
 use super::search::nearest_int;
 
-/// What half a magnitude, less one, is in codes: those stand for the odd numbers.
+/// The code of a magnitude in units of the scale: code `l` stands for the odd number `2l + 1`.
 #[inline(always)]
 fn odd_code(magnitude: f32, top: i32) -> i32 {
     nearest_int(0.5 * (magnitude - 1.0)).clamp(0, top)
 }
 
-/// Sum of the squares.
+/// Σx², in order.
 #[inline(always)]
-pub(super) fn square(values: &[f32]) -> f32 {
+pub(super) fn sum_of_squares(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |sum, x| sum + x * x)
 }
 
-/// Weights of values of which some matter more than others; `mean` is a mean square of the block.
+/// The weights of values, `importance * sqrt(mean + x²)`; `mean` is the mean square of the block or
+/// twice that, by type.
 #[inline(always)]
-pub(super) fn weigh<const N: usize>(
+pub(super) fn importance_weights<const N: usize>(
     values: &[f32; N],
     importance: &[f32; N],
     mean: f32,
@@ -31,9 +38,12 @@ pub(super) fn weigh<const N: usize>(
     weights
 }
 
-/// The part of the importances that belongs to group `g`; all the same if there are none.
+/// The importance of the values of group `g`; 1 if there is none.
 #[inline(always)]
-pub(super) fn group<const N: usize>(importance: Option<&[f32; 256]>, g: usize) -> &[f32; N] {
+pub(super) fn group_importance<const N: usize>(
+    importance: Option<&[f32; 256]>,
+    g: usize,
+) -> &[f32; N] {
     match importance {
         Some(weights) => &weights.as_chunks().0[g],
         None => &[1.0; N],
@@ -42,7 +52,8 @@ pub(super) fn group<const N: usize>(importance: Option<&[f32; 256]>, g: usize) -
 
 /// Magnitudes of eight values, and a bit for each that is negative.
 ///
-/// If the number of these bits has to be even, the value that costs least is taken for one of the other sign.
+/// If the number of these bits has to be even (`EVEN`) and is not, the sign of the value with the
+/// least wx² is flipped, and its magnitude is negative.
 #[inline(always)]
 pub(super) fn split_signs<const EVEN: bool>(
     values: &[f32; 8],
@@ -50,7 +61,7 @@ pub(super) fn split_signs<const EVEN: bool>(
 ) -> ([f32; 8], u8) {
     let (mut magnitudes, mut signs) = ([0.0; 8], 0u8);
     for (i, (magnitude, &x)) in magnitudes.iter_mut().zip(values).enumerate() {
-        // Zero keeps its sign, and NaN is negative.
+        // As in ggml, -0 counts as positive and NaN as negative.
         let positive = x >= 0.0;
         *magnitude = if positive { x } else { -x };
         signs |= u8::from(!positive) << i;
@@ -68,39 +79,45 @@ pub(super) fn split_signs<const EVEN: bool>(
     (magnitudes, signs)
 }
 
-/// A group's scale and points.
-pub(super) struct Fit<const K: usize> {
+/// The scale and the points of a group.
+pub(super) struct GridFit<const K: usize> {
     pub(super) scale: f32,
-    /// Packed.
+    /// In the packed form of [`IqGrid`].
     pub(super) points: [u16; K],
 }
 
-/// Which points are searched once more with the final scale.
+/// Which points are searched once more with the best scale, before the scale is fitted to them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    /// Those that were not on the grid.
-    Off,
-    /// All, if any was not, or if no scale was any good.
-    AllIfAny,
-    /// All.
+pub(super) enum RefitPoints {
+    /// Those whose codes were not on the grid, as in IQ2_XS, IQ2_S and IQ3_XXS.
+    OffGrid,
+    /// All, if the codes of any were not on the grid or no scale was any good, as in IQ3_S.
+    AllIfAnyOffGrid,
+    /// All, as in IQ2_XXS.
     All,
 }
 
-/// How to search for the scale of `K` times `N` magnitudes: `tries` ones around that which makes the largest code of
-/// `max`, apart by `step` of a code. `TRIES` is a multiple of a register's lanes.
-pub(super) struct Search<'a, const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
-{
-    pub(super) grid: &'a Grid<N, BITS>,
+/// A search for the scale of `K` times `N` magnitudes. `tries` scales are tried, which map `max` to
+/// the largest level `2 * top + 1` or to multiples of `step` more or less. `TRIES` is `tries`
+/// rounded up to whole registers.
+pub(super) struct GridSearch<
+    'a,
+    const N: usize,
+    const K: usize,
+    const BITS: usize,
+    const TRIES: usize,
+> {
+    pub(super) grid: &'a IqGrid<N, BITS>,
     pub(super) top: i32,
     pub(super) tries: usize,
     pub(super) step: f32,
-    pub(super) again: Again,
+    pub(super) refit_points: RefitPoints,
 }
 
 impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
-    Search<'_, N, K, BITS, TRIES>
+    GridSearch<'_, N, K, BITS, TRIES>
 {
-    /// The codes of each group of `N` with each of the inverse scales.
+    /// The packed codes of each `N` magnitudes with each inverse scale.
     #[inline(always)]
     fn codes<const T: usize>(&self, values: &[[f32; N]; K], inverse: &[f32; T]) -> [[u16; T]; K] {
         let mut codes = [[0; T]; K];
@@ -118,7 +135,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         codes
     }
 
-    /// Weighted products of the values with those of the points, and of the latter with themselves, of each try.
+    /// Σwxq and Σwq² of each try, q being the levels of the points.
     #[inline(always)]
     fn sums<const T: usize>(
         values: &[[f32; N]; K],
@@ -130,7 +147,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
             for (i, (&x, &w)) in values.iter().zip(weights).enumerate() {
                 for ((product, square), &point) in products.iter_mut().zip(&mut squares).zip(points)
                 {
-                    let q = Levels::ODD.of(code::<BITS>(point, i));
+                    let q = GridLevels::ODD.of(code::<BITS>(point, i));
                     *product += w * x * q;
                     *square += w * q * q;
                 }
@@ -139,7 +156,8 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         (products, squares)
     }
 
-    /// The search. `scale` is what it is if no other is any good.
+    /// Searches. `max` is what tries map to the largest level; `scale` is the result if no try is
+    /// any good.
     #[inline(always)]
     pub(super) fn fit(
         &self,
@@ -147,7 +165,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         weights: &[[f32; N]; K],
         max: f32,
         scale: f32,
-    ) -> Fit<K> {
+    ) -> GridFit<K> {
         let mut roots = [[0.0; N]; K];
         for (root, weight) in roots
             .as_flattened_mut()
@@ -170,7 +188,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                     &values[k],
                     &roots[k],
                     1.0 / inverse[t],
-                    Levels::ODD,
+                    GridLevels::ODD,
                 );
             }
         }
@@ -183,7 +201,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                 best = Some(t);
             }
         }
-        let mut fit = Fit {
+        let mut fit = GridFit {
             scale,
             points: [0; K],
         };
@@ -194,10 +212,10 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                 off[k] = !self.grid.has(codes[k][t]);
             }
         }
-        match self.again {
-            Again::Off => {}
-            Again::AllIfAny => off = [best.is_none() || off.contains(&true); K],
-            Again::All => off = [true; K],
+        match self.refit_points {
+            RefitPoints::OffGrid => {}
+            RefitPoints::AllIfAnyOffGrid => off = [best.is_none() || off.contains(&true); K],
+            RefitPoints::All => off = [true; K],
         }
         if scale > 0.0 && off.contains(&true) {
             self.refit(values, weights, &roots, off, &mut fit);
@@ -205,7 +223,8 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         fit
     }
 
-    /// Searches some of the points with the scale that was found, and fits the scale to the points.
+    /// Searches the points of `which` anew with the scale that was found, and then fits the scale
+    /// to all points.
     #[inline(always)]
     fn refit(
         &self,
@@ -213,15 +232,19 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         weights: &[[f32; N]; K],
         roots: &[[f32; N]; K],
         which: [bool; K],
-        fit: &mut Fit<K>,
+        fit: &mut GridFit<K>,
     ) {
         let codes = self.codes(values, &[1.0 / fit.scale]);
         let mut points = [[0]; K];
         for k in 0..K {
             if which[k] {
-                fit.points[k] =
-                    self.grid
-                        .nearest(codes[k][0], &values[k], &roots[k], fit.scale, Levels::ODD);
+                fit.points[k] = self.grid.nearest(
+                    codes[k][0],
+                    &values[k],
+                    &roots[k],
+                    fit.scale,
+                    GridLevels::ODD,
+                );
             }
             points[k][0] = fit.points[k];
         }
@@ -232,9 +255,10 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
     }
 }
 
-/// The unit of a block's scales, and these in odd multiples of it: 31 is the largest.
+/// The unit of a block's scales, and the codes `l` of its groups, whose scales are `2l + 1` units.
+/// The largest scale is 31 units. `None` if all are zero.
 #[inline(always)]
-pub(super) fn scales<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])> {
+pub(super) fn odd_scale_codes<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])> {
     let max = scales
         .iter()
         .fold(0.0, |max, &scale| if max > scale { max } else { scale });
@@ -250,9 +274,10 @@ pub(super) fn scales<const N: usize>(scales: &[f32; N]) -> Option<(f32, [u8; N])
     Some((d, codes))
 }
 
-/// The signs of a group of `N` values, a byte for each of its `B` eights; what is fitted is their magnitudes.
+/// The magnitudes of a group of `N` values, and its signs, a byte for each of its `B` eights.
+/// `EVEN` as in [`split_signs`].
 #[inline(always)]
-pub(super) fn magnitudes<const EVEN: bool, const N: usize, const B: usize>(
+pub(super) fn split_group_signs<const EVEN: bool, const N: usize, const B: usize>(
     values: &[f32; N],
     weights: &[f32; N],
 ) -> ([f32; N], [u8; B]) {
@@ -268,7 +293,7 @@ pub(super) fn magnitudes<const EVEN: bool, const N: usize, const B: usize>(
     (magnitudes, signs)
 }
 
-/// The largest.
+/// The largest value, as by ggml's macro `MAX`: a NaN is replaced by the value after it.
 #[inline(always)]
 pub(super) fn largest<const N: usize>(values: &[f32; N]) -> f32 {
     values
@@ -276,9 +301,9 @@ pub(super) fn largest<const N: usize>(values: &[f32; N]) -> f32 {
         .fold(values[0], |max, &x| if max > x { max } else { x })
 }
 
-/// A scale that is not negative: the sign goes to the values.
+/// The magnitude of a scale. If it is negative, all signs are flipped instead.
 #[inline(always)]
-pub(super) fn unsigned<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
+pub(super) fn without_sign<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
     if scale < 0.0 {
         signs.iter_mut().for_each(|signs| *signs = !*signs);
         return -scale;
@@ -286,9 +311,9 @@ pub(super) fn unsigned<const B: usize>(scale: f32, signs: &mut [u8; B]) -> f32 {
     scale
 }
 
-/// Two scales to a byte, the first in the low half.
+/// Packs codes of scales two to a byte, the first into the low nibble.
 #[inline(always)]
-pub(super) fn nibbles<const N: usize>(codes: &[u8; N], out: &mut [u8]) {
+pub(super) fn put_nibbles<const N: usize>(codes: &[u8; N], out: &mut [u8]) {
     for (out, pair) in out.iter_mut().zip(codes.as_chunks::<2>().0) {
         *out = pair[0] | pair[1] << 4;
     }

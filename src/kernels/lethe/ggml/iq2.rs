@@ -1,43 +1,47 @@
-//! IQ2: eight magnitudes at a time, each 1, 3 or 5, are one of the points of a grid; signs are apart.
+//! IQ2: eight magnitudes at a time, each 1, 3 or 5, are one of the points of a grid; signs are
+//! apart.
 //!
-//! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`, `make_qp_quants`.
+//! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq2_xxs_impl`, `_iq2_xs_impl`, `_iq2_s_impl`,
+//! `make_qp_quants`.
 
 use super::grid_fit::{
-    Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
+    GridSearch, RefitPoints, group_importance, importance_weights, largest, odd_scale_codes,
+    put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
-use super::neighbours::{self, Grid};
+use super::neighbours::{self, IqGrid};
 use super::search::nearest_int;
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
 pub(super) struct IQ2_S;
 
-/// Indices, signs and scale of 16 values. Nothing, if none is as large as `least`.
+/// Indices of points, signs and scale of 16 values; `None` if no magnitude is at least `least`.
+/// `EVEN` as in [`split_group_signs`].
 #[inline(always)]
-fn sixteen<const EVEN: bool>(
-    grid: &Grid<8, 2>,
+fn fit_sixteen<const EVEN: bool>(
+    grid: &IqGrid<8, 2>,
     values: &[f32; 16],
     weights: &[f32; 16],
     least: f32,
 ) -> Option<([usize; 2], [u8; 2], f32)> {
-    let (values, mut signs) = magnitudes::<EVEN, 16, 2>(values, weights);
+    let (values, mut signs) = split_group_signs::<EVEN, 16, 2>(values, weights);
     let max = largest(&values);
     if max < least {
         return None;
     }
-    let search = Search::<8, 2, 2, 24> {
+    let search = GridSearch::<8, 2, 2, 24> {
         grid,
         top: 2,
         tries: 19,
         step: 0.1,
-        again: Again::Off,
+        refit_points: RefitPoints::OffGrid,
     };
     let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
     eights.as_flattened_mut().copy_from_slice(&values);
     eight_weights.as_flattened_mut().copy_from_slice(weights);
     let fit = search.fit(&eights, &eight_weights, max, max / 5.0);
-    let scale = unsigned(fit.scale, &mut signs);
+    let scale = without_sign(fit.scale, &mut signs);
     Some((
         [grid.index(fit.points[0]), grid.index(fit.points[1])],
         signs,
@@ -45,18 +49,23 @@ fn sixteen<const EVEN: bool>(
     ))
 }
 
-impl Pack<74, 256> for IQ2_XS {
+impl EncodeBlock<74, 256> for IQ2_XS {
     const ROW_SQUARE: bool = false;
+    const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 74]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 74],
+    ) {
         let grid = neighbours::iq2_xs();
         let importance = importance.map(|importance| importance.weights);
-        let mean = square(values) / 256.0;
+        let mean = sum_of_squares(values) / 256.0;
         let (mut words, mut factors) = ([[0u16; 2]; 16], [0.0; 16]);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
-            let weights = weigh(values, group(importance, g), mean);
-            let Some((indices, signs, scale)) = sixteen::<true>(grid, values, &weights, 1e-15)
+            let weights = importance_weights(values, group_importance(importance, g), mean);
+            let Some((indices, signs, scale)) = fit_sixteen::<true>(grid, values, &weights, 1e-15)
             else {
                 continue;
             };
@@ -66,10 +75,10 @@ impl Pack<74, 256> for IQ2_XS {
             factors[g] = scale;
         }
         out.fill(0);
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         for (out, word) in out[2..66]
             .as_chunks_mut()
             .0
@@ -78,22 +87,28 @@ impl Pack<74, 256> for IQ2_XS {
         {
             *out = word.to_le_bytes();
         }
-        nibbles(&codes, &mut out[66..]);
+        put_nibbles(&codes, &mut out[66..]);
     }
 }
 
-impl Pack<82, 256> for IQ2_S {
+impl EncodeBlock<82, 256> for IQ2_S {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 82]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 82],
+    ) {
         let grid = neighbours::iq2_s();
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         out.fill(0);
         let mut factors = [0.0; 16];
         for (g, values) in values.as_chunks::<16>().0.iter().enumerate() {
             let weights = match importance {
-                Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
+                Some(importance) => {
+                    importance_weights(values, group_importance(Some(importance.weights), g), mean)
+                }
                 None => {
                     let mut weights = [0.0; 16];
                     weights
@@ -103,7 +118,7 @@ impl Pack<82, 256> for IQ2_S {
                     weights
                 }
             };
-            let Some((indices, signs, scale)) = sixteen::<false>(grid, values, &weights, 1e-8)
+            let Some((indices, signs, scale)) = fit_sixteen::<false>(grid, values, &weights, 1e-8)
             else {
                 continue;
             };
@@ -115,33 +130,38 @@ impl Pack<82, 256> for IQ2_S {
             }
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
-        put_half(out, 0, d * 0.9875);
-        nibbles(&codes, &mut out[74..]);
+        put_f16(out, 0, d * 0.9875);
+        put_nibbles(&codes, &mut out[74..]);
     }
 }
 
-impl Pack<66, 256> for IQ2_XXS {
+impl EncodeBlock<66, 256> for IQ2_XXS {
     const ROW_SQUARE: bool = false;
+    const REQUIRES_IMPORTANCE: bool = true;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 66],
+    ) {
         let grid = neighbours::iq2_xxs();
-        let search = Search::<8, 4, 2, 16> {
+        let search = GridSearch::<8, 4, 2, 16> {
             grid,
             top: 2,
             tries: 13,
             step: 0.1,
-            again: Again::All,
+            refit_points: RefitPoints::All,
         };
         let importance = importance.map(|importance| importance.weights);
-        let mean = square(values) / 256.0;
+        let mean = sum_of_squares(values) / 256.0;
         let (mut words, mut factors) = ([[0u32; 2]; 8], [0.0; 8]);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
-            let weights = weigh(values, group(importance, g), mean);
-            let (values, mut signs) = magnitudes::<true, 32, 4>(values, &weights);
+            let weights = importance_weights(values, group_importance(importance, g), mean);
+            let (values, mut signs) = split_group_signs::<true, 32, 4>(values, &weights);
             if largest(&values) < 1e-15 {
                 continue;
             }
@@ -154,17 +174,17 @@ impl Pack<66, 256> for IQ2_XXS {
             eights.as_flattened_mut().copy_from_slice(&values);
             eight_weights.as_flattened_mut().copy_from_slice(&weights);
             let fit = search.fit(&eights, &eight_weights, max, scale);
-            factors[g] = unsigned(fit.scale, &mut signs);
+            factors[g] = without_sign(fit.scale, &mut signs);
             for (k, (&point, signs)) in fit.points.iter().zip(signs).enumerate() {
                 words[g][0] |= (grid.index(point) as u32) << (8 * k);
                 words[g][1] |= u32::from(signs & 127) << (7 * k);
             }
         }
         out.fill(0);
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         for (words, code) in words.iter_mut().zip(codes) {
             words[1] |= u32::from(code) << 28;
         }
@@ -179,10 +199,11 @@ impl Pack<66, 256> for IQ2_XXS {
     }
 }
 
-/// The largest code of [`first_scale`].
+/// The largest code of [`first_scale`]: one more than there are magnitudes, as in ggml.
 const TOP: i32 = 4;
 
-/// A scale for codes from 0 to 4 that makes the weighted error small.
+/// The scale for codes from 0 to `TOP` with a small weighted error, from which the search of
+/// IQ2_XXS starts: ggml's `make_qp_quants`.
 #[inline(always)]
 fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     let max = values
@@ -192,7 +213,8 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
         return 0.0;
     }
     let mut inverse = TOP as f32 / max;
-    // Codes below zero wrap around here, and are not cut off at the top: so it is in ggml.
+    // ggml keeps the codes of this first try in bytes: those below zero wrap, and none is limited
+    // to the top.
     let mut least = error::<false>(values, weights, inverse);
     for off in [-4, -3, -2, -1, 1, 2, 3, 4] {
         let other = (0.1 * off as f32 + TOP as f32) / max;
@@ -204,7 +226,8 @@ fn first_scale(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     refine(values, weights, inverse)
 }
 
-/// The weighted squares of what rounding does with an inverse scale, with codes cut off at the top or not.
+/// The weighted squared error of rounding by an inverse scale. Codes are limited to the top, or
+/// wrap in a byte.
 #[inline(always)]
 fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let scale = 1.0 / inverse;
@@ -222,7 +245,8 @@ fn error<const CUT: bool>(values: &[f32; 32], weights: &[f32; 32], inverse: f32)
     sum
 }
 
-/// Changes one code at a time for as long as that helps, five rounds at most, and gives the scale.
+/// The scale by coordinate descent: one code after the other is replaced by the best for the scale
+/// that fits the others, as long as (Σwxl)² / Σwl² grows, for at most five rounds.
 #[inline(always)]
 fn refine(values: &[f32; 32], weights: &[f32; 32], inverse: f32) -> f32 {
     let mut codes = [0u8; 32];

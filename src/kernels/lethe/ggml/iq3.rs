@@ -1,36 +1,41 @@
-//! IQ3: four magnitudes at a time, each one of eight, are one of the points of a grid; signs are apart.
+//! IQ3: four magnitudes at a time, each one of eight, are one of the points of a grid; signs are
+//! apart.
 //!
 //! Algorithms: ggml `ggml-quants.c`, `quantize_row_iq3_xxs_impl`, `quantize_row_iq3_s_impl`.
 
 use super::grid_fit::{
-    Again, Search, group, largest, magnitudes, nibbles, scales, square, unsigned, weigh,
+    GridSearch, RefitPoints, group_importance, importance_weights, largest, odd_scale_codes,
+    put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
-use super::neighbours::{self, Grid};
-use super::{Importance, Pack, put_half};
+use super::neighbours::{self, IqGrid};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
 
-/// How a type searches.
-struct Kind {
-    grid: &'static Grid<4, 3>,
+/// What differs between the searches of IQ3_XXS and IQ3_S.
+struct Iq3Search {
+    grid: &'static IqGrid<4, 3>,
     tries: usize,
-    again: Again,
-    /// What no group is scaled for whose magnitudes are all below it.
+    refit_points: RefitPoints,
+    /// A group whose magnitudes are all below this is encoded as zeros.
     least: f32,
 }
 
-/// Indices, signs and scale of the 32 values of group `g`. Nothing, if all are too small.
+/// Indices of points, signs and scale of the 32 values of group `g`; `None` if all are too small.
+/// `EVEN` as in [`split_group_signs`].
 #[inline(always)]
-fn thirty_two<const EVEN: bool>(
-    kind: &Kind,
+fn fit_thirty_two<const EVEN: bool>(
+    kind: &Iq3Search,
     g: usize,
     values: &[f32; 32],
-    importance: Option<Importance<'_, 256>>,
+    importance: Option<BlockImportance<'_, 256>>,
     mean: f32,
 ) -> Option<([usize; 8], [u8; 4], f32)> {
     let weights = match importance {
-        Some(importance) => weigh(values, group(Some(importance.weights), g), mean),
+        Some(importance) => {
+            importance_weights(values, group_importance(Some(importance.weights), g), mean)
+        }
         None => {
             let mut weights = [0.0; 32];
             weights
@@ -40,23 +45,23 @@ fn thirty_two<const EVEN: bool>(
             weights
         }
     };
-    let (values, mut signs) = magnitudes::<EVEN, 32, 4>(values, &weights);
+    let (values, mut signs) = split_group_signs::<EVEN, 32, 4>(values, &weights);
     let max = largest(&values);
     if max == 0.0 || max < kind.least {
         return None;
     }
-    let search = Search::<4, 8, 3, 32> {
+    let search = GridSearch::<4, 8, 3, 32> {
         grid: kind.grid,
         top: 7,
         tries: kind.tries,
         step: 0.2,
-        again: kind.again,
+        refit_points: kind.refit_points,
     };
     let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
     fours.as_flattened_mut().copy_from_slice(&values);
     four_weights.as_flattened_mut().copy_from_slice(&weights);
     let fit = search.fit(&fours, &four_weights, max, max / 15.0);
-    let scale = unsigned(fit.scale, &mut signs);
+    let scale = without_sign(fit.scale, &mut signs);
     let mut indices = [0; 8];
     for (index, &point) in indices.iter_mut().zip(&fit.points) {
         *index = kind.grid.index(point);
@@ -64,23 +69,27 @@ fn thirty_two<const EVEN: bool>(
     Some((indices, signs, scale))
 }
 
-impl Pack<98, 256> for IQ3_XXS {
+impl EncodeBlock<98, 256> for IQ3_XXS {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 98]) {
-        let kind = Kind {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 98],
+    ) {
+        let kind = Iq3Search {
             grid: neighbours::iq3_xxs(),
             tries: 31,
-            again: Again::Off,
+            refit_points: RefitPoints::OffGrid,
             least: 1e-8,
         };
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         let (mut words, mut factors) = ([0; 8], [0.0; 8]);
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let Some((indices, signs, scale)) =
-                thirty_two::<true>(&kind, g, values, importance, mean)
+                fit_thirty_two::<true>(&kind, g, values, importance, mean)
             else {
                 continue;
             };
@@ -92,37 +101,42 @@ impl Pack<98, 256> for IQ3_XXS {
             }
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             out.fill(0);
             return;
         };
-        put_half(out, 0, d * 1.0125);
+        put_f16(out, 0, d * 1.0125);
         for ((out, word), code) in out[66..].as_chunks_mut().0.iter_mut().zip(words).zip(codes) {
             *out = (word | u32::from(code) << 28).to_le_bytes();
         }
     }
 }
 
-impl Pack<110, 256> for IQ3_S {
+impl EncodeBlock<110, 256> for IQ3_S {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 110]) {
-        let kind = Kind {
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 110],
+    ) {
+        let kind = Iq3Search {
             grid: neighbours::iq3_s(),
             tries: 19,
-            again: Again::AllIfAny,
+            refit_points: RefitPoints::AllIfAnyOffGrid,
             least: 0.0,
         };
-        let mean = 2.0 * square(values) / 256.0;
+        let mean = 2.0 * sum_of_squares(values) / 256.0;
         let mut factors = [0.0; 8];
-        // Indices and signs of the groups that are not all zeros, one after the other: ggml leaves no room for those that
-        // are, so that the groups behind them are decoded with another's indices.
+        // The place of a group's indices and signs among those of groups that are not all zeros.
+        // ggml leaves no room for a group of zeros, so that the groups after it are decoded with
+        // the indices of others.
         let mut at = 0;
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let Some((indices, signs, scale)) =
-                thirty_two::<false>(&kind, g, values, importance, mean)
+                fit_thirty_two::<false>(&kind, g, values, importance, mean)
             else {
                 continue;
             };
@@ -134,10 +148,10 @@ impl Pack<110, 256> for IQ3_S {
             at += 1;
             factors[g] = scale;
         }
-        let Some((d, codes)) = scales(&factors) else {
+        let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
-        put_half(out, 0, d * 1.033);
-        nibbles(&codes, &mut out[106..]);
+        put_f16(out, 0, d * 1.033);
+        put_nibbles(&codes, &mut out[106..]);
     }
 }

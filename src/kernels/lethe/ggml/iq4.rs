@@ -2,22 +2,23 @@
 //!
 //! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
 
-use super::grid_fit::{square, weigh};
+use super::grid_fit::{importance_weights, sum_of_squares};
 use super::search::nearest_int;
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::kernels::remember::ggml::grids::IQ4;
 
 pub(super) struct IQ4_NL;
 pub(super) struct IQ4_XS;
 
-/// Half way from each level to the next: a value there belongs to the upper one. ggml compares the distances, of
-/// which both are exact around here.
+/// The middles between neighbouring levels; a value at a middle belongs to the upper level. ggml's
+/// `best_index_int8` compares the distances of a value from both levels. Near the middle these are
+/// exact, so that comparing with it is the same.
 const MIDDLES: [f32; 15] = [
     -115.5, -93.5, -74.0, -57.0, -42.0, -28.5, -16.0, -4.5, 7.0, 19.0, 31.5, 45.5, 61.0, 79.0,
     101.0,
 ];
 
-/// Scales that are tried, but for the first, which stands by itself.
+/// Scales that are tried after the first: ggml's `2 * ntry + 1`.
 const TRIES: usize = 15;
 
 /// The index of the nearest level.
@@ -25,7 +26,7 @@ const TRIES: usize = 15;
 fn nearest(x: f32) -> u8 {
     let mut index = 0;
     for middle in MIDDLES {
-        // Not `>=`: NaN is last.
+        // Not `x >= middle`, for NaN has the last index in ggml.
         index += if x < middle { 0 } else { 1 };
     }
     index as u8
@@ -41,13 +42,14 @@ fn level(x: f32) -> f32 {
     level
 }
 
-/// Both of these, for tests.
+/// Index and level of `x`, for tests.
 #[cfg(test)]
 pub(super) fn both(x: f32) -> (u8, f32) {
     (nearest(x), level(x))
 }
 
-/// The scale of 32 values that makes the weighted error small.
+/// The scale of 32 values with the least weighted error, of those that map the largest magnitude
+/// near to the lowest level. The tries are the lanes.
 #[inline(always)]
 fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     let (mut largest, mut max) = (0.0, 0.0);
@@ -59,7 +61,8 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     if largest < 1e-15 {
         return 0.0;
     }
-    // The first takes the largest value to the lowest level, the others take it near that.
+    // The first maps the value of the largest magnitude to the lowest level, -127; the others map
+    // it up to 7 more or less.
     let mut inverse = [1.0 / (-max / IQ4[0]); TRIES + 1];
     for (t, inverse) in inverse.iter_mut().enumerate().skip(1) {
         *inverse = ((t as i32 - 8) as f32 + IQ4[0]) / max;
@@ -87,11 +90,11 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
     scale
 }
 
-/// What the values of a group weigh; `mean` is twice the mean square of the block.
+/// The weights of a group's values; `mean` is twice the mean square of the block.
 #[inline(always)]
 fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f32; 32] {
     if let Some(importance) = importance {
-        return weigh(values, importance, mean);
+        return importance_weights(values, importance, mean);
     }
     let mut weights = [0.0; 32];
     weights
@@ -101,13 +104,13 @@ fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f3
     weights
 }
 
-/// The inverse of a scale, or zero.
+/// The inverse of a scale; 0 for a scale of 0.
 #[inline(always)]
 fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }
 
-/// The codes of 32 values: the second half is in the high nibbles.
+/// Writes the codes of 32 values: the first 16 into low nibbles, the last 16 into high ones.
 #[inline(always)]
 fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
     let (low, high) = values.split_at(16);
@@ -116,29 +119,33 @@ fn store(values: &[f32; 32], inverse: f32, out: &mut [u8]) {
     }
 }
 
-impl Pack<18, 32> for IQ4_NL {
+impl EncodeBlock<18, 32> for IQ4_NL {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
-        let mean = square(values) * (2.0 / 32.0);
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
+        let mean = sum_of_squares(values) * (2.0 / 32.0);
         let weights = weights(
             values,
             importance.map(|importance| importance.weights),
             mean,
         );
         let scale = fit(values, &weights);
-        put_half(out, 0, scale);
+        put_f16(out, 0, scale);
         store(values, inverse(scale), &mut out[2..]);
     }
 }
 
-impl Pack<136, 256> for IQ4_XS {
+impl EncodeBlock<136, 256> for IQ4_XS {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], importance: Option<Importance<'_, 256>>, out: &mut [u8; 136]) {
-        let mean = square(values) * (2.0 / 256.0);
+    fn encode(
+        values: &[f32; 256],
+        importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 136],
+    ) {
+        let mean = sum_of_squares(values) * (2.0 / 256.0);
         let values = values.as_chunks().0;
         let mut scales = [0.0f32; 8];
         let (mut largest, mut max) = (0.0, 0.0);
@@ -151,7 +158,7 @@ impl Pack<136, 256> for IQ4_XS {
         }
         out.fill(0);
         let d = -max / 32.0;
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         let mut high = 0;
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);

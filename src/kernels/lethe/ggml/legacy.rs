@@ -1,10 +1,13 @@
-//! Blocks of 32 values with their scales in f16: Q4, Q5 and Q8.
+//! ggml's first block types: 32 values under one f16 scale, and in the `_1` types an f16 minimum.
+//! With importance 4- and 5-bit scales are searched for; else the largest magnitude, or the range,
+//! sets them.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with importance.
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with
+//! importance.
 
-use super::affine::{Trial, affine};
-use super::search::{Lanes, each, greater, opaque, symmetric_one, transpose};
-use super::{Importance, Pack, put_half};
+use super::affine::{AffineSearch, fit_affine};
+use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane, transpose};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -13,18 +16,21 @@ pub(super) struct Q5_1;
 pub(super) struct Q8_0;
 pub(super) struct Q8_1;
 
-/// The inverse of a scale. Where C has infinity, all the conversions of the block are out of range there, and their
-/// low bytes are 0 on x86; `None` stands for that.
+/// The inverse of a scale, 0 for a scale of 0. `None` if it is infinite: then values times it are
+/// infinite or NaN, which C converts to integers. On x86 these have 0 in their low byte.
 #[inline(always)]
 pub(super) fn inverse(d: f32) -> Option<f32> {
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
     (inverse.abs() < f32::INFINITY).then_some(inverse)
 }
 
-/// `x`, from 0 to 2^22, without its fraction, in the low byte.
+/// The low byte of the integer part of `x`, which is from 0 to 2²². A cast to an integer would
+/// check for what is out of range.
 #[inline(always)]
 fn truncate(x: f32) -> u8 {
-    const MAGIC: f32 = 8_388_608.0; // beyond which there are no fractions
+    // 2²³: the last place of the sum is 1, so that it is `x` rounded to nearest, and its low bits
+    // are the integer. If that is above `x` it was rounded up.
+    const MAGIC: f32 = 8_388_608.0;
     let rounded = x + MAGIC;
     (rounded.to_bits() as i32 - i32::from(rounded - MAGIC > x)) as u8
 }
@@ -32,35 +38,37 @@ fn truncate(x: f32) -> u8 {
 /// `x` rounded, half away from zero: C's `roundf`.
 #[inline(always)]
 pub(super) fn round(x: f32) -> i8 {
-    const BELOW_HALF: f32 = 0.499_999_97; // a half would carry what is just below it
+    // The largest f32 below a half. With a half itself the sum of 0.49999997 would be rounded to 1.
+    const BELOW_HALF: f32 = 0.499_999_97;
     let magnitude = truncate(x.abs() + BELOW_HALF) as i8;
     if x < 0.0 { -magnitude } else { magnitude }
 }
 
-/// The largest magnitude.
+/// The largest magnitude, in eight lanes: the order does not matter for a maximum.
 #[inline(always)]
 pub(super) fn absmax<const N: usize>(values: &[f32; N]) -> f32 {
     let mut max = [0.0; 8];
     for x in values.as_chunks::<8>().0 {
-        max = each(|l| greater(max[l], x[l].abs()));
+        max = per_lane(|l| larger(max[l], x[l].abs()));
     }
-    fold(opaque(&max), greater)
+    fold(opaque(&max), larger)
 }
 
-/// Eight lanes to one.
+/// Reduces eight lanes to one by `of`, in halves.
 #[inline(always)]
 fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
-    let four: Lanes<4> = each(|l| of(eight[l], eight[l + 4]));
-    let two: Lanes<2> = each(|l| of(four[l], four[l + 2]));
+    let four: Lanes<4> = per_lane(|l| of(eight[l], eight[l + 4]));
+    let two: Lanes<2> = per_lane(|l| of(four[l], four[l + 2]));
     of(two[0], two[1])
 }
 
-/// The value of the largest magnitude, the first of them.
+/// The value with the largest magnitude, with its sign; the first of several.
 #[inline(always)]
-fn furthest(values: &[f32; 32]) -> f32 {
+fn signed_max_abs(values: &[f32; 32]) -> f32 {
     let (min, max) = extent(values);
     if max != -min {
-        // Not by a branch: signs are random.
+        // A select of bits rather than a branch, which would often be mispredicted: signs are
+        // random.
         f32::from_bits(if max > -min {
             max.to_bits()
         } else {
@@ -69,7 +77,7 @@ fn furthest(values: &[f32; 32]) -> f32 {
     } else if max == 0.0 {
         0.0
     } else {
-        // It is there with both signs.
+        // Values of both signs have this magnitude, and ggml takes the first.
         values
             .iter()
             .copied()
@@ -78,21 +86,21 @@ fn furthest(values: &[f32; 32]) -> f32 {
     }
 }
 
-/// The least and the largest value.
+/// The least and the largest value. Of zeros of both signs it may be either.
 #[inline(always)]
 fn extent(values: &[f32; 32]) -> (f32, f32) {
     let (mut min, mut max) = ([f32::MAX; 8], [-f32::MAX; 8]);
     for x in values.as_chunks::<8>().0 {
-        min = each(|l| if x[l] < min[l] { x[l] } else { min[l] });
-        max = each(|l| if x[l] > max[l] { x[l] } else { max[l] });
+        min = per_lane(|l| if x[l] < min[l] { x[l] } else { min[l] });
+        max = per_lane(|l| if x[l] > max[l] { x[l] } else { max[l] });
     }
     (
         fold(opaque(&min), |a, b| if b < a { b } else { a }),
-        fold(opaque(&max), greater),
+        fold(opaque(&max), larger),
     )
 }
 
-/// Nibbles: the low ones are the first 16 codes, the high ones the last.
+/// Packs the low four bits of codes: the first 16 into low nibbles, the last 16 into high ones.
 #[inline(always)]
 fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
     let (low, high) = codes.split_at(16);
@@ -101,33 +109,35 @@ fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
     }
 }
 
-/// The fifth bits of the codes.
+/// Packs the fifth bits of codes, eight to a byte.
 #[inline(always)]
 fn put_fifths(codes: &[u8; 32], out: &mut [u8]) {
     for (out, codes) in out.iter_mut().zip(codes.as_chunks::<8>().0) {
         let bits = u64::from_le_bytes(*codes) >> 4 & 0x0101_0101_0101_0101;
-        // Byte `j`'s bit comes to place 56 + `j`, and no others there.
+        // The product is a sum of shifted copies. One of them moves the bit of byte `j` to place 56
+        // + `j`; no two of the bits meet in any place, so that nothing carries into the highest
+        // byte.
         *out = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
     }
 }
 
-/// The scale and the codes of a block of signed codes, from `-half` on.
+/// The scale and the codes of Q4_0 and Q5_0, whose values are `scale * (code - half)`.
 #[inline(always)]
 fn signed(
     values: &[f32; 32],
-    importance: Option<Importance<'_, 32>>,
+    importance: Option<BlockImportance<'_, 32>>,
     half: f32,
 ) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let fit = symmetric_one(values, &weigh(values, importance), half);
+        let fit = fit_symmetric_group(values, &importance_weights(values, importance), half);
         codes
             .iter_mut()
             .zip(values)
             .for_each(|(code, &x)| *code = fit.code(0, x));
         return (fit.scale[0], codes);
     }
-    let d = furthest(values) / -half;
+    let d = signed_max_abs(values) / -half;
     let (inverse, middle) = inverse(d).map_or((0.0, 0.0), |inverse| (inverse, half + 0.5));
     let top = (half * 2.0 - 1.0) as u8;
     for (code, x) in codes.iter_mut().zip(values) {
@@ -136,17 +146,18 @@ fn signed(
     (d, codes)
 }
 
-/// The scale, the minimum and the codes of a block of codes up to `top`.
+/// The scale, the minimum and the codes from 0 to `top` of Q4_1 and Q5_1, whose values are
+/// `scale * code + min`.
 #[inline(always)]
 fn unsigned(
     values: &[f32; 32],
-    importance: Option<Importance<'_, 32>>,
+    importance: Option<BlockImportance<'_, 32>>,
     top: u8,
 ) -> (f32, f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let w = weigh(values, importance);
-        let trial = Trial {
+        let w = importance_weights(values, importance);
+        let search = AffineSearch {
             top: f32::from(top),
             first: -0.9,
             delta: 0.05,
@@ -154,16 +165,16 @@ fn unsigned(
             squared: true,
             clamped: true,
         };
-        let fit = affine::<32, 1>(&transpose(values), &transpose(&w), &trial);
+        let fit = fit_affine::<32, 1>(&transpose(values), &transpose(&w), &search);
         codes
             .iter_mut()
             .zip(values)
-            .for_each(|(code, &x)| *code = fit.code(&trial, 0, x));
+            .for_each(|(code, &x)| *code = fit.code(&search, 0, x));
         return (fit.scale[0], -fit.min[0], codes);
     }
     let (mut min, mut max) = extent(values);
     if min == 0.0 || max == 0.0 {
-        // The sign is that of the first zero.
+        // ggml compares in order, so of zeros the first is taken, and its sign is stored.
         let zero = values.iter().copied().find(|&x| x == 0.0).unwrap_or(0.0);
         min = if min == 0.0 { zero } else { min };
         max = if max == 0.0 { zero } else { max };
@@ -177,7 +188,7 @@ fn unsigned(
 }
 
 #[inline(always)]
-fn weigh(values: &[f32; 32], importance: Importance<'_, 32>) -> [f32; 32] {
+fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -> [f32; 32] {
     let mut w = *importance.weights;
     for (w, x) in w.iter_mut().zip(values) {
         *w *= (importance.row_square + x * x).sqrt();
@@ -185,47 +196,48 @@ fn weigh(values: &[f32; 32], importance: Importance<'_, 32>) -> [f32; 32] {
     w
 }
 
-impl Pack<18, 32> for Q4_0 {
+impl EncodeBlock<18, 32> for Q4_0 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 18]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
         let (d, codes) = signed(values, importance, 8.0);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         put_nibbles(&codes, &mut out[2..]);
     }
 }
 
-impl Pack<20, 32> for Q4_1 {
+impl EncodeBlock<20, 32> for Q4_1 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 20]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 20]) {
         let (d, min, codes) = unsigned(values, importance, 15);
-        put_half(out, 0, d);
-        put_half(out, 2, min);
+        put_f16(out, 0, d);
+        put_f16(out, 2, min);
         put_nibbles(&codes, &mut out[4..]);
     }
 }
 
-impl Pack<22, 32> for Q5_0 {
+impl EncodeBlock<22, 32> for Q5_0 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 22]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 22]) {
         let (d, codes) = signed(values, importance, 16.0);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         put_fifths(&codes, &mut out[2..6]);
         put_nibbles(&codes, &mut out[6..]);
     }
 }
 
-impl Pack<24, 32> for Q5_1 {
+impl EncodeBlock<24, 32> for Q5_1 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<Importance<'_, 32>>, out: &mut [u8; 24]) {
+    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 24]) {
         let (d, min, codes) = unsigned(values, importance, 31);
-        put_half(out, 0, d);
-        put_half(out, 2, min);
+        put_f16(out, 0, d);
+        put_f16(out, 2, min);
         put_fifths(&codes, &mut out[4..8]);
         put_nibbles(&codes, &mut out[8..]);
     }
 }
 
-/// The scale of signed bytes, in f32.
+/// Writes the codes of signed bytes, and returns their scale before it is rounded to f16. ggml
+/// divides by the scale that is not rounded, too.
 #[inline(always)]
 fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
     let d = absmax(values) / 127.0;
@@ -236,26 +248,34 @@ fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
     d
 }
 
-impl Pack<34, 32> for Q8_0 {
+impl EncodeBlock<34, 32> for Q8_0 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 34]) {
+    fn encode(
+        values: &[f32; 32],
+        _importance: Option<BlockImportance<'_, 32>>,
+        out: &mut [u8; 34],
+    ) {
         let d = signed_bytes(values, &mut out[2..]);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
     }
 }
 
-impl Pack<36, 32> for Q8_1 {
+impl EncodeBlock<36, 32> for Q8_1 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], _importance: Option<Importance<'_, 32>>, out: &mut [u8; 36]) {
+    fn encode(
+        values: &[f32; 32],
+        _importance: Option<BlockImportance<'_, 32>>,
+        out: &mut [u8; 36],
+    ) {
         let d = signed_bytes(values, &mut out[4..]);
         let sum = out[4..]
             .iter()
             .fold(0, |sum, &code| sum + i32::from(code as i8));
-        put_half(out, 0, d);
-        put_half(out, 2, sum as f32 * d);
+        put_f16(out, 0, d);
+        put_f16(out, 2, sum as f32 * d);
     }
 }

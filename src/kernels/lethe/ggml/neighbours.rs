@@ -1,82 +1,86 @@
-//! The grids of the IQ types as encoders see them: a block's codes are either a point of the grid, or have a list
-//! of the points around them, of which the best replaces them.
+//! The grids of the IQ types as encoders see them: codes are either a point of the grid, or have a
+//! list of the points around them, of which the one with the least weighted error replaces them.
 //!
-//! Algorithms: ggml `ggml-quants.c`, `iq2xs_init_impl`, `iq3xs_init_impl`, `iq2_find_best_neighbour`,
-//! `iq3_find_best_neighbour`, `iq1_find_best_neighbour2`.
+//! Lists are sorted as ggml's are, by distance from the codes and then by index, because of equal
+//! errors the first wins.
+//!
+//! Algorithms: ggml `ggml-quants.c`, `iq2xs_init_impl`, `iq3xs_init_impl`,
+//! `iq2_find_best_neighbour`, `iq3_find_best_neighbour`, `iq1_find_best_neighbour2`.
 
 use std::sync::OnceLock;
 
 use crate::kernels::remember::ggml::grids;
 
-/// Points of a list that are judged side by side.
+/// Points of a list whose errors are computed side by side.
 const LANES: usize = 8;
 
-/// Where codes lead.
+/// Where the neighbours of codes are.
 #[derive(Clone, Copy, Default)]
-struct Place {
-    /// The first run of the neighbours, or the index in the grid of codes that have none.
+struct NeighbourList {
+    /// The first chunk of neighbours; for codes that are a point, its index in the grid.
     start: u32,
-    /// How many runs.
-    runs: u32,
+    /// The number of chunks, which is 0 for codes that are a point.
+    chunks: u32,
 }
 
-/// A grid of points with `N` codes each, of which every one has `BITS` bits in the packed form, the first lowest.
-pub(super) struct Grid<const N: usize, const BITS: usize> {
-    /// By packed codes.
-    places: Vec<Place>,
-    /// Packed points, the last of a list as often as it takes to fill a run.
+/// A grid whose points are `N` codes. Packed, codes have `BITS` bits each, the first lowest.
+pub(super) struct IqGrid<const N: usize, const BITS: usize> {
+    /// Indexed by packed codes.
+    lists: Vec<NeighbourList>,
+    /// Packed points. The last chunk of a list is filled with its last point, which changes
+    /// nothing: of equal errors the first wins.
     neighbours: Vec<[u16; LANES]>,
     /// The point with index 0.
     first: u16,
 }
 
-/// Codes `i` of packed ones.
+/// Code `i` of packed codes.
 #[inline(always)]
 pub(super) fn code<const BITS: usize>(packed: u16, i: usize) -> i32 {
     i32::from(packed) >> (BITS * i) & ((1 << BITS) - 1)
 }
 
-/// What codes stand for before they are scaled.
+/// What codes stand for before they are scaled: `low + step * code`.
 #[derive(Clone, Copy)]
-pub(super) struct Levels {
+pub(super) struct GridLevels {
     pub(super) low: f32,
     pub(super) step: f32,
 }
 
-impl Levels {
-    /// The odd numbers.
+impl GridLevels {
+    /// The odd numbers, the magnitudes of IQ2 and IQ3.
     pub(super) const ODD: Self = Self {
         low: 1.0,
         step: 2.0,
     };
 
-    /// The level of a code. Exact.
+    /// The level of a code. Exact, for all are multiples of an eighth and small.
     #[inline(always)]
     pub(super) fn of(self, code: i32) -> f32 {
         self.step * code as f32 + self.low
     }
 }
 
-impl<const N: usize, const BITS: usize> Grid<N, BITS> {
-    /// The grid, with lists of all points that are as near as the nearest one, or as any of the `rings` nearest
-    /// distances.
+impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
+    /// A grid from its packed points. A list of neighbours has the points at the `rings` smallest
+    /// distances that occur.
     fn new(points: impl Iterator<Item = u16>, rings: usize) -> Self {
         let unpack = |packed| std::array::from_fn::<i32, N, _>(|i| code::<BITS>(packed, i));
         let points: Vec<u16> = points.collect();
         let unpacked: Vec<_> = points.iter().map(|&point| unpack(point)).collect();
         let top = unpacked.iter().flatten().copied().max().unwrap_or(0);
         let mut grid = Self {
-            places: vec![Place::default(); 1 << (N * BITS)],
+            lists: vec![NeighbourList::default(); 1 << (N * BITS)],
             neighbours: Vec::new(),
             first: points.first().copied().unwrap_or(0),
         };
-        let mut on_grid = vec![false; grid.places.len()];
+        let mut on_grid = vec![false; grid.lists.len()];
         for (index, &point) in points.iter().enumerate() {
-            grid.places[usize::from(point)].start = index as u32;
+            grid.lists[usize::from(point)].start = index as u32;
             on_grid[usize::from(point)] = true;
         }
         let (mut distances, mut list) = (vec![0; points.len()], Vec::new());
-        for (packed, place) in grid.places.iter_mut().enumerate() {
+        for (packed, list_of) in grid.lists.iter_mut().enumerate() {
             let codes = unpack(packed as u16);
             if on_grid[packed] || codes.iter().any(|&code| code > top) {
                 continue;
@@ -103,21 +107,21 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
                 );
                 last = ring;
             }
-            place.start = grid.neighbours.len() as u32;
-            for run in list.chunks(LANES) {
-                let mut lanes = [run[run.len() - 1]; LANES];
-                lanes[..run.len()].copy_from_slice(run);
+            list_of.start = grid.neighbours.len() as u32;
+            for chunk in list.chunks(LANES) {
+                let mut lanes = [chunk[chunk.len() - 1]; LANES];
+                lanes[..chunk.len()].copy_from_slice(chunk);
                 grid.neighbours.push(lanes);
             }
-            place.runs = grid.neighbours.len() as u32 - place.start;
+            list_of.chunks = grid.neighbours.len() as u32 - list_of.start;
         }
         grid
     }
 
-    /// The index of a point.
+    /// The index of a point. Other codes have none, and something else is returned.
     #[inline(always)]
     pub(super) fn index(&self, point: u16) -> usize {
-        self.places[usize::from(point)].start as usize
+        self.lists[usize::from(point)].start as usize
     }
 
     /// The point with index 0.
@@ -126,14 +130,14 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
         self.first
     }
 
-    /// Whether codes are a point of the grid.
+    /// Whether packed codes are a point of the grid.
     #[inline(always)]
     pub(super) fn has(&self, packed: u16) -> bool {
-        self.places[usize::from(packed)].runs == 0
+        self.lists[usize::from(packed)].chunks == 0
     }
 
-    /// The codes, if the grid has them, or the neighbour with the smallest weighted square of the difference to the
-    /// values, and the first such.
+    /// `packed` if it is a point, else the neighbour with the least Σw(scale * level - x)², the
+    /// first of several.
     #[inline(always)]
     pub(super) fn nearest(
         &self,
@@ -141,19 +145,21 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
         values: &[f32; N],
         weights: &[f32; N],
         scale: f32,
-        levels: Levels,
+        levels: GridLevels,
     ) -> u16 {
-        let place = self.places[usize::from(packed)];
-        if place.runs == 0 {
+        let list_of = self.lists[usize::from(packed)];
+        if list_of.chunks == 0 {
             return packed;
         }
-        let runs = &self.neighbours[place.start as usize..][..place.runs as usize];
-        // Of each lane: the least sum, and in which run it is. As a float, that both are chosen alike.
+        let chunks = &self.neighbours[list_of.start as usize..][..list_of.chunks as usize];
+        // The least sum of each lane, and the chunk it is from. The latter is a float so that one
+        // mask selects both. A lane replaces its least only by a smaller one, and so keeps the
+        // first.
         let (mut least, mut at) = ([f32::MAX; LANES], [0.0; LANES]);
-        for (r, run) in runs.iter().enumerate() {
+        for (r, chunk) in chunks.iter().enumerate() {
             let mut sums = [0.0; LANES];
             for i in 0..N {
-                for (sum, &point) in sums.iter_mut().zip(run) {
+                for (sum, &point) in sums.iter_mut().zip(chunk) {
                     let difference = scale * levels.of(code::<BITS>(point, i)) - values[i];
                     *sum += weights[i] * difference * difference;
                 }
@@ -164,7 +170,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
                 at[l] = if better { r as f32 } else { at[l] };
             }
         }
-        // The first of those that are as near as the nearest.
+        // Of the lanes that have the least sum the one whose point is first in the list.
         let nearest = smallest(least);
         for l in 0..LANES {
             let position = at[l] * LANES as f32 + l as f32;
@@ -175,7 +181,7 @@ impl<const N: usize, const BITS: usize> Grid<N, BITS> {
             };
         }
         let first = smallest(at) as usize;
-        runs[first / LANES][first % LANES]
+        chunks[first / LANES][first % LANES]
     }
 }
 
@@ -194,25 +200,27 @@ fn smallest(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// What an entry of a decoder's grid holds, in codes: `shift` makes a code of a byte.
+/// The packed codes of an entry of a decoder's grid. The high bits of a byte, from `shift` on, are
+/// its code.
 fn pack<const N: usize, const BITS: usize>(entry: u64, shift: usize) -> u16 {
     (0..N).fold(0, |packed, i| {
         packed | ((entry >> (8 * i) & 0xff) as u16 >> shift) << (BITS * i)
     })
 }
 
-/// Defines the function that gives a grid: with so many codes of so many bits, from a decoder's grid whose bytes are
-/// shifted so far, and lists of so many rings. They are made when they are first asked for.
-macro_rules! lazy {
+/// Defines for each type a function that returns its grid, which is made at the first call from the
+/// decoder's: the number of codes and their bits, by how much the decoder's bytes are shifted to
+/// become codes, and the rings of its lists.
+macro_rules! lazy_grids {
     ($($name:ident: $n:literal codes of $bits:literal bits from $grid:ident >> $shift:literal, $rings:literal rings;)*) => {
-        $(pub(super) fn $name() -> &'static Grid<$n, $bits> {
-            static GRID: OnceLock<Grid<$n, $bits>> = OnceLock::new();
-            GRID.get_or_init(|| Grid::new(grids::$grid.iter().map(|&entry| pack::<$n, $bits>(entry, $shift)), $rings))
+        $(pub(super) fn $name() -> &'static IqGrid<$n, $bits> {
+            static GRID: OnceLock<IqGrid<$n, $bits>> = OnceLock::new();
+            GRID.get_or_init(|| IqGrid::new(grids::$grid.iter().map(|&entry| pack::<$n, $bits>(entry, $shift)), $rings))
         })*
     };
 }
 
-lazy! {
+lazy_grids! {
     iq1: 8 codes of 2 bits from IQ1 >> 3, 3 rings;
     iq2_xxs: 8 codes of 2 bits from IQ2_XXS >> 4, 2 rings;
     iq2_xs: 8 codes of 2 bits from IQ2_XS >> 4, 2 rings;

@@ -1,19 +1,30 @@
-//! Searches for the scales of groups of values, several groups abreast: a lane for each. In a lane are the sums of
-//! ggml's reference in its order, so that no bit differs. A choice that is a branch there is a select here.
+//! Searches for the scales of groups of values without a minimum, and what all searches share.
+//!
+//! A group of values `x` with weights `w` gets a scale `s` and integer codes `l` such that Σw(x -
+//! sl)² is small. For given codes the best scale is Σwxl / Σwl², with which the error is Σwx² -
+//! (Σwxl)² / Σwl². So codes are the better the larger (Σwxl)² / Σwl² is; the reference compares
+//! cross products of it and does not divide.
+//!
+//! Several groups are searched side by side, one in each lane. A lane has the sums of ggml's
+//! reference in its order, so that every bit is the same. A choice that is a branch there is a
+//! select here.
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qx_quants` and `make_q3_quants`.
 
-/// A value of each lane.
+/// One number for each lane.
 pub(super) type Lanes<const G: usize> = [f32; G];
 
-/// The absolute maximum below which a group counts as zero.
+/// A group whose magnitudes are all smaller counts as zeros: ggml's `GROUP_MAX_EPS`.
 pub(super) const TINY: f32 = 1e-15;
 
-/// Half of the significand's range, and as much again: adding it rounds to an integer.
+/// 1.5 · 2²³. The last place of numbers from 2²³ to 2²⁴ is 1, so adding this to a number below 2²²
+/// in magnitude rounds it to an integer, to nearest even.
 pub(super) const MAGIC: f32 = 12_582_912.0;
 
+/// `f` of each lane. A loop, for `array::from_fn` would be a call that is compiled for the baseline
+/// level.
 #[inline(always)]
-pub(super) fn each<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
+pub(super) fn per_lane<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
     let mut out = [0.0; G];
     for (g, out) in out.iter_mut().enumerate() {
         *out = f(g);
@@ -21,7 +32,7 @@ pub(super) fn each<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
     out
 }
 
-/// Groups of `N` consecutive values, as lanes.
+/// `G` groups of `N` consecutive values, with group `g` in lane `g`.
 #[inline(always)]
 pub(super) fn transpose<const N: usize, const G: usize>(values: &[f32]) -> [Lanes<G>; N] {
     let mut out = [[0.0; G]; N];
@@ -33,28 +44,32 @@ pub(super) fn transpose<const N: usize, const G: usize>(values: &[f32]) -> [Lane
     out
 }
 
-/// `x` rounded to nearest even as ggml does it, which is not the nearest at all from 2^22 on.
+/// `x` rounded to nearest even; from 2²² on in magnitude something else, but what ggml's
+/// `nearest_int` returns.
 #[inline(always)]
 pub(super) fn nearest_int(x: f32) -> i32 {
     ((x + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
-/// [`nearest_int`] as a number, between `low` and `high`.
+/// [`nearest_int`] as a float, limited to `low` to `high`.
 #[inline(always)]
 pub(super) fn nearest_in(x: f32, low: f32, high: f32) -> f32 {
-    // The exponent is the one that it has after the addition unless x is too large.
+    // `nearest_int` keeps the 23 low bits of the sum and subtracts 2²². With the exponent of 2²³
+    // before them they are a float, which exceeds `MAGIC` by just that integer. The exponent is
+    // there already unless `x` is too large.
     let rounded = f32::from_bits((x + MAGIC).to_bits() & 0x007f_ffff | 0x4b00_0000) - MAGIC;
     clamp(rounded, low, high)
 }
 
-/// A NaN is `low`.
+/// `x` limited to `low` to `high`. A NaN becomes `low`.
 #[inline(always)]
 pub(super) fn clamp(x: f32, low: f32, high: f32) -> f32 {
     let x = if x > low { x } else { low };
     if x < high { x } else { high }
 }
 
-/// All bits for a lane that a condition holds in. Selects by them are no branches.
+/// All bits set in a lane for which a condition holds, else none: an operand for selects without
+/// branches.
 pub(super) type Mask<const G: usize> = [u32; G];
 
 #[inline(always)]
@@ -66,32 +81,32 @@ pub(super) fn mask<const G: usize>(f: impl Fn(usize) -> bool) -> Mask<G> {
     out
 }
 
-/// `then` where the mask is set.
+/// `then` in lanes where the mask is set, else `otherwise`.
 #[inline(always)]
 pub(super) fn select<const G: usize>(
     mask: Mask<G>,
     then: Lanes<G>,
     otherwise: Lanes<G>,
 ) -> Lanes<G> {
-    each(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
+    per_lane(|g| f32::from_bits(then[g].to_bits() & mask[g] | otherwise[g].to_bits() & !mask[g]))
 }
 
-/// Keeps LLVM from looking through a reference to what was done before: it would take the lanes apart to follow the
-/// values.
+/// `values`, of which the compiler forgets how they were made. LLVM would otherwise follow single
+/// values through [`transpose`] and take the lanes apart.
 #[inline(always)]
 pub(super) fn opaque<T>(values: &T) -> &T {
     std::hint::black_box(values)
 }
 
-/// The larger; the second unless the first is. Of a NaN and a number so the one that comes second.
+/// `a` if it is larger, else `b`: of a NaN and a number the second, as C's `a > b ? a : b`.
 #[inline(always)]
-pub(super) fn greater(a: f32, b: f32) -> f32 {
+pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// `x` of the greatest magnitude, the first of them, with its sign.
+/// The value with the largest magnitude in each lane, with its sign; the first of several.
 #[inline(always)]
-pub(super) fn peak<const N: usize, const G: usize>(x: &[Lanes<G>; N]) -> Lanes<G> {
+pub(super) fn signed_max_abs<const N: usize, const G: usize>(x: &[Lanes<G>; N]) -> Lanes<G> {
     let (mut most, mut peak) = ([0.0; G], [0.0; G]);
     for x in x {
         for g in 0..G {
@@ -103,18 +118,20 @@ pub(super) fn peak<const N: usize, const G: usize>(x: &[Lanes<G>; N]) -> Lanes<G
     peak
 }
 
-/// A scale without a minimum: codes from `-half` to `half - 1`.
-pub(super) struct Scale<const G: usize> {
+/// The result of a search: a scale for codes from `-half` to `half - 1`.
+pub(super) struct SymmetricFit<const G: usize> {
     pub(super) scale: Lanes<G>,
-    /// Values times this, rounded, are the codes.
+    /// The codes are the values times this, rounded. It is the inverse that was tried, not the
+    /// inverse of `scale`, which was fitted to the codes afterwards.
     inverse: Lanes<G>,
-    /// Groups that count as zero. Their codes are 0 too, which is not the code of zero.
+    /// Groups that count as zeros. As in ggml their stored codes are 0, although `half` would stand
+    /// for zero.
     zero: [bool; G],
     half: f32,
 }
 
-impl<const G: usize> Scale<G> {
-    /// The code of `x` in lane `g`, from 0 on.
+impl<const G: usize> SymmetricFit<G> {
+    /// The code of `x` in lane `g` as it is stored, `half` more than its value.
     #[inline(always)]
     pub(super) fn code(&self, g: usize, x: f32) -> u8 {
         let code = nearest_in(self.inverse[g] * x, -self.half, self.half - 1.0) + self.half;
@@ -122,7 +139,9 @@ impl<const G: usize> Scale<G> {
     }
 }
 
-/// Σwxl and Σwl² over the values of each lane, l being the codes by `inverse`. Weights may be infinite.
+/// Σwxl and Σwl² over the `N` values of each lane, for the codes l that `inverse` gives. `wx` is
+/// the product of weight and value, which is the same in all tries. `FINITE` says that values are
+/// finite; weights need not be.
 #[inline(always)]
 fn moments<const FINITE: bool, const N: usize, const G: usize>(
     x: impl Fn(usize, usize) -> f32,
@@ -136,7 +155,9 @@ fn moments<const FINITE: bool, const N: usize, const G: usize>(
         for g in 0..G {
             let l = inverse[g] * x(i, g);
             let l = if FINITE {
-                // In range: `inverse` is at most one step more than `half` over the greatest value.
+                // The product is at most `half + 0.9` in magnitude, so adding `MAGIC` rounds it. If
+                // `inverse` is infinite or NaN the group counts as zeros, and the sums are not
+                // used.
                 clamp((l + MAGIC) - MAGIC, -half, half - 1.0)
             } else {
                 nearest_in(l, -half, half - 1.0)
@@ -148,23 +169,25 @@ fn moments<const FINITE: bool, const N: usize, const G: usize>(
     (lx, l2)
 }
 
-/// The steps around `half` that are tried.
+/// Tried scales map the largest magnitude to `half + 0.1 * step`. Step 0 comes before them.
 const STEPS: [i8; 18] = [
     -9, -8, -7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9,
 ];
 
-/// The scale of each lane with the least weighted error, of those around its peak over `half`: `make_qx_quants`.
+/// The scale of each lane with the least weighted error, of those that map its value of the largest
+/// magnitude to about `-half`: ggml's `make_qx_quants` with `rmse_type` 1. That value is mapped to
+/// the negative end because there is one code more.
 #[inline(always)]
-pub(super) fn symmetric<const N: usize, const G: usize>(
+pub(super) fn fit_symmetric<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
     w: &[Lanes<G>; N],
     half: f32,
-) -> Scale<G> {
+) -> SymmetricFit<G> {
     let (x, w) = (opaque(x), opaque(w));
-    let peak = peak(x);
+    let peak = signed_max_abs(x);
     let mut wx = [[0.0; G]; N];
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
-        *wx = each(|g| w[g] * x[g]);
+        *wx = per_lane(|g| w[g] * x[g]);
     }
     let sums = |inverse| {
         moments::<true, N, G>(
@@ -175,18 +198,18 @@ pub(super) fn symmetric<const N: usize, const G: usize>(
             inverse,
         )
     };
-    let mut inverse = each(|g| -half / peak[g]);
+    let mut inverse = per_lane(|g| -half / peak[g]);
     let (lx, l2) = sums(inverse);
-    let mut scale = each(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
-    let mut best: Lanes<G> = each(|g| scale[g] * lx[g]);
+    let mut scale = per_lane(|g| if l2[g] == 0.0 { 0.0 } else { lx[g] / l2[g] });
+    let mut best: Lanes<G> = per_lane(|g| scale[g] * lx[g]);
     for step in STEPS {
         let level = -(half + 0.1 * f32::from(step));
-        let tried = each(|g| level / peak[g]);
+        let tried = per_lane(|g| level / peak[g]);
         let (lx, l2) = sums(tried);
         let better = mask(|g| (l2[g] > 0.0) & (lx[g] * lx[g] > best[g] * l2[g]));
-        let ratio: Lanes<G> = each(|g| lx[g] / l2[g]);
+        let ratio: Lanes<G> = per_lane(|g| lx[g] / l2[g]);
         scale = select(better, ratio, scale);
-        best = select(better, each(|g| ratio[g] * lx[g]), best);
+        best = select(better, per_lane(|g| ratio[g] * lx[g]), best);
         inverse = select(better, tried, inverse);
     }
     let mut zero = [false; G];
@@ -194,7 +217,7 @@ pub(super) fn symmetric<const N: usize, const G: usize>(
         zero[g] = peak[g].abs() < TINY;
         scale[g] = if zero[g] { 0.0 } else { scale[g] };
     }
-    Scale {
+    SymmetricFit {
         scale,
         inverse,
         zero,
@@ -202,15 +225,20 @@ pub(super) fn symmetric<const N: usize, const G: usize>(
     }
 }
 
-/// As [`symmetric`] for one group, with the steps as lanes. Its values may be scales that are not finite.
+/// [`fit_symmetric`] for a single group, with one step in each lane. The values may be scales of
+/// groups, and so need not be finite.
 #[inline(always)]
-pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f32) -> Scale<1> {
+pub(super) fn fit_symmetric_group<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    half: f32,
+) -> SymmetricFit<1> {
     let mut peak = 0.0f32;
     for &x in x {
         peak = if x.abs() > peak.abs() { x } else { peak };
     }
     if peak.abs() < TINY {
-        return Scale {
+        return SymmetricFit {
             scale: [0.0],
             inverse: [0.0],
             zero: [true],
@@ -221,8 +249,8 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
         *wx = w * x;
     }
-    // The first is the start, the last one is not needed.
-    let tried: Lanes<20> = each(|c| match c {
+    // Step 0, the steps, and one lane that fills the registers and is not looked at.
+    let tried: Lanes<20> = per_lane(|c| match c {
         0 => -half / peak,
         c => -(half + 0.1 * f32::from(STEPS[(c - 1).min(17)])) / peak,
     });
@@ -237,7 +265,7 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
             inverse = tried[c];
         }
     }
-    Scale {
+    SymmetricFit {
         scale: [scale],
         inverse: [inverse],
         zero: [false],
@@ -245,17 +273,21 @@ pub(super) fn symmetric_one<const N: usize>(x: &[f32; N], w: &[f32; N], half: f3
     }
 }
 
-/// A scale and codes that are improved one by one, the weight of a value being its square: `make_q3_quants`.
-/// The codes are left in `codes`, from 0 on.
+/// The scale of each lane by coordinate descent, with the square of a value as its weight: ggml's
+/// `make_q3_quants`. The codes are left in `codes` as they are stored, `half` more than their
+/// values.
+///
+/// From the codes of step 0 on, one code after the other is replaced by the best for the scale that
+/// fits the other values, as long as (Σwxl)² / Σwl² grows, for at most five rounds.
 #[inline(always)]
-pub(super) fn coordinate<const N: usize, const G: usize>(
+pub(super) fn fit_by_coordinates<const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
     half: f32,
     codes: &mut [Lanes<G>; N],
 ) -> Lanes<G> {
     let x = opaque(x);
-    let peak = peak(x);
-    let inverse: Lanes<G> = each(|g| -half / peak[g]);
+    let peak = signed_max_abs(x);
+    let inverse: Lanes<G> = per_lane(|g| -half / peak[g]);
     let (mut lx, mut l2) = ([0.0; G], [0.0; G]);
     for (x, codes) in x.iter().zip(codes.iter_mut()) {
         for g in 0..G {
@@ -267,16 +299,21 @@ pub(super) fn coordinate<const N: usize, const G: usize>(
         }
     }
     for _ in 0..5 {
+        // ggml stops in a group when no code has changed. A further round then changes nothing, for
+        // the sums are the same; so lanes may go on until all have stopped.
         let mut changed = [0; G];
         for (x, codes) in x.iter().zip(codes.iter_mut()) {
-            let w: Lanes<G> = each(|g| x[g] * x[g]);
-            let wx: Lanes<G> = each(|g| w[g] * x[g]);
-            let rest_lx: Lanes<G> = each(|g| lx[g] - wx[g] * codes[g]);
-            let rest_l2: Lanes<G> = each(|g| l2[g] - w[g] * codes[g] * codes[g]);
+            let w: Lanes<G> = per_lane(|g| x[g] * x[g]);
+            let wx: Lanes<G> = per_lane(|g| w[g] * x[g]);
+            let rest_lx: Lanes<G> = per_lane(|g| lx[g] - wx[g] * codes[g]);
+            let rest_l2: Lanes<G> = per_lane(|g| l2[g] - w[g] * codes[g] * codes[g]);
             let new: Lanes<G> =
-                each(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
-            let new_lx: Lanes<G> = each(|g| rest_lx[g] + wx[g] * new[g]);
-            let new_l2: Lanes<G> = each(|g| rest_l2[g] + w[g] * new[g] * new[g]);
+                per_lane(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
+            let new_lx: Lanes<G> = per_lane(|g| rest_lx[g] + wx[g] * new[g]);
+            let new_l2: Lanes<G> = per_lane(|g| rest_l2[g] + w[g] * new[g] * new[g]);
+            // `&` rather than `&&`: conditions that ggml tests by turns are evaluated together.
+            // Where an earlier one fails the others are computed from infinities or NaN, and not
+            // used.
             let better = mask(|g| {
                 (rest_lx[g] > 0.0)
                     & (new[g] != codes[g])
@@ -294,11 +331,11 @@ pub(super) fn coordinate<const N: usize, const G: usize>(
             break;
         }
     }
-    let zero: Lanes<G> = each(|g| if peak[g].abs() < TINY { 0.0 } else { 1.0 });
+    let zero: Lanes<G> = per_lane(|g| if peak[g].abs() < TINY { 0.0 } else { 1.0 });
     for codes in codes {
-        *codes = each(|g| if zero[g] == 0.0 { 0.0 } else { codes[g] + half });
+        *codes = per_lane(|g| if zero[g] == 0.0 { 0.0 } else { codes[g] + half });
     }
-    each(|g| {
+    per_lane(|g| {
         if zero[g] != 0.0 && l2[g] > 0.0 {
             lx[g] / l2[g]
         } else {

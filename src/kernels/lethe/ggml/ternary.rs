@@ -1,20 +1,21 @@
-//! One and two bits a value: the ternary types TQ1_0 and TQ2_0, and Q1_0 and Q2_0. None heeds importance.
+//! One and two bits a value under one f16 scale: the ternary types TQ1_0 and TQ2_0, the signs Q1_0,
+//! and Q2_0. None heeds importance.
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_*_ref`.
 
 use super::legacy::{absmax, inverse};
-use super::{Importance, Pack, put_half};
+use super::{BlockImportance, EncodeBlock, put_f16};
 
 pub(super) struct TQ1_0;
 pub(super) struct TQ2_0;
 pub(super) struct Q1_0;
 pub(super) struct Q2_0;
 
-/// -1, 0 or 1 in the scale of the largest magnitude, and one more.
+/// One more than `x` in units of the largest magnitude, rounded: 0, 1 or 2.
 #[inline(always)]
 fn trit(x: f32, inverse: f32) -> u8 {
     let x = x * inverse;
-    // Rounded, half away from zero.
+    // As C's `lroundf`, half away from zero.
     1 + u8::from(x >= 0.5) - u8::from(x <= -0.5)
 }
 
@@ -31,7 +32,9 @@ fn trits<const N: usize>(values: &[f32; N], otherwise: u8) -> ([u8; N], f32) {
     (out, d)
 }
 
-/// Base-3 fractions of five digits, the most significant from the first `out.len()` trits.
+/// Packs trits as base-3 fractions of five digits, of which the `n`-th `out.len()` trits are digit
+/// `n`, the most significant first. Digits that are missing are 0. A byte is the fraction in
+/// 256ths, rounded up, so that decoding by multiplication gives each digit back.
 #[inline(always)]
 fn put_digits(trits: &[u8], out: &mut [u8]) {
     let width = out.len();
@@ -42,24 +45,32 @@ fn put_digits(trits: &[u8], out: &mut [u8]) {
     }
 }
 
-impl Pack<54, 256> for TQ1_0 {
+impl EncodeBlock<54, 256> for TQ1_0 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], _importance: Option<Importance<'_, 256>>, out: &mut [u8; 54]) {
+    fn encode(
+        values: &[f32; 256],
+        _importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 54],
+    ) {
         let (trits, d) = trits(values, 1);
         put_digits(&trits[..160], &mut out[..32]);
         put_digits(&trits[160..240], &mut out[32..48]);
         put_digits(&trits[240..], &mut out[48..52]);
-        put_half(out, 52, d);
+        put_f16(out, 52, d);
     }
 }
 
-impl Pack<66, 256> for TQ2_0 {
+impl EncodeBlock<66, 256> for TQ2_0 {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 256], _importance: Option<Importance<'_, 256>>, out: &mut [u8; 66]) {
+    fn encode(
+        values: &[f32; 256],
+        _importance: Option<BlockImportance<'_, 256>>,
+        out: &mut [u8; 66],
+    ) {
         let (trits, d) = trits(values, 1);
         for (out, trits) in out
             .as_chunks_mut::<32>()
@@ -71,18 +82,22 @@ impl Pack<66, 256> for TQ2_0 {
                 *out = trits[m] | trits[m + 32] << 2 | trits[m + 64] << 4 | trits[m + 96] << 6;
             }
         }
-        put_half(out, 64, d);
+        put_f16(out, 64, d);
     }
 }
 
-impl Pack<18, 128> for Q1_0 {
+impl EncodeBlock<18, 128> for Q1_0 {
     const ROW_SQUARE: bool = false;
 
     /// The scale is the mean magnitude.
     #[inline(always)]
-    fn encode(values: &[f32; 128], _importance: Option<Importance<'_, 128>>, out: &mut [u8; 18]) {
+    fn encode(
+        values: &[f32; 128],
+        _importance: Option<BlockImportance<'_, 128>>,
+        out: &mut [u8; 18],
+    ) {
         let sum = values.iter().fold(0.0, |sum, x| sum + x.abs());
-        put_half(out, 0, sum / 128.0);
+        put_f16(out, 0, sum / 128.0);
         for (out, x) in out[2..].iter_mut().zip(values.as_chunks::<8>().0) {
             *out = x
                 .iter()
@@ -92,14 +107,18 @@ impl Pack<18, 128> for Q1_0 {
     }
 }
 
-impl Pack<18, 64> for Q2_0 {
+impl EncodeBlock<18, 64> for Q2_0 {
     const ROW_SQUARE: bool = false;
 
     /// The scale is the largest magnitude, so that code 3, twice the scale, is never used.
     #[inline(always)]
-    fn encode(values: &[f32; 64], _importance: Option<Importance<'_, 64>>, out: &mut [u8; 18]) {
+    fn encode(
+        values: &[f32; 64],
+        _importance: Option<BlockImportance<'_, 64>>,
+        out: &mut [u8; 18],
+    ) {
         let (trits, d) = trits(values, 0);
-        put_half(out, 0, d);
+        put_f16(out, 0, d);
         for (out, [a, b, c, d]) in out[2..].iter_mut().zip(trits.as_chunks().0) {
             *out = a | b << 2 | c << 4 | d << 6;
         }

@@ -1,8 +1,10 @@
-//! E2M1 codes: MXFP4 with a power of two for 32 values, NVFP4 with UE4M3 scales for 16. Codes count in
-//! halves, so scales are halved. Code 8 is a plain zero.
+//! E2M1 codes: MXFP4 with a power of two for 32 values, NVFP4 with UE4M3 scales for 16.
+//!
+//! As in ggml, a code stands for twice its value, which is an integer, and scales are halved
+//! instead; both are exact. Code 8 is a zero without sign.
 
-use super::Block;
-use super::legacy::halves;
+use super::DecodeBlock;
+use super::legacy::nibble_halves;
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
@@ -16,8 +18,9 @@ fn e2m1(code: u8) -> f32 {
     (if code & 8 == 0 { magnitude } else { -magnitude }) as f32
 }
 
-/// `scale | codes[16]`. The scale is half of 2^(e - 127); 255 is not NaN here.
-impl Block<17, 32> for MXFP4 {
+/// `scale | codes[16]`. The scale byte `e` stands for 2^(e - 127), and 255 is not NaN; `d` is half
+/// of that. Below `e` = 2 it is subnormal. As ggml's `ggml_e8m0_to_fp32_half`.
+impl DecodeBlock<17, 32> for MXFP4 {
     #[inline(always)]
     fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
         let e = u32::from(block[0]);
@@ -26,11 +29,12 @@ impl Block<17, 32> for MXFP4 {
         } else {
             (e - 1) << 23
         });
-        halves(&block[1..], out, |q, _| e2m1(q) * d);
+        nibble_halves(&block[1..], out, |q, _| e2m1(q) * d);
     }
 }
 
-/// Half of each UE4M3 code. The sign bit is ignored but in 0x7F, which is zero.
+/// Half the value of each UE4M3 byte. The sign bit is ignored, but 0x7F is zero and 0xFF is not. As
+/// ggml's `ggml_ue4m3_to_fp32`.
 static UE4M3: [f32; 256] = {
     let mut table = [0.0; 256];
     let mut code = 0;
@@ -48,13 +52,13 @@ static UE4M3: [f32; 256] = {
     table
 };
 
-/// `scales[4] | codes[32]`, eight bytes of codes to a scale.
-impl Block<36, 64> for NVFP4 {
+/// `scales[4] | codes[32]`: four groups of 16 values, with eight bytes of codes each.
+impl DecodeBlock<36, 64> for NVFP4 {
     #[inline(always)]
     fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
         for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let d = UE4M3[usize::from(block[g])];
-            halves(&block[4 + g * 8..12 + g * 8], out, |q, _| e2m1(q) * d);
+            nibble_halves(&block[4 + g * 8..12 + g * 8], out, |q, _| e2m1(q) * d);
         }
     }
 }

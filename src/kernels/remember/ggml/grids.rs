@@ -1,9 +1,11 @@
-//! The grids of the IQ types: for each index the 8 (or 4) values that it stands for, kept as the level of each
-//! value in two (or three) bits, lowest first, and expanded when the crate is compiled.
+//! The grids of the IQ types: an index stands for the eight values of an entry, or for four in IQ3.
+//! The source has the code of each value in two bits, or three, lowest first; entries of bytes are
+//! made from them when the crate is compiled.
 //!
-//! Tables: ggml `ggml-common.h`, `iq*_grid`.
+//! Tables: ggml `ggml-common.h`, `iq*_grid`. They make the file longer than others.
 
-/// Expands a grid: each value becomes a byte of an entry. Codes of two bits are eight to an entry, of three bits four.
+/// Expands a grid: `levels` of each code of an entry become its bytes, the first lowest. An entry
+/// has eight codes of two bits or four of three.
 const fn expand<const N: usize>(codes: &[u16; N], bits: usize, levels: [u8; 8]) -> [u64; N] {
     let values = if bits == 2 { 8 } else { 4 };
     let mut grid = [0; N];
@@ -20,7 +22,8 @@ const fn expand<const N: usize>(codes: &[u16; N], bits: usize, levels: [u8; 8]) 
     grid
 }
 
-/// The eight signs of each index of seven bits: bit 7 makes their number even.
+/// The signs of eight values for an index of seven bits: the index itself, and a bit 7 that makes
+/// the number of set bits even. ggml's `ksigns_iq2xs`.
 pub(super) static SIGNS: [u8; 128] = {
     let mut signs = [0; 128];
     let mut i = 0;
@@ -31,7 +34,7 @@ pub(super) static SIGNS: [u8; 128] = {
     signs
 };
 
-/// A byte of ones for each bit that is set.
+/// For each byte, eight bytes of which byte `i` is 0xFF where bit `i` is set, else 0.
 pub(super) static MASKS: [u64; 256] = {
     let mut masks = [0; 256];
     let mut i = 0;

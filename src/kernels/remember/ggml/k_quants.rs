@@ -1,6 +1,7 @@
-//! K-quants: super-blocks of 256 values whose scales are themselves quantized, under one or two f16.
+//! K-quants: super-blocks of 256 values in groups of 16 or 32, whose scales and minimums are
+//! integers of 4 to 8 bits. One or two f16 scale these integers for the whole super-block.
 
-use super::{Block, half, legacy};
+use super::{DecodeBlock, f16_at, legacy, scale_min, u32_at};
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
@@ -9,21 +10,22 @@ pub(super) struct Q5_K;
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
 
-/// Multiplies 16 groups of 16 values.
+/// Multiplies 16 groups of 16 values, each by its scale.
 #[inline(always)]
-fn scale(out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
+fn scale_groups(out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
     for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let dl = scale(g);
         out.iter_mut().for_each(|out| *out *= dl);
     }
 }
 
-/// Scales and minimums in 16 groups of 16: `scales[16] | codes[64] | d | dmin`. Bits 2 `n` and up of 32 bytes are the
-/// `n`-th 32 values.
-impl Block<84, 256> for Q2_K {
+/// `scales[16] | codes[64] | d | dmin`, 16 groups of 16 values `d * scale * q - dmin * min`. The
+/// low nibble of a scale byte is the scale, the high one the minimum. Of each 128 values, 32 bytes
+/// of codes hold value `l` of the `n`-th 32 in bits `2n` and `2n + 1` of byte `l`.
+impl DecodeBlock<84, 256> for Q2_K {
     #[inline(always)]
     fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
-        let (d, min) = (half(block, 80), half(block, 82));
+        let (d, min) = (f16_at(block, 80), f16_at(block, 82));
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (at, shift) = (16 + n / 4 * 32, n % 4 * 2);
             for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
@@ -37,11 +39,14 @@ impl Block<84, 256> for Q2_K {
     }
 }
 
-/// `high bits[32] | codes[64] | scales[12] | d`: as in Q2_K, but a clear high bit takes 4 away.
-impl Block<110, 256> for Q3_K {
+/// `high bits[32] | codes[64] | scales[12] | d`, 16 groups of 16 values
+/// `d * (scale - 32) * (q - 4)`. The low two bits of a code lie as in Q2_K; bit `n` of byte `l` is
+/// the third bit of value `l` of the `n`-th 32. Scales have six bits: sixteen low nibbles in eight
+/// bytes, then sixteen pairs of high bits in four.
+impl DecodeBlock<110, 256> for Q3_K {
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
-        let d = half(block, 108);
+        let d = f16_at(block, 108);
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (at, shift) = (32 + n / 4 * 32, n % 4 * 2);
             for ((out, &q), &h) in out.iter_mut().zip(&block[at..at + 32]).zip(&block[..32]) {
@@ -49,7 +54,7 @@ impl Block<110, 256> for Q3_K {
             }
         }
         let packed = &block[96..108];
-        scale(out, |g| {
+        scale_groups(out, |g| {
             let (low, high) = (
                 packed[g % 8] >> (g / 8 * 4) & 15,
                 packed[8 + g % 4] >> (g / 4 * 2) & 3,
@@ -59,25 +64,12 @@ impl Block<110, 256> for Q3_K {
     }
 }
 
-/// Scale and minimum of group `g`, of the eight that 12 bytes hold in 6 bits each.
-#[inline(always)]
-fn scale_min(packed: &[u8], g: usize) -> (f32, f32) {
-    let (scale, min) = if g < 4 {
-        (packed[g] & 63, packed[g + 4] & 63)
-    } else {
-        (
-            packed[g + 4] & 15 | packed[g - 4] >> 6 << 4,
-            packed[g + 4] >> 4 | packed[g] >> 6 << 4,
-        )
-    };
-    (f32::from(scale), f32::from(min))
-}
-
-/// Eight groups of 32, the low nibbles of 32 bytes and then their high ones: `d | dmin | scales[12] | codes[128]`.
-impl Block<144, 256> for Q4_K {
+/// `d | dmin | scales[12] | codes[128]`, eight groups of 32 values `d * scale * q - dmin * min`. 32
+/// bytes of codes hold one group in their low nibbles and the next in their high ones.
+impl DecodeBlock<144, 256> for Q4_K {
     #[inline(always)]
     fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
-        let (d, min) = (half(block, 0), half(block, 2));
+        let (d, min) = (f16_at(block, 0), f16_at(block, 2));
         for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (scale, m) = scale_min(&block[4..16], g);
             let (dl, ml) = (d * scale, min * m);
@@ -89,11 +81,12 @@ impl Block<144, 256> for Q4_K {
     }
 }
 
-/// As Q4_K, with a plane of fifth bits: `d | dmin | scales[12] | fifth bits[32] | codes[128]`.
-impl Block<176, 256> for Q5_K {
+/// `d | dmin | scales[12] | fifth bits[32] | codes[128]`: Q4_K with a bit plane, of which bit `g`
+/// of byte `l` is the fifth bit of value `l` of group `g`.
+impl DecodeBlock<176, 256> for Q5_K {
     #[inline(always)]
     fn decode(block: &[u8; 176], out: &mut [f32; 256]) {
-        let (d, min) = (half(block, 0), half(block, 2));
+        let (d, min) = (f16_at(block, 0), f16_at(block, 2));
         for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (scale, m) = scale_min(&block[4..16], g);
             let (dl, ml) = (d * scale, min * m);
@@ -106,12 +99,14 @@ impl Block<176, 256> for Q5_K {
     }
 }
 
-/// 16 groups of 16 with signed scales: `low nibbles[128] | high pairs[64] | scales[16] | d`. Half a block has four
-/// runs of 32 values: low nibbles, low, high, high; with the pairs in order.
-impl Block<210, 256> for Q6_K {
+/// `low nibbles[128] | high pairs[64] | scales[16] | d`, 16 groups of 16 values
+/// `d * scale * (q - 32)` with signed scales. Of each 128 values, 64 bytes hold the low four bits:
+/// the first 64 values in low nibbles, the others in high ones. 32 bytes hold the high two bits of
+/// all, as Q2_K has its codes.
+impl DecodeBlock<210, 256> for Q6_K {
     #[inline(always)]
     fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
-        let d = half(block, 208);
+        let d = f16_at(block, 208);
         for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (low, high) = (n / 4 * 64 + n % 2 * 32, 128 + n / 4 * 32);
             let (nibble, pair) = (n % 4 / 2 * 4, n % 4 * 2);
@@ -123,15 +118,16 @@ impl Block<210, 256> for Q6_K {
                 *out = (i32::from(l >> nibble & 15 | (h >> pair & 3) << 4) - 32) as f32;
             }
         }
-        scale(out, |g| d * f32::from(block[192 + g] as i8));
+        scale_groups(out, |g| d * f32::from(block[192 + g] as i8));
     }
 }
 
-/// `d` in f32, signed bytes, and their sums, which only dot products use.
-impl Block<292, 256> for Q8_K {
+/// `d in f32 | codes[256] | sums[32]`, values `q * d`. The sums of each 16 codes serve ggml's dot
+/// products and are not decoded.
+impl DecodeBlock<292, 256> for Q8_K {
     #[inline(always)]
     fn decode(block: &[u8; 292], out: &mut [f32; 256]) {
-        let d = f32::from_bits(super::double_word(block, 0));
-        legacy::bytes(&block[4..260], out, d);
+        let d = f32::from_bits(u32_at(block, 0));
+        legacy::scaled_bytes(&block[4..260], out, d);
     }
 }

@@ -1,7 +1,9 @@
-//! Blocks of 32 values with their scales in f16: Q4, Q5 and Q8. In the 4- and 5-bit types the low nibbles
-//! are the first 16 values, the high nibbles the last 16.
+//! ggml's first block types: 32 values under one f16 scale, and in the `_1` types an f16 minimum.
+//!
+//! In the 4- and 5-bit types the low nibbles of 16 bytes are the first 16 codes, the high nibbles
+//! the last 16. The fifth bits are a word of 32 bits, one for each value.
 
-use super::{Block, double_word, half};
+use super::{DecodeBlock, f16_at, u32_at};
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -10,9 +12,10 @@ pub(super) struct Q5_1;
 pub(super) struct Q8_0;
 pub(super) struct Q8_1;
 
-/// The two halves of a block from its nibbles; `value` makes a value of a nibble and its place.
+/// Decodes nibbles: the low ones are the first half of the values, the high ones the second.
+/// `value` is given a nibble and the index of its value.
 #[inline(always)]
-pub(super) fn halves(nibbles: &[u8], out: &mut [f32], value: impl Fn(u8, usize) -> f32) {
+pub(super) fn nibble_halves(nibbles: &[u8], out: &mut [f32], value: impl Fn(u8, usize) -> f32) {
     let half = nibbles.len();
     let (low, high) = out.split_at_mut(half);
     for (j, ((&q, low), high)) in nibbles.iter().zip(low).zip(high).enumerate() {
@@ -21,67 +24,73 @@ pub(super) fn halves(nibbles: &[u8], out: &mut [f32], value: impl Fn(u8, usize) 
     }
 }
 
-impl Block<18, 32> for Q4_0 {
+/// `d | codes[16]`, values `(q - 8) * d`.
+impl DecodeBlock<18, 32> for Q4_0 {
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 32]) {
-        let d = half(block, 0);
-        halves(&block[2..], out, |q, _| (i32::from(q) - 8) as f32 * d);
+        let d = f16_at(block, 0);
+        nibble_halves(&block[2..], out, |q, _| (i32::from(q) - 8) as f32 * d);
     }
 }
 
-impl Block<20, 32> for Q4_1 {
+/// `d | min | codes[16]`, values `q * d + min`.
+impl DecodeBlock<20, 32> for Q4_1 {
     #[inline(always)]
     fn decode(block: &[u8; 20], out: &mut [f32; 32]) {
-        let (d, m) = (half(block, 0), half(block, 2));
-        halves(&block[4..], out, |q, _| f32::from(q) * d + m);
+        let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+        nibble_halves(&block[4..], out, |q, _| f32::from(q) * d + m);
     }
 }
 
-/// Bit `j` of the fifth bits, in its place.
+/// Bit `j` of the fifth bits, shifted to where it belongs in the code of value `j`.
 #[inline(always)]
-fn fifth(bits: u32, j: usize) -> i32 {
+fn fifth_bit(bits: u32, j: usize) -> i32 {
     (bits >> j << 4 & 16) as i32
 }
 
-impl Block<22, 32> for Q5_0 {
+/// `d | fifth bits[4] | codes[16]`, values `(q - 16) * d`.
+impl DecodeBlock<22, 32> for Q5_0 {
     #[inline(always)]
     fn decode(block: &[u8; 22], out: &mut [f32; 32]) {
-        let (d, bits) = (half(block, 0), double_word(block, 2));
-        halves(&block[6..], out, |q, j| {
-            ((i32::from(q) | fifth(bits, j)) - 16) as f32 * d
+        let (d, bits) = (f16_at(block, 0), u32_at(block, 2));
+        nibble_halves(&block[6..], out, |q, j| {
+            ((i32::from(q) | fifth_bit(bits, j)) - 16) as f32 * d
         });
     }
 }
 
-impl Block<24, 32> for Q5_1 {
+/// `d | min | fifth bits[4] | codes[16]`, values `q * d + min`.
+impl DecodeBlock<24, 32> for Q5_1 {
     #[inline(always)]
     fn decode(block: &[u8; 24], out: &mut [f32; 32]) {
-        let (d, m, bits) = (half(block, 0), half(block, 2), double_word(block, 4));
-        halves(&block[8..], out, |q, j| {
-            (i32::from(q) | fifth(bits, j)) as f32 * d + m
+        let (d, m, bits) = (f16_at(block, 0), f16_at(block, 2), u32_at(block, 4));
+        nibble_halves(&block[8..], out, |q, j| {
+            (i32::from(q) | fifth_bit(bits, j)) as f32 * d + m
         });
     }
 }
 
-/// Signed bytes times `d`.
+/// Decodes signed bytes: each times `d`.
 #[inline(always)]
-pub(super) fn bytes(codes: &[u8], out: &mut [f32], d: f32) {
+pub(super) fn scaled_bytes(codes: &[u8], out: &mut [f32], d: f32) {
     for (&q, out) in codes.iter().zip(out) {
         *out = f32::from(q as i8) * d;
     }
 }
 
-impl Block<34, 32> for Q8_0 {
+/// `d | codes[32]`, values `q * d`.
+impl DecodeBlock<34, 32> for Q8_0 {
     #[inline(always)]
     fn decode(block: &[u8; 34], out: &mut [f32; 32]) {
-        bytes(&block[2..], out, half(block, 0));
+        scaled_bytes(&block[2..], out, f16_at(block, 0));
     }
 }
 
-/// Behind the scale is the sum of the values, which only dot products use.
-impl Block<36, 32> for Q8_1 {
+/// `d | sum | codes[32]`, values `q * d`. The sum of the values serves ggml's dot products and is
+/// not decoded.
+impl DecodeBlock<36, 32> for Q8_1 {
     #[inline(always)]
     fn decode(block: &[u8; 36], out: &mut [f32; 32]) {
-        bytes(&block[4..], out, half(block, 0));
+        scaled_bytes(&block[4..], out, f16_at(block, 0));
     }
 }

@@ -1,13 +1,18 @@
-//! One and two bits a value: the ternary types TQ1_0 and TQ2_0, and Q1_0 and Q2_0.
+//! One and two bits a value under one f16 scale: the ternary types TQ1_0 and TQ2_0, the signs Q1_0,
+//! and Q2_0.
 
-use super::{Block, half};
+use super::{DecodeBlock, f16_at};
 
 pub(super) struct TQ1_0;
 pub(super) struct TQ2_0;
 pub(super) struct Q1_0;
 pub(super) struct Q2_0;
 
-/// Digit `n` (the most significant is 0) of the base-3 fractions in `bytes`, less one, times `d`.
+/// Decodes digit `n` (the most significant is 0) of the five base-3 digits of each byte: the digit
+/// less one, times `d`.
+///
+/// A byte is a fraction of 256, rounded up: `0.abcde` in base 3. Multiplying by 3ⁿ modulo 256
+/// shifts the first `n` digits out; the integer part of three times the rest is the next digit.
 #[inline(always)]
 fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
@@ -17,11 +22,12 @@ fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     }
 }
 
-/// Five digits to a byte, 32 bytes and then 16; four to each of the last 4 bytes: `codes[48] | codes[4] | d`.
-impl Block<54, 256> for TQ1_0 {
+/// `codes[48] | codes[4] | d`: five digits to a byte in 32 bytes and then in 16, four to each of
+/// the last four bytes. Digit `n` of a run of bytes belongs to the `n`-th run of as many values.
+impl DecodeBlock<54, 256> for TQ1_0 {
     #[inline(always)]
     fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
-        let d = half(block, 52);
+        let d = f16_at(block, 52);
         let (first, rest) = out.split_at_mut(160);
         let (second, last) = rest.split_at_mut(80);
         for (n, out) in first.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -36,11 +42,12 @@ impl Block<54, 256> for TQ1_0 {
     }
 }
 
-/// Pairs of bits of 32 bytes, lowest first: `codes[64] | d`.
-impl Block<66, 256> for TQ2_0 {
+/// `codes[64] | d`, values `(q - 1) * d`. Of each 128 values, 32 bytes hold value `l` of the `n`-th
+/// 32 in bits `2n` and `2n + 1` of byte `l`.
+impl DecodeBlock<66, 256> for TQ2_0 {
     #[inline(always)]
     fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
-        let d = half(block, 64);
+        let d = f16_at(block, 64);
         for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let at = g / 4 * 32;
             for (out, &q) in out.iter_mut().zip(&block[at..at + 32]) {
@@ -50,11 +57,11 @@ impl Block<66, 256> for TQ2_0 {
     }
 }
 
-/// A set bit is `d`, a clear one `-d`.
-impl Block<18, 128> for Q1_0 {
+/// `d | signs[16]`: a set bit is `d`, a clear one `-d`, the lowest bit of a byte first.
+impl DecodeBlock<18, 128> for Q1_0 {
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
-        let d = half(block, 0).to_bits();
+        let d = f16_at(block, 0).to_bits();
         for (out, &bits) in out.as_chunks_mut::<8>().0.iter_mut().zip(&block[2..]) {
             for (j, out) in out.iter_mut().enumerate() {
                 *out = f32::from_bits(d ^ (u32::from(!bits) >> j & 1) << 31);
@@ -63,11 +70,11 @@ impl Block<18, 128> for Q1_0 {
     }
 }
 
-/// Pairs of bits, four neighbours to a byte: `(q - 1) * d`.
-impl Block<18, 64> for Q2_0 {
+/// `d | codes[16]`, values `(q - 1) * d`: four consecutive codes to a byte, the lowest bits first.
+impl DecodeBlock<18, 64> for Q2_0 {
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 64]) {
-        let d = half(block, 0);
+        let d = f16_at(block, 0);
         for (out, &bits) in out.as_chunks_mut::<4>().0.iter_mut().zip(&block[2..]) {
             for (j, out) in out.iter_mut().enumerate() {
                 *out = (i32::from(bits >> (2 * j) & 3) - 1) as f32 * d;

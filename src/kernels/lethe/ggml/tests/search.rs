@@ -1,4 +1,4 @@
-//! The searches of the twins: one group, one value after the other, every code kept.
+//! Naive searches for scales: of one group, one value after the other, with every code kept.
 
 pub(super) fn nearest(x: f32) -> i32 {
     ((x + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
@@ -86,8 +86,8 @@ pub(super) fn coordinate(x: &[f32]) -> (f32, Vec<i32>) {
     )
 }
 
-/// What is added to the highest code: the first, the increment and how often. With importance values are clamped
-/// before they are rounded.
+/// What is added to the highest code: the first, the increment and how often. With importance
+/// values are clamped before they are rounded.
 pub(super) type Steps = (f32, f32, i32);
 pub(super) const IMPORTANT: Steps = (-0.9, 0.05, 36);
 
@@ -212,4 +212,12 @@ pub(super) fn positive(x: &[f32], w: &[f32], top: i32) -> (f32, Vec<u8>) {
         }
     }
     (if l2 > 0.0 { lx / l2 } else { 0.0 }, codes)
+}
+
+/// Weights of values from the importance of their columns.
+pub(super) fn weigh(x: &[f32], importance: &[f32], mean: f32) -> Vec<f32> {
+    x.iter()
+        .zip(importance)
+        .map(|(x, w)| w * (mean + x * x).sqrt())
+        .collect()
 }

@@ -1,0 +1,87 @@
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::QuantConfig;
+use super::place::{ConfigPlace, order};
+
+#[test]
+fn skip_patterns() {
+    let skips = |pattern: &str, module: &str| {
+        let values = serde_json::json!({"ignore": [pattern]})
+            .as_object()
+            .unwrap()
+            .clone();
+        let place = ConfigPlace {
+            name: "test".into(),
+            values,
+            ..ConfigPlace::default()
+        };
+        QuantConfig {
+            places: vec![place],
+            ..QuantConfig::default()
+        }
+        .skips(module)
+    };
+    assert!(skips("lm_head", "lm_head"));
+    assert!(skips("lm_head", "model.lm_head"));
+    assert!(skips("mlp.gate", "model.layers.0.mlp.gate"));
+    assert!(!skips("mlp.gate", "model.layers.0.mlp.gate_proj"));
+    assert!(skips("re:.*lm_head", "model.lm_head"));
+    assert!(!skips("re:(?=look)ahead", "lookahead"));
+    assert!(skips("model.layers.0*", "model.layers.0.mlp"));
+    assert!(!skips("model.layers.1*", "model.layers.0.mlp"));
+    assert!(!skips("*.gate", "mlp.gate_proj"));
+}
+
+#[test]
+fn rules_for_modules() {
+    let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
+        "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;
+    let values = serde_json::from_slice::<Value>(json)
+        .unwrap()
+        .as_object()
+        .unwrap()
+        .clone();
+    let place = ConfigPlace {
+        name: "test".into(),
+        order: order(json, &[], &values),
+        values,
+    };
+    let config = QuantConfig {
+        places: vec![place],
+        ..QuantConfig::default()
+    };
+    let bits = |module: &str| config.at(module).int(&["bits"]).map(|(bits, _)| bits);
+    assert!(
+        config.at("a.v_proj").skipped
+            && config.at("a.gates").skipped
+            && !config.at("a.q_proj").skipped
+    );
+    // The first that fits, matched from the name's beginning; what it does not say is said of all.
+    assert_eq!(
+        (bits("a.o_proj"), bits("a.q_proj"), bits("a.norm")),
+        (Some(4), Some(8), Some(4))
+    );
+    // A name before an expression, which is searched.
+    assert_eq!((bits("a.up"), bits("b.a.up.c")), (Some(2), Some(3)));
+    assert_eq!(
+        (config.at("a.up").flag("sym"), config.at("b.up").flag("sym")),
+        (Some(false), Some(true))
+    );
+}
+
+#[test]
+fn metadata_of_autogptq() {
+    let mut config = QuantConfig::default();
+    config.add_metadata(&HashMap::from([
+        ("gptq_bits".into(), "8".into()),
+        ("gptq_group_size".into(), "-1".into()),
+    ]));
+    assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
+    assert_eq!(
+        config.at("x").int(&["group_size"]),
+        Some((-1, "__metadata__"))
+    );
+    assert_eq!(config.method().as_deref(), Some("gptq"));
+}

@@ -1,0 +1,249 @@
+//! Finds the weight files of a model directory, by an index or by their names.
+//!
+//! Index: `{"metadata": {…}, "weight_map": {tensor: file}}`, transformers `modeling_utils.load_sharded_checkpoint`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::{Component, Path};
+
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use super::{join_first, list};
+use crate::config::read_small;
+use crate::limits::Budget;
+use crate::{AnamnesisError, Result};
+
+/// Names of indexes, in order of preference. An index of another name counts only if it is the only one.
+const INDEXES: &[&str] = &[
+    "model.safetensors.index.json",
+    "diffusion_pytorch_model.safetensors.index.json",
+    "consolidated.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+];
+
+/// Names of weight files that need no index, in order of preference. A file of another name counts only if it is the only
+/// one.
+const SINGLE: &[&str] = &[
+    "model.safetensors",
+    "diffusion_pytorch_model.safetensors",
+    "consolidated.safetensors",
+    "adapter_model.safetensors",
+    "pytorch_model.bin",
+    "diffusion_pytorch_model.bin",
+];
+
+/// Extensions of files that hold weights, in formats that are read and in others.
+const WEIGHTS: &[&str] = &[
+    "safetensors",
+    "bin",
+    "pt",
+    "pth",
+    "ckpt",
+    "pkl",
+    "gguf",
+    "npz",
+    "npy",
+    "qnat",
+    "h5",
+    "msgpack",
+    "onnx",
+    "onnx_data",
+    "ot",
+    "tflite",
+    "mlmodel",
+];
+
+/// Whether a file of this name holds weights, or is an index of them.
+pub(crate) fn is_weights(name: &str) -> bool {
+    let ending = name
+        .rsplit_once('.')
+        .map(|(_, ending)| ending.to_ascii_lowercase());
+    name.ends_with(".index.json") || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
+}
+
+/// Names of tensors, each with the file that has it.
+type WeightMap = Vec<(String, String)>;
+
+/// Finds the weight files of a directory with entries `names`. Returns them in order, with the index's map if there is one.
+///
+/// # Errors
+/// `Parse` if several sets of files could be the model, or none; `Io`; `LimitExceeded`.
+pub(super) fn find_shards(
+    dir: &Path,
+    names: &[String],
+    budget: &Budget,
+) -> Result<(Vec<String>, Option<WeightMap>)> {
+    let preferred = |list: &[&str]| {
+        list.iter()
+            .find(|name| names.iter().any(|n| n == *name))
+            .map(|n| (*n).to_owned())
+    };
+    let only = |fits: &dyn Fn(&str) -> bool, what: &str| {
+        let found: Vec<&str> = names
+            .iter()
+            .map(String::as_str)
+            .filter(|name| fits(name))
+            .collect();
+        match found.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some((*one).to_owned())),
+            several => Err(AnamnesisError::parse(format!(
+                "which of {} {what}? {}",
+                several.len(),
+                join_first(several)
+            ))),
+        }
+    };
+    let index = match preferred(INDEXES) {
+        Some(index) => Some(index),
+        None => only(&|name| name.ends_with(".index.json"), "indexes")?,
+    };
+    if let Some(index) = index {
+        let map = read_weight_map(&dir.join(&index), budget)
+            .map_err(|e| e.about(format_args!("`{index}`")))?;
+        let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
+        files.sort_unstable();
+        files.dedup();
+        if let Some(file) = files.iter().find(|file| !is_inside(file)) {
+            return Err(AnamnesisError::parse(format!(
+                "`{index}`: shard `{file}` is not in the directory"
+            )));
+        }
+        return Ok((files, Some(map)));
+    }
+    if let Some(single) = preferred(SINGLE) {
+        return Ok((vec![single], None));
+    }
+    if let Some(set) = find_numbered(names)? {
+        return Ok((set, None));
+    }
+    let is_model =
+        |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
+    match only(&is_model, "weight files")? {
+        Some(single) => Ok((vec![single], None)),
+        None => Err(no_weights(dir, names)),
+    }
+}
+
+/// Finds shards without an index, whose names have their number and count. Each must be there: a model without some of its
+/// tensors would pass for a whole one. GGUF files are left out, for the first file's reader finds the others.
+fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
+    let parts = names
+        .iter()
+        .filter_map(|name| Some((numbering(name)?, name)));
+    let parts: Vec<_> = parts
+        .filter(|(((_, rest), ..), _)| !rest.ends_with(".gguf"))
+        .collect();
+    let Some(&((set, _, count), first)) = parts.first() else {
+        return Ok(None);
+    };
+    if let Some((_, other)) = parts.iter().find(|((other, ..), _)| *other != set) {
+        return Err(AnamnesisError::parse(format!(
+            "which of several sets of shards? {first}, {other}"
+        )));
+    }
+    let by_number: HashMap<usize, &String> =
+        parts.iter().map(|&((_, no, _), name)| (no, name)).collect();
+    let shard = |no: usize| {
+        let missing = || {
+            let ((stem, rest), width) = (set, set.1.find('.').unwrap_or(0));
+            AnamnesisError::parse(format!("shard `{stem}-{no:0width$}-of-{rest}` is missing"))
+        };
+        by_number
+            .get(&no)
+            .map(|name| (*name).clone())
+            .ok_or_else(missing)
+    };
+    (1..=count).map(shard).collect::<Result<_>>().map(Some)
+}
+
+/// Parses the name `NAME-00001-of-0000N.safetensors`: the set `(NAME, 0000N.safetensors)`, the number, and the count.
+pub(super) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
+    let (head, rest) = name.rsplit_once("-of-").filter(|_| is_weights(name))?;
+    let (stem, no) = head.rsplit_once('-')?;
+    let (no, count) = (no.parse().ok()?, rest.split_once('.')?.0.parse().ok()?);
+    (1..=count)
+        .contains(&no)
+        .then_some(((stem, rest), no, count))
+}
+
+/// The error for a directory without weights; it names subdirectories that have some.
+fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
+    let has_weights = |name: &&String| {
+        list(&dir.join(name)).is_ok_and(|inner| inner.iter().any(|n| is_weights(n)))
+    };
+    let below: Vec<&str> = names
+        .iter()
+        .filter(has_weights)
+        .map(String::as_str)
+        .collect();
+    let hint = if below.is_empty() {
+        String::new()
+    } else {
+        format!("; there are some in {}", join_first(&below))
+    };
+    AnamnesisError::parse(format!(
+        "{}: there are no weights in this directory{hint}",
+        dir.display()
+    ))
+}
+
+/// Whether the relative path `file`, from an untrusted index, stays below its directory on every system. A backslash
+/// separates components on Windows, and a colon may begin a drive or a stream there.
+pub(super) fn is_inside(file: &str) -> bool {
+    !file.is_empty()
+        && !file.contains(['\\', '\0', ':'])
+        && Path::new(file)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Reads the `weight_map` of an index, sorted by tensor.
+///
+/// # Errors
+/// `Parse` if it is malformed or empty, or lists a tensor twice: which file counts would depend on the reader.
+fn read_weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
+    struct WeightMapPairs(Vec<(String, String)>);
+    impl<'de> serde::Deserialize<'de> for WeightMapPairs {
+        fn deserialize<D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> std::result::Result<Self, D::Error> {
+            struct WeightMapVisitor;
+            impl<'de> Visitor<'de> for WeightMapVisitor {
+                type Value = WeightMapPairs;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a map from tensors to files")
+                }
+
+                fn visit_map<A: MapAccess<'de>>(
+                    self,
+                    mut map: A,
+                ) -> std::result::Result<WeightMapPairs, A::Error> {
+                    let mut pairs = BTreeMap::new();
+                    while let Some((name, file)) = map.next_entry::<String, String>()? {
+                        if pairs.contains_key(&name) {
+                            return Err(A::Error::custom(format!(
+                                "tensor `{name}` is listed twice"
+                            )));
+                        }
+                        pairs.insert(name, file);
+                    }
+                    Ok(WeightMapPairs(pairs.into_iter().collect()))
+                }
+            }
+            deserializer.deserialize_map(WeightMapVisitor)
+        }
+    }
+    #[derive(serde::Deserialize)]
+    struct ShardIndex {
+        weight_map: WeightMapPairs,
+    }
+    let json = read_small(path, budget)?.unwrap_or_default();
+    let index: ShardIndex =
+        serde_json::from_slice(&json).map_err(|e| AnamnesisError::parse(e.to_string()))?;
+    if index.weight_map.0.is_empty() {
+        return Err(AnamnesisError::parse("its weight_map is empty"));
+    }
+    Ok(index.weight_map.0)
+}
