@@ -3,7 +3,8 @@
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
 //!
-//! The decoder is its own: AWQ_REASON
+//! The decoder is its own: by the shared one, whose codes take a byte each, it is 1.2 to 1.8 times slower. A word has the codes of eight rows,
+//! and the kernel takes them from there without unpacking.
 
 mod gemv;
 mod wide;

@@ -7,8 +7,8 @@
 //! `export/export_to_autoround`.
 
 //!
-//! The decoder is its own: a code takes a byte in the shared decoder's buffers, so that tiles of four bits would be half as
-//! tall and the pieces read from `qweight` half as long; and groups by `g_idx` have no grid.
+//! Codes, scales and zero points meet in the shared kernel, but the decoder is its own: whether `g_idx` names runs of
+//! columns or scatters a group's columns (act-order) is known only when a tile is loaded.
 
 mod weight;
 mod words;

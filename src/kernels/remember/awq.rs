@@ -4,7 +4,6 @@
 //! four bits is exact in F32, so the product's rounding is the only one.
 
 use crate::element::Element;
-use crate::kernels::remember::packed::RowGroups;
 use crate::simd::Kernel;
 
 /// Codes in a word.
@@ -50,6 +49,33 @@ impl Kernel for AwqRows<'_> {
                     *o = E::from_f32(((word >> shift & 15) as f32 - zero) * scale);
                 }
             });
+        }
+    }
+}
+
+/// Scales and zero points of the groups of one output row.
+struct RowGroups<'a> {
+    scales: &'a [f32],
+    zeros: &'a [f32],
+    size: usize,
+    /// Columns of the first group that lie before the row's first column.
+    start: usize,
+}
+
+impl RowGroups<'_> {
+    /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
+    #[inline(always)]
+    fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {
+        let mut at = 0;
+        let mut left = self.size - self.start % self.size;
+        let first = self.start / self.size;
+        for (&scale, &zero) in self.scales[first..].iter().zip(&self.zeros[first..]) {
+            if at == n {
+                break;
+            }
+            let end = (at + left).min(n);
+            f(at..end, scale, zero);
+            (at, left) = (end, self.size);
         }
     }
 }

@@ -7,118 +7,51 @@
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::kernels::remember::packed::{CHUNK, RowGroups, chunk, unpack, unpack_planes};
+use crate::kernels::remember::packed::{CHUNK, chunk, unpack, unpack_bytes, unpack_planes};
 use crate::simd::Kernel;
 
-/// The group of each column.
-#[derive(Clone, Copy)]
-pub(crate) enum ColumnGroups<'a> {
-    /// Runs of `size` columns. The first column has place `start` in its group.
-    Even { size: usize, start: usize },
-    /// An index for each column, counted from the first group that is loaded (act-order).
-    Indexed(&'a [u32]),
-}
+/// Values that are computed before any is rounded: the loop that looks up groups is scalar, the one that rounds is
+/// vectorised.
+const TILE: usize = 256;
 
-#[inline(always)]
-fn codes<const BITS: usize, const PLANES: bool>(words: &[u32; BITS]) -> [u32; CHUNK] {
-    if PLANES {
-        unpack_planes(words)
-    } else {
-        unpack(words)
-    }
-}
-
-/// Rows of packed codes with their scales and zero points.
-pub(crate) struct GptqRows<'a, const BITS: usize, const PLANES: bool> {
-    /// Codes of each row, `words_per_row` words apart, in chunks of 32 codes.
-    pub words: &'a [u32],
-    pub words_per_row: usize,
+/// Rows of codes whose columns belong to groups by an index (act-order). Groups that are runs of columns go by
+/// [`GroupedRows`](super::grouped::GroupedRows).
+pub(crate) struct IndexedRows<'a> {
+    /// Codes of each row, `row_bytes` apart: a bit stream of `bits` bits a code.
+    pub bytes: &'a [u8],
+    pub row_bytes: usize,
+    pub bits: usize,
     pub cols: usize,
     /// Scales and zero points of each row, `groups` apart.
     pub scales: &'a [f32],
     pub zeros: &'a [f32],
     pub groups: usize,
-    pub columns: ColumnGroups<'a>,
+    /// The group of each column, counted from the first that is loaded.
+    pub index: &'a [u32],
 }
 
-impl<const BITS: usize, const PLANES: bool> Kernel for GptqRows<'_, BITS, PLANES> {
+impl Kernel for IndexedRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        let (mut codes, mut values) = ([0u8; TILE], [0.0; TILE]);
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
-            let words = &self.words[r * self.words_per_row..(r + 1) * self.words_per_row];
+            let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
             let groups = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
-            match self.columns {
-                ColumnGroups::Even { size, start } if size % CHUNK == 0 && start % CHUNK == 0 => {
-                    even::<BITS, PLANES, E>(
-                        words,
-                        RowGroups {
-                            scales,
-                            zeros,
-                            size,
-                            start,
-                        },
-                        out,
-                    );
+            for (at, out) in (0..).step_by(TILE).zip(out.chunks_mut(TILE)) {
+                unpack_bytes(
+                    self.bits,
+                    &bytes[at * self.bits / 8..],
+                    &mut codes[..out.len()],
+                );
+                let index = &self.index[at..at + out.len()];
+                for ((value, &code), &group) in values.iter_mut().zip(&codes).zip(index) {
+                    let group = group as usize;
+                    *value = (f32::from(code) - zeros[group]) * scales[group];
                 }
-                ColumnGroups::Even { size, start } => {
-                    each::<BITS, PLANES, E>(
-                        words,
-                        scales,
-                        zeros,
-                        |k| (start + k) / size - start / size,
-                        out,
-                    );
-                }
-                ColumnGroups::Indexed(index) => {
-                    each::<BITS, PLANES, E>(words, scales, zeros, |k| index[k] as usize, out)
-                }
+                E::store(&values, out);
             }
         }
-    }
-}
-
-/// Decodes a row whose groups are runs of whole chunks, so that a chunk has one scale.
-#[inline(always)]
-fn even<const BITS: usize, const PLANES: bool, E: Element>(
-    words: &[u32],
-    groups: RowGroups<'_>,
-    out: &mut [E],
-) {
-    let groups = RowGroups {
-        start: groups.start % groups.size,
-        ..groups
-    };
-    groups.runs(out.len(), |cols, scale, zero| {
-        let first = cols.start / CHUNK;
-        for (i, out) in out[cols].chunks_mut(CHUNK).enumerate() {
-            let codes = codes::<BITS, PLANES>(&chunk(words, (first + i) * BITS));
-            let mut values = [0.0; CHUNK];
-            for (value, code) in values.iter_mut().zip(codes) {
-                *value = (code as f32 - zero) * scale;
-            }
-            E::store(&values, out);
-        }
-    });
-}
-
-/// Decodes a row in which any two columns can belong to different groups; `group` is the group of a column.
-#[inline(always)]
-fn each<const BITS: usize, const PLANES: bool, E: Element>(
-    words: &[u32],
-    scales: &[f32],
-    zeros: &[f32],
-    group: impl Fn(usize) -> usize,
-    out: &mut [E],
-) {
-    for (i, out) in out.chunks_mut(CHUNK).enumerate() {
-        let codes = codes::<BITS, PLANES>(&chunk(words, i * BITS));
-        let mut values = [0.0; CHUNK];
-        for (k, value) in values.iter_mut().enumerate().take(out.len()) {
-            let g = group(i * CHUNK + k);
-            *value = (codes[k] as f32 - zeros[g]) * scales[g];
-        }
-        E::store(&values, out);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Codes of one to eight bits as bit streams, least significant bit first, in words of 32 bits or in bytes; or in bit
-//! planes. Scales and zero points of a row's groups.
+//! planes.
 
 /// Codes in a chunk. 32 codes of `BITS` bits fill `BITS` words exactly, whatever `BITS` is.
 pub(crate) const CHUNK: usize = 32;
@@ -122,34 +122,6 @@ pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] 
     let mut partial = [0; BITS];
     partial[..rest.len()].copy_from_slice(rest);
     partial
-}
-
-/// Scales and zero points of the groups of one output row.
-#[derive(Clone, Copy)]
-pub(crate) struct RowGroups<'a> {
-    pub scales: &'a [f32],
-    pub zeros: &'a [f32],
-    pub size: usize,
-    /// Columns of the first group that lie before the row's first column.
-    pub start: usize,
-}
-
-impl RowGroups<'_> {
-    /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
-    #[inline(always)]
-    pub(crate) fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {
-        let mut at = 0;
-        let mut left = self.size - self.start % self.size;
-        let first = self.start / self.size;
-        for (&scale, &zero) in self.scales[first..].iter().zip(&self.zeros[first..]) {
-            if at == n {
-                break;
-            }
-            let end = (at + left).min(n);
-            f(at..end, scale, zero);
-            (at, left) = (end, self.size);
-        }
-    }
 }
 
 #[cfg(test)]

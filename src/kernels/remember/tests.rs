@@ -89,89 +89,35 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
 }
 
 #[cfg(feature = "gptq")]
-fn gptq<const BITS: usize, const PLANES: bool>() {
-    use super::gptq::{ColumnGroups, GptqRows};
-    for (cols, size, start) in [
-        (96usize, 32usize, 0),
-        (100, 64, 32),
-        (77, 128, 0),
-        (50, 7, 0),
-        (70, 24, 8),
-    ] {
-        let (rows, groups) = (3, (start + cols).div_ceil(size));
-        let whole = if PLANES {
-            cols.next_multiple_of(32)
-        } else {
-            cols
-        };
-        let words_per_row = (whole * BITS).div_ceil(32);
-        let (words, scales) = (words(rows * words_per_row), scales(rows * groups));
+#[test]
+fn act_order_kernel() {
+    use super::gptq::IndexedRows;
+    for (bits, cols) in (2..=8).flat_map(|bits| [96usize, 77, 515].map(|cols| (bits, cols))) {
+        let (rows, groups) = (3, 5);
+        let row_bytes = (cols * bits).div_ceil(32) * 4;
+        let (bytes, scales) = (bytes(rows * row_bytes), scales(rows * groups));
         let zeros: Vec<f32> = (0..rows * groups)
-            .map(|i| (i % (1 << BITS)) as f32)
+            .map(|i| (i % (1 << bits)) as f32)
             .collect();
         let index: Vec<u32> = (0..cols).map(|k| (k * 31 % groups) as u32).collect();
-        let code = |r: usize, k: usize| {
-            // Of planes: the first bit of the one that bit b is in, and its width.
-            let planes = [(0, BITS & 4), (BITS & 4, BITS & 2), (BITS & 6, BITS & 1)];
-            let bit = |b: usize| {
-                let plane = planes
-                    .iter()
-                    .find(|(first, width)| (*first..first + width).contains(&b));
-                let at = match plane.filter(|_| PLANES) {
-                    Some((first, width)) => {
-                        k / 32 * BITS * 32 + first * 32 + k % 32 * width + b - first
-                    }
-                    None => k * BITS + b,
-                };
-                words[r * words_per_row + at / 32] >> (at % 32) & 1
-            };
-            (0..BITS).map(|b| bit(b) << b).sum::<u32>() as f32
+        let kernel = IndexedRows {
+            bytes: &bytes,
+            row_bytes,
+            bits,
+            cols,
+            scales: &scales,
+            zeros: &zeros,
+            groups,
+            index: &index,
         };
-        for columns in [
-            ColumnGroups::Even { size, start },
-            ColumnGroups::Indexed(&index),
-        ] {
-            let (words, scales, zeros) = (&words, &scales, &zeros);
-            let kernel = GptqRows::<BITS, PLANES> {
-                words,
-                words_per_row,
-                cols,
-                scales,
-                zeros,
-                groups,
-                columns,
-            };
-            check(
-                &format!("GPTQ {BITS} {PLANES}"),
-                &kernel,
-                rows * cols,
-                |i| {
-                    let (r, k) = (i / cols, i % cols);
-                    let g = match columns {
-                        ColumnGroups::Even { .. } => (start + k) / size,
-                        ColumnGroups::Indexed(index) => index[k] as usize,
-                    };
-                    (code(r, k) - zeros[r * groups + g]) * scales[r * groups + g]
-                },
-            );
-        }
+        check(&format!("GPTQ {bits}"), &kernel, rows * cols, |i| {
+            let (r, k) = (i / cols, i % cols);
+            let bit = |at: usize| u32::from(bytes[r * row_bytes + at / 8] >> (at % 8) & 1);
+            let code: u32 = (0..bits).map(|b| bit(k * bits + b) << b).sum();
+            let g = r * groups + index[k] as usize;
+            (code as f32 - zeros[g]) * scales[g]
+        });
     }
-}
-
-#[cfg(feature = "gptq")]
-#[test]
-fn gptq_kernels() {
-    gptq::<2, false>();
-    gptq::<3, false>();
-    gptq::<4, false>();
-    gptq::<5, false>();
-    gptq::<6, false>();
-    gptq::<7, false>();
-    gptq::<8, false>();
-    gptq::<3, true>();
-    gptq::<5, true>();
-    gptq::<6, true>();
-    gptq::<7, true>();
 }
 
 #[cfg(feature = "awq")]

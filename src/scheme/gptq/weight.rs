@@ -5,9 +5,11 @@ use std::ops::Range;
 use super::Zeros;
 use crate::containers::model::Part;
 use crate::element::Out;
-use crate::kernels::remember::gptq::{ColumnGroups, GptqPacking, GptqRows};
+use crate::kernels::remember::gptq::{GptqPacking, IndexedRows};
+use crate::kernels::remember::grouped::{Formula, GroupedRows, Int};
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::layout::packed::{for_each_zeros, load_scales};
+use crate::scheme::seam::grouped::row_groups;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, Tile, load,
     read,
@@ -148,35 +150,13 @@ impl GptqWeight<'_> {
         Ok(true)
     }
 
-    fn run<const BITS: usize, const PLANES: bool>(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        let (count, first) = (rows.len(), rows.start - tile.rows.start);
-        let words_per_row = buffers.words.len() / tile.rows.len();
-        let groups = buffers.scales.len() / tile.rows.len();
-        let columns = if buffers.index.is_empty() {
-            ColumnGroups::Even {
-                size: self.group_size,
-                start: tile.cols.start % self.group_size,
-            }
+    /// Codes of a loaded tile as bit streams in rows, and the bits of a code there.
+    fn code_rows<'a>(&self, buffers: &'a Buffers) -> (&'a [u8], usize) {
+        if self.packing.has_planes {
+            (&buffers.bytes, 8)
         } else {
-            ColumnGroups::Indexed(&buffers.index)
-        };
-        let kernel = GptqRows::<BITS, PLANES> {
-            words: &buffers.words[first * words_per_row..(first + count) * words_per_row],
-            words_per_row,
-            cols: tile.cols.len(),
-            scales: &buffers.scales[first * groups..(first + count) * groups],
-            zeros: &buffers.zeros[first * groups..(first + count) * groups],
-            groups,
-            columns,
-        };
-        dispatch(level, &kernel, out);
+            (bytemuck::cast_slice(&buffers.words), self.packing.bits)
+        }
     }
 }
 
@@ -189,7 +169,9 @@ impl Decode for GptqWeight<'_> {
         } else {
             self.groups as f64 / self.k as f64
         };
-        let load_bits = self.packing.bits as f64 + 64.0 * groups;
+        // Codes in planes are unpacked into a byte each, beside their words.
+        let code_bits = self.packing.bits + if self.packing.has_planes { 8 } else { 0 };
+        let load_bits = code_bits as f64 + 64.0 * groups;
         Grid {
             rows: self.n,
             cols: self.k,
@@ -232,6 +214,16 @@ impl Decode for GptqWeight<'_> {
                 &mut buffers.words,
             )?,
         }
+        if self.packing.has_planes {
+            let row_words = buffers.words.len() / tile.rows.len().max(1);
+            buffers.bytes.clear();
+            for words in buffers.words.chunks_exact(row_words.max(1)) {
+                let codes = (0..tile.cols.len().div_ceil(CHUNK))
+                    .flat_map(|i| self.packing.unpack(words, i));
+                let codes = codes.take(tile.cols.len()).map(|code| code as u8);
+                buffers.bytes.extend(codes);
+            }
+        }
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;
         let Buffers {
             staging,
@@ -259,24 +251,42 @@ impl Decode for GptqWeight<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        macro_rules! run {
-            ($bits:literal, $planes:literal) => {
-                self.run::<$bits, $planes>(tile, rows, buffers, level, out)
+        let first = rows.start - tile.rows.start;
+        let (bytes, bits) = self.code_rows(buffers);
+        let row_bytes = bytes.len() / tile.rows.len();
+        let bytes = &bytes[first * row_bytes..];
+        if !buffers.index.is_empty() {
+            let groups = buffers.scales.len() / tile.rows.len();
+            let kernel = IndexedRows {
+                bytes,
+                row_bytes,
+                bits,
+                cols: tile.cols.len(),
+                scales: &buffers.scales[first * groups..],
+                zeros: &buffers.zeros[first * groups..],
+                groups,
+                index: &buffers.index,
             };
+            return dispatch(level, &kernel, out);
         }
-        match (self.packing.bits, self.packing.has_planes) {
-            (2, _) => run!(2, false),
-            (3, false) => run!(3, false),
-            (3, true) => run!(3, true),
-            (4, _) => run!(4, false),
-            (5, false) => run!(5, false),
-            (5, true) => run!(5, true),
-            (6, false) => run!(6, false),
-            (6, true) => run!(6, true),
-            (7, false) => run!(7, false),
-            (7, true) => run!(7, true),
-            _ => run!(8, false),
-        }
+        let kernel = GroupedRows {
+            bytes,
+            row_bytes,
+            bits,
+            are_nibbles: self.packing.bits <= 4,
+            rows,
+            cols: tile.cols.clone(),
+            format: Int::UNSIGNED,
+            grid: row_groups(self.k, self.group_size),
+            scales: &buffers.scales,
+            offsets: &buffers.zeros,
+            scale_rows: tile.rows.clone(),
+            scale_cols: tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size),
+            formula: Formula::ShiftScale,
+            round: false,
+            columns: &[],
+        };
+        dispatch(level, &kernel, out);
     }
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
