@@ -5,6 +5,7 @@
 
 pub(crate) mod edit;
 mod json;
+mod method;
 mod module;
 mod patterns;
 mod place;
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 
 use self::json::read_json;
 pub(crate) use self::json::read_small;
+pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::Module;
 use self::place::{ConfigPlace, order, pair};
 pub(crate) use self::selection::Selection;
@@ -65,6 +67,8 @@ pub struct QuantConfig {
     directory: Option<PathBuf>,
     /// Limits for reading the index of shards.
     limits: ParseLimits,
+    /// `quant_method`, parsed at the first [`quant_method`](Self::quant_method).
+    method: OnceLock<Option<QuantMethod>>,
     /// Tensor names in the index of shards, read at the first [`is_indexed`](Self::is_indexed).
     indexed: OnceLock<HashSet<String>>,
     /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
@@ -148,6 +152,7 @@ impl QuantConfig {
     /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) in any case, and a whole
     /// config as JSON if no file has one.
     pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
+        self.method.take();
         let config = metadata
             .get(IN_METADATA)
             .and_then(|text| serde_json::from_str(text).ok());
@@ -261,7 +266,9 @@ impl QuantConfig {
                     place
                         .text(&["quant_method", "method"])
                         .map(str::to_lowercase)
-                        .filter(|m| m == "gptq" || m == "awq"),
+                        .filter(|m| {
+                            matches!(QuantMethod::parse(m), QuantMethod::Gptq | QuantMethod::Awq)
+                        }),
                 ),
             ];
             for (what, value) in found {
@@ -296,14 +303,10 @@ impl QuantConfig {
         explicit.or_else(implied).map(|(method, _)| method)
     }
 
-    /// Whether `quant_method` is one of AutoRound's names.
-    pub(crate) fn is_auto_round(&self) -> bool {
-        self.method().is_some_and(|method| {
-            matches!(
-                method.as_str(),
-                "auto-round" | "auto_round" | "intel/auto-round"
-            )
-        })
+    /// [`method`](Self::method), parsed.
+    pub(crate) fn quant_method(&self) -> Option<&QuantMethod> {
+        let parsed = || self.method().map(|text| QuantMethod::parse(&text));
+        self.method.get_or_init(parsed).as_ref()
     }
 
     /// The string under the first of `keys` that has one, with the name of its place.

@@ -1,13 +1,20 @@
-//! Forgetting: what becomes of a tensor under each scheme that models are encoded to. Files here know names, shapes and
-//! configs; the arithmetic is in `kernels/lethe/`.
+//! Encoding: what a tensor becomes under each scheme that models are encoded to. The mirror image of `scheme`.
+//!
+//! A scheme's file knows the names, types and shapes of the stored tensors, the order of their bytes, and what
+//! `config.json` says of them. The arithmetic (scales, rounding, searches) is in `kernels/lethe/`.
+//!
+//! - `scheme`, `schemes`: schemes by name, and the table of them.
+//! - `decision`: which tensors of a model are encoded, and why the others are not.
+//! - `seam`: the traits between the pipeline and the schemes, and the code that schemes share.
+//! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules.
+//! - All others: one stored layout each.
 
 #[cfg(feature = "awq")]
 mod awq;
 #[cfg(feature = "bnb")]
 pub(crate) mod bnb;
-mod choice;
 mod compressed_tensors;
-mod ct_config;
+mod decision;
 #[cfg(test)]
 mod float_tests;
 mod fp8;
@@ -28,11 +35,12 @@ mod schemes;
 pub(crate) mod seam;
 #[cfg(test)]
 #[cfg(all(feature = "bnb", feature = "qnat"))]
-mod tests;
+mod tests_support;
 
-pub(crate) use self::choice::{Choice, Choices, Subject, choose};
+pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme};
 pub(crate) use self::seam::names::fused;
 pub(crate) use self::seam::{
-    Encode, Method, Put, RelayTarget, Scope, StoreCodes, Stored, Survey, Values, Weight,
+    Encode, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey, TileValues,
+    WeightInfo,
 };

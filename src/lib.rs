@@ -107,4 +107,4 @@ pub use remember::{
 };
 #[cfg(feature = "gguf")]
 pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
-pub use scheme::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};

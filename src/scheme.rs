@@ -10,6 +10,7 @@ mod comfy;
 mod compressed_tensors;
 mod foreign;
 mod fp8;
+mod gated;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
@@ -33,17 +34,21 @@ pub(crate) mod seam;
 mod sparse;
 mod torchao;
 
-use self::seam::Scheme;
-pub(crate) use self::seam::{
-    Buffers, Decode, Grid, Group, Item, Resolution, Tile, count, read, role_of_dropped,
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+
+pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Item, Resolution, Tile, count, read};
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, Plain, RelaySource, lcm};
-pub use self::seam::{Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
-pub(crate) use self::torchao::is_description;
+pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+use self::seam::{Registry, Scheme};
+use crate::ParsedModel;
 
-/// Every scheme. The first that claims or refuses a tensor settles it.
-pub(crate) const SCHEMES: &[&dyn Scheme] = &[
+/// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands before those that would
+/// take its tensors for theirs.
+const SCHEMES: &[&dyn Scheme] = &[
+    #[cfg(feature = "gguf")]
+    &ggml::Ggml,
     #[cfg(feature = "qnat")]
     &qnat::Qnat,
     &torchao::Torchao,
@@ -61,6 +66,9 @@ pub(crate) const SCHEMES: &[&dyn Scheme] = &[
     &mxfp4::Mxfp4,
     &mlx::Mlx,
     &sparse::Sparse,
+    // Of a build without a feature: recognised before other foreign schemes, which have fewer signs.
+    #[cfg(not(feature = "nvfp4"))]
+    &gated::NVFP4_OFF,
     &foreign::Foreign,
     #[cfg(feature = "gptq")]
     &gptq::Gptq,
@@ -76,6 +84,41 @@ pub(crate) const SCHEMES: &[&dyn Scheme] = &[
     &bnb::Bnb4,
     #[cfg(feature = "bnb")]
     &bnb::BnbInt8,
-    &foreign::Disabled,
+    #[cfg(not(feature = "gptq"))]
+    &gated::GPTQ_OFF,
+    #[cfg(not(feature = "awq"))]
+    &gated::AWQ_OFF,
+    #[cfg(not(feature = "bnb"))]
+    &gated::BNB_4BIT_OFF,
+    #[cfg(not(feature = "bnb"))]
+    &gated::BNB_INT8_OFF,
     &fp8::Fp8,
 ];
+
+/// [`SCHEMES`], with the names of all of them put together once.
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::new(SCHEMES));
+
+impl ParsedModel {
+    /// Sorts every tensor into groups, plain tensors, dropped ones and problems.
+    pub(crate) fn resolve(&self) -> Resolution<'_> {
+        Resolution::new(self, &REGISTRY)
+    }
+}
+
+/// The role of a tensor called `name` that is in no output.
+pub(crate) fn role_of_dropped(name: &str) -> TensorRole {
+    REGISTRY.role_of_dropped(name)
+}
+
+/// Keys of a file's metadata that describe the quantization of its tensors, and are untrue of tensors decoded from them.
+pub(crate) fn descriptions(metadata: &HashMap<String, String>) -> HashSet<String> {
+    REGISTRY.descriptions(metadata)
+}
+
+/// Whether a file called `name` beside a model describes its quantization and nothing else.
+pub(crate) fn is_sidecar(name: &str) -> bool {
+    REGISTRY.is_sidecar(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,31 +1,34 @@
-//! A safetensors file of NF4 weights, from BF16 tensors in memory.
+//! Writes a safetensors file of NF4 weights from BF16 tensors in memory: part of the published interface.
+//!
+//! Each matrix goes through the encoder of `forget/bnb.rs`, tile by tile on the calling thread. Other tensors stay
+//! BF16.
 
 use std::path::Path;
 
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::element::Out;
-use crate::forget::bnb::{Bnb4, Codes};
-use crate::forget::{Method, Stored, Values, Weight};
+use crate::forget::bnb::{Bnb4, Bnb4QuantType};
+use crate::forget::{Method, StoredTensor, TileValues, WeightInfo};
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::Tile;
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// Values that share a scale, as transformers has it.
+/// Number of values that share a scale: 64, as in transformers.
 pub const NF4_BLOCK_SIZE: usize = 64;
 
 /// A tensor for [`write_bnb_nf4_safetensors`].
 #[derive(Debug, Clone, Copy)]
 pub struct BnbWriteInput<'a> {
-    /// Name in the model, `….weight` as a rule.
+    /// Name in the model. Those of layers end in `.weight`.
     pub name: &'a str,
     /// Outermost dimension first.
     pub shape: &'a [usize],
-    /// The values in BF16.
+    /// The values in BF16, little-endian, row by row.
     pub bf16_data: &'a [u8],
 }
 
-/// What [`write_bnb_nf4_safetensors`] does with its tensors.
+/// Numbers of tensors that [`write_bnb_nf4_safetensors`] quantizes and keeps.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -36,7 +39,7 @@ pub struct BnbNf4WriteStats {
     pub passthrough: usize,
 }
 
-/// Whether a tensor of this shape becomes NF4: a matrix of whole blocks.
+/// Whether a tensor of this shape is quantized to NF4: a matrix whose values are a multiple of [`NF4_BLOCK_SIZE`].
 ///
 /// ```
 /// use anamnesis::is_eligible_for_nf4;
@@ -48,7 +51,7 @@ pub fn is_eligible_for_nf4(shape: &[usize]) -> bool {
     shape.len() == 2 && n.is_some_and(|n| n > 0 && n.is_multiple_of(NF4_BLOCK_SIZE))
 }
 
-/// Counts what becomes NF4 and what does not.
+/// Counts the tensors that are quantized to NF4 and those that stay BF16, by their shapes.
 ///
 /// ```
 /// let bias = anamnesis::BnbWriteInput { name: "bias", shape: &[64], bf16_data: &[0; 128] };
@@ -66,7 +69,7 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
 }
 
 /// Writes a safetensors file in which matrices are NF4 as bitsandbytes stores it, and other tensors BF16. The file
-/// appears only when it is whole, and replaces an older one.
+/// appears at `output` only when it is complete, and replaces an existing one.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -81,7 +84,8 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
 /// ```
 ///
 /// # Errors
-/// `Parse` or `Unsupported` that names the tensor, before anything is written; I/O.
+/// `Parse` for data that do not fit their shape, values that are not finite and names that occur twice, before anything
+/// is written. `Io` if the file cannot be written.
 pub fn write_bnb_nf4_safetensors(
     inputs: &[BnbWriteInput<'_>],
     output: impl AsRef<Path>,
@@ -90,19 +94,19 @@ pub fn write_bnb_nf4_safetensors(
     to_file(&borrowed(&all, inputs), output.as_ref())
 }
 
-/// As [`write_bnb_nf4_safetensors`], in memory.
+/// The bytes of the file that [`write_bnb_nf4_safetensors`] writes.
 ///
 /// # Errors
-/// As there, but for I/O.
+/// `Parse` for data that do not fit their shape, values that are not finite and names that occur twice.
 pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<Vec<u8>> {
     let all = encoded(inputs)?;
     to_bytes(&borrowed(&all, inputs))
 }
 
-/// What is stored of each input that becomes NF4.
-type Encoded = Vec<Option<Vec<(Stored, Vec<u8>)>>>;
+/// The stored tensors of each input, or none if it stays BF16.
+type EncodedInputs = Vec<Option<Vec<(StoredTensor, Vec<u8>)>>>;
 
-fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
+fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<EncodedInputs> {
     let encode = |input: &BnbWriteInput<'_>| {
         is_eligible_for_nf4(input.shape)
             .then(|| encode(input))
@@ -111,10 +115,10 @@ fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<Encoded> {
     inputs.iter().map(encode).collect()
 }
 
-/// Values that are encoded at once.
+/// Number of values that are encoded at once: the F32 values of a tile and its decoded values take 2 MiB.
 const TILE_VALUES: usize = 256 << 10;
 
-fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
+fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
     let &BnbWriteInput {
         name,
         shape,
@@ -128,22 +132,23 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
         )));
     }
     let method = Bnb4 {
-        codes: Codes::Nf4,
+        quant_type: Bnb4QuantType::Nf4,
         block: NF4_BLOCK_SIZE,
-        double: false,
-        compute: TargetDtype::BF16,
+        double_quant: false,
+        compute_dtype: TargetDtype::BF16,
     };
-    let encoder = method.encoder(&Weight {
+    let encoder = method.encoder(&WeightInfo {
         name,
         shape,
         dtype: TargetDtype::BF16,
     })?;
-    let zeros = |s: Stored| {
+    let zeros = |s: StoredTensor| {
         let len = s.dtype.byte_len(&s.shape).unwrap_or(0);
         (s, vec![0; len])
     };
     let mut all: Vec<_> = encoder.stored().into_iter().map(zeros).collect();
     let (grid, level) = (encoder.grid(), Level::detect());
+    // Whole rows: `chunks` of the input then are tiles.
     let height = (TILE_VALUES / grid.cols).next_multiple_of(grid.row_align);
     for (i, bytes) in bf16_data.chunks(height.max(1) * grid.cols * 2).enumerate() {
         let first = i * height.max(1);
@@ -163,7 +168,7 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
         if let Some(x) = values.iter().find(|x| !x.is_finite()) {
             return Err(wrong(format!("it has a value {x}, which has no code")));
         }
-        let values = Values {
+        let values = TileValues {
             tile: &tile,
             values: &values,
             survey: 0.0,
@@ -177,7 +182,7 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(Stored, Vec<u8>)>> {
     Ok(all)
 }
 
-fn borrowed<'a>(all: &'a Encoded, inputs: &'a [BnbWriteInput<'a>]) -> Vec<WholeTensor<'a>> {
+fn borrowed<'a>(all: &'a EncodedInputs, inputs: &'a [BnbWriteInput<'a>]) -> Vec<WholeTensor<'a>> {
     let mut tensors = Vec::new();
     for (stored, input) in all.iter().zip(inputs) {
         let plain = WholeTensor {
@@ -205,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_quantized() {
+    fn shapes_that_are_quantized() {
         assert!(is_eligible_for_nf4(&[2, 32]) && is_eligible_for_nf4(&[64, 1]));
         assert!(
             !is_eligible_for_nf4(&[64])

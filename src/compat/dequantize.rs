@@ -1,5 +1,9 @@
-//! Single tensors decoded to BF16 from slices, for callers who read containers for themselves. Whatever has companions
-//! is put into a model of one weight, and goes the way of every model.
+//! Decodes single tensors from slices to BF16, for callers who read containers themselves: part of the published
+//! interface.
+//!
+//! A weight with companions is put into a safetensors model of one weight in memory, with the names and the config that
+//! its scheme expects, and decoded like any model. So these functions have the checks of the pipeline and no arithmetic
+//! of their own. Blocks of ggml have no companions and go to their decoder directly.
 
 use half::bf16;
 use serde_json::{Value, json};
@@ -7,11 +11,12 @@ use serde_json::{Value, json};
 use super::whole::{WholeTensor, to_bytes_with};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype, parse_bytes};
 
-/// A stored tensor: name, type, shape, data.
-type Stored<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
+/// A stored tensor in memory: name, type, shape, bytes.
+type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
 
-/// Decodes a weight and its companions, as `config` says; `Value::Null` says nothing.
-fn decode(stored: &[Stored<'_>], config: &Value) -> Result<Vec<u8>> {
+/// Decodes a weight with its companions to BF16. `config` is the `quantization_config`; `Value::Null` if the stored
+/// tensors alone tell the scheme.
+fn decode(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
     let tensors = stored
         .iter()
         .map(|&(name, dtype, shape, data)| WholeTensor {
@@ -33,8 +38,8 @@ fn decode(stored: &[Stored<'_>], config: &Value) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major in blocks,
-/// F32, F16 or BF16.
+/// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
+/// of type `scale_dtype`: F32, F16 or BF16.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -63,7 +68,7 @@ pub fn dequantize_fp8_to_bf16(
     )
 }
 
-/// FP8 (E4M3) with one scale.
+/// Decodes FP8 (E4M3) with one scale.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -73,7 +78,7 @@ pub fn dequantize_fp8_to_bf16(
 /// ```
 ///
 /// # Errors
-/// If there is no room for the output.
+/// If the memory for the output cannot be allocated.
 pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
     let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
     decode(
@@ -85,7 +90,7 @@ pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Ve
     )
 }
 
-/// FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
+/// Decodes FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -112,8 +117,8 @@ pub fn dequantize_per_channel_fp8_to_bf16(
     )
 }
 
-/// GPTQ, version 1 (zero points are stored one too low), as `[in_features, out_features]`: `qweight` and `qzeros` are
-/// packed words of 32 bits, `g_idx` I32.
+/// Decodes GPTQ of version 1, whose zero points are stored less one, to `[in_features, out_features]`. `qweight` and
+/// `qzeros` are packed 32-bit words, `scales` has type `scale_dtype`, `g_idx` is I32: the group of each input.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -127,7 +132,7 @@ pub fn dequantize_per_channel_fp8_to_bf16(
 /// ```
 ///
 /// # Errors
-/// `Parse` if the sizes do not fit, or `g_idx` names a group that is not there.
+/// `Parse` if the sizes do not fit, or if `g_idx` has a group that does not exist.
 #[cfg(feature = "gptq")]
 #[allow(clippy::too_many_arguments)] // it is what a layer has
 pub fn dequantize_gptq_to_bf16(
@@ -163,7 +168,8 @@ pub fn dequantize_gptq_to_bf16(
     decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
 }
 
-/// AWQ, GEMM layout of four bits, as `[in_features, out_features]`: `qweight` and `qzeros` are packed words of 32 bits.
+/// Decodes AWQ in its GEMM layout of four bits to `[in_features, out_features]`. `qweight` and `qzeros` are packed
+/// 32-bit words, `scales` has type `scale_dtype`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -176,7 +182,7 @@ pub fn dequantize_gptq_to_bf16(
 /// ```
 ///
 /// # Errors
-/// `Parse` if the sizes do not fit; other widths than four bits.
+/// `Parse` if the sizes do not fit; an error for other widths than four bits.
 #[cfg(feature = "awq")]
 #[allow(clippy::too_many_arguments)] // it is what a layer has
 pub fn dequantize_awq_to_bf16(
@@ -193,7 +199,7 @@ pub fn dequantize_awq_to_bf16(
         out_features.saturating_mul(bits.into()).div_ceil(32),
         groups(in_features, group_size)?,
     );
-    let stored: [Stored<'_>; 3] = [
+    let stored: [StoredSlice<'_>; 3] = [
         ("qweight", Dtype::I32, &[in_features, words], qweight),
         ("scales", scale_dtype, &[groups, out_features], scales),
         ("qzeros", Dtype::I32, &[groups, words], qzeros),
@@ -204,7 +210,7 @@ pub fn dequantize_awq_to_bf16(
     decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
 }
 
-/// Groups of `size` inputs.
+/// The number of groups of `size` inputs.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn groups(inputs: usize, size: usize) -> Result<usize> {
     let fits = size > 0 && inputs.is_multiple_of(size);
@@ -212,7 +218,7 @@ fn groups(inputs: usize, size: usize) -> Result<usize> {
     if fits { Ok(inputs / size) } else { Err(what()) }
 }
 
-/// A matrix of BF16 the other way round.
+/// The transpose of a BF16 matrix: models decode to `[out, in]`, these functions return `[in, out]`.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
     let values = values.as_chunks::<2>().0;
@@ -221,7 +227,8 @@ fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
     out
 }
 
-/// BitsAndBytes NF4 or FP4 with plain scales: two codes to a byte, `absmax` and `quant_map` F32.
+/// Decodes BitsAndBytes NF4 or FP4 with scales in F32: `weight` has two codes in a byte, `absmax` is F32, one for each
+/// block, `quant_map` F32 `[16]`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -242,7 +249,7 @@ pub fn dequantize_bnb4_to_bf16(
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
-    // The codebook of FP4 has a zero with the sign bit, which that of NF4 has not.
+    // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in NF4.
     let is_fp4 = quant_map
         .get(32..36)
         .is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);
@@ -252,7 +259,7 @@ pub fn dequantize_bnb4_to_bf16(
         "weight.quant_state.bitsandbytes__nf4"
     };
     let state = json!({"blocksize": block_size, "shape": [total_elements]}).to_string();
-    let stored: [Stored<'_>; 4] = [
+    let stored: [StoredSlice<'_>; 4] = [
         ("weight", Dtype::U8, &[weight.len()], weight),
         ("weight.absmax", Dtype::F32, &[absmax.len() / 4], absmax),
         ("weight.quant_map", Dtype::F32, &[16], quant_map),
@@ -261,7 +268,7 @@ pub fn dequantize_bnb4_to_bf16(
     decode(&stored, &Value::Null)
 }
 
-/// BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32.
+/// Decodes BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32, one for each row.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -292,7 +299,7 @@ pub fn dequantize_bnb_int8_to_bf16(
     )
 }
 
-/// Blocks of one of ggml's types.
+/// Decodes blocks of a ggml type.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -305,7 +312,7 @@ pub fn dequantize_bnb_int8_to_bf16(
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if it is no block type; `Parse` if the sizes do not fit.
+/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit.
 #[cfg(feature = "gguf")]
 pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(n_elements.min(data.len().saturating_mul(16)) * 2);
@@ -316,7 +323,8 @@ pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> 
     Ok(out)
 }
 
-/// As [`dequantize_gguf_to_bf16`], block by block, without memory for all of them.
+/// Decodes blocks of a ggml type, and passes each block of BF16 values to `sink`. Needs memory for a few thousand
+/// values only.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -331,7 +339,8 @@ pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> 
 /// ```
 ///
 /// # Errors
-/// As there; `sink`'s own.
+/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit, and the errors of
+/// `sink`.
 #[cfg(feature = "gguf")]
 pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
     data: &[u8],
@@ -339,7 +348,7 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
     n_elements: usize,
     mut sink: F,
 ) -> Result<()> {
-    /// Values that are decoded at once: whole blocks of every type.
+    /// Number of values that are decoded at once: a multiple of every block size.
     const VALUES: usize = 4096;
     let (decoder, block) = (
         crate::kernels::remember::ggml::decoder(dtype),

@@ -1,4 +1,8 @@
-//! The encoders of BitsAndBytes on plain bytes: BF16 values in, the bytes of stored tensors out.
+//! The encoders of BitsAndBytes on plain bytes, from BF16 values to the bytes of stored tensors: part of the published
+//! interface.
+//!
+//! Functions with given scales reverse decoding: values that were decoded become the codes that they had. Functions
+//! that compute scales encode as the library does.
 
 use crate::element::f32_from_bf16;
 use crate::kernels::lethe::bnb::codebook_encoder;
@@ -11,7 +15,7 @@ fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("BitsAndBytes: {what}"))
 }
 
-/// `n` BF16 values.
+/// The F32 values of `bf16`, which must be `n`. None stands for a number that overflows.
 fn values(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
     if n.and_then(|n| n.checked_mul(2)) != Some(bf16.len()) {
         return Err(wrong(format!(
@@ -27,8 +31,8 @@ fn values(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
         .collect())
 }
 
-/// As [`values`], of which a scale is to be found.
-fn finite(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
+/// The F32 values of `bf16`, which must be `n` and finite, because a scale is computed from them.
+fn finite_values(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
     let values = values(bf16, n)?;
     match values.iter().position(|x| !x.is_finite()) {
         Some(at) => Err(wrong(format!(
@@ -39,7 +43,7 @@ fn finite(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
     }
 }
 
-/// `n` F32 values.
+/// The F32 values of the tensor `what`, which must be `n`.
 fn floats(what: &str, bytes: &[u8], n: usize) -> Result<Vec<f32>> {
     if bytes.len() / 4 != n || !bytes.len().is_multiple_of(4) {
         return Err(wrong(format!(
@@ -72,8 +76,8 @@ fn check_block(block: usize) -> Result<()> {
     Ok(())
 }
 
-/// Encodes BF16 values to the 4-bit codes of `quant_map` (F32 `[16]`), with scales that are known: `absmax` F32, one
-/// for each block. What was decoded becomes the codes that it was decoded from, but in blocks whose scale is 0.
+/// Encodes BF16 values to the 4-bit codes of `quant_map` (F32 `[16]`), with given scales `absmax` (F32, one for each
+/// block). Decoded values become the codes that they were decoded from, except in blocks whose scale is 0.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -86,7 +90,7 @@ fn check_block(block: usize) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// `Parse` for lengths that do not fit, and for blocks of an odd size.
+/// `Parse` for lengths that do not fit, and for block sizes that are odd or 0.
 pub fn encode_bnb4(
     bf16_data: &[u8],
     absmax_data: &[u8],
@@ -112,7 +116,8 @@ fn encode_with(
 ) -> Result<Vec<u8>> {
     let mut codes =
         codebook_encoder(codebook).encode_with(values, block, &mut absmax, Level::detect());
-    // Of two zeros, the sign tells which it was: code 8 of FP4 decodes to -0.
+    // FP4 has two codes of zero, and code 8 decodes to -0: the sign of a zero tells its code. A negative scale flips
+    // it.
     let mut zeros = (0..16u8).filter(|&code| codebook[usize::from(code)] == 0.0);
     let (Some(plus), Some(minus)) = (zeros.next(), zeros.next()) else {
         return Ok(codes);
@@ -128,8 +133,8 @@ fn encode_with(
     Ok(codes)
 }
 
-/// Encodes BF16 values to 4-bit codes as bitsandbytes does: gives codes, and the largest magnitude of each block as
-/// F32.
+/// Encodes BF16 values to 4-bit codes as bitsandbytes does. Returns the codes, and the largest magnitude of each block
+/// as F32.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -142,7 +147,7 @@ fn encode_with(
 /// ```
 ///
 /// # Errors
-/// As [`encode_bnb4`], and for values that are not finite.
+/// `Parse` for lengths that do not fit, block sizes that are odd or 0, and values that are not finite.
 pub fn encode_bnb4_compute_absmax(
     bf16_data: &[u8],
     quant_map_data: &[u8],
@@ -151,7 +156,7 @@ pub fn encode_bnb4_compute_absmax(
 ) -> Result<(Vec<u8>, Vec<u8>)> {
     check_block(block_size)?;
     let (values, codebook) = (
-        finite(bf16_data, Some(total_elements))?,
+        finite_values(bf16_data, Some(total_elements))?,
         codebook(quant_map_data)?,
     );
     let (mut codes, mut absmax) = (Vec::new(), Vec::new());
@@ -165,8 +170,8 @@ pub fn encode_bnb4_compute_absmax(
     Ok((codes, bytes_of(&absmax)))
 }
 
-/// As [`encode_bnb4`], with scales that are double-quantized: `absmax` U8, one for each block, with levels
-/// `nested_quant_map` (F32 `[256]`), scales `nested_absmax` (F32), and an offset.
+/// Encodes BF16 values to the 4-bit codes of `quant_map`, with given scales that are double-quantized: `absmax` U8, one
+/// for each block, with levels `nested_quant_map` (F32 `[256]`), scales `nested_absmax` (F32), and an offset.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -181,7 +186,7 @@ pub fn encode_bnb4_compute_absmax(
 /// ```
 ///
 /// # Errors
-/// As [`encode_bnb4`].
+/// `Parse` for lengths that do not fit, and for block sizes that are odd or 0.
 #[allow(clippy::too_many_arguments)] // each is a tensor or a number of the file
 pub fn encode_bnb4_double_quant(
     bf16_data: &[u8],
@@ -227,7 +232,7 @@ pub fn encode_bnb4_double_quant(
     )
 }
 
-/// Encodes BF16 rows to LLM.int8() codes with scales that are known: `scb` F32, one for each row.
+/// Encodes BF16 rows to LLM.int8() codes with given scales `scb` (F32, one for each row).
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -255,8 +260,8 @@ pub fn encode_bnb_int8(
     ))
 }
 
-/// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which takes the values in F16: gives codes, and the
-/// largest magnitude of each row as F32.
+/// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which converts values to F16 first. Returns the codes,
+/// and the largest magnitude of each row as F32.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -268,13 +273,13 @@ pub fn encode_bnb_int8(
 /// ```
 ///
 /// # Errors
-/// As [`encode_bnb_int8`], and for values that F16 does not reach.
+/// `Parse` for lengths that do not fit, and for values that are not finite or too large for F16.
 pub fn encode_bnb_int8_compute_scb(
     bf16_data: &[u8],
     out_features: usize,
     in_features: usize,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
-    let values = finite(bf16_data, out_features.checked_mul(in_features))?;
+    let values = finite_values(bf16_data, out_features.checked_mul(in_features))?;
     let (mut codes, mut scales) = (vec![0; values.len()], vec![0.0; out_features]);
     int8::encode(
         &values,
@@ -352,7 +357,7 @@ mod tests {
         assert_bnb_int8_decode_encode_round_trip(decode, encode_bnb_int8).unwrap();
     }
 
-    /// Scales that are nested come to the same as the scales that they decode to.
+    /// Double-quantized scales give the same codes as the scales that they decode to.
     #[test]
     fn nested_scales() {
         let (inner, outer, offset) = ([200u8, 128, 255], [0.02f32], 0.07f32);

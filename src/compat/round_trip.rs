@@ -1,14 +1,15 @@
-//! Checks for encoders: what a decoder makes of every code has to become that code again.
+//! Assertions for tests of encoders: every code must return when its decoded value is encoded. Part of the published
+//! interface.
 
 use crate::{AnamnesisError, Result};
 
-/// Checks that each 4-bit code of `codebook` returns, under each of `scales`.
+/// Checks that each 4-bit code of `codebook` returns under each of `scales`.
 ///
-/// `decode` takes codes, `absmax`, `quant_map`, the number of values and the block size, and gives BF16; `encode`
-/// takes BF16 in the place of codes and gives codes.
+/// `decode` takes codes, `absmax`, `quant_map`, the number of values and the block size, and returns BF16. `encode`
+/// takes BF16 in place of codes, and returns codes.
 ///
 /// # Errors
-/// `Parse` for no scales, or blocks that do not hold every code twice; whatever the two give.
+/// `Parse` if there are no scales or if blocks are no multiple of 32, and the errors of `decode` and `encode`.
 ///
 /// # Panics
 /// If a code does not return.
@@ -30,6 +31,7 @@ where
         );
         return Err(AnamnesisError::parse(what));
     }
+    // Both halves of byte i hold code i % 16, so that a block has every code.
     let codes: Vec<u8> = (0..block_size / 2).map(|i| (i % 16) as u8 * 0x11).collect();
     let map: &[u8] = bytemuck::cast_slice(codebook);
     for scale in scales {
@@ -44,13 +46,13 @@ where
     Ok(())
 }
 
-/// Checks that each code of LLM.int8() returns, under a scale of 127, where it decodes to itself.
+/// Checks that each code of LLM.int8() returns under a scale of 127, by which it decodes to itself.
 ///
-/// `decode` takes codes, `SCB`, rows and columns, and gives BF16; `encode` takes BF16 in the place of codes and gives
+/// `decode` takes codes, `SCB`, rows and columns, and returns BF16. `encode` takes BF16 in place of codes, and returns
 /// codes.
 ///
 /// # Errors
-/// Whatever the two give.
+/// The errors of `decode` and `encode`.
 ///
 /// # Panics
 /// If a code does not return.

@@ -49,8 +49,16 @@ enum ModuleMatcher {
 /// Most expressions that are compiled. Each is tried for each module that has no entry by path.
 const MAX_PATTERNS: usize = 10_000;
 
-/// Keys of objects that map a module's path to its entry.
-const BY_PATH: &[&str] = &["quantized_layers"];
+/// How each producer writes rules for single modules. Of two rules that fit a module alike, the one that is read first
+/// holds, so the order counts where a config has keys of several producers.
+const DIALECTS: &[fn(&mut ModuleRules, &ConfigPlace)] = &[
+    ModuleRules::read_modelopt,
+    ModuleRules::read_auto_round,
+    ModuleRules::read_gptqmodel,
+    ModuleRules::read_mlx,
+    ModuleRules::read_quark,
+    ModuleRules::read_compressed_tensors,
+];
 
 /// AutoRound lists modules that it leaves as floats with 16 bits; codes are always narrower.
 const FLOAT_BITS: i64 = 16;
@@ -58,7 +66,9 @@ const FLOAT_BITS: i64 = 16;
 impl ModuleRules {
     pub(super) fn new(places: &[ConfigPlace]) -> Self {
         let mut all = Self::default();
-        places.iter().for_each(|place| all.read(place));
+        for place in places {
+            DIALECTS.iter().for_each(|read| read(&mut all, place));
+        }
         all
     }
 
@@ -85,16 +95,15 @@ impl ModuleRules {
         }
     }
 
-    /// Adds the entries of one place, in every form that a producer writes.
-    fn read(&mut self, place: &ConfigPlace) {
-        for key in BY_PATH {
-            let modules = place
-                .get(key)
-                .and_then(Value::as_object)
-                .into_iter()
-                .flatten();
-            modules.for_each(|(path, value)| self.add(place, matcher(path), value));
+    /// ModelOpt: an object for each of some modules, by path or pattern.
+    fn read_modelopt(&mut self, place: &ConfigPlace) {
+        for (path, value) in objects(place, "quantized_layers") {
+            self.add(place, matcher(path), value);
         }
+    }
+
+    /// AutoRound: `extra_config`, by a module's name or an expression.
+    fn read_auto_round(&mut self, place: &ConfigPlace) {
         for (name, value) in place.entries("extra_config") {
             let is_float = value
                 .get("bits")
@@ -111,6 +120,10 @@ impl ModuleRules {
                 );
             }
         }
+    }
+
+    /// GPTQModel: `dynamic`, by expressions; one after `-:` leaves its modules unquantized.
+    fn read_gptqmodel(&mut self, place: &ConfigPlace) {
         for (pattern, value) in place.entries("dynamic") {
             match pattern.strip_prefix("-:") {
                 Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
@@ -121,7 +134,10 @@ impl ModuleRules {
                 ),
             }
         }
-        // MLX writes a module's path as a key beside `bits` and `group_size`.
+    }
+
+    /// MLX: a module's path is a key of the config.
+    fn read_mlx(&mut self, place: &ConfigPlace) {
         let paths = place
             .values
             .iter()
@@ -129,47 +145,10 @@ impl ModuleRules {
         paths.for_each(|(path, value)| {
             self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
         });
-        self.read_quark(place);
-        for (_, group) in place
-            .get("config_groups")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            self.read_group(place, group);
-        }
     }
 
-    /// Adds a config group of compressed-tensors for each of its targets.
-    fn read_group(&mut self, place: &ConfigPlace, group: &Value) {
-        let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
-            return;
-        };
-        if let Some(format) = group.get("format") {
-            args.insert("format".to_owned(), format.clone());
-        }
-        let entry = Some(Arc::new((args, place.name.clone())));
-        let targets = group
-            .get("targets")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str);
-        for target in targets {
-            let is_path =
-                target.starts_with("re:") || target.contains('.') || is_top_module(target);
-            self.enter(
-                if is_path {
-                    matcher(target)
-                } else {
-                    Some(ModuleMatcher::Class)
-                },
-                entry.clone(),
-            );
-        }
-    }
-
-    /// Adds Quark's entries: those of its layers by path or pattern, then the one for all layers.
+    /// Quark: what the config says of weights, by path or pattern (`layer_quant_config`), and of all others
+    /// (`global_quant_config`).
     fn read_quark(&mut self, place: &ConfigPlace) {
         let export = place
             .get("export")
@@ -185,20 +164,36 @@ impl ModuleRules {
             args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
             Some(Value::Object(args))
         };
-        for (path, layer) in place
-            .get("layer_quant_config")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            self.add(
-                place,
-                matcher(path),
-                &weight(layer).unwrap_or_else(|| layer.clone()),
-            );
+        for (path, layer) in objects(place, "layer_quant_config") {
+            let rule = weight(layer).unwrap_or_else(|| layer.clone());
+            self.add(place, matcher(path), &rule);
         }
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
             self.add(place, Some(ModuleMatcher::Class), &weight);
+        }
+    }
+
+    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes.
+    fn read_compressed_tensors(&mut self, place: &ConfigPlace) {
+        for (_, group) in objects(place, "config_groups") {
+            let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
+                continue;
+            };
+            if let Some(format) = group.get("format") {
+                args.insert("format".to_owned(), format.clone());
+            }
+            let rule = Some(Arc::new((args, place.name.clone())));
+            let targets = group.get("targets").and_then(Value::as_array);
+            for target in targets.into_iter().flatten().filter_map(Value::as_str) {
+                let is_path =
+                    target.starts_with("re:") || target.contains('.') || is_top_module(target);
+                let matcher = if is_path {
+                    matcher(target)
+                } else {
+                    Some(ModuleMatcher::Class)
+                };
+                self.enter(matcher, rule.clone());
+            }
         }
     }
 
@@ -213,6 +208,12 @@ impl ModuleRules {
         };
         by_path.or_else(by_pattern).or_else(|| self.class.first())
     }
+}
+
+/// The entries of the object under `key`, sorted by their keys.
+fn objects<'p>(place: &'p ConfigPlace, key: &str) -> impl Iterator<Item = (&'p String, &'p Value)> {
+    let map = place.get(key).and_then(Value::as_object);
+    map.into_iter().flatten()
 }
 
 /// The matcher of an expression that a name must match from its beginning.

@@ -9,7 +9,7 @@ use crate::ConvertTarget;
 use crate::config::IN_METADATA;
 use crate::containers::model::ParsedModel;
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
-use crate::scheme::is_description;
+use crate::scheme::descriptions;
 use crate::{AnamnesisError, Result};
 
 /// Lays the drafts out in one file or several; the file of each draft, in ascending order.
@@ -89,7 +89,7 @@ fn in_qnat(
     let double = options
         .forget
         .as_ref()
-        .is_some_and(|forget| forget.scheme.doubles());
+        .is_some_and(|forget| forget.scheme.quantizes_scales());
     layout(&tensors, &model.metadata, double)
 }
 
@@ -144,11 +144,10 @@ fn in_safetensors(
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
     let mut metadata = model.metadata.clone();
-    // torchao's description of each parameter in parts, and their list.
-    let described = metadata.values().any(|value| is_description(value));
-    metadata.retain(|key, value| {
-        let untrue = UNTRUE.iter().any(|untrue| key.starts_with(untrue));
-        !(untrue || described && (key == "tensor_names" || is_description(value)))
+    let descriptions = descriptions(&metadata);
+    metadata.retain(|key, _| {
+        let is_untrue = UNTRUE.iter().any(|untrue| key.starts_with(untrue));
+        !(is_untrue || descriptions.contains(key))
     });
     // A file alone has no other place to say it.
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {

@@ -24,9 +24,9 @@ pub(super) use self::body::{EncodeBody, WrittenWithAnother};
 pub(super) use self::distance::{distance, warnings};
 pub(super) use self::drafts::{Drafted, Encodings};
 use self::in_order::InOrder;
-use self::input::Input;
+use self::input::EncodeInput;
 use self::relay::RelayDecision;
-use crate::forget::{Encode, Put, Survey, Values};
+use crate::forget::{Encode, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
 use crate::kernels::lethe::mean::Mean;
 use crate::scheme::{Buffers, Decode, GroupCodes};
@@ -35,7 +35,7 @@ use crate::{Result, TargetDtype};
 
 /// A tensor that is encoded.
 pub(super) struct Encoding<'m> {
-    input: Input<'m>,
+    input: EncodeInput<'m>,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
     /// Name of the scheme that it is encoded to, for messages.
@@ -45,7 +45,7 @@ pub(super) struct Encoding<'m> {
     bands: Bands,
     /// Tensors that inference fuses with this one, so that they share a scale. Their tiles are surveyed as well. Each of
     /// them has its own encoding, which surveys this one: jobs then depend only on jobs of the same encoding.
-    siblings: Vec<Input<'m>>,
+    siblings: Vec<EncodeInput<'m>>,
     relay: RelayDecision,
     surveyed: InOrder<SurveyTotal, Vec<f32>>,
     distance: InOrder<DistanceSums, DistanceSums>,
@@ -111,7 +111,7 @@ impl<'m> Encoding<'m> {
             max_abs: 0.0,
             mean: Mean::new(runs),
         };
-        let input = Input {
+        let input = EncodeInput {
             name,
             decoder: Arc::from(decoder),
             dtype,
@@ -144,7 +144,7 @@ impl<'m> Encoding<'m> {
             .sum()
     }
 
-    fn surveyed_inputs(&self) -> impl Iterator<Item = &Input<'m>> {
+    fn surveyed_inputs(&self) -> impl Iterator<Item = &EncodeInput<'m>> {
         std::iter::once(&self.input).chain(&self.siblings)
     }
 
@@ -156,8 +156,8 @@ impl<'m> Encoding<'m> {
         };
         let total = self.surveyed.total_of(self.survey_jobs())?;
         Some(match survey {
-            Survey::Max => f64::from(total.max_abs),
-            Survey::MeanOfMax(_) => f64::from(total.mean.finish()),
+            Survey::MaxAbs => f64::from(total.max_abs),
+            Survey::MeanOfBlockMaxAbs(_) => f64::from(total.mean.finish()),
         })
     }
 
@@ -214,7 +214,7 @@ impl<'m> Encoding<'m> {
             .load_values(tile, &self.scheme, buffers, scratch, level)?;
         let Scratch { values, back, .. } = scratch;
         back.resize(values.len(), 0.0);
-        let input = Values {
+        let input = TileValues {
             tile,
             values,
             survey,
@@ -235,7 +235,7 @@ impl<'m> Encoding<'m> {
 /// Length of the runs whose maxima are averaged, if the encoder wants that average.
 fn run_len(encoder: &dyn Encode) -> Option<usize> {
     match encoder.survey() {
-        Some(Survey::MeanOfMax(n)) => Some(n),
+        Some(Survey::MeanOfBlockMaxAbs(n)) => Some(n),
         _ => None,
     }
 }

@@ -4,7 +4,8 @@
 //! encodes can depend on others: on those of the survey pass of the same tensor, which come before it.
 
 mod outcome;
-#[cfg(all(test, feature = "lethe"))]
+#[cfg(test)]
+#[cfg(feature = "lethe")]
 mod tests;
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What lies beside the weights of a directory: copied, but for what says that they are quantized.
+//! Files beside the weights of a directory: copied, without what describes the quantization of the input.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,36 +8,28 @@ use serde_json::Value;
 use crate::config::{edit, read_small};
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
+use crate::scheme::is_sidecar;
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// Files that describe a quantization, and nothing else.
-const QUANTIZATION: &[&str] = &[
-    "quantize_config.json",
-    "quant_config.json",
-    "hf_quant_config.json",
-    "quantization_config.json",
-    "quantization_map.json",
-];
 
 /// Files that describe a model, its quantization among other things.
 const CONFIGS: &[&str] = &["config.json", "params.json"];
 
-/// Directories that are not part of a model.
+/// Directories that are no part of a model.
 const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 
-/// How far below the input directories are copied.
+/// How many levels of directories below the input are copied.
 const MAX_DEPTH: usize = 8;
 
-/// What the config of an output says that the input's does not.
+/// What the config of an output says and the config of the input does not.
 pub(super) struct News<'a> {
     /// Type of decoded weights, if there are any.
     pub dtype: Option<TargetDtype>,
-    /// How the weights are quantized, if they are: keys and their value.
+    /// How the weights are quantized, if they are: the keys under which the config has it, and their value.
     pub quantization: Option<&'a (Vec<&'static str>, Value)>,
 }
 
-/// Copies everything but weights from `from` to `to`. `outputs` are left out, which may lie below `from`. What was left
-/// out for a reason is said.
+/// Copies every file but weights and sidecars from `from` to `to`, without the directories `outputs`, which may lie below
+/// `from`. Configs are edited. Returns a note for each file that the user may miss.
 pub(super) fn copy(
     from: &Path,
     to: &Path,
@@ -69,7 +61,7 @@ pub(super) fn write_config(to: &Path, news: &News<'_>) -> Result<()> {
 
 struct Walk<'a> {
     from: PathBuf,
-    /// The input, with all links followed.
+    /// `from`, with all links followed.
     root: PathBuf,
     outputs: Vec<PathBuf>,
     news: &'a News<'a>,
@@ -121,10 +113,7 @@ impl Walk<'_> {
     }
 
     fn is_left_out(&self, name: &str) -> bool {
-        is_weights(name)
-            || QUANTIZATION.contains(&name)
-            || name.ends_with("_qmap.json")
-            || super::manifest::is_manifest(name)
+        is_weights(name) || is_sidecar(name) || super::manifest::is_manifest(name)
     }
 
     /// Whether a file is in the input, or in the store of the cache that the input's links lead into.

@@ -1,19 +1,23 @@
-//! AWQ's files without its search, GEMM layout: `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`,
-//! `X.scales` F16 `[groups, out]`. Four bits, with zero points.
+//! The GEMM layout of AWQ, without its search for scales of columns: four bits, with zero points.
+//!
+//! `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales` F16 `[groups, out]`. The weight
+//! `[out, in]` is transposed, and a word has the codes of eight outputs in the order 0, 2, 4, 6, 1, 3, 5, 7.
 //!
 //! Layout and config: AutoAWQ 0.2.9 `modules/linear/gemm.py` (`WQLinear_GEMM.from_linear`), `models/_config.py`.
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Stored, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+};
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
 
 const BITS: usize = 4;
 const PER_WORD: usize = 32 / BITS;
 
-/// Integers in AWQ's layout.
+/// Integers in the layout of AWQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Awq {
     /// Inputs of a group.
@@ -27,30 +31,30 @@ impl Default for Awq {
 }
 
 impl Method for Awq {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let rows = weight.rows();
-        // The library counts words as 4 for each 32 columns.
-        let ragged = !rows.is_multiple_of(32);
-        objection_to_matrix(weight, self.group)
-            .or_else(|| ragged.then(|| format!("its {rows} rows are no multiple of 32")))
+        // The library computes the width of packed tensors as `out // 32 * 4` words.
+        let is_ragged = !rows.is_multiple_of(32);
+        grouped_matrix_objection(weight, self.group)
+            .or_else(|| is_ragged.then(|| format!("its {rows} rows are no multiple of 32")))
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, bits, group) = (weight.rows(), weight.cols(), BITS, self.group);
         let groups = cols / group;
-        let stored = |end: &str, dtype, shape: [usize; 2]| Stored {
+        let stored = |end: &str, dtype, shape: [usize; 2]| StoredTensor {
             name: format!("{}.{end}", weight.base()),
             dtype,
             shape: shape.to_vec(),
         };
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
             rows,
             cols,
         };
-        let interleaved = Form::Packed(Packing::Interleaved);
+        let interleaved = MatrixForm::Packed(WordPacking::AwqInterleaved);
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
             quantizer: IntegerQuantizer {
@@ -68,9 +72,9 @@ impl Method for Awq {
             offsets: Some(matrix(1, interleaved, groups)),
             scales: matrix(
                 2,
-                Form::Floats {
+                MatrixForm::Floats {
                     dtype: TargetDtype::F16,
-                    turned: true,
+                    is_transposed: true,
                 },
                 groups,
             ),

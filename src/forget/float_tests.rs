@@ -1,18 +1,19 @@
-//! Encodings by the canonical libraries (`tests/data/generate/fp_encode.py`) against ours, cut in several ways, at
-//! every level; and what decodes from them against what the encoder said would.
+//! FP8, MX and NVFP4 against the encodings of their libraries (`tests/data/generate/fp_encode.py`), in tiles of several
+//! sizes, at every CPU level; and the values that decoding gives against those that the encoder returns.
 
-use std::collections::BTreeMap;
+mod harness;
+
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 
+use self::harness::{decoded, encode, widened};
 use super::fp8::{Fp8, Fp8Layout};
 use super::mx::{Mx, MxLayout, ScaleRule};
 #[cfg(feature = "nvfp4")]
 use super::nvfp4::Nvfp4;
-use super::{Encode, Method, Stored, Survey, Values, Weight};
-use crate::element::{f32_from_bf16, f32_from_f16};
-use crate::scheme::{Granularity, Tile};
+use super::{Method, WeightInfo};
+use crate::scheme::Granularity;
 use crate::simd::Level;
 use crate::{Dtype, TargetDtype};
 
@@ -30,10 +31,13 @@ fn granularity(text: &str) -> Granularity {
     }
 }
 
-/// The method of a case; none if this build leaves it out.
+/// The method of a case. None if its feature is not in this build.
 fn method_of(text: &str) -> Option<Box<dyn Method>> {
     let words: Vec<&str> = text.split(' ').collect();
-    let transformers = |powers, ragged| Fp8Layout::Transformers { powers, ragged };
+    let transformers = |is_ue8m0, allows_edge_blocks| Fp8Layout::Transformers {
+        is_ue8m0,
+        allows_edge_blocks,
+    };
     let fp8 = |layout, text| {
         Some(Box::new(Fp8 {
             layout,
@@ -47,7 +51,7 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
         ["fp8", "compressed_tensors", of] => fp8(Fp8Layout::CompressedTensors, of),
         ["fp8", "comfy", format] => fp8(
             Fp8Layout::ComfyUi {
-                wide: format == "e5m2",
+                is_e5m2: format == "e5m2",
             },
             "tensor",
         ),
@@ -69,190 +73,19 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
                 "even" => ScaleRule::Even,
                 "rceil" => ScaleRule::Rceil,
                 "ggml" => ScaleRule::Ggml,
-                _ => ScaleRule::Own,
+                _ => ScaleRule::LayoutDefault,
             };
             Some(Box::new(Mx {
                 layout,
                 rule,
-                wide: words[0] == "mxfp8",
+                is_mxfp8: words[0] == "mxfp8",
             }))
         }
         _ => None,
     }
 }
 
-/// The values of an input tensor.
-fn widened(view: &safetensors::tensor::TensorView<'_>) -> (TargetDtype, Vec<f32>) {
-    let halves = || {
-        view.data()
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&b| u16::from_le_bytes(b))
-    };
-    match view.dtype() {
-        safetensors::Dtype::BF16 => (TargetDtype::BF16, halves().map(f32_from_bf16).collect()),
-        safetensors::Dtype::F16 => (TargetDtype::F16, halves().map(f32_from_f16).collect()),
-        _ => (
-            TargetDtype::F32,
-            view.data()
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&b| f32::from_le_bytes(b))
-                .collect(),
-        ),
-    }
-}
-
-/// What is stored, and the values that decoding should give.
-struct Encoded {
-    stored: Vec<(Stored, Vec<u8>)>,
-    back: Vec<f32>,
-}
-
-/// Encodes all of `values`, in tiles of `rows` × `cols` alignments.
-fn encode(encoder: &dyn Encode, values: &[f32], level: Level, [rows, cols]: [usize; 2]) -> Encoded {
-    let grid = encoder.grid();
-    assert_eq!(grid.rows * grid.cols, values.len());
-    let survey = match encoder.survey() {
-        Some(Survey::Max) => values
-            .iter()
-            .fold(0.0, |max: f64, &x| max.max(f64::from(x).abs())),
-        Some(other) => panic!("{other:?}"),
-        None => 0.0,
-    };
-    let empty = |stored: Stored| {
-        let bytes = stored.shape.iter().product::<usize>() * stored.dtype.bits() / 8;
-        (stored, vec![0xa5; bytes])
-    };
-    let mut encoded = Encoded {
-        stored: encoder.stored().into_iter().map(empty).collect(),
-        back: vec![0.0; values.len()],
-    };
-    let step = |n: usize, align: usize, all: usize| n.saturating_mul(align).clamp(1, all);
-    let (height, width) = (
-        step(rows, grid.row_align, grid.rows),
-        step(cols, grid.col_align, grid.cols),
-    );
-    let mut put_bytes = 0;
-    for top in (0..grid.rows).step_by(height) {
-        for left in (0..grid.cols).step_by(width) {
-            let tile = Tile {
-                rows: top..(top + height).min(grid.rows),
-                cols: left..(left + width).min(grid.cols),
-            };
-            let row = |r: usize| r * grid.cols + tile.cols.start..r * grid.cols + tile.cols.end;
-            let part: Vec<f32> = tile
-                .rows
-                .clone()
-                .flat_map(|r| &values[row(r)])
-                .copied()
-                .collect();
-            let mut back = vec![f32::NAN; part.len()];
-            let stored = &mut encoded.stored;
-            let mut put = |part: usize, at: u64, bytes: &[u8]| {
-                put_bytes += bytes.len();
-                stored[part].1[at as usize..][..bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            };
-            encoder
-                .encode(
-                    &Values {
-                        tile: &tile,
-                        values: &part,
-                        survey,
-                        level,
-                    },
-                    &mut back,
-                    &mut put,
-                )
-                .unwrap();
-            for (r, back) in tile.rows.clone().zip(back.chunks(tile.cols.len())) {
-                encoded.back[row(r)].copy_from_slice(back);
-            }
-        }
-    }
-    assert_eq!(
-        put_bytes,
-        encoded
-            .stored
-            .iter()
-            .map(|(_, bytes)| bytes.len())
-            .sum::<usize>(),
-        "each byte once"
-    );
-    encoded
-}
-
-/// What our decoder makes of it.
-fn decoded(encoded: &Encoded, method: &dyn Method) -> Vec<f32> {
-    let dir = tempfile::tempdir().unwrap();
-    let view = |(stored, bytes): &(Stored, Vec<u8>)| {
-        let dtype = [
-            safetensors::Dtype::U8,
-            safetensors::Dtype::F8_E4M3,
-            safetensors::Dtype::F8_E5M2,
-            safetensors::Dtype::F8_E8M0,
-            safetensors::Dtype::BF16,
-            safetensors::Dtype::F16,
-            safetensors::Dtype::F32,
-        ];
-        let dtype = dtype
-            .into_iter()
-            .find(|&d| Dtype::try_from(d).unwrap() == stored.dtype)
-            .unwrap();
-        let view =
-            safetensors::tensor::TensorView::new(dtype, stored.shape.clone(), bytes).unwrap();
-        (stored.name.clone(), owned(&view))
-    };
-    let tensors: BTreeMap<String, Owned> = encoded.stored.iter().map(view).collect();
-    let model = dir.path().join("model.safetensors");
-    std::fs::write(&model, safetensors::serialize(tensors, None).unwrap()).unwrap();
-    if let Some(config) = method.config(&[]) {
-        let config = serde_json::json!({ "quantization_config": config });
-        std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    }
-    let bytes = crate::parse(&model)
-        .unwrap()
-        .remember_to_bytes(TargetDtype::F32)
-        .unwrap();
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    assert_eq!(tensors.len(), 1, "{:?}", tensors.names());
-    widened(&tensors.iter().next().unwrap().1).1
-}
-
-/// A tensor that owns its bytes.
-struct Owned {
-    dtype: safetensors::Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-fn owned(view: &safetensors::tensor::TensorView<'_>) -> Owned {
-    Owned {
-        dtype: view.dtype(),
-        shape: view.shape().to_vec(),
-        bytes: view.data().to_vec(),
-    }
-}
-
-impl safetensors::View for Owned {
-    fn dtype(&self) -> safetensors::Dtype {
-        self.dtype
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-        self.bytes.as_slice().into()
-    }
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-/// Checks a case, and returns the number of its values and of stored bytes that differ.
+/// Compares a case with the library's file, and returns the number of its values and of stored bytes that differ.
 fn check(file: &Path) -> (usize, usize) {
     let bytes = std::fs::read(file).unwrap();
     let metadata = SafeTensors::read_metadata(&bytes)
@@ -267,7 +100,7 @@ fn check(file: &Path) -> (usize, usize) {
     };
     let input = tensors.tensor("weights").unwrap();
     let (dtype, values) = widened(&input);
-    let weight = Weight {
+    let weight = WeightInfo {
         name: &metadata["name"],
         shape: input.shape(),
         dtype,
@@ -370,12 +203,12 @@ fn check_all(dir: &Path) -> usize {
 }
 
 #[test]
-fn what_does_not_fit() {
+fn objections_to_shapes() {
     let objects = |method: &str, name: &str, shape: &[usize]| {
         let method = method_of(method);
         method.is_some_and(|method| {
             method
-                .objection(&Weight {
+                .objection(&WeightInfo {
                     name,
                     shape,
                     dtype: TargetDtype::BF16,
@@ -434,7 +267,7 @@ fn what_does_not_fit() {
 }
 
 #[test]
-fn configs_name_what_stays() {
+fn configs_name_skipped_modules() {
     let skipped = ["lm_head".to_owned()];
     for (method, key) in [
         ("fp8 transformers ue8m0 128x128", "modules_to_not_convert"),
@@ -456,9 +289,9 @@ fn configs_name_what_stays() {
 }
 
 #[test]
-fn as_the_libraries() {
+fn encodings_equal_their_libraries() {
     assert!(check_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fp_encode")) > 50);
-    // More of them, made with arguments of the script.
+    // More cases, which the script makes on demand.
     if let Some(dir) = std::env::var_os("FP_ENCODE") {
         check_all(Path::new(&dir));
     }

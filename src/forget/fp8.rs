@@ -1,18 +1,23 @@
-//! FP8 weights: `X` F8_E4M3 or F8_E5M2, and its scales.
+//! FP8 weights: the codes `X` F8_E4M3 or F8_E5M2 in the shape of the weight, and scales by which codes are multiplied.
 //!
-//! - transformers: `X_scale_inv` F32, or F8_E8M0 if they are powers of two, one for each block, or one for a tensor.
-//!   Stacks of experts are encoded like matrices.
-//! - compressed-tensors: `X_scale` in the type of the model, `[1]`, `[rows, 1]`, or one for each block.
-//! - ComfyUI: `X_scale` F32 `[]`, and `P.comfy_quant`, a description.
+//! - transformers (`integrations/finegrained_fp8.py`): `X_scale_inv` F32 `[row blocks, column blocks]`, F8_E8M0 if
+//!   scales are powers of two, or `[1, 1]` for a whole tensor. Stacks of experts are encoded like matrices.
+//! - compressed-tensors (`naive_quantized`): `X_scale` in the type of the model, `[1]`, `[rows, 1]` or one for each
+//!   block.
+//! - ComfyUI (comfy-kitchen `TensorCoreFP8Layout`): `X_scale` F32 `[]`, and `P.comfy_quant`, a JSON text that names the
+//!   format, for there is no config.
+//!
+//! One scale for the tensor takes a survey pass for its largest magnitude. A scale for each block does not: tiles are
+//! whole blocks.
 
 use std::marker::PhantomData;
 
 use serde_json::{Value, json};
 
-use super::ct_config as ct;
-use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
+use super::compressed_tensors as ct;
+use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::element::Element;
-use crate::forget::seam::rows::{LONGEST, Matrix, no_matrix, stored};
+use crate::forget::seam::rows::{ByteMatrix, MAX_ROW_LEN, linear_weight_objection, stored_tensor};
 use crate::kernels::lethe::fp8::{
     ComfyKitchenFp8, CompressedTensorsFp8, EncodeFp8Blocks, Fp8Arithmetic, TransformersFp8,
 };
@@ -21,23 +26,24 @@ use crate::scheme::{Granularity, Grid};
 use crate::simd::{Level, perform};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Whose names, configs and arithmetic.
+/// The library whose names, config and arithmetic are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fp8Layout {
-    /// transformers. `powers`: scales are powers of two. `ragged`: edge blocks may be smaller, as in DeepSeek's own
-    /// files; the library leaves tensors that are not whole blocks as they are.
     Transformers {
-        powers: bool,
-        ragged: bool,
+        /// Whether scales are powers of two, stored as exponents.
+        is_ue8m0: bool,
+        /// Whether blocks at the edges may be smaller, as in DeepSeek's files. transformers leaves tensors that are not
+        /// whole blocks as they are.
+        allows_edge_blocks: bool,
     },
     CompressedTensors,
-    /// `wide`: E5M2.
     ComfyUi {
-        wide: bool,
+        /// Whether codes are E5M2, not E4M3.
+        is_e5m2: bool,
     },
 }
 
-/// FP8, with scales as `granularity` says: of the whole tensor, a row or a block.
+/// FP8 with one scale for the tensor, for each row or for each block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fp8 {
     pub layout: Fp8Layout,
@@ -45,8 +51,8 @@ pub(crate) struct Fp8 {
 }
 
 impl Fp8 {
-    /// Rows and columns of a block of `weight`.
-    fn block(&self, weight: &Weight<'_>) -> [usize; 2] {
+    /// Rows and columns of the values of `weight` that share a scale.
+    fn block(&self, weight: &WeightInfo<'_>) -> [usize; 2] {
         match self.granularity {
             Granularity::Tensor => [usize::MAX, usize::MAX],
             Granularity::Channel => [1, weight.cols().max(1)],
@@ -55,41 +61,46 @@ impl Fp8 {
         }
     }
 
-    fn is_whole(&self) -> bool {
+    fn has_one_scale(&self) -> bool {
         self.granularity == Granularity::Tensor
     }
 
-    fn runner(&self, dtype: TargetDtype) -> Runner {
+    fn runner(&self, dtype: TargetDtype) -> Fp8Runner {
         use half::{bf16, f16};
         match (self.layout, dtype) {
-            (Fp8Layout::Transformers { powers: false, .. }, _) => run::<TransformersFp8<false>>,
-            (Fp8Layout::Transformers { powers: true, .. }, _) => run::<TransformersFp8<true>>,
+            (
+                Fp8Layout::Transformers {
+                    is_ue8m0: false, ..
+                },
+                _,
+            ) => run::<TransformersFp8<false>>,
+            (Fp8Layout::Transformers { is_ue8m0: true, .. }, _) => run::<TransformersFp8<true>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F32) => run::<CompressedTensorsFp8<f32>>,
             (Fp8Layout::CompressedTensors, TargetDtype::F16) => run::<CompressedTensorsFp8<f16>>,
             (Fp8Layout::CompressedTensors, TargetDtype::BF16) => run::<CompressedTensorsFp8<bf16>>,
-            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F32) => {
+            (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::F32) => {
                 run::<ComfyKitchenFp8<f32, E4M3>>
             }
-            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::F16) => {
+            (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::F16) => {
                 run::<ComfyKitchenFp8<f16, E4M3>>
             }
-            (Fp8Layout::ComfyUi { wide: false }, TargetDtype::BF16) => {
+            (Fp8Layout::ComfyUi { is_e5m2: false }, TargetDtype::BF16) => {
                 run::<ComfyKitchenFp8<bf16, E4M3>>
             }
-            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F32) => {
+            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F32) => {
                 run::<ComfyKitchenFp8<f32, E5M2>>
             }
-            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::F16) => {
+            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::F16) => {
                 run::<ComfyKitchenFp8<f16, E5M2>>
             }
-            (Fp8Layout::ComfyUi { wide: true }, TargetDtype::BF16) => {
+            (Fp8Layout::ComfyUi { is_e5m2: true }, TargetDtype::BF16) => {
                 run::<ComfyKitchenFp8<bf16, E5M2>>
             }
         }
     }
 
-    /// Name, type and shape of the scales.
-    fn scales(&self, weight: &Weight<'_>, [rows, cols]: [usize; 2]) -> Stored {
+    /// The stored tensor of the scales of `weight` in blocks of `rows` × `cols`.
+    fn scales(&self, weight: &WeightInfo<'_>, [rows, cols]: [usize; 2]) -> StoredTensor {
         let outer = weight.shape.len().saturating_sub(2);
         let leading = &weight.shape[..outer];
         let height = weight.shape.get(outer).copied().unwrap_or(1);
@@ -97,44 +108,50 @@ impl Fp8 {
         let of_blocks: Vec<usize> = leading.iter().copied().chain(grid).collect();
         let name = |end: &str| format!("{}{end}", weight.name);
         match self.layout {
-            Fp8Layout::Transformers { powers, .. } => stored(
+            Fp8Layout::Transformers { is_ue8m0, .. } => stored_tensor(
                 name("_scale_inv"),
-                if powers { Dtype::F8E8M0 } else { Dtype::F32 },
+                if is_ue8m0 { Dtype::F8E8M0 } else { Dtype::F32 },
                 &of_blocks,
             ),
-            Fp8Layout::CompressedTensors if self.is_whole() => {
-                stored(name("_scale"), weight.dtype.dtype(), &[1])
+            Fp8Layout::CompressedTensors if self.has_one_scale() => {
+                stored_tensor(name("_scale"), weight.dtype.dtype(), &[1])
             }
             Fp8Layout::CompressedTensors => {
-                stored(name("_scale"), weight.dtype.dtype(), &of_blocks)
+                stored_tensor(name("_scale"), weight.dtype.dtype(), &of_blocks)
             }
-            Fp8Layout::ComfyUi { .. } => stored(name("_scale"), Dtype::F32, &[]),
+            Fp8Layout::ComfyUi { .. } => stored_tensor(name("_scale"), Dtype::F32, &[]),
         }
     }
 
-    /// ComfyUI's description of a tensor.
+    /// The text of ComfyUI's `comfy_quant`.
     fn description(&self) -> Option<&'static str> {
         match self.layout {
-            Fp8Layout::ComfyUi { wide: false } => Some("{\"format\": \"float8_e4m3fn\"}"),
-            Fp8Layout::ComfyUi { wide: true } => Some("{\"format\": \"float8_e5m2\"}"),
+            Fp8Layout::ComfyUi { is_e5m2: false } => Some("{\"format\": \"float8_e4m3fn\"}"),
+            Fp8Layout::ComfyUi { is_e5m2: true } => Some("{\"format\": \"float8_e5m2\"}"),
             _ => None,
         }
     }
 
-    /// Why a stack or a matrix does not fit transformers' blocks.
-    fn not_whole(&self, weight: &Weight<'_>, ragged: bool) -> Option<String> {
+    /// The reason why transformers cannot read `weight`, a matrix or a stack, in these blocks. The blocks of a stack
+    /// must be whole: its rows count through all matrices, so that a smaller block at an edge would reach into the next
+    /// matrix.
+    fn transformers_objection(
+        &self,
+        weight: &WeightInfo<'_>,
+        allows_edge_blocks: bool,
+    ) -> Option<String> {
         let [.., height, width] = *weight.shape else {
             return Some("it has one dimension".to_owned());
         };
-        let stack = weight.shape.len() > 2;
+        let is_stack = weight.shape.len() > 2;
         let [rows, cols] = self.block(weight);
         match self.granularity {
-            Granularity::Tensor if stack => {
+            Granularity::Tensor if is_stack => {
                 Some("it is a stack, and one scale is for a matrix".to_owned())
             }
             Granularity::Tensor => None,
             Granularity::Channel => Some("transformers has no scales of rows".to_owned()),
-            _ if (stack || !ragged)
+            _ if (is_stack || !allows_edge_blocks)
                 && (!height.is_multiple_of(rows) || !width.is_multiple_of(cols)) =>
             {
                 Some(format!(
@@ -147,46 +164,48 @@ impl Fp8 {
 }
 
 impl Method for Fp8 {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let shape = match self.layout {
-            Fp8Layout::Transformers { ragged, .. } => self.not_whole(weight, ragged),
-            Fp8Layout::CompressedTensors => no_matrix(weight, 1),
-            Fp8Layout::ComfyUi { .. } if !self.is_whole() => {
+            Fp8Layout::Transformers {
+                allows_edge_blocks, ..
+            } => self.transformers_objection(weight, allows_edge_blocks),
+            Fp8Layout::CompressedTensors => linear_weight_objection(weight, 1),
+            Fp8Layout::ComfyUi { .. } if !self.has_one_scale() => {
                 Some("ComfyUI has one scale for a tensor".to_owned())
             }
-            Fp8Layout::ComfyUi { .. } => no_matrix(weight, 1),
+            Fp8Layout::ComfyUi { .. } => linear_weight_objection(weight, 1),
         };
         let cols = self.block(weight)[1];
-        let long = !self.is_whole() && cols > LONGEST;
+        let is_too_long = !self.has_one_scale() && cols > MAX_ROW_LEN;
         shape.or_else(|| {
-            long.then(|| format!("its {cols} values of a scale are more than {LONGEST}"))
+            is_too_long.then(|| format!("its {cols} values of a scale are more than {MAX_ROW_LEN}"))
         })
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let block = self.block(weight);
-        let dtype = if self.layout == (Fp8Layout::ComfyUi { wide: true }) {
+        let dtype = if self.layout == (Fp8Layout::ComfyUi { is_e5m2: true }) {
             Dtype::F8E5M2
         } else {
             Dtype::F8E4M3
         };
         let mut parts = vec![
-            stored(weight.name.to_owned(), dtype, weight.shape),
+            stored_tensor(weight.name.to_owned(), dtype, weight.shape),
             self.scales(weight, block),
         ];
         let description = self.description();
         let name = format!("{}.comfy_quant", weight.base());
-        parts.extend(description.map(|text| stored(name, Dtype::U8, &[text.len()])));
+        parts.extend(description.map(|text| stored_tensor(name, Dtype::U8, &[text.len()])));
         let (rows, cols) = (weight.rows(), weight.cols());
-        let (run, whole) = (self.runner(weight.dtype), self.is_whole());
-        Ok(Box::new(Encoder {
+        let (run, has_one_scale) = (self.runner(weight.dtype), self.has_one_scale());
+        Ok(Box::new(Fp8Encoder {
             stored: parts,
             description,
             run,
             rows,
             cols,
             block,
-            whole,
+            has_one_scale,
         }))
     }
 
@@ -197,7 +216,7 @@ impl Method for Fp8 {
             _ => None,
         };
         match self.layout {
-            Fp8Layout::Transformers { powers, .. } => {
+            Fp8Layout::Transformers { is_ue8m0, .. } => {
                 let mut config = json!({
                     "activation_scheme": "dynamic",
                     "fmt": "e4m3",
@@ -205,24 +224,27 @@ impl Method for Fp8 {
                     "quant_method": "fp8",
                     "weight_block_size": block,
                 });
-                if powers {
+                if is_ue8m0 {
                     config["scale_fmt"] = "ue8m0".into();
                 }
                 Some(config)
             }
             Fp8Layout::CompressedTensors => {
-                let token = ct::floats(8, "token", true, None, Value::Null);
+                let token = ct::float_args(8, "token", true, None, Value::Null);
                 let (weights, activations) = match (self.granularity, block) {
                     (Granularity::Tensor, _) => {
-                        (ct::floats(8, "tensor", false, None, Value::Null), token)
+                        (ct::float_args(8, "tensor", false, None, Value::Null), token)
                     }
-                    (_, None) => (ct::floats(8, "channel", false, None, Value::Null), token),
+                    (_, None) => (
+                        ct::float_args(8, "channel", false, None, Value::Null),
+                        token,
+                    ),
                     (_, Some(block)) => (
-                        ct::floats(8, "block", false, None, json!({"block_structure": block})),
-                        ct::floats(8, "group", true, Some(block[1]), Value::Null),
+                        ct::float_args(8, "block", false, None, json!({"block_structure": block})),
+                        ct::float_args(8, "group", true, Some(block[1]), Value::Null),
                     ),
                 };
-                Some(ct::config(
+                Some(ct::model_config(
                     "float-quantized",
                     &weights,
                     &activations,
@@ -234,11 +256,14 @@ impl Method for Fp8 {
     }
 }
 
-/// A tile, and where its codes, values and scales go.
-struct Job<'a> {
+/// Arguments of a [`Fp8Runner`]: a tile, and the buffers for its codes, decoded values and scales.
+struct Fp8Job<'a> {
     values: &'a [f32],
+    /// Columns of the tile.
     width: usize,
+    /// Rows and columns of a block.
     block: [usize; 2],
+    /// Largest magnitude of the tensor, if it has one scale.
     max: Option<f32>,
     level: Level,
     codes: &'a mut [u8],
@@ -246,10 +271,11 @@ struct Job<'a> {
     scales: &'a mut [f32],
 }
 
-type Runner = fn(Job<'_>);
+/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for each combination.
+type Fp8Runner = fn(Fp8Job<'_>);
 
-fn run<A: Fp8Arithmetic>(job: Job<'_>) {
-    let Job {
+fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
+    let Fp8Job {
         values,
         width,
         block: [rows, cols],
@@ -275,25 +301,29 @@ fn run<A: Fp8Arithmetic>(job: Job<'_>) {
     );
 }
 
-/// Encodes one weight.
-struct Encoder {
-    stored: Vec<Stored>,
+/// Encodes one tensor to FP8.
+struct Fp8Encoder {
+    stored: Vec<StoredTensor>,
     description: Option<&'static str>,
-    run: Runner,
+    run: Fp8Runner,
     rows: usize,
     cols: usize,
     block: [usize; 2],
-    /// Whether all values share a scale.
-    whole: bool,
+    has_one_scale: bool,
 }
 
-impl Encode for Encoder {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for Fp8Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.clone()
     }
 
     fn grid(&self) -> Grid {
-        let [row_align, col_align] = if self.whole { [1, 1] } else { self.block };
+        // Codes are bytes: but for the blocks of scales, tiles may begin anywhere.
+        let [row_align, col_align] = if self.has_one_scale {
+            [1, 1]
+        } else {
+            self.block
+        };
         Grid {
             rows: self.rows,
             cols: self.cols,
@@ -305,11 +335,11 @@ impl Encode for Encoder {
     }
 
     fn survey(&self) -> Option<Survey> {
-        self.whole.then_some(Survey::Max)
+        self.has_one_scale.then_some(Survey::MaxAbs)
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             survey,
@@ -317,18 +347,22 @@ impl Encode for Encoder {
         } = *values;
         let [rows, cols] = self.block;
         let width = tile.cols.len();
-        let across = if self.whole { 1 } else { width.div_ceil(cols) };
+        let across = if self.has_one_scale {
+            1
+        } else {
+            width.div_ceil(cols)
+        };
         let mut codes = vec![0; values.len()];
         let mut scales = vec![
             0.0;
-            if self.whole {
+            if self.has_one_scale {
                 1
             } else {
                 across * tile.rows.len().div_ceil(rows)
             }
         ];
-        let max = self.whole.then_some(survey as f32);
-        let job = Job {
+        let max = self.has_one_scale.then_some(survey as f32);
+        let job = Fp8Job {
             values,
             width,
             block: self.block,
@@ -339,18 +373,18 @@ impl Encode for Encoder {
             scales: &mut scales,
         };
         (self.run)(job);
-        Matrix {
+        ByteMatrix {
             part: 0,
             stride: self.cols,
         }
         .put(tile.rows.clone(), tile.cols.clone(), &codes, put)?;
         let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
-        let bytes = in_type(&scales, dtype);
-        if !self.whole {
+        let bytes = scale_bytes(&scales, dtype);
+        if !self.has_one_scale {
             let first = tile.cols.start / cols;
             let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
             let stride = self.cols.div_ceil(cols) * size;
-            return Matrix { part: 1, stride }.put(
+            return ByteMatrix { part: 1, stride }.put(
                 rows,
                 first * size..(first + across) * size,
                 &bytes,
@@ -366,8 +400,9 @@ impl Encode for Encoder {
     }
 }
 
-/// Scales as they are stored; they are values of that type.
-fn in_type(scales: &[f32], dtype: Dtype) -> Vec<u8> {
+/// The bytes of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
+/// a power of two in F8_E8M0 is the exponent field of its F32.
+fn scale_bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
     use half::{bf16, f16};
     match dtype {
         Dtype::F8E8M0 => scales.iter().map(|s| (s.to_bits() >> 23) as u8).collect(),

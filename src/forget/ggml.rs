@@ -1,47 +1,54 @@
-//! GGUF: a tensor becomes one of the same name, in blocks, or in ordinary floats where no blocks fit.
+//! A tensor of a GGUF file: one stored tensor of the same name and shape, in blocks of a ggml type or in plain floats.
+//!
+//! A block has its scales among its codes, so that there are no companions. llama.cpp reads rows of whole blocks, and
+//! falls back to floats where a row is no multiple of the block (`gguf/mixture.rs`). Some types weigh the error of a
+//! column by its importance (`gguf/imatrix.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::element::Element;
 use crate::element::Out;
 use crate::forget::gguf::imatrix::Imatrix;
-use crate::forget::seam::rows::LONGEST;
+use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::ggml::{GgmlEncoder, encoder};
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// Encoding into one of ggml's types.
+/// One of ggml's types.
 pub(crate) struct Ggml {
     pub dtype: Dtype,
+    /// The importance of columns, if the user gave an importance matrix.
     pub imatrix: Option<Arc<Imatrix>>,
 }
 
 impl Method for Ggml {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let block = self.dtype.block_size();
         match weight.shape {
             [] | [_] => Some("it has one dimension".to_owned()),
             [.., cols] if !cols.is_multiple_of(block) => {
                 Some(format!("its {cols} columns are no multiple of {block}"))
             }
-            [.., cols] if *cols > LONGEST => Some(format!("its rows are longer than {LONGEST}")),
+            [.., cols] if *cols > MAX_ROW_LEN => {
+                Some(format!("its rows are longer than {MAX_ROW_LEN}"))
+            }
             _ => None,
         }
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
-        let stored = Stored {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
+        let stored = StoredTensor {
             name: weight.name.to_owned(),
             dtype: self.dtype,
             shape: weight.shape.to_vec(),
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let Some(to) = TargetDtype::of(self.dtype) {
-            return Ok(Box::new(Cast {
+            return Ok(Box::new(GgmlFloatEncoder {
                 stored,
                 to,
                 rows,
@@ -58,6 +65,8 @@ impl Method for Ggml {
                 "nothing is encoded to it",
             ));
         };
+        // Looked up again in each tile, but checked here: a matrix of the wrong size is an error before anything is
+        // written.
         let imatrix = match &self.imatrix {
             Some(imatrix) => imatrix
                 .of_tensor(weight.name, weight.shape)?
@@ -69,54 +78,57 @@ impl Method for Ggml {
             .split_last_chunk::<2>()
             .map_or(1, |(stack, _)| stack.iter().product());
         let row_bytes = cols / self.dtype.block_size() * bytes;
-        let rows_each = (rows / matrices.max(1)).max(1);
-        let spoiled = AtomicU64::new(0);
-        Ok(Box::new(Blocks {
+        let matrix_rows = (rows / matrices.max(1)).max(1);
+        let corrupted_blocks = AtomicU64::new(0);
+        Ok(Box::new(GgmlBlockEncoder {
             stored,
             encoder,
             decoder,
             imatrix,
             rows,
-            rows_each,
+            matrix_rows,
             cols,
             row_bytes,
-            spoiled,
+            corrupted_blocks,
         }))
     }
 }
 
-/// A tensor of blocks.
-struct Blocks {
-    stored: Stored,
+/// Encodes one tensor to blocks.
+struct GgmlBlockEncoder {
+    stored: StoredTensor,
     encoder: GgmlEncoder,
     decoder: GgmlDecoder,
-    /// If it has this tensor.
+    /// The importance matrix, if it has this tensor.
     imatrix: Option<Arc<Imatrix>>,
     rows: usize,
     /// Rows of each matrix of a stack.
-    rows_each: usize,
+    matrix_rows: usize,
     cols: usize,
     row_bytes: usize,
-    /// Blocks that the encoder spoils.
-    spoiled: AtomicU64,
+    /// Number of blocks so far that [`corrupted_iq3_s_blocks`] counted.
+    corrupted_blocks: AtomicU64,
 }
 
-/// Blocks of IQ3_S in which a group of values is zero and another is not: the reference leaves no room for the codes of
-/// the first, so that those behind it are read in the wrong place. Our bytes are its.
-fn spoiled(dtype: Dtype, values: &[f32]) -> u64 {
+/// Number of IQ3_S blocks in which a group of 32 zeros stands before another group.
+///
+/// ggml's `quantize_row_iq3_s_impl` writes no codes for a group of zeros and does not advance past it, so the codes of
+/// the groups behind are read in the wrong place. The bytes written here are the same as ggml's, and the user gets a
+/// warning.
+fn corrupted_iq3_s_blocks(dtype: Dtype, values: &[f32]) -> u64 {
     if dtype != Dtype::IQ3_S {
         return 0;
     }
     let is_zero = |values: &[f32]| values.iter().all(|&x| x == 0.0);
-    let is_spoiled = |block: &&[f32]| {
+    let is_corrupted = |block: &&[f32]| {
         let groups: Vec<bool> = block.chunks(32).map(is_zero).collect();
         groups.windows(2).any(|pair| pair[0] && !pair[1])
     };
-    values.chunks(256).filter(is_spoiled).count() as u64
+    values.chunks(256).filter(is_corrupted).count() as u64
 }
 
-impl Encode for Blocks {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for GgmlBlockEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         vec![self.stored.clone()]
     }
 
@@ -126,6 +138,7 @@ impl Encode for Blocks {
             rows,
             cols,
             row_align: 1,
+            // Whole rows: the importance of columns is indexed by the column.
             col_align: cols,
             load_bits: 8.0,
             transposed: false,
@@ -133,15 +146,17 @@ impl Encode for Blocks {
     }
 
     fn warning(&self) -> Option<String> {
-        let n = self.spoiled.load(Ordering::Relaxed);
+        let n = self.corrupted_blocks.load(Ordering::Relaxed);
         let what = "in which groups of zeros stand before others, and ggml's IQ3_S spoils such blocks: take another type";
         (n > 0).then(|| format!("{n} blocks {what}"))
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        self.spoiled
-            .fetch_add(spoiled(self.stored.dtype, values.values), Ordering::Relaxed);
+        self.corrupted_blocks.fetch_add(
+            corrupted_iq3_s_blocks(self.stored.dtype, values.values),
+            Ordering::Relaxed,
+        );
         let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
         let importance = match &self.imatrix {
             Some(imatrix) => imatrix.of_tensor(&self.stored.name, &self.stored.shape)?,
@@ -149,9 +164,10 @@ impl Encode for Blocks {
         };
         let mut row = tile.rows.start;
         while row < tile.rows.end {
-            // Rows of one matrix, which have the same importance.
-            let matrix = row / self.rows_each;
-            let end = ((matrix + 1) * self.rows_each).min(tile.rows.end);
+            // A tile may have rows of several matrices of a stack, and each matrix has its own importance of columns,
+            // unless the tensor is a single expert, whose slice is all that `of_tensor` returns.
+            let matrix = row / self.matrix_rows;
+            let end = ((matrix + 1) * self.matrix_rows).min(tile.rows.end);
             let rows = row - tile.rows.start..end - tile.rows.start;
             let importance = importance.map(|all| match all.len() == self.cols {
                 true => all,
@@ -174,7 +190,7 @@ impl Encode for Blocks {
     }
 }
 
-impl StoreCodes for Blocks {
+impl StoreCodes for GgmlBlockEncoder {
     /// Blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the block.
     fn store_codes(
         &self,
@@ -193,16 +209,16 @@ impl StoreCodes for Blocks {
     }
 }
 
-/// A tensor of ordinary floats.
-struct Cast {
-    stored: Stored,
+/// Converts one tensor to F32, F16 or BF16.
+struct GgmlFloatEncoder {
+    stored: StoredTensor,
     to: TargetDtype,
     rows: usize,
     cols: usize,
 }
 
-impl Encode for Cast {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for GgmlFloatEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         vec![self.stored.clone()]
     }
 
@@ -218,7 +234,7 @@ impl Encode for Cast {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let first = values.tile.rows.start * self.cols * self.to.byte_size();
         fn cast<E: Element>(values: &[f32], back: &mut [f32]) -> Vec<E> {
             let mut out = vec![E::from_f32(0.0); values.len()];

@@ -1,4 +1,8 @@
-//! Types of the tensors of a GGUF file: llama.cpp's mixtures, or one for all.
+//! Types of the tensors of a GGUF file: by the mixture of a llama.cpp file type, or the same for all.
+//!
+//! - `mixture`: the ggml type of each tensor, by llama.cpp's rules.
+//! - `imatrix`: importance matrices, which some types need and others use.
+//! - [`Ggml`] in `ggml.rs`: the encoder of one type.
 
 pub(crate) mod imatrix;
 pub(crate) mod mixture;
@@ -7,24 +11,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::imatrix::Imatrix;
-use self::mixture::{Mixture, ModelFacts, Shape};
+use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice};
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
-use crate::forget::choice::{Choice, Choices, Subject, Wishes, encode};
+use crate::forget::decision::{Candidate, Decision, Decisions, TensorFilter, encode};
 use crate::kernels::lethe::ggml::requires_importance;
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
-/// Settles the type of each tensor.
-pub(crate) fn choose(
+/// Decides on the type of each tensor.
+///
+/// The user's filter comes first: llama.cpp has no such option, so its own reasons to keep a tensor count only where
+/// the user did not ask for it.
+///
+/// # Errors
+/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one that is not there or
+/// if the mixture fits no layer.
+pub(crate) fn decide(
     model: &ParsedModel,
-    subjects: &[Subject<'_>],
+    candidates: &[Candidate<'_>],
     forget: &Forget,
-    wishes: &Wishes,
-) -> Result<Choices> {
+    filter: &TensorFilter,
+) -> Result<Decisions> {
     let Some((file_type, pure)) = forget.scheme.file_type() else {
-        return Ok(Choices {
+        return Ok(Decisions {
             all: vec![],
             notes: vec![],
         });
@@ -40,79 +51,96 @@ pub(crate) fn choose(
         pure,
         has_imatrix: imatrix.is_some(),
     };
-    let shapes = subjects.iter().map(|s| Shape {
-        name: s.weight.name,
-        dims: s.weight.shape,
-        dtype: dtype_of(s),
+    let tensors = candidates.iter().map(|candidate| MixtureTensor {
+        name: candidate.weight.name,
+        dims: candidate.weight.shape,
+        dtype: dtype_of(candidate),
     });
-    let shapes: Vec<Shape<'_>> = shapes.collect();
-    let chosen = mixture.choose(&facts(model), &shapes)?;
-    let (mut methods, mut notes) = (
-        Methods {
-            imatrix,
-            all: HashMap::new(),
-        },
-        Vec::new(),
-    );
-    let mut choice = |(subject, chosen): (&Subject<'_>, mixture::Choice)| -> Result<Choice> {
-        let kept = match &chosen {
-            mixture::Choice::Keep(reason) => Some(reason.clone()),
-            mixture::Choice::Type { .. } => None,
-        };
-        if let Some(reason) = wishes.objection(subject, |_| kept) {
-            return Ok(Choice::Keep(reason));
-        }
-        let dtype = match chosen {
-            mixture::Choice::Type { dtype, note } => {
-                notes.extend(note.map(|note| format!("tensor `{}`: {note}", subject.weight.name)));
-                dtype
-            }
-            // It was asked for.
-            mixture::Choice::Keep(_) => file_type.dtype,
-        };
-        if dtype == dtype_of(subject) {
-            return Ok(Choice::Keep(format!("it is {dtype} already")));
-        }
-        let choice = encode(&methods.of(dtype), &dtype.to_string(), subject);
-        if matches!(choice, Choice::Encode { .. }) {
-            methods.check(&mixture, subject, dtype)?;
-        }
-        Ok(choice)
+    let tensors: Vec<MixtureTensor<'_>> = tensors.collect();
+    // Types are chosen for all tensors, also for those that the user excludes: the rules count tensors.
+    let choices = mixture.choose(&read_facts(model), &tensors)?;
+    let mut methods = Methods {
+        imatrix,
+        all: HashMap::new(),
     };
-    let all = subjects
-        .iter()
-        .zip(chosen)
-        .map(&mut choice)
-        .collect::<Result<_>>()?;
-    Ok(Choices { all, notes })
+    let mut notes = Vec::new();
+    let decisions = candidates.iter().zip(choices).map(|(candidate, choice)| {
+        let dtype = match settle(choice, candidate, filter, file_type.dtype, &mut notes) {
+            Ok(dtype) => dtype,
+            Err(reason) => return Ok(Decision::Keep(reason)),
+        };
+        let decision = encode(&methods.of(dtype), &dtype.to_string(), candidate);
+        if matches!(decision, Decision::Encode { .. }) {
+            methods.check_importance(&mixture, candidate, dtype)?;
+        }
+        Ok(decision)
+    });
+    let all = decisions.collect::<Result<_>>()?;
+    Ok(Decisions { all, notes })
 }
 
-/// The type that a tensor has where its blocks are not decoded. What other schemes store as integers or floats are codes.
-fn dtype_of(subject: &Subject<'_>) -> Dtype {
-    let is_own = !subject.is_group || subject.stored.is_ggml_block();
-    if is_own {
-        subject.stored
+/// The type that `candidate` is encoded to, or the reason why it stays as it is. `main` is the type of most tensors.
+fn settle(
+    choice: TypeChoice,
+    candidate: &Candidate<'_>,
+    filter: &TensorFilter,
+    main: Dtype,
+    notes: &mut Vec<String>,
+) -> std::result::Result<Dtype, String> {
+    let kept = match &choice {
+        TypeChoice::Keep(reason) => Some(reason.clone()),
+        TypeChoice::Type { .. } => None,
+    };
+    if let Some(reason) = filter.objection(candidate, |_| kept) {
+        return Err(reason);
+    }
+    let dtype = match choice {
+        TypeChoice::Type { dtype, note } => {
+            let name = candidate.weight.name;
+            notes.extend(note.map(|note| format!("tensor `{name}`: {note}")));
+            dtype
+        }
+        // llama.cpp would keep it, but the user asked for it.
+        TypeChoice::Keep(_) => main,
+    };
+    if dtype == dtype_of(candidate) {
+        return Err(format!("it is {dtype} already"));
+    }
+    Ok(dtype)
+}
+
+/// The ggml type that `candidate` has already, or the type that it is decoded to. What other schemes store as integers
+/// or floats are codes, whose type says nothing about the values.
+fn dtype_of(candidate: &Candidate<'_>) -> Dtype {
+    let has_ggml_type = !candidate.is_quantized || candidate.stored.is_ggml_block();
+    if has_ggml_type {
+        candidate.stored
     } else {
-        subject.weight.dtype.dtype()
+        candidate.weight.dtype.dtype()
     }
 }
 
-/// A method for each type.
+/// The methods of the types that occur in the model. All share one importance matrix.
 struct Methods {
     imatrix: Option<Arc<Imatrix>>,
     all: HashMap<Dtype, Arc<dyn Method>>,
 }
 
 impl Methods {
-    /// Whether what is known of the columns' importance will do for `subject`.
-    fn check(&self, mixture: &Mixture, subject: &Subject<'_>, dtype: Dtype) -> Result<()> {
-        let name = subject.weight.name;
+    /// Checks that the importance of columns is known, if encoding `candidate` to `dtype` needs it.
+    fn check_importance(
+        &self,
+        mixture: &Mixture,
+        candidate: &Candidate<'_>,
+        dtype: Dtype,
+    ) -> Result<()> {
+        let name = candidate.weight.name;
         if !mixture.requires_imatrix(name, dtype) && !requires_importance(dtype) {
             return Ok(());
         }
         let what = match &self.imatrix {
             None => "it takes an importance matrix (--imatrix)",
-            Some(imatrix) if imatrix.of_tensor(name, subject.weight.shape)?.is_none() => {
+            Some(imatrix) if imatrix.of_tensor(name, candidate.weight.shape)?.is_none() => {
                 "the importance matrix does not have it"
             }
             Some(_) => return Ok(()),
@@ -135,8 +163,9 @@ impl Methods {
     }
 }
 
-/// What the mixtures want to know of the model.
-fn facts(model: &ParsedModel) -> ModelFacts {
+/// Reads the facts that mixtures depend on: from the metadata of a GGUF file, or from `config.json` beside the model. A
+/// config that is missing or cannot be read leaves facts unknown, which are then counted from the tensors.
+fn read_facts(model: &ParsedModel) -> ModelFacts {
     if let Some(gguf) = model.gguf() {
         return ModelFacts::from_metadata(gguf.metadata());
     }

@@ -1,26 +1,33 @@
-//! GPTQ's files without its search: `X.qweight` I32 `[in * bits / 32, out]`, `X.qzeros` I32 `[groups, out * bits / 32]`,
-//! `X.scales` F16 `[groups, out]` and `X.g_idx` I32 `[in]`. Codes are rounded to nearest, groups lie in their order.
+//! The layout of GPTQ, without its search: codes are rounded to nearest, and groups follow the order of inputs.
+//!
+//! - `X.qweight` I32 `[in * bits / 32, out]`: the weight `[out, in]` packed along its rows and transposed.
+//! - `X.qzeros` I32 `[groups, out * bits / 32]`: zero points, packed along the outputs of a group; in version 1 less
+//!   one.
+//! - `X.scales` F16 `[groups, out]`.
+//! - `X.g_idx` I32 `[in]`: the group of each input, which loaders expect even if groups are in order.
 //!
 //! Layout and config: gptqmodel 7.7.0 `nn_modules/qlinear/__init__.py` (`PackableQuantLinear.pack_original`),
 //! `quantization/config.py`.
 
 use serde_json::{Map, Value, json};
 
-use super::{Encode, Method, Stored, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection_to_matrix};
+use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+};
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Integers in GPTQ's layout.
+/// Integers in the layout of GPTQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gptq {
-    /// 2, 3, 4 or 8.
+    /// Bits of a code: 2, 3, 4 or 8.
     pub bits: usize,
-    /// Inputs of a group; none are all of them.
+    /// Inputs of a group. None: all inputs.
     pub group: Option<usize>,
     pub symmetric: bool,
-    /// Whether zero points are stored as they are, `gptq_v2`, and not one too low. gptqmodel loads asymmetric models of
-    /// other programs in this version only.
+    /// Whether zero points are stored as they are (`gptq_v2`), not less one. gptqmodel loads asymmetric models of other
+    /// programs in this version only.
     pub version_2: bool,
 }
 
@@ -36,12 +43,12 @@ impl Gptq {
         ..Self::INT4
     };
 
-    fn group_of(&self, weight: &Weight<'_>) -> usize {
+    fn group_of(&self, weight: &WeightInfo<'_>) -> usize {
         self.group.unwrap_or_else(|| weight.cols())
     }
 
-    /// Codes that fill whole words.
-    fn per_words(&self) -> usize {
+    /// The smallest number of codes that fills whole words: 32 codes of 3 bits fill three words.
+    fn codes_in_whole_words(&self) -> usize {
         if 32usize.is_multiple_of(self.bits) {
             32 / self.bits
         } else {
@@ -51,11 +58,11 @@ impl Gptq {
 }
 
 impl Method for Gptq {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
-        let (rows, cols, per_words) = (weight.rows(), weight.cols(), self.per_words());
-        objection_to_matrix(weight, self.group_of(weight)).or_else(|| match () {
-            () if !rows.is_multiple_of(per_words) => {
-                Some(format!("its {rows} rows are no multiple of {per_words}"))
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        let (rows, cols, unit) = (weight.rows(), weight.cols(), self.codes_in_whole_words());
+        grouped_matrix_objection(weight, self.group_of(weight)).or_else(|| match () {
+            () if !rows.is_multiple_of(unit) => {
+                Some(format!("its {rows} rows are no multiple of {unit}"))
             }
             () if !cols.is_multiple_of(32) => {
                 Some(format!("its {cols} columns are no multiple of 32"))
@@ -64,7 +71,7 @@ impl Method for Gptq {
         })
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, bits, group) = (
             weight.rows(),
             weight.cols(),
@@ -72,17 +79,17 @@ impl Method for Gptq {
             self.group_of(weight),
         );
         let groups = cols / group;
-        let stored = |end: &str, dtype, shape: &[usize]| Stored {
+        let stored = |end: &str, dtype, shape: &[usize]| StoredTensor {
             name: format!("{}.{end}", weight.base()),
             dtype,
             shape: shape.to_vec(),
         };
         let zeros = if self.version_2 {
-            Form::Packed(Packing::Down)
+            MatrixForm::Packed(WordPacking::DownColumns)
         } else {
-            Form::Lowered(Packing::Down)
+            MatrixForm::PackedMinusOne(WordPacking::DownColumns)
         };
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
@@ -105,17 +112,21 @@ impl Method for Gptq {
                 stored("scales", Dtype::F16, &[groups, rows]),
                 stored("g_idx", Dtype::I32, &[cols]),
             ],
-            codes: matrix(0, Form::Packed(Packing::AlongTurned), cols),
+            codes: matrix(
+                0,
+                MatrixForm::Packed(WordPacking::AlongRowsTransposed),
+                cols,
+            ),
             offsets: Some(matrix(1, zeros, groups)),
             scales: matrix(
                 2,
-                Form::Floats {
+                MatrixForm::Floats {
                     dtype: TargetDtype::F16,
-                    turned: true,
+                    is_transposed: true,
                 },
                 groups,
             ),
-            row_align: self.per_words(),
+            row_align: self.codes_in_whole_words(),
             index: Some(3),
             constant: None,
         }))
@@ -136,7 +147,8 @@ impl Method for Gptq {
             "meta": { "quantizer": [concat!("anamnesis:", env!("CARGO_PKG_VERSION"))] },
             "sym": self.symmetric,
         });
-        // `lm_head` says that of itself.
+        // The key `lm_head` says that the output layer is not quantized. Other skipped modules are excluded by a
+        // regular expression with a `-:` prefix, as `QuantizeConfig.dynamic` has it.
         let except = |name: &&String| !name.ends_with("lm_head");
         let dynamic: Map<String, Value> = skipped
             .iter()
@@ -150,7 +162,7 @@ impl Method for Gptq {
     }
 }
 
-/// `name` as a regular expression for itself.
+/// A regular expression that matches the module name `name`, which has no special characters but dots.
 fn escaped(name: &str) -> String {
     name.replace('.', "\\.")
 }

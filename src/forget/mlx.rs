@@ -1,19 +1,25 @@
-//! MLX: `X.weight` U32 with `X.scales`, of any rank. Affine: integers, with `X.scales` and `X.biases` in the type of the
-//! model. The floating-point modes: `X.scales` U8.
+//! MLX: packed codes `X.weight` U32 `[.., cols * bits / 32]` with `X.scales`, for weights of any rank.
+//!
+//! - Affine mode: integers without zero points; `X.scales` and `X.biases` `[.., groups]` in the type of the model.
+//! - Floating-point modes (`mxfp4`, `mxfp8`, `nvfp4`): `X.scales` U8 `[.., groups]`, exponents or E4M3.
+//!
+//! Packing runs along rows, so that all dimensions but the last stay: stacks of experts are encoded like matrices.
 //!
 //! Layout: MLX 0.32.4 `mx.quantize`; config: mlx-lm 0.32.2 `utils.py` (`quantize_model`).
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
-use crate::forget::seam::grouped::{Form, Grouped, Packing, Place, objection};
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+use crate::forget::seam::grouped::{
+    Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection,
+};
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// What codes are.
+/// A mode of MLX's `quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mlx {
     /// Integers of 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128.
@@ -43,17 +49,17 @@ impl Mlx {
 }
 
 impl Method for Mlx {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if weight.shape.len() < 2 {
             return Some("it has fewer than two dimensions".to_owned());
         }
         if !weight.name.ends_with(".weight") {
             return Some("it is no module's weight, and the name would be another".to_owned());
         }
-        objection(weight, self.bits_and_group().1)
+        group_objection(weight, self.bits_and_group().1)
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols, (bits, group)) = (weight.rows(), weight.cols(), self.bits_and_group());
         let stored = |end: &str, dtype, width: usize| {
             let mut shape = weight.shape.to_vec();
@@ -62,14 +68,14 @@ impl Method for Mlx {
                 .next_back()
                 .into_iter()
                 .for_each(|last| *last = width);
-            Stored {
+            StoredTensor {
                 name: format!("{}.{end}", weight.base()),
                 dtype,
                 shape,
             }
         };
         let groups = cols / group;
-        let matrix = |part, form, cols| Place {
+        let matrix = |part, form, cols| StoredMatrix {
             part,
             form,
             bits,
@@ -77,11 +83,11 @@ impl Method for Mlx {
             cols,
         };
         let words = stored("weight", Dtype::U32, cols * bits / 32);
-        let codes = matrix(0, Form::Packed(Packing::Along), cols);
+        let codes = matrix(0, MatrixForm::Packed(WordPacking::AlongRows), cols);
         if let Self::Floating(mode) = *self {
             let stored = vec![words, stored("scales", Dtype::U8, groups)];
-            let scales = matrix(1, Form::Bytes { flip: 0 }, groups);
-            return Ok(Box::new(Floating {
+            let scales = matrix(1, MatrixForm::Bytes { flip: 0 }, groups);
+            return Ok(Box::new(MlxFloatEncoder {
                 mode,
                 dtype: weight.dtype,
                 stored,
@@ -90,9 +96,9 @@ impl Method for Mlx {
             }));
         }
         let dtype = weight.dtype.dtype();
-        let floats = Form::Floats {
+        let floats = MatrixForm::Floats {
             dtype: weight.dtype,
-            turned: false,
+            is_transposed: false,
         };
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
@@ -116,7 +122,8 @@ impl Method for Mlx {
         }))
     }
 
-    /// A module that is skipped has no `scales`, by which mlx-lm knows it.
+    /// Skipped modules are `false`. mlx-lm accepts that, but does not write it: it quantizes the modules that have
+    /// `scales`.
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let (bits, group) = self.bits_and_group();
         let mut config = json!({ "group_size": group, "bits": bits, "mode": self.mode() });
@@ -127,22 +134,22 @@ impl Method for Mlx {
     }
 }
 
-/// One tensor in a floating-point mode.
-struct Floating {
+/// Encodes one tensor in a floating-point mode.
+struct MlxFloatEncoder {
     mode: MlxFloatMode,
     dtype: TargetDtype,
-    stored: Vec<Stored>,
-    codes: Place,
-    scales: Place,
+    stored: Vec<StoredTensor>,
+    codes: StoredMatrix,
+    scales: StoredMatrix,
 }
 
-impl Encode for Floating {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for MlxFloatEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.clone()
     }
 
     fn grid(&self) -> Grid {
-        let Place {
+        let StoredMatrix {
             rows, cols, bits, ..
         } = self.codes;
         let load_bits = (8 + bits) as f64 + 8.0 / self.mode.group() as f64;
@@ -156,7 +163,7 @@ impl Encode for Floating {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         mlx::encode(
@@ -179,7 +186,7 @@ impl Encode for Floating {
     }
 }
 
-impl StoreCodes for Floating {
+impl StoreCodes for MlxFloatEncoder {
     fn store_codes(
         &self,
         tile: &Tile,
@@ -195,8 +202,8 @@ impl StoreCodes for Floating {
     }
 }
 
-impl Floating {
-    /// Passes on what is stored of a tile.
+impl MlxFloatEncoder {
+    /// Passes the codes and scales of a tile to `put`.
     fn store(
         &self,
         tile: &Tile,

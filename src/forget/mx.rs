@@ -1,17 +1,23 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values of a row.
+//! MXFP4 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent. FP4 codes lie two to a
+//! byte, the first in the low bits.
 //!
-//! - compressed-tensors: `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3, and `X_scale` U8 `[rows, cols / 32]`.
-//! - ModelOpt: `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
-//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8
-//!   `[experts, out, in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
+//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3,
+//!   and `X_scale` U8 `[rows, cols / 32]`.
+//! - ModelOpt (`MXFP4QTensor`, `MXFP8QTensor`): `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
+//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8 `[experts, out,
+//!   in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
+//!
+//! No survey pass: an exponent depends on its block alone.
 
 use std::marker::PhantomData;
 
 use serde_json::{Value, json};
 
-use super::ct_config as ct;
-use super::{Encode, Method, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
-use crate::forget::seam::rows::{Matrix, no_matrix, put_both, shortened, stored};
+use super::compressed_tensors as ct;
+use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+use crate::forget::seam::rows::{
+    ByteMatrix, linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+};
 use crate::kernels::lethe::groups::{GroupArithmetic, GroupBuffers};
 use crate::kernels::lethe::mx::{
     BLOCK, CEIL, CompressedTensorsMx, EVEN, FLOOR, GgmlMxfp4, ModelOptMx, MxElement, TorchAoMx,
@@ -24,33 +30,37 @@ use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// Whose names and configs.
+/// The library whose names and config are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MxLayout {
     CompressedTensors,
     ModelOpt,
-    /// Stacks of experts, in MXFP4.
+    /// MXFP4 of OpenAI's gpt-oss, for stacks of experts only.
     GptOss,
 }
 
-/// Whose power of two, and whose rounding of what is left.
+/// The library whose choice of the exponent, and rounding of the scaled values, is used. The MX specification fixes
+/// neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScaleRule {
-    /// That of the library whose layout it is; for gpt-oss [`Rceil`](Self::Rceil).
-    Own,
+    /// The rule of the library that the layout belongs to; [`Rceil`](Self::Rceil) for gpt-oss.
+    LayoutDefault,
     CompressedTensors,
     ModelOpt,
-    /// torchao's modes. `Rceil` is what NVIDIA's instructions do.
+    /// `FLOOR` of torchao's `ScaleCalculationMode`.
     Floor,
+    /// `CEIL` of torchao.
     Ceil,
+    /// `EVEN` of torchao.
     Even,
+    /// `RCEIL` of torchao, which is what NVIDIA's conversion instructions do.
     Rceil,
-    /// ggml's, of MXFP4.
+    /// `quantize_row_mxfp4_ref` of ggml, which has MXFP4 only.
     Ggml,
 }
 
 impl ScaleRule {
-    /// Those that can be asked for, by name.
+    /// The rules by the names that users give them. `LayoutDefault` has none: it is what an absent option means.
     pub(super) const ALL: [(&'static str, Self); 7] = [
         ("compressed-tensors", Self::CompressedTensors),
         ("modelopt", Self::ModelOpt),
@@ -62,18 +72,19 @@ impl ScaleRule {
     ];
 }
 
-/// MXFP4 or, if it is `wide`, MXFP8.
+/// MXFP4 or MXFP8 in one layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mx {
     pub layout: MxLayout,
     pub rule: ScaleRule,
-    pub wide: bool,
+    pub is_mxfp8: bool,
 }
 
-type Runner = fn(GroupBuffers<'_>);
+/// The kernel of one rule, element format and type of the model.
+type MxRunner = fn(GroupBuffers<'_>);
 
-/// The runner of a rule that takes both kinds of elements.
-fn runner<N: MxElement>(rule: ScaleRule, dtype: TargetDtype) -> Runner
+/// The kernel of `rule` for elements `N`. compressed-tensors rounds to `dtype`, the others compute in F32.
+fn runner<N: MxElement>(rule: ScaleRule, dtype: TargetDtype) -> MxRunner
 where
     ModelOptMx<N>: GroupArithmetic<BLOCK>,
 {
@@ -94,58 +105,62 @@ where
 }
 
 impl Mx {
-    /// The rule that `Own` means.
+    /// The rule, with `LayoutDefault` replaced by the rule that it stands for.
     fn rule(&self) -> ScaleRule {
         match (self.rule, self.layout) {
-            (ScaleRule::Own, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
-            (ScaleRule::Own, MxLayout::ModelOpt) => ScaleRule::ModelOpt,
-            (ScaleRule::Own, MxLayout::GptOss) => ScaleRule::Rceil,
+            (ScaleRule::LayoutDefault, MxLayout::CompressedTensors) => ScaleRule::CompressedTensors,
+            (ScaleRule::LayoutDefault, MxLayout::ModelOpt) => ScaleRule::ModelOpt,
+            (ScaleRule::LayoutDefault, MxLayout::GptOss) => ScaleRule::Rceil,
             (rule, _) => rule,
         }
     }
 }
 
 impl Method for Mx {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
-        if self.wide && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        if self.is_mxfp8 && (self.rule == ScaleRule::Ggml || self.layout == MxLayout::GptOss) {
             return Some("MXFP8 is not known there".to_owned());
         }
-        let ragged = |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
+        let partial_block =
+            |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
         match (self.layout, weight.name.ends_with(".weight"), weight.shape) {
             (_, true, [_, _, inputs]) => {
-                ragged(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
+                partial_block(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
             }
             (MxLayout::GptOss, false, [_, inputs, _]) => {
-                ragged(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
+                partial_block(inputs, "rows").filter(|_| !inputs.is_multiple_of(BLOCK))
             }
             (MxLayout::GptOss, ..) => Some("it is no stack of matrices".to_owned()),
-            _ => no_matrix(weight, BLOCK),
+            _ => linear_weight_objection(weight, BLOCK),
         }
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rule, dtype) = (self.rule(), weight.dtype);
-        let run = if self.wide {
+        let run = if self.is_mxfp8 {
             runner::<E4M3>(rule, dtype)
         } else {
             runner::<Fp4E2M1>(rule, dtype)
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
+            // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is [experts, in, out],
+            // as transformers multiplies with it, and gpt-oss stores the blocks of its columns.
             let in_rows = weight.name.ends_with(".weight");
             let (outputs, inputs) = if in_rows {
                 (first, last)
             } else {
                 (last, first)
             };
-            let part =
-                |end, shape: &[usize]| stored(format!("{}{end}", weight.base()), Dtype::U8, shape);
+            let part = |end, shape: &[usize]| {
+                stored_tensor(format!("{}{end}", weight.base()), Dtype::U8, shape)
+            };
             let blocks = part("_blocks", &[experts, outputs, inputs / BLOCK, BLOCK / 2]);
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
                     let family = Some(CodeFamily::Mxfp4 { has_nan: false });
-                    Box::new(Rows {
+                    Box::new(MxMatrixEncoder {
                         stored,
                         run,
                         rows,
@@ -154,7 +169,7 @@ impl Method for Mx {
                         family,
                     })
                 }
-                false => Box::new(Stack {
+                false => Box::new(ExpertStackEncoder {
                     stored,
                     run,
                     rows,
@@ -164,15 +179,15 @@ impl Method for Mx {
             });
         }
         let name = |end: &str| format!("{}{end}", weight.name);
-        let (end, dtype, unit) = match (self.wide, self.layout) {
+        let (end, dtype, unit) = match (self.is_mxfp8, self.layout) {
             (true, _) => ("", Dtype::F8E4M3, 1),
             (false, MxLayout::CompressedTensors) => ("_packed", Dtype::U8, 2),
             (false, _) => ("", Dtype::U8, 2),
         };
-        let codes = stored(name(end), dtype, &shortened(weight, unit));
-        let scales = stored(name("_scale"), Dtype::U8, &shortened(weight, BLOCK));
+        let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
+        let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
         let family = (unit == 2).then_some(CodeFamily::Mxfp4 { has_nan: true });
-        Ok(Box::new(Rows {
+        Ok(Box::new(MxMatrixEncoder {
             stored: [codes, scales],
             run,
             rows,
@@ -185,16 +200,16 @@ impl Method for Mx {
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let of = |bits, format| {
             let more = json!({"scale_dtype": "torch.uint8"});
-            ct::config(
+            ct::model_config(
                 format,
-                &ct::floats(bits, "group", false, Some(BLOCK), more),
+                &ct::float_args(bits, "group", false, Some(BLOCK), more),
                 &Value::Null,
                 skipped,
             )
         };
-        let algo = if self.wide { "MXFP8" } else { "MXFP4" };
+        let algo = if self.is_mxfp8 { "MXFP8" } else { "MXFP4" };
         Some(match self.layout {
-            MxLayout::CompressedTensors if self.wide => of(8, "mxfp8-quantized"),
+            MxLayout::CompressedTensors if self.is_mxfp8 => of(8, "mxfp8-quantized"),
             MxLayout::CompressedTensors => of(4, "mxfp4-pack-quantized"),
             MxLayout::ModelOpt => json!({
                 "group_size": BLOCK,
@@ -208,20 +223,20 @@ impl Method for Mx {
     }
 }
 
-/// Encodes a matrix.
-struct Rows {
-    stored: [Stored; 2],
-    run: Runner,
+/// Encodes a matrix, or a stack of matrices, whose blocks lie in rows.
+struct MxMatrixEncoder {
+    stored: [StoredTensor; 2],
+    run: MxRunner,
     rows: usize,
     cols: usize,
-    /// Codes in a byte.
+    /// Codes in a byte: two of FP4, one of FP8.
     unit: usize,
     /// The family of the codes, if they can be relayed.
     family: Option<CodeFamily>,
 }
 
-impl Encode for Rows {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for MxMatrixEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.to_vec()
     }
 
@@ -236,8 +251,8 @@ impl Encode for Rows {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             level,
@@ -263,7 +278,7 @@ impl Encode for Rows {
     }
 }
 
-impl StoreCodes for Rows {
+impl StoreCodes for MxMatrixEncoder {
     fn store_codes(
         &self,
         tile: &Tile,
@@ -275,24 +290,26 @@ impl StoreCodes for Rows {
     }
 }
 
-impl Rows {
-    /// Passes on what is stored of a tile.
+impl MxMatrixEncoder {
+    /// Passes the codes and exponents of a tile to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
-        put_both(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
+        put_codes_and_scales(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
     }
 }
 
-/// Encodes a stack of experts, column by column.
-struct Stack {
-    stored: [Stored; 2],
-    run: Runner,
+/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is
+/// stored as a row.
+struct ExpertStackEncoder {
+    stored: [StoredTensor; 2],
+    run: MxRunner,
+    /// Rows of all matrices: experts × inputs.
     rows: usize,
     inputs: usize,
     outputs: usize,
 }
 
-impl Encode for Stack {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for ExpertStackEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.to_vec()
     }
 
@@ -301,44 +318,47 @@ impl Encode for Stack {
         Grid {
             rows,
             cols,
+            // A matrix has whole blocks of rows, so that no block reaches into the next matrix of the stack.
             row_align: BLOCK,
             col_align: 1,
+            // The transposed values and their decoded values as F32, and a byte for each code.
             load_bits: 72.0,
             transposed: true,
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             level,
             ..
         } = *values;
         let (height, width) = (tile.rows.len(), tile.cols.len());
-        let turned = transposed(values, width);
-        let mut turned_back = vec![0.0; values.len()];
+        // The kernel takes blocks of consecutive values: columns become rows, and back.
+        let columns = transposed(values, width);
+        let mut columns_back = vec![0.0; values.len()];
         let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
         let (codes, shared) = (&mut codes[..], &mut shared[..]);
         (self.run)(GroupBuffers {
-            values: &turned,
+            values: &columns,
             codes,
             scale_bytes: shared,
-            back: &mut turned_back,
+            back: &mut columns_back,
             level,
         });
-        back.copy_from_slice(&transposed(&turned_back, height));
+        back.copy_from_slice(&transposed(&columns_back, height));
         self.store(tile, codes, shared, put)
     }
 }
 
-impl Stack {
-    /// Passes on what is stored of a tile, column by column.
+impl ExpertStackEncoder {
+    /// Passes the codes and exponents of a tile, which are in the order of its columns, to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
             self.put(
                 tile,
-                &Matrix {
+                &ByteMatrix {
                     part,
                     stride: self.inputs / unit,
                 },
@@ -350,15 +370,17 @@ impl Stack {
         Ok(())
     }
 
-    /// Puts the columns of `tile`, of which each stored byte has `unit` values, expert by expert.
+    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of several. A byte stands
+    /// for `unit` values.
     fn put(
         &self,
         tile: &Tile,
-        matrix: &Matrix,
+        matrix: &ByteMatrix,
         unit: usize,
         bytes: &[u8],
         put: &mut Put<'_>,
     ) -> Result<()> {
+        // Bytes of a whole column of the tile, of which an expert has a part.
         let pitch = tile.rows.len() / unit;
         let mut row = tile.rows.start;
         while row < tile.rows.end {
@@ -386,7 +408,7 @@ impl Stack {
     }
 }
 
-/// Two codes in each byte, the first in its low bits.
+/// Packs FP4 codes, two to a byte, the first in the low bits.
 fn pairs(codes: &[u8]) -> Vec<u8> {
     codes
         .as_chunks()

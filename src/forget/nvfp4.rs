@@ -1,15 +1,22 @@
-//! NVFP4: FP4 in groups of 16 values of a row, with a scale in E4M3, and one for the tensor.
+//! NVFP4: FP4 in groups of 16 values of a row, each with a scale in E4M3, and one scale in F32 for the tensor.
 //!
-//! - ModelOpt: `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`, which multiplies.
-//! - compressed-tensors: `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, which divides.
+//! - ModelOpt (`NVFP4QTensor`): `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`.
+//!   Decoding multiplies by both scales.
+//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, by which
+//!   decoding divides.
+//!
+//! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the largest code. So a survey
+//! pass has to find that magnitude before the first group is encoded.
 
 use std::marker::PhantomData;
 
 use serde_json::{Value, json};
 
-use super::ct_config as ct;
-use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
-use crate::forget::seam::rows::{no_matrix, put_both, shortened, stored};
+use super::compressed_tensors as ct;
+use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
+use crate::forget::seam::rows::{
+    linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+};
 use crate::kernels::lethe::groups::GroupBuffers;
 use crate::kernels::lethe::nvfp4::{
     CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
@@ -26,13 +33,13 @@ pub(crate) enum Nvfp4 {
 }
 
 impl Method for Nvfp4 {
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
-        no_matrix(weight, BLOCK)
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        linear_weight_objection(weight, BLOCK)
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         use half::{bf16, f16};
-        let (ends, global, run): (_, &[usize], Runner) = match (self, weight.dtype) {
+        let (ends, global, run): (_, &[usize], Nvfp4Runner) = match (self, weight.dtype) {
             (Self::ModelOpt, _) => (["", "_scale", "_scale_2"], &[], modelopt),
             (Self::CompressedTensors, dtype) => {
                 let run = match dtype {
@@ -45,11 +52,11 @@ impl Method for Nvfp4 {
         };
         let name = |i: usize| format!("{}{}", weight.name, ends[i]);
         let stored = [
-            stored(name(0), Dtype::U8, &shortened(weight, 2)),
-            stored(name(1), Dtype::F8E4M3, &shortened(weight, BLOCK)),
-            stored(name(2), Dtype::F32, global),
+            stored_tensor(name(0), Dtype::U8, &packed_shape(weight, 2)),
+            stored_tensor(name(1), Dtype::F8E4M3, &packed_shape(weight, BLOCK)),
+            stored_tensor(name(2), Dtype::F32, global),
         ];
-        Ok(Box::new(Encoder {
+        Ok(Box::new(Nvfp4Encoder {
             stored,
             run,
             rows: weight.rows(),
@@ -73,15 +80,16 @@ impl Method for Nvfp4 {
             }),
             Self::CompressedTensors => {
                 let more = json!({"scale_dtype": "torch.float8_e4m3fn"});
-                let weights = ct::floats(4, "tensor_group", false, Some(BLOCK), more);
-                ct::config("nvfp4-pack-quantized", &weights, &Value::Null, skipped)
+                let weights = ct::float_args(4, "tensor_group", false, Some(BLOCK), more);
+                ct::model_config("nvfp4-pack-quantized", &weights, &Value::Null, skipped)
             }
         })
     }
 }
 
-/// Encodes groups of a tensor with this largest magnitude, and returns its scale.
-type Runner = fn(f32, GroupBuffers<'_>) -> f32;
+/// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of the tensor, and
+/// returns the scale of the tensor.
+type Nvfp4Runner = fn(f32, GroupBuffers<'_>) -> f32;
 
 fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
     let global = global_multiplier(max);
@@ -98,16 +106,16 @@ fn compressed_tensors<E: crate::kernels::lethe::compute_dtype::ComputeDtype>(
     global
 }
 
-/// Encodes one weight.
-struct Encoder {
-    stored: [Stored; 3],
-    run: Runner,
+/// Encodes one tensor to NVFP4.
+struct Nvfp4Encoder {
+    stored: [StoredTensor; 3],
+    run: Nvfp4Runner,
     rows: usize,
     cols: usize,
 }
 
-impl Encode for Encoder {
-    fn stored(&self) -> Vec<Stored> {
+impl Encode for Nvfp4Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.to_vec()
     }
 
@@ -123,16 +131,17 @@ impl Encode for Encoder {
     }
 
     fn survey(&self) -> Option<Survey> {
-        Some(Survey::Max)
+        Some(Survey::MaxAbs)
     }
 
-    /// vLLM and TensorRT-LLM have one scale for what they fuse; llm-compressor and ModelOpt's export see to it.
-    fn shares(&self) -> bool {
+    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the same. llm-compressor
+    /// and ModelOpt's export take care of that as well.
+    fn shares_survey(&self) -> bool {
         true
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let Values {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
             tile,
             values,
             survey,
@@ -147,7 +156,7 @@ impl Encode for Encoder {
             level,
         };
         let global = (self.run)(survey as f32, job);
-        put_both(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
+        put_codes_and_scales(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
         if tile.is_first() {
             put(2, 0, &global.to_le_bytes())
         } else {

@@ -1,74 +1,82 @@
-//! QNAT: a tensor is its codes, block by block, with the scales behind them: F32, or double-quantized a byte each and
-//! then their step.
+//! QNAT, the container of qlora-rs: a tensor is one run of bytes, its NF4 codes block by block and its scales behind
+//! them.
+//!
+//! - Plain: codes, then an F32 scale for each block.
+//! - Double-quantized: codes, then a byte for each scale, then the F32 step of those bytes. The step depends on the
+//!   largest scale, which is the largest magnitude of the tensor and takes a survey pass.
+//!
+//! A block of an odd size is padded to whole bytes of codes. The offsets of both sections follow from the number of
+//! blocks, so that tiles write to them independently.
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
-use super::{Encode, Method, Put, Stored, Survey, Values, Weight};
+use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::containers::write::qnat::{block_for, data_len};
 use crate::element::Out;
-use crate::forget::seam::rows::grid_of_runs;
+use crate::forget::seam::rows::flat_block_grid;
 use crate::kernels::lethe::qnat::{encode, encode_scale, step};
 use crate::kernels::remember::qnat::QnatRows;
 use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{Dtype, Result};
 
-/// NF4 in QNAT.
+/// NF4 of qlora-rs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Qnat {
-    /// Whether scales are quantized too, which takes version 2.
-    pub double: bool,
+    /// Whether the scales are quantized, too, which version 2 of the container can hold.
+    pub double_quant: bool,
 }
 
 impl Method for Qnat {
+    /// The container has no other kind of tensor, so one without values is stored as an encoded tensor of no blocks.
     fn takes_empty(&self) -> bool {
         true
     }
 
-    fn objection(&self, weight: &Weight<'_>) -> Option<String> {
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let n: usize = weight.shape.iter().product();
         block_for(n)
             .is_none()
             .then(|| format!("its {n} values are no whole number of blocks"))
     }
 
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>> {
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols) = (weight.rows(), weight.cols());
         let block = block_for(rows * cols).unwrap_or(1);
-        Ok(Box::new(Blocks {
+        Ok(Box::new(QnatEncoder {
             name: weight.name.to_owned(),
             rows,
             cols,
             block,
-            double: self.double,
+            double_quant: self.double_quant,
         }))
     }
 }
 
-/// A tensor in blocks.
-struct Blocks {
+/// Encodes one tensor to NF4.
+struct QnatEncoder {
     name: String,
     rows: usize,
     cols: usize,
     block: usize,
-    double: bool,
+    double_quant: bool,
 }
 
-impl Blocks {
-    fn count(&self) -> usize {
+impl QnatEncoder {
+    fn block_count(&self) -> usize {
         self.rows * self.cols / self.block
     }
 
-    /// Bytes of a block's codes.
-    fn width(&self) -> usize {
+    /// Bytes of the codes of a block.
+    fn block_bytes(&self) -> usize {
         self.block.div_ceil(2)
     }
 }
 
-impl Encode for Blocks {
-    fn stored(&self) -> Vec<Stored> {
-        let len = data_len(self.block, self.count(), self.double);
-        vec![Stored {
+impl Encode for QnatEncoder {
+    fn stored(&self) -> Vec<StoredTensor> {
+        let len = data_len(self.block, self.block_count(), self.double_quant);
+        vec![StoredTensor {
             name: self.name.clone(),
             dtype: Dtype::U8,
             shape: vec![len as usize],
@@ -76,7 +84,7 @@ impl Encode for Blocks {
     }
 
     fn grid(&self) -> Grid {
-        grid_of_runs(
+        flat_block_grid(
             self.rows,
             self.cols,
             self.block,
@@ -85,13 +93,17 @@ impl Encode for Blocks {
     }
 
     fn survey(&self) -> Option<Survey> {
-        self.double.then_some(Survey::Max)
+        self.double_quant.then_some(Survey::MaxAbs)
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let &Self { block, double, .. } = self;
-        let scales_at = (self.count() * self.width()) as u64;
-        // A tensor of zeros has scales of 1.
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let &Self {
+            block,
+            double_quant,
+            ..
+        } = self;
+        let scales_at = (self.block_count() * self.block_bytes()) as u64;
+        // The library gives a block of zeros the scale 1, which is the largest scale if all values are zeros.
         let max = if values.survey == 0.0 {
             1.0
         } else {
@@ -110,8 +122,8 @@ impl Encode for Blocks {
                 &mut scales,
             );
             let first = start / block;
-            put(0, (first * self.width()) as u64, &codes)?;
-            if double {
+            put(0, (first * self.block_bytes()) as u64, &codes)?;
+            if double_quant {
                 let bytes: Vec<u8> = scales
                     .iter()
                     .map(|&scale| encode_scale(scale, step))
@@ -137,8 +149,12 @@ impl Encode for Blocks {
             };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
-        if double && values.tile.is_first() {
-            put(0, scales_at + self.count() as u64, &step.to_le_bytes())?;
+        if double_quant && values.tile.is_first() {
+            put(
+                0,
+                scales_at + self.block_count() as u64,
+                &step.to_le_bytes(),
+            )?;
         }
         Ok(())
     }
@@ -149,10 +165,10 @@ impl Encode for Blocks {
 mod tests {
     use std::collections::HashMap;
 
-    use super::super::tests::{by_name, bytes_of, data, encode, values_of};
     use super::*;
     use crate::TargetDtype;
     use crate::containers::write::qnat::{QnatOutputTensor, layout};
+    use crate::forget::tests_support::{by_name, bytes_of, data, encode, values_of};
 
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]
@@ -168,13 +184,13 @@ mod tests {
                 continue;
             };
             let is = |key: &str| t[key].as_bool().unwrap();
-            let (name, double) = (case["name"].as_str().unwrap(), is("double_quant"));
+            let (name, double_quant) = (case["name"].as_str().unwrap(), is("double_quant"));
             let n = t["num_blocks"].as_u64().unwrap() * t["block_size"].as_u64().unwrap();
             let plain = !is("zero_points")
                 && !is("per_channel")
                 && case["model_name"] == "qlora-model"
                 && case["model_type"] == "qlora";
-            let version = if double { 2 } else { 1 };
+            let version = if double_quant { 2 } else { 1 };
             if !plain || name.contains("hostile") || case["version"] != version || n == 0 {
                 continue;
             }
@@ -189,12 +205,12 @@ mod tests {
                 shape.iter().rev().skip(1).product(),
                 shape.last().copied().unwrap_or(1),
             );
-            let encoder = Blocks {
+            let encoder = QnatEncoder {
                 name: weight.name().to_owned(),
                 rows,
                 cols,
                 block,
-                double,
+                double_quant,
             };
             let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
             let encoded = encode(&encoder, &values, f64::from(max));
@@ -204,7 +220,7 @@ mod tests {
             let zero_block = values
                 .chunks(block)
                 .any(|values| values.iter().all(|&x| x == 0.0));
-            if double && zero_block && max > 0.0 && max < 1.0 {
+            if double_quant && zero_block && max > 0.0 && max < 1.0 {
                 assert_ne!(
                     *stored, want,
                     "{name}: qlora-rs takes 1 for the largest scale"
@@ -216,9 +232,9 @@ mod tests {
                 name: weight.name(),
                 shape,
                 block,
-                blocks: encoder.count(),
+                blocks: encoder.block_count(),
             };
-            let layout = layout(&[tensor], &HashMap::new(), double).unwrap();
+            let layout = layout(&[tensor], &HashMap::new(), double_quant).unwrap();
             let mut whole = layout.pieces[0].1.clone();
             assert_eq!(layout.offsets, [whole.len() as u64]);
             whole.extend(stored);
@@ -233,7 +249,7 @@ mod tests {
                 .map(f32::to_bits)
                 .collect();
             assert_eq!(encoded.back, back, "{name}");
-            seen[usize::from(double)] += 1;
+            seen[usize::from(double_quant)] += 1;
         }
         assert!(seen[0] >= 12 && seen[1] >= 4, "{seen:?}");
     }
@@ -241,7 +257,10 @@ mod tests {
     #[test]
     fn objections_say_why() {
         let objection = |shape: &[usize]| {
-            Qnat { double: false }.objection(&Weight {
+            Qnat {
+                double_quant: false,
+            }
+            .objection(&WeightInfo {
                 name: "a",
                 shape,
                 dtype: TargetDtype::F32,

@@ -1,4 +1,4 @@
-//! What models are encoded to: schemes by name, with their parameters.
+//! The public types of encoding: a scheme by its name with its parameters, and what is encoded with it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::mx::ScaleRule;
-use super::schemes::{Row, SCHEMES};
+use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
 #[cfg(feature = "gguf")]
 use crate::forget::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
-/// What a model is encoded to: a scheme by its name, such as `nf4`, `fp8-block` or `gguf:q4_k_m`.
+/// The scheme that a model is encoded to, by its name: `nf4`, `fp8-block`, `gguf:q4_k_m` and so on.
 ///
 /// ```
 /// let scheme: anamnesis::ForgetScheme = "nf4".parse()?;
@@ -22,53 +22,54 @@ use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForgetScheme {
-    kind: Kind,
-    parameters: Parameters,
+    kind: SchemeKind,
+    parameters: SchemeParameters,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum SchemeKind {
     #[cfg(feature = "gguf")]
     Gguf(FileType),
-    Row(&'static Row),
+    Table(&'static SchemeRow),
 }
 
-/// What can be said of a scheme beside its name.
+/// The options of a scheme. A scheme ignores those that it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Parameters {
-    /// Values that share a scale: of a group, or of a block.
+pub(super) struct SchemeParameters {
+    /// Values that share a scale: the group size, or the side of a square block. None: the scheme's usual size.
     pub group: Option<usize>,
+    /// How MXFP4 and MXFP8 choose the exponent of a block.
     pub rule: ScaleRule,
-    /// Whether every tensor of a GGUF file gets the same type.
+    /// Whether every tensor of a GGUF file gets the same type (`--pure` of `llama-quantize`).
     pub pure: bool,
-    /// Type of the values.
+    /// Type that quantized values are decoded to, which configs state as the type to compute in.
     pub dtype: TargetDtype,
 }
 
 impl ForgetScheme {
-    /// Every name but those of GGUF, with what it stands for.
+    /// Name and description of every scheme, except the file types of GGUF.
     pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         SCHEMES.iter().map(|row| (row.name, row.about))
     }
 
-    /// Names of the file types behind `gguf:`.
+    /// Names of llama.cpp's file types, which follow `gguf:` in a scheme's name.
     #[cfg(feature = "gguf")]
     pub fn all_gguf() -> impl Iterator<Item = &'static str> {
         FileType::all().iter().map(|file_type| file_type.name)
     }
 
-    /// With so many values in a group, or in a block.
+    /// Sets the number of values that share a scale: the size of a group, or the side of a square block.
     #[must_use]
     pub fn with_group_size(mut self, group: usize) -> Self {
         self.parameters.group = Some(group);
         self
     }
 
-    /// With the powers of two that another library would choose as scales of MXFP4 and MXFP8: `compressed-tensors`,
-    /// `modelopt`, `floor`, `ceil`, `even`, `rceil` (torchao's modes) or `ggml`.
+    /// Sets the library whose powers of two are the scales of MXFP4 and MXFP8: `compressed-tensors`, `modelopt`,
+    /// `ggml`, or `floor`, `ceil`, `even`, `rceil` (the modes of torchao).
     ///
     /// # Errors
-    /// `Unsupported` for any other name.
+    /// `Unsupported` if no rule has this name.
     pub fn with_scale_rule(mut self, rule: &str) -> Result<Self> {
         let found = ScaleRule::ALL
             .iter()
@@ -88,7 +89,7 @@ impl ForgetScheme {
         self
     }
 
-    /// What names of encoded models end in: without the container, which their ending tells.
+    /// The scheme's name as a suffix for names of encoded models. It is without `gguf:`, for their extension says that.
     #[must_use]
     pub fn suffix(&self) -> String {
         self.to_string().trim_start_matches("gguf:").to_owned()
@@ -99,12 +100,16 @@ impl ForgetScheme {
     pub fn container(&self) -> ConvertTarget {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(_) => ConvertTarget::Gguf,
-            Kind::Row(row) => row.container,
+            SchemeKind::Gguf(_) => ConvertTarget::Gguf,
+            SchemeKind::Table(row) => row.container,
         }
     }
 
-    /// What quantized values are decoded to before they are encoded, unless something else is asked for.
+    /// The type that quantized values are decoded to before they are encoded, unless the caller sets another.
+    ///
+    /// It is BF16 in safetensors, because models there are stored in it and some schemes store scales in the type of
+    /// the model. It is F32 for GGUF and QNAT, whose tools quantize from F32: rounding to BF16 between would
+    /// change the result.
     #[must_use]
     pub fn dtype(&self) -> TargetDtype {
         match self.container() {
@@ -113,37 +118,38 @@ impl ForgetScheme {
         }
     }
 
-    /// Whether it quantizes scales, too.
+    /// Whether the scales are quantized, too.
     #[cfg(feature = "qnat")]
-    pub(crate) fn doubles(&self) -> bool {
-        matches!(self.kind, Kind::Row(row) if row.name.ends_with("-dq"))
+    pub(crate) fn quantizes_scales(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
     }
 
-    /// The number in llama.cpp's `enum llama_ftype`.
+    /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(file_type) => file_type.number,
-            Kind::Row(_) => None,
+            SchemeKind::Gguf(file_type) => file_type.number,
+            SchemeKind::Table(_) => None,
         }
     }
 
-    /// The file type, and whether all tensors get its type.
+    /// The GGUF file type, and whether all tensors get its main type.
     #[cfg(feature = "gguf")]
     pub(super) fn file_type(&self) -> Option<(FileType, bool)> {
         match self.kind {
-            Kind::Gguf(file_type) => Some((file_type, self.parameters.pure)),
-            Kind::Row(_) => None,
+            SchemeKind::Gguf(file_type) => Some((file_type, self.parameters.pure)),
+            SchemeKind::Table(_) => None,
         }
     }
 
-    /// The one method of a scheme that has one, and the tensors that it is for.
+    /// The method of the scheme, and which tensors it encodes by default. None for GGUF, where each tensor has its own
+    /// type. `dtype` is what quantized values are decoded to.
     pub(super) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(_) => None,
-            Kind::Row(row) => Some((
-                (row.make)(&Parameters {
+            SchemeKind::Gguf(_) => None,
+            SchemeKind::Table(row) => Some((
+                (row.make)(&SchemeParameters {
                     dtype,
                     ..self.parameters
                 }),
@@ -152,12 +158,12 @@ impl ForgetScheme {
         }
     }
 
-    /// Keys of the scheme's description in `config.json`.
+    /// Keys in `config.json` under which the scheme's description is stored. Each gets the same value.
     pub(crate) fn config_keys(&self) -> Vec<&'static str> {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(_) => vec![],
-            Kind::Row(row) => row.config_keys.to_vec(),
+            SchemeKind::Gguf(_) => vec![],
+            SchemeKind::Table(row) => row.config_keys.to_vec(),
         }
     }
 }
@@ -169,10 +175,10 @@ impl FromStr for ForgetScheme {
         let kind = match text.split_once(':') {
             #[cfg(feature = "gguf")]
             Some((container, name)) if container.eq_ignore_ascii_case("gguf") => {
-                FileType::from_name(name).map(Kind::Gguf)
+                FileType::from_name(name).map(SchemeKind::Gguf)
             }
             _ => {
-                let fits = |row: &&Row| {
+                let fits = |row: &&SchemeRow| {
                     [row.name, row.alias]
                         .iter()
                         .any(|name| name.eq_ignore_ascii_case(text))
@@ -181,12 +187,12 @@ impl FromStr for ForgetScheme {
                     .iter()
                     .find(fits)
                     .filter(|_| !text.is_empty())
-                    .map(Kind::Row)
+                    .map(SchemeKind::Table)
             }
         };
-        let parameters = Parameters {
+        let parameters = SchemeParameters {
             group: None,
-            rule: ScaleRule::Own,
+            rule: ScaleRule::LayoutDefault,
             pure: false,
             dtype: TargetDtype::default(),
         };
@@ -205,25 +211,26 @@ impl fmt::Display for ForgetScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             #[cfg(feature = "gguf")]
-            Kind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
-            Kind::Row(row) => f.write_str(row.name),
+            SchemeKind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
+            SchemeKind::Table(row) => f.write_str(row.name),
         }
     }
 }
 
-/// What is to be encoded, and how. A [`ForgetScheme`] alone will do for most.
+/// What is encoded, and how. Most callers need no more than a [`ForgetScheme`], which converts into this.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Forget {
     /// The scheme.
     pub scheme: ForgetScheme,
-    /// Tensors that are encoded: patterns with `*` and `?`, or `re:` and an expression. None: those that are as a rule.
+    /// Names of tensors that are encoded: patterns with `*` and `?`, or `re:` with a regular expression. If empty, the
+    /// scheme's default tensors are encoded.
     pub include: Vec<String>,
-    /// Tensors that are not, likewise.
+    /// Names of tensors that are not encoded: patterns as in `include`, which they override.
     pub exclude: Vec<String>,
-    /// A model of the same tensors: those that are quantized there are encoded, and no others.
+    /// Path of a model with the same tensor names: exactly the tensors that are quantized there are encoded.
     pub like: Option<PathBuf>,
-    /// An importance matrix of llama.cpp's, for GGUF.
+    /// Path of an importance matrix of llama.cpp, for GGUF.
     pub imatrix: Option<PathBuf>,
 }
 

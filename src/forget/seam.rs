@@ -1,5 +1,12 @@
-//! The seam between the pipeline and the schemes that models are encoded to. An encoder says which tensors it stores and how
-//! its input may be cut into tiles; the pipeline makes the values of each tile, and writes what the encoder makes of them.
+//! The seam between the pipeline and the schemes that models are encoded to.
+//!
+//! A [`Method`] is a scheme with its parameters. For each tensor it makes an [`Encode`], which names the stored tensors
+//! and encodes values tile by tile, on any thread and in any order. Every tile writes its bytes at positions that
+//! depend on nothing but the tile, so that the output does not depend on the number of threads.
+//!
+//! - `grouped`: the encoder of integers in groups, which most schemes use.
+//! - `rows`: helpers for stored tensors, alignments and objections.
+//! - `names`: which tensors are not encoded by default.
 
 pub(crate) mod grouped;
 pub(crate) mod names;
@@ -9,18 +16,18 @@ use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
-/// A tensor that may be encoded, as a method sees it.
+/// Name, shape and type of a tensor that is to be encoded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Weight<'a> {
-    /// Name in the model, `….weight` as a rule.
+pub(crate) struct WeightInfo<'a> {
+    /// Full name, which ends in `.weight` for the weights of layers.
     pub name: &'a str,
     /// Outermost dimension first.
     pub shape: &'a [usize],
-    /// Dtype of its values. Some schemes store scales in it too.
+    /// Type of the values. Some schemes compute in it, and store scales in it.
     pub dtype: TargetDtype,
 }
 
-impl Weight<'_> {
+impl WeightInfo<'_> {
     /// Number of rows: the product of all dimensions but the last.
     pub(crate) fn rows(&self) -> usize {
         self.shape
@@ -33,71 +40,77 @@ impl Weight<'_> {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Name of the module that the weight belongs to: its own name without `.weight`.
+    /// Name of the module: the tensor's name without `.weight`.
     pub(crate) fn base(&self) -> &str {
         self.name.strip_suffix(".weight").unwrap_or(self.name)
     }
 }
 
-/// One of the tensors that an encoded tensor is stored as: its codes, its scales, and so on.
+/// Name, type and shape of one of the stored tensors that an encoded tensor becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     pub name: String,
     pub dtype: Dtype,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
 }
 
-/// A number that an encoder has to know of all values before it encodes the first.
+/// What the survey pass computes of all values before the first tile is encoded. A scheme whose scale depends on the
+/// whole tensor needs it, for tiles are encoded independently of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survey {
-    /// The largest magnitude.
-    Max,
-    /// The mean over runs of this many values, in row-major order, of the largest magnitude of each run. The last run may
-    /// be shorter.
-    MeanOfMax(usize),
+    /// The largest magnitude of all values.
+    MaxAbs,
+    /// The mean of the largest magnitudes of blocks of this many consecutive values. The last block may be shorter.
+    MeanOfBlockMaxAbs(usize),
 }
 
-/// Values to be encoded: a tile of the tensor, row by row. All are finite.
+/// Values of one tile, which are to be encoded.
 #[derive(Debug)]
-pub(crate) struct Values<'a> {
+pub(crate) struct TileValues<'a> {
     pub tile: &'a Tile,
+    /// The values, row by row. All are finite: the pipeline refuses others.
     pub values: &'a [f32],
-    /// The number that the encoder's [`Survey`] asks for; 0 if it asks for none.
+    /// Result of the survey pass; 0 if the encoder has none.
     pub survey: f64,
     pub level: Level,
 }
 
-/// Writes a stored tensor: takes its index in [`Encode::stored`], a byte offset in it, and the bytes.
+/// Takes encoded bytes: index of the stored tensor, offset of the first byte in it, bytes.
 pub(crate) type Put<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<()> + 'a;
 
-/// Encodes one logical tensor, tile by tile, on any thread, in any order. What is stored does not depend on either.
+/// Encodes one logical tensor, tile by tile, on any thread and in any order.
 pub(crate) trait Encode: Send + Sync {
-    /// The tensors that are stored, in the order of the output.
-    fn stored(&self) -> Vec<Stored>;
+    /// The stored tensors, in the order in which they are written. `Put` refers to them by their index here.
+    fn stored(&self) -> Vec<StoredTensor>;
 
-    /// How the values may be cut. `load_bits` is what the encoder needs for each value, beside the value itself.
+    /// How the tensor may be cut into tiles: a tile boundary must never divide a group of values that share a scale, or
+    /// a stored byte. `load_bits` is the memory that the encoder needs for each value, beside the value itself.
     fn grid(&self) -> Grid;
 
-    /// What [`encode`](Self::encode) has to know of all values.
+    /// What `encode` must know of all values, if anything.
     fn survey(&self) -> Option<Survey> {
         None
     }
 
-    /// Whether weights that inference fuses into one matrix, such as Q, K and V, are surveyed together, because the
-    /// fused matrix has one scale.
-    fn shares(&self) -> bool {
+    /// Whether weights that inference engines fuse into one matrix are surveyed together, so that they get the same
+    /// scale (see [`names::fused`]).
+    fn shares_survey(&self) -> bool {
         false
     }
 
-    /// A warning for the user, once all tiles are encoded.
+    /// A warning for the user, asked for once all tiles are encoded.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Encodes a tile. Passes the bytes that are stored of it to `put`, and with the tile at (0, 0) those that belong to no
-    /// tile. Fills `back` with the values that decoding the tile will give, row by row.
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
+    /// Encodes a tile: passes its bytes to `put`, and fills `back` with the values that decoding will give, row by row.
+    /// The report computes errors from them, so that nothing is read again. The tile at (0, 0) also writes the bytes
+    /// that belong to no tile, such as the scale of the whole tensor.
+    ///
+    /// # Errors
+    /// `Unsupported` if the scheme cannot hold a value or a scale, and the errors of `put`.
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
 
     /// The encoder's offer to store relayed codes: those of another scheme of the same family, undecoded. `None` if no
     /// other scheme has such codes.
@@ -126,32 +139,36 @@ pub(crate) trait StoreCodes {
     ) -> Result<()>;
 }
 
-/// Which tensors a method encodes, by their names.
+/// Which tensors a scheme encodes by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Weights of linear layers.
     Linear,
-    /// Weights of linear layers, embeddings and the last layer.
+    /// Weights of linear layers, embeddings and the output layer.
     LinearAndEmbeddings,
     /// Every tensor.
     All,
 }
 
-/// A way to encode tensors, with all its parameters.
+/// A scheme with its parameters.
 pub(crate) trait Method: Send + Sync {
-    /// Whether tensors without values are encoded.
+    /// Whether tensors without values are encoded. Only containers that hold nothing but encoded tensors need that.
     fn takes_empty(&self) -> bool {
         false
     }
 
-    /// Why a tensor like this cannot be encoded: `its 100 columns are no multiple of 64`.
-    fn objection(&self, weight: &Weight<'_>) -> Option<String>;
+    /// The reason why a tensor of this name and shape cannot be encoded, such as `its 100 columns are no multiple of
+    /// 64`.
+    fn objection(&self, weight: &WeightInfo<'_>) -> Option<String>;
 
-    /// The encoder of a tensor without objection.
-    fn encoder(&self, weight: &Weight<'_>) -> Result<Box<dyn Encode>>;
+    /// The encoder of a tensor that has no [`objection`](Self::objection).
+    ///
+    /// # Errors
+    /// `Unsupported` if there is no encoder for the type, `Parse` if the importance matrix does not fit the tensor.
+    fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
 
-    /// What `config.json` says of the quantization, if the scheme has anything there. `skipped` are the modules that are not
-    /// encoded.
+    /// The scheme's description in `config.json`, if it has one. `skipped` are the modules with a matrix that stays as
+    /// it is: loaders would otherwise look for their scales.
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
         None

@@ -17,12 +17,13 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqRows, PER_WORD, POSITION};
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{
     PackedLayer, PackedLayout, for_each_zeros, group_size, load_scales,
 };
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Index, QuantScheme,
-    RelaySource, Scheme, TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{load, wrong};
 use crate::simd::{Level, dispatch};
@@ -31,6 +32,10 @@ use crate::{Dtype, Result};
 pub(super) struct Awq;
 
 impl Scheme for Awq {
+    fn identity(&self) -> &'static Identity {
+        &gated::AWQ
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Awq
     }

@@ -4,15 +4,17 @@
 //!
 //! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
 
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, refused,
-    wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    base_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -24,14 +26,26 @@ const FAMILY: &str = "BitNet";
 /// Codes of a byte.
 const CODES: usize = 4;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::BitNet],
+    codes: &[],
+    companions: &[(Ends("weight_scale"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for BitNet {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let base = base_of(t.name(), "weight")
-            .filter(|_| all.config.method().as_deref() == Some("bitnet"));
+            .filter(|_| all.config.quant_method() == Some(&QuantMethod::BitNet));
         let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else {
             return Ok(None);
         };
@@ -59,7 +73,7 @@ impl Scheme for BitNet {
         };
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
-            codes: "ternary",
+            codes: CodeType::Ternary,
             scales: Granularity::Tensor,
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];

@@ -10,8 +10,10 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
+use crate::scheme::gated;
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+    Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
+    TensorRole, Tile,
 };
 use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::{Level, dispatch};
@@ -22,13 +24,32 @@ const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 
 pub(super) struct Bnb4;
 
+/// Prepared if some tensor of the model belongs to a 4-bit weight. Most models have none: then no names are made.
+struct HasFourBit;
+
 impl Scheme for Bnb4 {
+    fn identity(&self) -> &'static Identity {
+        &gated::BNB_4BIT
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Bnb4
     }
 
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        let parts = [".absmax", ".quant_map", ".quant_state.bitsandbytes__"];
+        let mut tensors = all.model.tensors();
+        tensors
+            .any(|t| parts.iter().any(|part| t.name().contains(part)))
+            .then(|| Box::new(HasFourBit) as Prepared)
+    }
+
+    fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+        gated::may_be_bnb_4bit(t, all)
+    }
+
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if !all.has_absmax {
+        if all.prepared::<HasFourBit>().is_none() {
             return Ok(None);
         }
         let name = t.name();
@@ -326,6 +347,10 @@ impl Decode for FourBit<'_> {
 pub(super) struct BnbInt8;
 
 impl Scheme for BnbInt8 {
+    fn identity(&self) -> &'static Identity {
+        &gated::BNB_INT8
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::BnbInt8
     }

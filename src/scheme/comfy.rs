@@ -22,10 +22,12 @@ use super::fp8::Fp8;
 use super::int8::Int8;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::tiled::{HEIGHT, Tiled, WIDTH};
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
+    TensorRole, base_of, refused, wrong,
 };
 use crate::{Dtype, ParsedModel, Result};
 
@@ -41,13 +43,13 @@ const METADATA: &str = "_quantization_metadata";
 pub(super) struct ComfyUi;
 
 /// What a file's metadata say of its layers.
-pub(crate) struct Layers {
+struct Layers {
     by_name: Option<HashMap<String, Value>>,
 }
 
 impl Layers {
     /// `None` if nothing in the file says that ComfyUI's formats are in it.
-    pub(super) fn of(model: &ParsedModel) -> Option<Self> {
+    fn of(model: &ParsedModel) -> Option<Self> {
         let Some(text) = model.metadata.get(METADATA) else {
             let described = model
                 .tensors()
@@ -143,13 +145,37 @@ fn likely<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
     }
 }
 
+static IDENTITY: Identity = Identity {
+    name: "ComfyUI quantization",
+    methods: &[],
+    codes: &[],
+    companions: &[
+        (Ends(".comfy_quant"), TensorRole::QuantState),
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends("weight_scale_2"), TensorRole::Scale),
+    ],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for ComfyUi {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("ComfyUI quantization")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        Layers::of(all.model).map(|layers| Box::new(layers) as Prepared)
+    }
+
+    fn descriptions(&self, _metadata: &HashMap<String, String>) -> Vec<String> {
+        vec![METADATA.to_owned()]
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(layers) = &all.comfyui else {
+        let Some(layers) = all.prepared::<Layers>() else {
             return Ok(None);
         };
         let Some(says) = Description::find(t, layers, all)? else {
@@ -237,7 +263,7 @@ fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     );
     let scheme = QuantScheme::Grouped {
         family: FAMILY,
-        codes: "MXFP8",
+        codes: CodeType::Mxfp8,
         scales: Granularity::Group(BLOCK),
     };
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
@@ -338,7 +364,7 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
     );
     let scheme = QuantScheme::Grouped {
         family: FAMILY,
-        codes: "NVFP4",
+        codes: CodeType::Nvfp4,
         scales: Granularity::Group(BLOCK),
     };
     let parts = vec![

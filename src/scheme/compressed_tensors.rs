@@ -5,17 +5,19 @@
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
 use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
 use crate::scheme::seam::numbers::{Indexed, Integers, Matrix, PackedDown, ScaleMatrix};
 use crate::scheme::seam::{
-    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
-    module_of, read, wrong,
+    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
+    Sibling, TensorRole, Tile, module_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -25,9 +27,29 @@ const AUTO_ROUND: &str = "AutoRound";
 
 pub(super) struct CompressedTensors;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::CompressedTensors, QuantMethod::AutoRound],
+    codes: &["_packed"],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
+        (Ends(".weight_shape"), TensorRole::QuantState),
+        (Ends(".weight_g_idx"), TensorRole::GroupIndex),
+    ],
+    optional: &[
+        Sibling::OfWeight("_zero_point"),
+        Sibling::OfWeight("_g_idx"),
+    ],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for CompressedTensors {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("compressed-tensors")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -41,7 +63,7 @@ impl Scheme for CompressedTensors {
             Dtype::I32 | Dtype::U32 => packed(t, name, &scale, all).map(Some),
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
                 // Nothing but AutoRound's config says that nibbles are integers (`experimental/qmodules/mxint4_utils.py`).
-                let auto_round = all.config.is_auto_round();
+                let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound);
                 let module = all.config.at(module_of(name));
                 let data_type = module
                     .text(&["data_type"])
@@ -155,7 +177,7 @@ fn packed<'m>(
     };
     let scheme = QuantScheme::Grouped {
         family: FAMILY,
-        codes: int_name(bits),
+        codes: CodeType::Int(bits as u8),
         scales,
     };
     Ok(Group::new(
@@ -173,16 +195,6 @@ fn logical_name(name: &str, shape: &[usize]) -> String {
         .strip_suffix(".weight")
         .filter(|name| shape.len() == 3 && name.contains(".experts."));
     stacked.unwrap_or(name).to_owned()
-}
-
-/// `INT` and the bits.
-pub(super) fn int_name(bits: usize) -> &'static str {
-    [
-        "INT", "INT1", "INT2", "INT3", "INT4", "INT5", "INT6", "INT7", "INT8",
-    ]
-    .get(bits)
-    .copied()
-    .unwrap_or("INT")
 }
 
 /// How codes lie in words, and what shape they make.

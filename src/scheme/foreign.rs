@@ -1,25 +1,26 @@
 //! Schemes that are recognised and not decoded: codes must never pass for weights.
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::{Group, Index, QuantScheme, Scheme, refused};
+use crate::scheme::seam::NamePattern::Ends;
+use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
 use crate::{Dtype, Result};
 
-/// How a scheme is recognised.
-struct Sign {
-    scheme: &'static str,
-    /// Name of the tensor of codes ends like this…
-    suffix: &'static str,
-    /// … has one of these dtypes, if any are named …
-    dtypes: &'static [Dtype],
-    /// … and these stand beside it, under the name without the suffix.
-    beside: &'static [&'static str],
+/// How a scheme is recognised: by the name and the dtype of a tensor of codes, and by what stands beside it.
+pub(super) struct Sign {
+    pub scheme: &'static str,
+    /// End of the name of the codes.
+    pub suffix: &'static str,
+    /// Dtypes that the codes may have; empty: any.
+    pub dtypes: &'static [Dtype],
+    /// Ends of the names of all tensors that stand beside the codes, behind the name without the suffix.
+    pub beside: &'static [&'static str],
     /// What would decode it.
-    remedy: &'static str,
+    pub remedy: &'static str,
 }
 
 const NOT_YET: &str = "recognised, not decoded by this version";
 
-const fn sign(
+pub(super) const fn sign(
     scheme: &'static str,
     suffix: &'static str,
     dtypes: &'static [Dtype],
@@ -34,27 +35,12 @@ const fn sign(
     }
 }
 
-const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
-const BYTES: &[Dtype] = &[Dtype::U8];
-const INT8: &[Dtype] = &[Dtype::I8];
+pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
+pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
+pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
 /// Layouts as in the schemes' own libraries. The first match names the scheme.
 const SIGNS: &[Sign] = &[
-    #[cfg(not(feature = "nvfp4"))]
-    Sign {
-        remedy: "needs the feature `nvfp4`, which this build leaves out",
-        ..sign("NVFP4", "", BYTES, &["_weight_scale_2"])
-    },
-    #[cfg(not(feature = "nvfp4"))]
-    Sign {
-        remedy: "needs the feature `nvfp4`, which this build leaves out",
-        ..sign("NVFP4", "", BYTES, &["_scale_2"])
-    },
-    #[cfg(not(feature = "nvfp4"))]
-    Sign {
-        remedy: "needs the feature `nvfp4`, which this build leaves out",
-        ..sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"])
-    },
     sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
     sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
     sign(
@@ -83,46 +69,8 @@ const SIGNS: &[Sign] = &[
     sign("VPTQ", ".indices", &[], &[".centroids.weight"]),
 ];
 
-/// Schemes of features that this build leaves out; whoever comes here, no scheme of the build has claimed.
-const DISABLED: &[Sign] = &[
-    #[cfg(not(feature = "gptq"))]
-    Sign {
-        remedy: "needs the feature `gptq`, which this build leaves out",
-        ..sign("GPTQ", ".qweight", &[], &[".g_idx"])
-    },
-    #[cfg(not(feature = "gptq"))]
-    Sign {
-        remedy: "needs the feature `gptq`, which this build leaves out",
-        ..sign("GPTQ Marlin", ".B", WORDS, &[".s"])
-    },
-    #[cfg(all(feature = "gptq", not(feature = "awq")))]
-    Sign {
-        remedy: "needs the feature `awq`, which this build leaves out",
-        ..sign("AWQ", ".qweight", &[], &[])
-    },
-    #[cfg(all(feature = "awq", not(feature = "gptq")))]
-    Sign {
-        remedy: "needs the feature `gptq`, which this build leaves out",
-        ..sign("GPTQ", ".qweight", &[], &[])
-    },
-    #[cfg(not(any(feature = "gptq", feature = "awq")))]
-    Sign {
-        remedy: "needs the features `gptq` or `awq`, which this build leaves out",
-        ..sign("GPTQ or AWQ", ".qweight", &[], &[])
-    },
-    #[cfg(not(feature = "bnb"))]
-    Sign {
-        remedy: "needs the feature `bnb`, which this build leaves out",
-        ..sign("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"])
-    },
-    #[cfg(not(feature = "bnb"))]
-    Sign {
-        remedy: "needs the feature `bnb`, which this build leaves out",
-        ..sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"])
-    },
-];
-
 impl Sign {
+    /// Whether `t` is codes of this scheme.
     fn fits(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
         let base = t.name().strip_suffix(self.suffix);
         base.is_some_and(|base| {
@@ -135,46 +83,58 @@ impl Sign {
     }
 }
 
-/// Claims nothing: what it recognises is refused.
-pub(super) struct Foreign;
-
-/// As [`Foreign`], for schemes of features that are off.
-pub(super) struct Disabled;
-
-fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+/// Names the scheme of the first of `signs` that `t` has.
+pub(super) fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
     signs
         .iter()
         .find(|s| s.fits(t, all))
         .map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
 }
 
-fn refuse<'m>(signs: &[Sign], t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+/// Leaves `t`, unless it has one of `signs`.
+///
+/// # Errors
+/// `Unsupported` if it has one, with the scheme, what would decode it, and what the config calls it.
+pub(super) fn refuse<'m>(
+    signs: &[Sign],
+    t: &Tensor<'m>,
+    all: &Index<'m>,
+) -> Result<Option<Group<'m>>> {
     let Some(sign) = signs.iter().find(|s| s.fits(t, all)) else {
         return Ok(None);
     };
-    let said = all.config.text(&["quant_method", "method"]);
-    let said = said
+    let method = all.config.text(&["quant_method", "method"]);
+    let method = method
         .map(|(method, place)| format!("; {place} says quant_method `{method}`"))
         .unwrap_or_default();
-    Err(refused(t, sign.scheme, format!("{}{said}", sign.remedy)))
+    Err(refused(t, sign.scheme, format!("{}{method}", sign.remedy)))
 }
 
+/// Every scheme that no build decodes: claims nothing, and refuses what it recognises.
+pub(super) struct Foreign;
+
+static IDENTITY: Identity = Identity {
+    name: "not decoded",
+    methods: &[],
+    codes: &[],
+    companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Foreign {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
         kind(SIGNS, t, all)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         refuse(SIGNS, t, all)
-    }
-}
-
-impl Scheme for Disabled {
-    fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-        kind(DISABLED, t, all)
-    }
-
-    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        refuse(DISABLED, t, all)
     }
 }

@@ -6,12 +6,16 @@ use std::ops::Range;
 
 use super::modelopt::pre_quant_scale;
 use crate::Result;
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
+use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped};
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
-use crate::scheme::seam::{Floats, Fp8Format, Group, Index, QuantScheme, Scheme, TensorRole};
+use crate::scheme::seam::{
+    Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
+};
 use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
 
 pub(super) struct Fp8;
@@ -23,7 +27,7 @@ const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_weight_scale_inv"];
 
 /// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
-pub(super) fn is_scale_name(name: &str) -> bool {
+fn is_scale_name(name: &str) -> bool {
     ["weight_scale", "_scale_inv", "scale_weight", "scaled_fp8"]
         .iter()
         .any(|end| name.ends_with(end))
@@ -42,21 +46,65 @@ fn scale_names(weight: &str) -> Vec<String> {
 }
 
 /// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses more.
-pub(super) fn scales_of<'m>(
-    t: &Tensor<'m>,
-    get: impl Fn(&str) -> Option<Tensor<'m>>,
-) -> Vec<Tensor<'m>> {
+fn scales_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Vec<Tensor<'m>> {
     scale_names(t.name())
         .iter()
-        .filter_map(|name| get(name))
+        .filter_map(|name| all.get(name))
         .collect()
 }
 
+/// Prepared if some tensor of the model is a scale of an FP8 weight, or a marker that there are such.
+struct HasScales;
+
+static IDENTITY: Identity = Identity {
+    name: "FP8",
+    methods: &[
+        QuantMethod::Fp8,
+        QuantMethod::FbgemmFp8,
+        QuantMethod::Mxfp8,
+        QuantMethod::W8a8Fp8,
+        QuantMethod::CompressedTensors,
+        QuantMethod::ModelOpt,
+        QuantMethod::Quark,
+    ],
+    codes: &[],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends("_scale_inv"), TensorRole::Scale),
+        (Ends(".scale_weight"), TensorRole::Scale),
+        (Ends(".qscale_weight"), TensorRole::Scale),
+        (Ends("pre_quant_scale"), TensorRole::Scale),
+    ],
+    optional: &[Sibling::OfModule("pre_quant_scale")],
+    activations: &["input_scale_ub", "scale_input", "qscale_act"],
+    markers: &[Is("scaled_fp8"), Ends(".scaled_fp8")],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Fp8 {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::CastFp8 {
             format: Fp8Format::of(t.dtype()).unwrap_or(Fp8Format::E4M3),
         }
+    }
+
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        let is_scaled = |t: &Tensor<'_>| {
+            is_scale_name(t.name())
+                || Fp8Format::of(t.dtype()).is_some()
+                    && scale_names(t.name())
+                        .iter()
+                        .any(|name| all.get(name).is_some())
+        };
+        let mut tensors = all.model.tensors();
+        tensors
+            .any(|t| is_scaled(&t))
+            .then(|| Box::new(HasScales) as Prepared)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -70,7 +118,7 @@ impl Scheme for Fp8 {
         if scales_another || is_scale_name(t.name()) {
             return Ok(None);
         }
-        let scales = scales_of(t, |name| all.get(name));
+        let scales = scales_of(t, all);
         let (scheme, grid, scale) = match scales.as_slice() {
             [] => {
                 if let Some(says) = wants_scale(t, all)? {
@@ -152,7 +200,7 @@ fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> 
     if all.config.is_quantized() && !all.config.skips(module_of(t.name())) {
         return Ok(Some("the config"));
     }
-    if all.has_fp8_scales {
+    if all.prepared::<HasScales>().is_some() {
         return Ok(Some("the rest of the file"));
     }
     let listed = all.config.is_indexed(&scale_names(t.name()))?;

@@ -4,13 +4,16 @@
 //!
 //! Formula: transformers `integrations/gemma_quant.py` (`QuantizedLinear._dequantize_weights`, `QuantizedEmbedding`).
 
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::granularity;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    Floats, Group, Index, QuantScheme, Scheme, TensorRole, base_of, module_of, refused, wrong,
+    CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, module_of,
+    refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -22,13 +25,28 @@ const FAMILY: &str = "Gemma QAT";
 /// The config's own default.
 const BITS: usize = 4;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Gemma],
+    codes: &[],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".embedding_scale"), TensorRole::Scale),
+    ],
+    optional: &[],
+    activations: &["input_activation_scale", "output_activation_scale"],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for GemmaQat {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let ours = all.config.method().as_deref() == Some("gemma")
+        let ours = all.config.quant_method() == Some(&QuantMethod::Gemma)
             && matches!(t.dtype(), Dtype::U8 | Dtype::I8);
         let embedding = base_of(t.name(), "embedding_quantized");
         let (base, scale) = match (embedding, base_of(t.name(), "weight").filter(|_| ours)) {
@@ -45,7 +63,7 @@ impl Scheme for GemmaQat {
             _ => return Ok(None),
         };
         let (shape, bits, decoder) = decoder(t, &scale, embedding.is_some(), all)?;
-        let codes = super::compressed_tensors::int_name(bits);
+        let codes = CodeType::Int(bits as u8);
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes,

@@ -10,18 +10,40 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Index, QuantScheme,
-    RelaySource, Scheme, TensorRole, Tile,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::Level;
-use crate::{Dtype, Result};
+use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Ggml;
 
+static IDENTITY: Identity = Identity {
+    name: "GGUF",
+    methods: &[],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: Some(ParsedModel::is_gguf),
+};
+
 impl Scheme for Ggml {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Ggml { dtype: t.dtype() }
+    }
+
+    fn is_activation(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+        let base = t.name().strip_suffix(".input_scale");
+        let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
+        weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -108,13 +130,6 @@ fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<
         }
         scale => Ok(scale),
     }
-}
-
-/// Whether `t` is about the activations of an NVFP4 weight.
-pub(super) fn is_activation(t: &Tensor<'_>, all: &Index<'_>) -> bool {
-    let base = t.name().strip_suffix(".input_scale");
-    let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
-    weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
 }
 
 /// What is known to be written under a number that is not ggml's.

@@ -5,7 +5,6 @@
 //!
 //! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`), `utils/planar_packing.py`; auto-round
 //! `export/export_to_autoround`.
-
 //!
 //! Codes, scales and zero points meet in the shared kernel, but the decoder is its own: whether `g_idx` names runs of
 //! columns or scatters a group's columns (act-order) is known only when a tile is loaded.
@@ -16,16 +15,23 @@ mod words;
 use self::weight::GptqWeight;
 use self::words::{FORMAT, bits_and_inputs, packing, word_bits};
 use crate::Result;
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::gptq::GptqPacking;
 use crate::kernels::remember::packed::CHUNK;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros, group_size};
-use crate::scheme::seam::{Floats, Group, Index, QuantScheme, Scheme, TensorRole, refused, wrong};
+use crate::scheme::seam::{
+    Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
+};
 
 pub(super) struct Gptq;
 
 impl Scheme for Gptq {
+    fn identity(&self) -> &'static Identity {
+        &gated::GPTQ
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Gptq
     }
@@ -37,7 +43,7 @@ impl Scheme for Gptq {
         if packed.layout(all)? != PackedLayout::Gptq {
             return Ok(None);
         }
-        if all.config.method().as_deref() == Some("awq") {
+        if all.config.quant_method() == Some(&QuantMethod::Awq) {
             return Err(wrong(t, "the config says AWQ, and the shapes say GPTQ"));
         }
         let word_bits = word_bits(&packed)?;

@@ -12,24 +12,42 @@
 mod meta;
 
 use self::meta::{FAMILY, Meta, Requantized};
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
 use crate::scheme::seam::fit::granularity;
-use crate::scheme::seam::grouped::{
-    CodeFormat, Codes, ComputeDtype, GroupFormula, GroupOffsets, Grouped, RoundedMatrices,
-    row_groups,
-};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::grouped::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
-use crate::scheme::seam::{Floats, Group, Index, QuantScheme, Scheme, base_of, refused, wrong};
+use crate::scheme::seam::{
+    CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, base_of, refused, wrong,
+};
 use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Hqq;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Hqq],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Hqq {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    /// SINQ and others call their codes `W_q`, too.
+    fn has_common_names(&self, _group: &Group<'_>) -> bool {
+        true
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -46,7 +64,7 @@ impl Scheme for Hqq {
         let mut meta = Meta::of_weight(t, base, all);
         let weight = Weight::new(t, &mut meta)?;
         let grid = weight.grid();
-        let codes = super::compressed_tensors::int_name(weight.runs.bits);
+        let codes = CodeType::Int(weight.runs.bits as u8);
         let compute_dtype = meta.compute_dtype()?;
         let quantized = meta.flag("quant_scale")? || meta.flag("quant_zero")?;
         let scales = weight.numbers(&mut meta, "scale", None)?;

@@ -4,21 +4,48 @@
 //! Layouts: compressed-tensors `compressors/naive_quantized`, modelopt `export/quant_utils.py`.
 
 use super::modelopt::pre_quant_scale;
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::scheme::seam::numbers::{Integers, Matrix};
 use crate::scheme::seam::{
-    Floats, Group, Index, QuantScheme, Scheme, TensorRole, module_of, wrong,
+    CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, Sibling, TensorRole, module_of,
+    wrong,
 };
 use crate::{Dtype, Result};
 
 pub(super) struct Int8;
 
+static IDENTITY: Identity = Identity {
+    name: "INT8",
+    methods: &[
+        QuantMethod::W8a8Int8,
+        QuantMethod::CompressedTensors,
+        QuantMethod::ModelOpt,
+        QuantMethod::Quark,
+    ],
+    codes: &[],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
+        (Ends("pre_quant_scale"), TensorRole::Scale),
+    ],
+    optional: &[
+        Sibling::OfWeight("_zero_point"),
+        Sibling::OfModule("pre_quant_scale"),
+    ],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Int8 {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("INT8")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -78,14 +105,14 @@ impl Scheme for Int8 {
             decoder.columns = Some(Floats::ieee(&scale)?);
             parts.push((TensorRole::Scale, scale));
         }
-        let family = match all.config.method().as_deref() {
-            Some("modelopt") => "ModelOpt",
-            Some("quark") => "Quark",
+        let family = match all.config.quant_method() {
+            Some(QuantMethod::ModelOpt) => "ModelOpt",
+            Some(QuantMethod::Quark) => "Quark",
             _ => "compressed-tensors",
         };
         let scheme = QuantScheme::Grouped {
             family,
-            codes: "INT8",
+            codes: CodeType::Int(8),
             scales: granularity(&grid, cols),
         };
         let (name, shape) = (t.name().to_owned(), t.shape().to_vec());

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::packed::group_size;
@@ -19,13 +19,30 @@ use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(super) struct Marlin;
 
+static IDENTITY: Identity = Identity {
+    name: "Marlin",
+    methods: &[QuantMethod::Gptq, QuantMethod::Awq],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Marlin {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Other(if t.name().ends_with('B') {
             "GPTQ Marlin"
@@ -148,7 +165,7 @@ fn weight<'m>(
     };
     let scheme = QuantScheme::Grouped {
         family,
-        codes: "INT4",
+        codes: CodeType::Int(4),
         scales: granularity,
     };
     Ok(Group::new(

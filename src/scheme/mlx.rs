@@ -5,6 +5,7 @@
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
 
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::fit::rows_and_cols;
@@ -13,8 +14,8 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
 use crate::scheme::seam::{
-    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, base_of,
-    module_of, refused, wrong,
+    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
+    Sibling, TensorRole, base_of, module_of, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -26,9 +27,21 @@ const GROUPS: [usize; 3] = [32, 64, 128];
 /// Largest E4M3 times largest E2M1: a global scale is the largest value that a tensor has.
 const LARGEST: f32 = 448.0 * 6.0;
 
+static IDENTITY: Identity = Identity {
+    name: "MLX",
+    methods: &[QuantMethod::Metal],
+    codes: &[],
+    companions: &[],
+    optional: &[Sibling::OfModule("global_scale")],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Mlx {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("MLX")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -105,12 +118,7 @@ struct Layer<'a, 'm> {
 }
 
 /// Bits of a code, their name, the decoder, and what goes with the layer beside its scales.
-type Decoded<'m> = (
-    usize,
-    &'static str,
-    Grouped<'m>,
-    Vec<(TensorRole, Tensor<'m>)>,
-);
+type Decoded<'m> = (usize, CodeType, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
 
 impl<'m> Layer<'_, 'm> {
     fn row_words(&self) -> usize {
@@ -208,7 +216,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     fn affine(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
-        let metal = all.config.method().as_deref() == Some("metal");
+        let metal = all.config.quant_method() == Some(&QuantMethod::Metal);
         let biases = all.need(&self.t, self.base, if metal { "qbiases" } else { "biases" })?;
         if biases.shape() != self.scales.shape() {
             return Err(wrong(
@@ -225,7 +233,7 @@ impl<'m> Layer<'_, 'm> {
             GroupFormula::ScaleShift(GroupOffsets::new(offsets).computed_in(compute_dtype));
         Ok((
             bits,
-            super::compressed_tensors::int_name(bits),
+            CodeType::Int(bits as u8),
             decoder,
             vec![(TensorRole::ZeroPoint, biases)],
         ))
@@ -240,15 +248,19 @@ impl<'m> Layer<'_, 'm> {
         });
         let exponents = || Floats::new(&self.scales).map(|floats| self.matrix(floats));
         let (bits, codes, mut decoder) = match self.per_group {
-            128 => (4, "MXFP4", self.decoder(4, fp4, exponents()?)),
-            256 => (8, "MXFP8", self.decoder(8, CodeFormat::E4M3, exponents()?)),
+            128 => (4, CodeType::Mxfp4, self.decoder(4, fp4, exponents()?)),
+            256 => (
+                8,
+                CodeType::Mxfp8,
+                self.decoder(8, CodeFormat::E4M3, exponents()?),
+            ),
             64 => {
                 let inner = self.matrix(Floats::fp8(&self.scales)?);
                 let scales = match &global {
                     Some(global) => self.nested(inner, global)?,
                     None => inner,
                 };
-                (4, "NVFP4", self.decoder(4, fp4, scales))
+                (4, CodeType::Nvfp4, self.decoder(4, fp4, scales))
             }
             other => {
                 let what = format!(
@@ -257,9 +269,9 @@ impl<'m> Layer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
-        decoder.family = (codes == "MXFP4").then_some(CodeFamily::Mxfp4 { has_nan: true });
+        decoder.family = (codes == CodeType::Mxfp4).then_some(CodeFamily::Mxfp4 { has_nan: true });
         match global {
-            Some(global) if codes != "NVFP4" => {
+            Some(global) if codes != CodeType::Nvfp4 => {
                 Err(wrong(&global, format!("a layer of {codes} has none")))
             }
             global => Ok((

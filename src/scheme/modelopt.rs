@@ -11,14 +11,15 @@
 //! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
 
 use super::mxfp4::in_rows;
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, module_of,
-    read, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, Sibling,
+    TensorRole, Tile, base_of, module_of, read, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -27,9 +28,25 @@ const FAMILY: &str = "ModelOpt";
 
 pub(super) struct ModelOpt;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::ModelOpt],
+    codes: &[],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends("weight_scale_2"), TensorRole::Scale),
+        (Ends("pre_quant_scale"), TensorRole::Scale),
+    ],
+    optional: &[Sibling::OfModule("pre_quant_scale")],
+    activations: &["k_proj.k_bias", "v_proj.v_bias"],
+    markers: &[],
+    sidecars: &[Is("hf_quant_config.json")],
+    container: None,
+};
+
 impl Scheme for ModelOpt {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("ModelOpt")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -41,12 +58,7 @@ impl Scheme for ModelOpt {
         };
         let module = all.config.at(module_of(t.name()));
         let says = module.text(&["quant_algo"]).is_some();
-        if !says
-            && !all
-                .config
-                .method()
-                .is_some_and(|method| method.starts_with("modelopt"))
-        {
+        if !says && all.config.quant_method() != Some(&QuantMethod::ModelOpt) {
             return Ok(None);
         }
         match scale.dtype() {
@@ -139,7 +151,7 @@ fn awq<'m>(
     );
     let scheme = QuantScheme::Grouped {
         family: FAMILY,
-        codes: "INT4",
+        codes: CodeType::Int(4),
         scales: Granularity::Group(width),
     };
     Ok(Group::new(

@@ -6,6 +6,7 @@
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
 
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
@@ -13,8 +14,8 @@ use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Transposed};
 use crate::scheme::seam::{
-    CodeFamily, Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, base_of,
-    read, wrong,
+    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
+    TensorRole, Tile, base_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -23,7 +24,23 @@ pub(super) struct Mxfp4;
 /// Values that share an exponent.
 const BLOCK: usize = 32;
 
+static IDENTITY: Identity = Identity {
+    name: "MXFP4",
+    methods: &[QuantMethod::Mxfp4],
+    codes: &["_blocks"],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Mxfp4 {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         scheme(
             if t.dtype() == Dtype::I8 {
@@ -31,7 +48,7 @@ impl Scheme for Mxfp4 {
             } else {
                 "MXFP4"
             },
-            "FP4",
+            CodeType::Fp4,
         )
     }
 
@@ -56,7 +73,7 @@ impl Scheme for Mxfp4 {
     }
 }
 
-fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
+fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
     QuantScheme::Grouped {
         family,
         codes,
@@ -65,18 +82,18 @@ fn scheme(family: &'static str, codes: &'static str) -> QuantScheme {
 }
 
 /// What codes of four bits are, with its name.
-type Nibble = (CodeFormat, &'static str);
+type Nibble = (CodeFormat, CodeType);
 
 const FP4: Nibble = (
     CodeFormat::E2M1(E2M1 {
         factor: 1.0,
         plain_zero: false,
     }),
-    "FP4",
+    CodeType::Fp4,
 );
 
 /// MXINT4.
-pub(super) const INT4: Nibble = (CodeFormat::SignMagnitude, "INT4");
+pub(super) const INT4: Nibble = (CodeFormat::SignMagnitude, CodeType::Int(4));
 
 /// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
 pub(super) fn in_rows<'m>(
@@ -108,7 +125,7 @@ pub(super) fn nibbles_in_rows<'m>(
         (Some(bytes), Some(cols))
             if cols % 4 == 0 && bytes == cols / 4 * 3 && nibble.1 == FP4.1 =>
         {
-            (cols, 6, CodeFormat::E2M3, "FP6")
+            (cols, 6, CodeFormat::E2M3, CodeType::Fp6)
         }
         _ => {
             let what = format!(
@@ -202,7 +219,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         Group::new(
             name,
             shape.to_vec(),
-            scheme("MXFP4", "FP4"),
+            scheme("MXFP4", CodeType::Fp4),
             parts,
             Box::new(decoder),
         )

@@ -17,17 +17,20 @@ use std::ops::Range;
 
 use self::low_rank::{LowRankFactors, LowRankSum};
 use super::modelopt::{RowPairs, pre_quant_scale};
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
+use crate::scheme::gated;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Nested, Op};
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile,
+    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme,
+    Scheme, TensorRole, Tile,
 };
 use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
@@ -36,6 +39,10 @@ use crate::{Dtype, Result};
 pub(super) struct Nvfp4;
 
 impl Scheme for Nvfp4 {
+    fn identity(&self) -> &'static Identity {
+        &gated::NVFP4
+    }
+
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Nvfp4 {
             divides: t.name().ends_with("_packed"),
@@ -81,7 +88,7 @@ impl Scheme for Nvfp4 {
             BLOCK => QuantScheme::Nvfp4 { divides },
             block => QuantScheme::Grouped {
                 family: "ModelOpt",
-                codes: "NVFP4",
+                codes: CodeType::Nvfp4,
                 scales: Granularity::Group(block),
             },
         };
@@ -161,7 +168,7 @@ impl Nvfp4Layout {
                 format!("`{}` has {stack} matrices", t.name()),
             ));
         }
-        let codes_first = divides && all.config.is_auto_round();
+        let codes_first = divides && all.config.quant_method() == Some(&QuantMethod::AutoRound);
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }

@@ -8,13 +8,29 @@ use crate::containers::model::{Part, QnatTensor, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::qnat::QnatRows;
 use crate::scheme::seam::{
-    Buffers, Decode, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read,
+    Buffers, Decode, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile, read,
 };
 use crate::simd::{Level, dispatch};
 
 pub(super) struct Qnat;
 
+static IDENTITY: Identity = Identity {
+    name: "QNAT",
+    methods: &[],
+    codes: &[],
+    companions: &[],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: Some(|model| !model.qnat.is_empty()),
+};
+
 impl Scheme for Qnat {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Qnat
     }

@@ -6,16 +6,19 @@
 //! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
 //! `T(T(scale * q) - shift)`; with a shift of integers `scale * (q - shift)`.
 
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::runs::Runs;
+use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
 use crate::scheme::seam::numbers::{Integers, Matrix, Negated};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
+    module_of, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -24,9 +27,24 @@ pub(super) struct Quanto;
 /// What listings call it.
 const FAMILY: &str = "quanto";
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Quanto],
+    codes: &["._data"],
+    companions: &[
+        (Ends(".weight._scale"), TensorRole::Scale),
+        (Ends(".weight._shift"), TensorRole::ZeroPoint),
+    ],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[Is("quantization_map.json"), Ends("_qmap.json")],
+    container: None,
+};
+
 impl Scheme for Quanto {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -78,7 +96,7 @@ struct Layer<'a, 'm> {
 
 /// The codes, what shares a scale, the shape, the decoder and the shift.
 type Decoded<'m> = (
-    &'static str,
+    CodeType,
     Granularity,
     Vec<usize>,
     Grouped<'m>,
@@ -101,11 +119,11 @@ impl<'m> Layer<'_, 'm> {
 
     fn bytes(&self) -> Result<Decoded<'m>> {
         let (codes, names): (_, &[&str]) = match self.t.dtype() {
-            Dtype::I8 => ("INT8", &["qint8"]),
-            Dtype::F8E4M3 => ("FP8", &["qfloat8", "qfloat8_e4m3fn"]),
-            Dtype::F8E5M2 => ("FP8", &["qfloat8_e5m2"]),
-            Dtype::F8E4M3Fnuz => ("FP8", &["qfloat8_e4m3fnuz"]),
-            _ => ("", &[]),
+            Dtype::I8 => (CodeType::Int(8), &["qint8"]),
+            Dtype::F8E4M3 => (CodeType::Fp8, &["qfloat8", "qfloat8_e4m3fn"]),
+            Dtype::F8E5M2 => (CodeType::Fp8, &["qfloat8_e5m2"]),
+            Dtype::F8E4M3Fnuz => (CodeType::Fp8, &["qfloat8_e4m3fnuz"]),
+            _ => (CodeType::Fp8, &[]),
         };
         let Some(code_format) = CodeFormat::of_bytes(self.t.dtype()) else {
             return Err(wrong(
@@ -197,7 +215,7 @@ impl<'m> Layer<'_, 'm> {
             Granularity::Group(width)
         };
         Ok((
-            super::compressed_tensors::int_name(bits),
+            CodeType::Int(bits as u8),
             scales,
             shape,
             decoder,

@@ -19,16 +19,18 @@
 mod transposed;
 
 use self::transposed::{Codes8, Straight, Turned, ZeroPoints};
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
 use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, module_of, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
+    module_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -37,14 +39,29 @@ const FAMILY: &str = "Quark";
 
 pub(super) struct Quark;
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Quark],
+    codes: &[],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
+    ],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Quark {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32)
-            || all.config.method().as_deref() != Some("quark")
+            || all.config.quant_method() != Some(&QuantMethod::Quark)
         {
             return Ok(None);
         }
@@ -74,7 +91,7 @@ impl Scheme for Quark {
 struct Spec {
     number: Number,
     /// What listings call the codes.
-    codes: &'static str,
+    codes: CodeType,
     bits: usize,
     scales: Scales,
     /// Whether zero points may be left out.
@@ -107,13 +124,28 @@ impl Spec {
             .map(|(dtype, _)| dtype)
             .unwrap_or_default();
         let (number, codes, bits, stored) = match dtype {
-            "fp4" => (Number::Float(CodeFormat::E2M1(plain)), "FP4", 4, Dtype::U8),
-            "fp6_e2m3" => (Number::Float(CodeFormat::E2M3), "FP6 (E2M3)", 6, Dtype::U8),
-            "fp6_e3m2" => (Number::Float(CodeFormat::E3M2), "FP6 (E3M2)", 6, Dtype::U8),
-            "int4" => (Number::Int(Int::signed(4)), "INT4", 4, Dtype::I32),
-            "uint4" => (Number::Int(Int::UNSIGNED), "UINT4", 4, Dtype::I32),
-            "int8" => (Number::Int(Int::signed(8)), "INT8", 8, Dtype::I8),
-            "uint8" => (Number::Int(Int::UNSIGNED), "UINT8", 8, Dtype::U8),
+            "fp4" => (
+                Number::Float(CodeFormat::E2M1(plain)),
+                CodeType::Fp4,
+                4,
+                Dtype::U8,
+            ),
+            "fp6_e2m3" => (
+                Number::Float(CodeFormat::E2M3),
+                CodeType::Fp6E2M3,
+                6,
+                Dtype::U8,
+            ),
+            "fp6_e3m2" => (
+                Number::Float(CodeFormat::E3M2),
+                CodeType::Fp6E3M2,
+                6,
+                Dtype::U8,
+            ),
+            "int4" => (Number::Int(Int::signed(4)), CodeType::Int(4), 4, Dtype::I32),
+            "uint4" => (Number::Int(Int::UNSIGNED), CodeType::Uint(4), 4, Dtype::I32),
+            "int8" => (Number::Int(Int::signed(8)), CodeType::Int(8), 8, Dtype::I8),
+            "uint8" => (Number::Int(Int::UNSIGNED), CodeType::Uint(8), 8, Dtype::U8),
             "" => return Err(wrong(t, "the config of Quark names no dtype for its layer")),
             _ => {
                 return Err(refused(

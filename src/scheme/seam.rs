@@ -5,14 +5,17 @@ mod count;
 pub(crate) mod decode;
 pub(crate) mod fit;
 pub(crate) mod grouped;
+pub(crate) mod identity;
 mod kind;
+mod leftover;
 pub(crate) mod load;
 pub(crate) mod numbers;
 #[cfg(feature = "lethe")]
 mod plain;
+mod registry;
 mod resolve;
-pub(crate) mod roles;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -23,15 +26,15 @@ use self::decode::Window;
 #[cfg(feature = "lethe")]
 pub(crate) use self::decode::lcm;
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
-pub use self::kind::{Fp8Format, Granularity, QuantScheme};
+pub(crate) use self::identity::{Identity, NamePattern, Sibling};
+pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 #[cfg(feature = "lethe")]
 pub(crate) use self::plain::Plain;
+pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Item, Resolution};
-pub(crate) use self::roles::role_of_dropped;
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
-use crate::scheme::{SCHEMES, comfy, fp8, torchao};
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What a stored tensor is for.
@@ -48,7 +51,7 @@ pub enum TensorRole {
     ZeroPoint,
     /// Column-to-group map.
     GroupIndex,
-    /// Codebook of the codes or of the scales.
+    /// Codebook of codes or of scales.
     QuantMap,
     /// Scale of double-quantized scales.
     NestedScale,
@@ -69,11 +72,12 @@ pub(crate) struct Group<'m> {
     pub scheme: QuantScheme,
     /// Stored tensors, by role; the weight's codes come first.
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
-    /// Names of the matrices of a stack, if each is a tensor of its own in the output.
+    /// Names of the matrices of a stack, if the output has a tensor for each; else empty.
     pub split: Vec<String>,
-    /// The type that it has in every output: that of values which are not quantized.
+    /// The type of the tensor in every output, whatever the target, if its values are not quantized (sparse floats).
     pub keeps: Option<TargetDtype>,
-    /// The same as modules have it, `[…, out, in]`, if it is a parameter `[…, in, out]` whose groups run along `in`.
+    /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in, out]` whose groups run
+    /// along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub module: Option<Box<Self>>,
     pub decoder: Box<dyn Decode + 'm>,
@@ -99,7 +103,7 @@ impl<'m> Group<'m> {
         }
     }
 
-    /// The group, or one for each matrix of a stack that the output has apart.
+    /// The group alone, or a group for each matrix of a stack that `split` names.
     fn taken_apart(self) -> Vec<Self> {
         if self.split.is_empty() {
             return vec![self];
@@ -128,68 +132,83 @@ impl<'m> Group<'m> {
     }
 }
 
-/// How a group of stored tensors becomes one logical tensor.
-pub(crate) trait Scheme: Sync {
-    /// What `t` is reported as when claiming it failed.
-    fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme;
+/// What a scheme keeps of a model for all its tensors.
+pub(crate) type Prepared = Box<dyn Any + Send + Sync>;
 
-    /// Claims `t` with its companions, or leaves it. Errors name the tensor and what is missing.
+/// How groups of stored tensors become logical tensors.
+pub(crate) trait Scheme: Sync {
+    /// The names that are the scheme's own.
+    fn identity(&self) -> &'static Identity;
+
+    /// What `t` is reported as when claiming it failed.
+    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
+        QuantScheme::Other(self.identity().name)
+    }
+
+    /// Claims `t` with its companions, or leaves it.
+    ///
+    /// # Errors
+    /// `t` is the scheme's, and cannot be decoded: the error names the tensor and what is missing or contradicts.
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>>;
+
+    /// What the scheme wants to know of the whole model before it is asked of the first tensor. `all` has every tensor,
+    /// and what schemes before this one prepared. Claims read it by its type, with [`Index::prepared`].
+    fn prepare(&self, _all: &Index<'_>) -> Option<Prepared> {
+        None
+    }
+
+    /// Whether other libraries may call the parts of `group` the same and mean something else by them. Then a config
+    /// with a method that no scheme knows outweighs the claim.
+    fn has_common_names(&self, group: &Group<'_>) -> bool {
+        group.scheme.has_common_names()
+    }
+
+    /// Whether `t`, which is called a weight, has the type of one and nobody claims, can be codes of this scheme.
+    fn may_be_codes(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
+        false
+    }
+
+    /// Keys of a file's metadata that describe the quantization of its tensors. No output has them.
+    fn descriptions(&self, _metadata: &HashMap<String, String>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether `t` of the scheme's own container, which it did not claim, is about activations. It is then dropped.
+    fn is_activation(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
+        false
+    }
 }
 
-/// A model's tensors by name, with its config.
+/// A model's tensors by name, with its config and what schemes prepared.
 pub(crate) struct Index<'m> {
     by_name: HashMap<&'m str, Tensor<'m>>,
+    pub model: &'m ParsedModel,
     pub config: &'m QuantConfig,
-    /// What a pickle says beside tensors.
-    pub facts: &'m HashMap<String, String>,
-    /// What the metadata say of parts of parameters, if torchao wrote them.
-    pub torchao: torchao::Parts<'m>,
-    /// Whether the tensors come from GGUF, where types say all and no other scheme is meant by a name.
-    pub is_gguf: bool,
-    /// Whether all shards of the model are there.
-    pub is_whole: bool,
-    /// What the file says of layers in ComfyUI's own formats, if they are in it.
-    pub comfyui: Option<comfy::Layers>,
-    /// Whether some tensor belongs to a 4-bit weight of BitsAndBytes.
-    #[cfg(feature = "bnb")]
-    pub has_absmax: bool,
-    /// Whether some tensor of the file is a scale of an FP8 weight, or a marker that there are such.
-    pub has_fp8_scales: bool,
+    /// One value for each scheme that prepares something. They are few, so that a search by type costs less than a map.
+    prepared: Vec<Prepared>,
 }
 
 impl<'m> Index<'m> {
-    fn new(model: &'m ParsedModel) -> Self {
-        let by_name: HashMap<_, _> = model.tensors().map(|t| (t.name(), t)).collect();
-        let scaled = |t: &Tensor<'m>| {
-            let fp8 = Fp8Format::of(t.dtype()).is_some();
-            fp8::is_scale_name(t.name())
-                || fp8 && !fp8::scales_of(t, |name| by_name.get(name).copied()).is_empty()
-        };
-        let has_fp8_scales = model.tensors().any(|t| scaled(&t));
-        #[cfg(feature = "bnb")]
-        let has_absmax = {
-            let parts = [".absmax", ".quant_map", ".quant_state.bitsandbytes__"];
-            model
-                .tensors()
-                .any(|t| parts.iter().any(|part| t.name().contains(part)))
-        };
-        let is_gguf = model.is_gguf();
-        let comfyui = comfy::Layers::of(model);
-        let facts = &model.facts;
-        let torchao = torchao::Parts::new(&model.metadata);
-        Self {
-            by_name,
+    /// The index of `model`, with what `schemes` prepare, in their order.
+    fn new(model: &'m ParsedModel, schemes: &[&dyn Scheme]) -> Self {
+        let mut index = Self {
+            by_name: model.tensors().map(|t| (t.name(), t)).collect(),
+            model,
             config: &model.config,
-            facts,
-            torchao,
-            is_gguf,
-            is_whole: model.directory.is_some(),
-            comfyui,
-            #[cfg(feature = "bnb")]
-            has_absmax,
-            has_fp8_scales,
+            prepared: Vec::new(),
+        };
+        for scheme in schemes {
+            let prepared = scheme.prepare(&index);
+            index.prepared.extend(prepared);
         }
+        index
+    }
+
+    /// What a scheme prepared, by its type; `None` if it found nothing to keep.
+    pub(crate) fn prepared<T: Any>(&self) -> Option<&T> {
+        self.prepared
+            .iter()
+            .find_map(|prepared| prepared.downcast_ref())
     }
 
     /// The tensor called `name`.
@@ -240,7 +259,7 @@ pub(crate) fn refused(
     )
 }
 
-/// `name` without its last part, if that is `part`: empty, or up to and with the last dot.
+/// `name` without its last part, if that is `part`. The result is empty or ends with a dot.
 pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
     name.strip_suffix(part)
         .filter(|base| base.is_empty() || base.ends_with('.'))

@@ -7,16 +7,18 @@
 use std::ops::Range;
 
 use super::compressed_tensors::read_shape;
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::widen::Widen;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::fit;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Grid, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read,
-    refused, wrong,
+    Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, refused, wrong,
 };
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -26,7 +28,23 @@ pub(super) struct Sparse;
 /// Columns that a row may have: rows are made as a whole.
 const MAX_COLS: usize = 1 << 20;
 
+static IDENTITY: Identity = Identity {
+    name: "sparse",
+    methods: &[QuantMethod::CompressedTensors],
+    codes: &[],
+    companions: &[(Ends("weight_scale"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Sparse {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Sparse
     }

@@ -9,13 +9,15 @@
 //!
 //! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
 
+mod metadata;
 mod tiles;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use self::metadata::{Description, Parameter, Parts, base};
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::{E2M1, Int};
@@ -26,7 +28,8 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{Integers, Matrix, Nested, Op, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
+    TensorRole, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -35,76 +38,42 @@ pub(super) struct Torchao;
 /// What listings call it.
 const FAMILY: &str = "torchao";
 
-/// What the metadata say of a parameter.
-#[derive(serde::Deserialize)]
-struct Description {
-    #[serde(rename = "_type")]
-    class: String,
-    #[serde(rename = "_data", default)]
-    data: Map<String, Value>,
-    #[serde(rename = "_tensor_data_names", default)]
-    parts: Vec<String>,
-}
-
-fn describe(text: &str) -> Option<Description> {
-    // Most metadata are no JSON.
-    text.trim_start()
-        .starts_with('{')
-        .then(|| serde_json::from_str(text).ok())
-        .flatten()
-}
-
-/// Whether a value of a file's metadata describes a parameter that lies there in parts.
-pub(crate) fn is_description(text: &str) -> bool {
-    describe(text).is_some()
-}
-
-/// The parameters that stored parts belong to, by the names of the parts.
-#[derive(Default)]
-pub(crate) struct Parts<'m>(HashMap<String, (&'m str, Arc<Description>)>);
-
-impl<'m> Parts<'m> {
-    pub(super) fn new(metadata: &'m HashMap<String, String>) -> Self {
-        let described = metadata
-            .iter()
-            .filter_map(|(name, text)| Some((name.as_str(), describe(text)?)));
-        let parts = described.flat_map(|(name, description)| {
-            let (base, description) = (base(name), Arc::new(description));
-            let parts: Vec<String> = description
-                .parts
-                .iter()
-                .map(|part| format!("{base}{part}"))
-                .collect();
-            parts
-                .into_iter()
-                .map(move |part| (part, (name, description.clone())))
-        });
-        Self(parts.collect())
-    }
-}
-
-/// What the names of the parts of `name` begin with.
-fn base(name: &str) -> String {
-    match name.rsplit_once('.') {
-        Some((module, parameter)) => format!("{module}._{parameter}_"),
-        None => format!("_{name}_"),
-    }
-}
-
-/// Parts for activations, which are quantized as they come.
+/// Names of parts for activations, which are quantized as they come.
 const OF_ACTIVATIONS: &[&str] = &[
     "act_quant_scale",
     "act_quant_zero_point",
     "act_per_tensor_scale",
 ];
 
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Torchao],
+    codes: &["_qdata"],
+    companions: &[],
+    optional: &[],
+    activations: OF_ACTIVATIONS,
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Torchao {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other(FAMILY)
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        let parts = Parts::new(&all.model.metadata);
+        (!parts.0.is_empty()).then(|| Box::new(parts) as Prepared)
+    }
+
+    fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
+        metadata::described(metadata)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some((name, description)) = all.torchao.0.get(t.name()).cloned() else {
+        let parts = all.prepared::<Parts>();
+        let Some(parameter) = parts.and_then(|parts| parts.0.get(t.name())) else {
             if t.name().ends_with("_qdata") && t.name().contains("._") {
                 return Err(refused(
                     t,
@@ -114,6 +83,7 @@ impl Scheme for Torchao {
             }
             return Ok(None);
         };
+        let Parameter { name, description } = &**parameter;
         if description.parts.iter().all(|part| part != "qdata") {
             return Err(refused(
                 t,
@@ -147,12 +117,11 @@ impl Scheme for Torchao {
             codes,
             scales,
         };
-        let (name, parts) = (name.to_owned(), layer.parts);
         Ok(Some(Group::new(
-            name,
+            name.clone(),
             shape,
             scheme,
-            parts,
+            layer.parts,
             Box::new(decoder),
         )))
     }
@@ -160,7 +129,7 @@ impl Scheme for Torchao {
 
 /// A decoder, and what to say of it.
 pub(super) struct Decoded<'m> {
-    pub codes: &'static str,
+    pub codes: CodeType,
     pub scales: Granularity,
     pub shape: Vec<usize>,
     pub decoder: Grouped<'m>,
@@ -169,9 +138,9 @@ pub(super) struct Decoded<'m> {
 /// A parameter, with the parts that were found useful so far.
 struct Layer<'a, 'm> {
     t: Tensor<'m>,
-    name: &'m str,
+    name: &'a str,
     base: String,
-    description: Arc<Description>,
+    description: &'a Description,
     all: &'a Index<'m>,
     parts: Vec<(TensorRole, Tensor<'m>)>,
 }
@@ -179,9 +148,9 @@ struct Layer<'a, 'm> {
 impl<'m> Layer<'_, 'm> {
     fn decoded(&mut self) -> Result<Decoded<'m>> {
         match self.description.class.as_str() {
-            "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.bytes("FP8"),
+            "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.bytes(CodeType::Fp8),
             "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => {
-                self.bytes("INT8")
+                self.bytes(CodeType::Int(8))
             }
             "Int4Tensor" if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => self.nibbles(true),
             "Int4PlainInt32Tensor" if self.t.dtype() == Dtype::I32 => self.nibbles(false),
@@ -295,7 +264,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// A byte a code.
-    fn bytes(&mut self, codes: &'static str) -> Result<Decoded<'m>> {
+    fn bytes(&mut self, codes: CodeType) -> Result<Decoded<'m>> {
         let code_format = CodeFormat::of_bytes(self.t.dtype());
         let code_format = code_format
             .ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
@@ -305,7 +274,7 @@ impl<'m> Layer<'_, 'm> {
             1 => Some(per_tensor(shape)),
             _ => by_dimension(shape, scale.shape()),
         };
-        let grid = grid.filter(|_| codes == "FP8" || self.says_blocks(scale.shape()));
+        let grid = grid.filter(|_| codes == CodeType::Fp8 || self.says_blocks(scale.shape()));
         let grid = grid.ok_or_else(|| self.misfit(&scale))?;
         let stored = Codes::Rows {
             part: self.t.part(),
@@ -316,7 +285,7 @@ impl<'m> Layer<'_, 'm> {
             cols: grid.cols,
         });
         let mut decoder = Grouped::scaled(stored, 8, code_format, [rows, cols], grid, scales);
-        let zero = if codes == "FP8" {
+        let zero = if codes == CodeType::Fp8 {
             None
         } else {
             self.part(TensorRole::ZeroPoint, "zero_point")?
@@ -442,7 +411,7 @@ impl<'m> Layer<'_, 'm> {
             GroupFormula::ShiftScale(GroupOffsets::new(zero_points))
         };
         Ok(Decoded {
-            codes: "INT4",
+            codes: CodeType::Int(4),
             scales: Granularity::Group(group),
             shape,
             decoder,
@@ -494,7 +463,7 @@ impl<'m> Layer<'_, 'm> {
         };
         let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
         Ok(Decoded {
-            codes: "NVFP4",
+            codes: CodeType::Nvfp4,
             scales: Granularity::Group(group),
             shape,
             decoder,
@@ -507,9 +476,9 @@ impl<'m> Layer<'_, 'm> {
             return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
         }
         let (codes, bits, code_format) = match (self.dtype("elem_dtype"), self.t.dtype()) {
-            (Some("float8_e4m3fn"), Dtype::F8E4M3) => ("MXFP8", 8, CodeFormat::E4M3),
-            (Some("float8_e5m2"), Dtype::F8E5M2) => ("MXFP8", 8, CodeFormat::E5M2),
-            (Some("float4_e2m1fn_x2"), Dtype::U8) => ("MXFP4", 4, FP4),
+            (Some("float8_e4m3fn"), Dtype::F8E4M3) => (CodeType::Mxfp8, 8, CodeFormat::E4M3),
+            (Some("float8_e5m2"), Dtype::F8E5M2) => (CodeType::Mxfp8, 8, CodeFormat::E5M2),
+            (Some("float4_e2m1fn_x2"), Dtype::U8) => (CodeType::Mxfp4, 4, FP4),
             (says, _) => {
                 let what = format!(
                     "codes that its metadata call {} are not decoded",

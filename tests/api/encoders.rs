@@ -32,7 +32,7 @@ fn bitsandbytes_encoders() {
     const SIZES: ([f32; 16], [f32; 16], usize) = (NF4_CODEBOOK, FP4_CODEBOOK, NF4_BLOCK_SIZE);
     assert!(SIZES.2 == 64 && SIZES.1[8].to_bits() == (-0f32).to_bits());
 
-    // Codes and scales come in this order, and return.
+    // The functions return codes, then scales; encoding with these scales gives the same codes.
     let bf16 = [0x3f80u16, 0xc000].map(u16::to_le_bytes).concat(); // 1, -2
     let row = bf16.repeat(32);
     let map: Vec<u8> = NF4_CODEBOOK.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -79,7 +79,7 @@ fn bitsandbytes_encoders() {
     );
 }
 
-/// Modules hold what the root does.
+/// Modules export the items that the crate root exports.
 #[test]
 fn module_paths() {
     #[allow(unused_imports)]

@@ -11,7 +11,8 @@ use super::{Random, Raw, f32s, file, raw};
 
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// A config with a quantization of its own and of the model inside, and numbers that a JSON library would rewrite.
+/// A config with a quantization at the top and one in `text_config`, and numbers that a JSON
+/// library would rewrite.
 pub const CONFIG: &str = r#"{
   "architectures": ["TestForCausalLM"],
   "rms_norm_eps": 1e-06,
@@ -71,8 +72,9 @@ pub fn shard_name(no: usize, count: usize) -> String {
     format!("model-{:05}-of-{count:05}.safetensors", no + 1)
 }
 
-/// The tensors of each shard: one layer in each but the second, which has nothing but scales. No weight has its scales
-/// in its own shard. The size of the last weight's blocks is known from the config alone.
+/// The tensors of each shard: one layer per shard, except that the second has nothing but scales.
+/// No weight has its scales in its own shard. Only the config has the block size of the last
+/// weight.
 pub fn shards(layers: usize, rows: usize) -> Vec<Vec<Raw>> {
     let mut random = Random(7 + rows as u64);
     let mut out = vec![Vec::new(); layers + 1];
@@ -154,11 +156,22 @@ pub fn make(dir: &Path, shards: &[Vec<Raw>]) {
     write_files(dir, LEFT_OUT);
 }
 
-/// The same model as one file, in a directory of its own.
+/// Writes the model of `shards` as one file in the directory `dir`.
 pub fn in_one_file(dir: &Path, shards: &[Vec<Raw>]) -> PathBuf {
     write_files(dir, &[("config.json", CONFIG)]);
     std::fs::write(dir.join("model.safetensors"), file(&shards.concat(), &[])).unwrap();
     dir.join("model.safetensors")
+}
+
+/// A model of seven layers, which becomes seven shards, and the files of its conversion to BF16.
+pub fn seven_layers(root: &Path, rows: usize) -> (PathBuf, BTreeMap<String, Vec<u8>>) {
+    let input = root.join("model");
+    make(&input, &shards(7, rows));
+    anamnesis::parse(&input)
+        .unwrap()
+        .remember(root.join("want"), anamnesis::TargetDtype::BF16)
+        .unwrap();
+    (input, tree(&root.join("want")))
 }
 
 /// Every file below `dir` with its bytes.
@@ -180,7 +193,7 @@ pub fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Fails unless both hold the same files with the same bytes.
+/// Fails unless both directories have the same files with the same bytes.
 pub fn assert_same_tree(
     expected: &BTreeMap<String, Vec<u8>>,
     actual: &BTreeMap<String, Vec<u8>>,
@@ -196,7 +209,7 @@ pub fn assert_same_tree(
     }
 }
 
-/// The names in `dir` that end like this, sorted.
+/// The names in `dir` that end in `ending`, sorted.
 pub fn names_in(dir: &Path, ending: &str) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     let mut names: Vec<String> = entries
@@ -207,8 +220,8 @@ pub fn names_in(dir: &Path, ending: &str) -> Vec<String> {
     names
 }
 
-/// The tensors of each weight file of an output, in the order of their data, after a check of everything that must be
-/// true of any output: files that load, and an index that has every tensor once, in its file.
+/// The names of the tensors of each weight file of an output, in the order of their data. Fails
+/// unless every file loads, and the index has every tensor once, in its file.
 pub fn placement(dir: &Path) -> Vec<Vec<String>> {
     let names = names_in(dir, ".safetensors");
     let mut found = BTreeMap::new();

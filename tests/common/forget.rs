@@ -1,16 +1,17 @@
-//! Models to encode, small and synthetic, and what becomes of them.
+//! Small synthetic models to encode, and readers of their encodings.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor,
-    parse_bytes,
+    parse, parse_bytes,
 };
 
 use super::{Random, Raw, f32s, file, raw};
 
-/// File types of GGUF that nothing is encoded to without an importance matrix.
+/// GGUF file types whose encoders need an importance matrix.
 const NEED_IMPORTANCE: &[&str] = &[
     "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s",
 ];
@@ -18,7 +19,7 @@ const NEED_IMPORTANCE: &[&str] = &[
 /// Every scheme by name, those of GGUF last.
 pub fn every_scheme() -> Vec<String> {
     let gguf = ForgetScheme::all_gguf().map(str::to_lowercase);
-    // Block types that no file type is named after.
+    // Block types without a file type of their name.
     let blocks = ["mxfp4", "nvfp4"].map(str::to_owned);
     ForgetScheme::all()
         .map(|(name, _)| name.to_owned())
@@ -26,7 +27,7 @@ pub fn every_scheme() -> Vec<String> {
         .collect()
 }
 
-/// Whether a scheme takes an importance matrix.
+/// Whether a scheme needs an importance matrix.
 pub fn needs_importance(scheme: &str) -> bool {
     scheme
         .strip_prefix("gguf:")
@@ -60,7 +61,8 @@ pub fn options(scheme: &str) -> ConvertOptions {
     ConvertOptions::from(scheme.parse::<ForgetScheme>().unwrap())
 }
 
-/// Options for a scheme, with an importance matrix for `model` in `directory` if it takes one.
+/// Options for a scheme, with an importance matrix for `model` in `directory` if the scheme needs
+/// one.
 pub fn options_for(scheme: &str, model: &ParsedModel, directory: &Path) -> ConvertOptions {
     let mut forget = Forget::from(scheme.parse::<ForgetScheme>().unwrap());
     if needs_importance(scheme) {
@@ -71,7 +73,7 @@ pub fn options_for(scheme: &str, model: &ParsedModel, directory: &Path) -> Conve
     forget.into()
 }
 
-/// An output in memory, parsed, and the report of it.
+/// Encodes `model` in memory, and returns the parsed output with its report.
 pub fn encoded(
     model: &ParsedModel,
     mut options: ConvertOptions,
@@ -84,14 +86,14 @@ pub fn encoded(
     ))
 }
 
-/// Everything decoded to F32.
+/// `model` decoded to F32.
 pub fn decoded(model: &ParsedModel) -> Result<ParsedModel, AnamnesisError> {
     let mut options = ConvertOptions::from(TargetDtype::F32);
     options.single_file = true;
     parse_bytes(model.recovery(options)?.to_bytes()?)
 }
 
-/// The values of a float tensor.
+/// The values of a float tensor; `None` for other dtypes.
 pub fn values(t: &Tensor<'_>) -> Option<Vec<f32>> {
     let bytes = t.bytes().unwrap();
     let halves = || bytes.as_chunks::<2>().0.iter();
@@ -118,13 +120,47 @@ pub fn values(t: &Tensor<'_>) -> Option<Vec<f32>> {
     }
 }
 
+/// Dtype, shape and bytes of a tensor.
+pub type Stored = (String, Vec<usize>, Vec<u8>);
+
+/// A tensor as it is stored.
+pub fn stored(t: &Tensor<'_>) -> Stored {
+    (
+        t.dtype().to_string(),
+        t.shape().to_vec(),
+        t.bytes().unwrap().into_owned(),
+    )
+}
+
+/// Every tensor of `model` as it is stored, by name.
+pub fn all_stored(model: &ParsedModel) -> BTreeMap<String, Stored> {
+    model
+        .tensors()
+        .map(|t| (t.name().to_owned(), stored(&t)))
+        .collect()
+}
+
+/// Every tensor of the file or directory at `path` as it is stored, by name.
+pub fn stored_at(path: &Path) -> BTreeMap<String, Stored> {
+    all_stored(&parse(path).unwrap())
+}
+
+/// The values in F32 of every tensor of the file or directory at `path`, decoded, by name.
+pub fn values_at(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    decoded(&parse(path).unwrap())
+        .unwrap()
+        .tensors()
+        .filter_map(|t| Some((t.name().to_owned(), values(&t)?)))
+        .collect()
+}
+
 /// The values of the tensor called `name`.
 pub fn values_of(model: &ParsedModel, name: &str) -> Vec<f32> {
     let t = model.tensor(name).unwrap_or_else(|| panic!("no {name}"));
     values(&t).unwrap_or_else(|| panic!("{name} is {}", t.dtype()))
 }
 
-/// Values like those of weights: a bell, and now and then an outlier.
+/// Values like those of weights: roughly normal, with a few outliers.
 pub fn weights(random: &mut Random, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| {
@@ -198,7 +234,8 @@ pub fn layer(random: &mut Random, no: usize, rows: usize, cols: usize) -> Vec<Ra
     ]
 }
 
-/// A model of so many layers, each in a shard of its own; embeddings are in the first, and the head in the last.
+/// A model of `layers` layers, one per shard. The first shard also has the embedding, the last one
+/// the final norm and the head.
 pub fn shards(layers: usize, rows: usize, cols: usize) -> Vec<Vec<Raw>> {
     let mut random = Random(23);
     let mut all: Vec<Vec<Raw>> = (0..layers)
@@ -224,7 +261,7 @@ pub fn shards(layers: usize, rows: usize, cols: usize) -> Vec<Vec<Raw>> {
     all
 }
 
-/// The same as one file.
+/// The model of [`shards`] as one file.
 pub fn whole(layers: usize, rows: usize, cols: usize) -> Vec<u8> {
     file(&shards(layers, rows, cols).concat(), &[])
 }

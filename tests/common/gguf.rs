@@ -1,7 +1,7 @@
-//! GGUF files made in memory, byte for byte, valid or not.
+//! GGUF files made in memory byte for byte, valid or not.
 #![allow(dead_code)]
 
-/// A file in the making: a version 3 header, little-endian, unless said.
+/// A builder of a file. By default the header is little-endian, of version 3.
 pub struct Gguf {
     pub version: u32,
     pub alignment: usize,
@@ -27,13 +27,13 @@ impl Default for Gguf {
     }
 }
 
-/// A string as files have it.
+/// A string as GGUF stores it: its length, then its bytes.
 pub fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
 impl Gguf {
-    /// Adds a key whose value has these bytes, of type `kind`.
+    /// Adds a key with a value of type `kind` and these bytes.
     pub fn key(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         self.kv_count += 1;
         self.keys
@@ -41,12 +41,13 @@ impl Gguf {
         self
     }
 
-    /// Adds a text.
+    /// Adds a key with a string as its value.
     pub fn text(self, key: &str, value: &str) -> Self {
         self.key(key, 8, &string(value))
     }
 
-    /// Adds a tensor of ggml type `kind` behind the others; `shape` in the file's order.
+    /// Adds a tensor of ggml type `kind` after the others; `shape` has the fastest dimension first,
+    /// as the file does.
     pub fn tensor(self, name: &str, kind: u32, shape: &[u64], bytes: &[u8]) -> Self {
         let offset = self.data.len().next_multiple_of(self.alignment) as u64;
         self.tensor_at(name, kind, shape, offset, bytes)

@@ -1,14 +1,14 @@
-//! What several test binaries need: safetensors files made in memory, and tensors compared.
+//! Helpers of several test programs: safetensors files made in memory, and comparisons of tensors.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod directory;
 #[cfg(all(feature = "lethe", feature = "gguf"))]
 pub mod forget;
 pub mod gguf;
+#[cfg(all(feature = "npz", feature = "pth"))]
 pub mod pickle;
-pub mod trial;
-pub mod trips;
 pub mod verdict;
+#[cfg(all(feature = "npz", feature = "pth"))]
 pub mod zip;
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// One tensor of a file to be made.
+/// A tensor of a file that a test makes.
 #[derive(Clone)]
 pub struct Raw {
     pub name: String,
@@ -78,7 +78,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// A safetensors file with the tensors in this order, byte for byte, valid or not.
+/// A safetensors file with the tensors in this order, valid or not.
 pub fn file(tensors: &[Raw], metadata: &[(&str, &str)]) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     if !metadata.is_empty() {
@@ -99,7 +99,7 @@ pub fn file(tensors: &[Raw], metadata: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-/// Fails unless `actual` holds exactly the tensors of `expected`, bit for bit; NaN equals NaN.
+/// Fails unless `actual` has exactly the tensors of `expected`, bit for bit; NaN equals NaN.
 pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
     let (expected, actual) = (
         SafeTensors::deserialize(expected).unwrap(),
@@ -131,7 +131,8 @@ pub fn assert_same(expected: &[u8], actual: &[u8], context: &str) {
     }
 }
 
-/// The decodings in F32, rounded once to `target`. What the model has in F32 itself stays.
+/// The tensors of `f32`, a file of decoded values, rounded once to `target`. Tensors that the model
+/// stores in F32 stay.
 pub fn rounded(f32: &[u8], model: &ParsedModel, target: TargetDtype) -> Vec<u8> {
     let expected = SafeTensors::deserialize(f32).unwrap();
     let out: Vec<(String, TensorView<'_>, Vec<u8>)> = expected
@@ -177,7 +178,7 @@ pub fn rounded(f32: &[u8], model: &ParsedModel, target: TargetDtype) -> Vec<u8> 
     safetensors::serialize(views, None).unwrap()
 }
 
-/// The first element that differs, where NaN equals NaN.
+/// The index of the first element that differs, where NaN equals NaN.
 pub fn first_difference(dtype: Dtype, want: &[u8], got: &[u8]) -> Option<usize> {
     let size = (dtype.bits() / 8).max(1);
     let is_nan = |bytes: &[u8]| match (dtype, bytes) {
@@ -214,7 +215,8 @@ impl Random {
     }
 }
 
-/// Checks every directory below tests/data/`family` that has `sign` in it; there must be `least`. All failures are told.
+/// Runs `check` on every directory below tests/data/`family` that has a file `sign`, and reports
+/// all failures. There must be `least` directories.
 pub fn each_case(
     family: &str,
     sign: &str,

@@ -1,13 +1,10 @@
-//! PyTorch checkpoints made in memory, pickle by pickle, valid or not.
-#![cfg(all(feature = "npz", feature = "pth"))]
+//! PyTorch checkpoints made in memory, valid or not.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use super::data;
-use super::trial::Trial;
-use super::verdict::Parse;
 use super::zip::{Member, Zip, tarred};
 
-/// An archive with this pickle, less its protocol, and one storage, `0`, of six floats.
+/// An archive with `pickle`, which lacks the protocol opcode, and a storage `0` of six floats.
 pub fn archive(pickle: &[u8]) -> Vec<u8> {
     let pickle = Member::stored("m/data.pkl", &[b"\x80\x02", pickle].concat());
     Zip::of(&[pickle, Member::stored("m/data/0", &[0; 24])]).file()
@@ -35,7 +32,7 @@ pub fn tuple(items: &[i64]) -> Vec<u8> {
     .concat()
 }
 
-/// A storage as a persistent id.
+/// A persistent id that names a storage.
 pub fn storage(class: &str, key: &[u8], len: i64) -> Vec<u8> {
     [
         b"(",
@@ -53,7 +50,8 @@ pub fn floats() -> Vec<u8> {
     storage("FloatStorage", &text("0"), 6)
 }
 
-/// A call of a function of `torch._utils` for a view of a storage, with more arguments behind.
+/// A call of a function of `torch._utils` that makes a view of a storage; `more` are further
+/// arguments.
 pub fn call(
     function: &str,
     storage: &[u8],
@@ -99,19 +97,8 @@ pub fn one(tensor: &[u8]) -> Vec<u8> {
     archive(&dict(tensor))
 }
 
-/// Each of some pickles, divided by bars, must give an error that has this word.
-pub fn check(trial: &mut Trial, word: &str, pickles: &[u8], make: &dyn Fn(&[u8]) -> Vec<u8>) {
-    for pickle in pickles.split(|&b| b == b'|') {
-        trial.refused(vec![(
-            &pickle.escape_ascii().to_string(),
-            make(pickle),
-            Parse,
-            &[word],
-        )]);
-    }
-}
-
-/// So many calls of what is `before` with a large value, which becomes their arguments `after` its items.
+/// `n` calls of the function that `before` pushes, with one large value as arguments: its items,
+/// ended by `after`.
 pub fn calls(n: usize, before: &[u8], after: &[u8]) -> Vec<u8> {
     let items = b"K\0".repeat(200_000);
     archive(
@@ -128,7 +115,8 @@ pub fn calls(n: usize, before: &[u8], after: &[u8]) -> Vec<u8> {
     )
 }
 
-/// A stream of pickles with this object, the keys of its storages, and storages: how many elements, in how many bytes.
+/// A checkpoint in the stream format: the pickled object `root`, the pickled `keys` of the
+/// storages, and `storages` as (declared elements, bytes).
 pub fn stream(root: &[u8], keys: &[u8], storages: &[(u64, usize)]) -> Vec<u8> {
     let magic = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.\x80\x02";
     let storages = storages
@@ -141,7 +129,7 @@ pub fn stream(root: &[u8], keys: &[u8], storages: &[(u64, usize)]) -> Vec<u8> {
         .collect()
 }
 
-/// A tar archive of these files, and a pickle of `{'x': tensor 2}`.
+/// A checkpoint in the tar format, with a pickle of `{'x': tensor 2}`.
 pub fn tar(storages: &[u8], tensors: &[u8]) -> Vec<u8> {
     let files = [
         ("storages", storages),
@@ -152,7 +140,7 @@ pub fn tar(storages: &[u8], tensors: &[u8]) -> Vec<u8> {
     [files.concat(), vec![0; 512]].concat()
 }
 
-/// The test data of these names.
+/// The files of tests/data/pth with these names.
 pub fn files<const N: usize>(names: [&str; N]) -> [Vec<u8>; N] {
     names.map(|name| std::fs::read(data().join("pth").join(name)).unwrap())
 }

@@ -1,4 +1,4 @@
-//! Errors judged: their kind, and what their message must name.
+//! Checks of errors: their kind, and words of their message.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use anamnesis::{AnamnesisError, ParsedModel, Result, TargetDtype};
@@ -13,7 +13,8 @@ pub enum Kind {
 }
 pub use Kind::{Limit, Parse, Unsupported};
 
-/// Tensors of zeros, from `name dtype dim,dim; …`, where `()` is a scalar; `name TEXT text` holds that text.
+/// Tensors of zeros from a list `name dtype dim,dim; …`, where `()` is the shape of a scalar. `name
+/// TEXT text` is a U8 tensor with that text.
 pub fn tensors(text: &str) -> Vec<Raw> {
     let one = |t: &str| {
         let [name, dtype, dims] = t.split_whitespace().collect::<Vec<_>>().try_into().unwrap();
@@ -52,7 +53,7 @@ pub fn parse_beside(bytes: &[u8], configs: &[(&str, &str)]) -> Result<ParsedMode
     anamnesis::parse(directory.path().join("model.safetensors"))
 }
 
-/// Recovers `bytes`, with a `quantization_config` beside them unless that is empty.
+/// Decodes `bytes` to F32, with the `quantization_config` `config` beside them unless it is empty.
 pub fn recover(bytes: Vec<u8>, config: &str) -> Result<Vec<u8>> {
     let model = match config {
         "" => anamnesis::parse_bytes(bytes)?,
@@ -77,7 +78,8 @@ pub fn recover(bytes: Vec<u8>, config: &str) -> Result<Vec<u8>> {
     result
 }
 
-/// What is wrong with `result`, if it is not an error of `kind` whose message holds all of `words`.
+/// `None` if `result` is an error of `kind` whose message has all of `words`, else a description of
+/// the difference.
 pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<String> {
     let Err(error) = result else {
         return Some("no error".to_owned());
@@ -94,7 +96,7 @@ pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<Strin
         .then(|| format!("wanted {kind:?} with {lacking:?}: {text}"))
 }
 
-/// [`verdict`] on what `result` gives; a panic is wrong too.
+/// [`verdict`] of the value that `result` returns. A panic is a difference too.
 pub fn verdict_of<T>(
     result: impl FnOnce() -> Result<T>,
     kind: Kind,
@@ -107,8 +109,8 @@ pub fn verdict_of<T>(
     )
 }
 
-/// Checks every line of `table`, `tensors | quantization_config | kind: word & word`, and reports all that
-/// fail at once.
+/// Checks every line of `table`, `tensors | quantization_config | kind: word & word`, and reports
+/// all lines that fail.
 pub fn check(table: &str) {
     let mut failures = String::new();
     for line in table

@@ -1,10 +1,10 @@
-//! Archives made in memory, honest but for what a test changes.
-#![cfg(all(feature = "npz", feature = "pth"))]
+//! ZIP archives made in memory, valid except for the changes of a test.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use std::io::Write;
 
-/// What a local header or an entry of the directory says of a member. Lengths and places that are `None` are true.
+/// The fields of a member's local header or directory entry. Lengths and offsets that are `None`
+/// are written as they really are.
 #[derive(Clone, Default)]
 pub struct Header {
     pub signature: u32,
@@ -17,13 +17,13 @@ pub struct Header {
     pub name_len: Option<u16>,
     pub extra: Vec<u8>,
     pub extra_len: Option<u16>,
-    /// From here on only in the directory.
+    /// This field and those below are in the directory alone.
     pub comment_len: u16,
     pub disk: u16,
     pub offset: Option<u32>,
 }
 
-/// A member: its two headers, and its bytes as they are stored.
+/// A member: its local header, its directory entry, and its stored bytes.
 #[derive(Clone)]
 pub struct Member {
     pub local: Header,
@@ -51,18 +51,18 @@ pub struct End64 {
     pub entries: [Option<u64>; 2],
     pub len: Option<u64>,
     pub offset: Option<u64>,
-    /// What the locator says.
+    /// The offset of the record that the locator gives.
     pub record_disk: u32,
     pub place: Option<u64>,
     pub all_disks: Option<u32>,
-    /// Whether there is only the locator.
+    /// Whether the locator is written without the record.
     pub missing: bool,
 }
 
 #[derive(Clone, Default)]
 pub struct Zip {
     pub members: Vec<Member>,
-    /// Between the last member and the directory.
+    /// Bytes between the last member and the directory.
     pub gap: Vec<u8>,
     pub end: End,
     pub end64: Option<End64>,
@@ -108,20 +108,20 @@ impl Member {
         Self::new(name, 8, content, encoder.finish().unwrap())
     }
 
-    /// Changes what both headers say.
+    /// Changes both headers.
     pub fn both(mut self, change: impl Fn(&mut Header)) -> Self {
         change(&mut self.local);
         change(&mut self.central);
         self
     }
 
-    /// Changes what the directory says.
+    /// Changes the directory entry.
     pub fn central(mut self, change: impl Fn(&mut Header)) -> Self {
         change(&mut self.central);
         self
     }
 
-    /// Changes what the local header says.
+    /// Changes the local header.
     pub fn local(mut self, change: impl Fn(&mut Header)) -> Self {
         change(&mut self.local);
         self
@@ -129,7 +129,8 @@ impl Member {
 }
 
 impl Header {
-    /// As it lies in the file; `place` is where the local header really is, if this is the directory's.
+    /// The header's bytes. `place` is the real offset of the local header if this is a directory
+    /// entry.
     fn bytes(&self, place: Option<u32>) -> Vec<u8> {
         let mut out = self.signature.to_le_bytes().to_vec();
         let mut put = |bytes: &[u8]| out.extend(bytes);
@@ -229,7 +230,7 @@ impl End64 {
     }
 }
 
-/// A file of a tar archive, whose size is written like this.
+/// A file of a tar archive, with `size` as its size field.
 pub fn tarred(name: &str, size: &str, content: &[u8]) -> Vec<u8> {
     let mut file = vec![0; 512];
     file[..name.len()].copy_from_slice(name.as_bytes());
@@ -240,7 +241,7 @@ pub fn tarred(name: &str, size: &str, content: &[u8]) -> Vec<u8> {
     file
 }
 
-/// An array of version 1 with this header, padded not at all.
+/// An NPY array of version 1 with this header, without padding.
 pub fn npy(header: &str, data: &[u8]) -> Vec<u8> {
     [
         &b"\x93NUMPY\x01\0"[..],
@@ -251,7 +252,7 @@ pub fn npy(header: &str, data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A header with these three values.
+/// An NPY header with these three values.
 pub fn dict(descr: &str, fortran: &str, shape: &str) -> String {
     format!("{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}\n")
 }
@@ -275,7 +276,7 @@ pub fn changed(change: impl FnOnce(&mut Zip)) -> Vec<u8> {
     zip.file()
 }
 
-/// The same with a 64-bit end record, which alone says what there is.
+/// An archive of two arrays with a 64-bit end record; the fields of the 32-bit record refer to it.
 pub fn wide(end: End64) -> Vec<u8> {
     changed(|zip| {
         (zip.end.entries, zip.end.len, zip.end.offset) =

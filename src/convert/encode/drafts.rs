@@ -11,13 +11,15 @@ use crate::convert::draft::{Draft, byte_len, with_checks};
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::Body;
 use crate::convert::report::{Encoded, Kept, Report};
-use crate::forget::{Choice, Choices, Forget, Method, Stored, Subject, Weight, choose, fused};
+use crate::forget::{
+    Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
+};
 use crate::scheme::{Decode, Group, Item, Plain, QuantScheme, Resolution, TensorRole};
 use crate::{Result, TargetDtype};
 
 /// The choices for a model's tensors, in their order.
 pub(in crate::convert) struct Encodings {
-    choices: vec::IntoIter<Choice>,
+    choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     to: TargetDtype,
     target: ConvertTarget,
@@ -57,7 +59,7 @@ impl Encodings {
 
     /// Drafts the next item, if it is encoded.
     pub(in crate::convert) fn draft<'m>(&mut self, item: Item<'m>) -> Result<Drafted<'m>> {
-        if let Some(Choice::Encode { method, label }) = self.choices.next() {
+        if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
         }
         if self.target != ConvertTarget::Gguf {
@@ -122,7 +124,7 @@ fn encode<'m>(
     } else {
         weight_dtype
     };
-    let encoder = method.encoder(&Weight {
+    let encoder = method.encoder(&WeightInfo {
         name: &name,
         shape: &shape,
         dtype: weight_dtype,
@@ -133,7 +135,7 @@ fn encode<'m>(
     let source = parts.first().map_or(0, |t| t.info().source);
     let cut = encoding.input.cut;
     let mut first: Option<Box<dyn Body<'m> + 'm>> = Some(Box::new(EncodeBody(encoding)));
-    let draft = |Stored { name, dtype, shape }| {
+    let draft = |StoredTensor { name, dtype, shape }| {
         let (cut, body) = match first.take() {
             Some(body) => (cut, body),
             None => (
@@ -175,7 +177,7 @@ fn link_siblings(drafts: &mut [Draft<'_>]) {
         .collect();
     let mut families: BTreeMap<(String, usize), Vec<usize>> = BTreeMap::new();
     for (i, encoding) in encodings.iter().enumerate() {
-        if encoding.encoder.shares()
+        if encoding.encoder.shares_survey()
             && let Some((parent, number)) = fused(&encoding.input.name)
         {
             families
@@ -232,20 +234,20 @@ fn choices(
     forget: &Forget,
     options: &ConvertOptions,
     report: &mut Report,
-) -> Result<Vec<Choice>> {
+) -> Result<Vec<Decision>> {
     let to = options.run.to;
     let subjects: Vec<_> = resolution
         .items
         .iter()
         .map(|item| subject(item, item.module(), to))
         .collect();
-    let Choices {
+    let Decisions {
         all: mut choices,
         notes,
-    } = choose(model, &subjects, forget, to)?;
+    } = decide(model, &subjects, forget, to)?;
     report.notes.extend(notes);
-    let is_refused = |item: &Item<'_>, choice: &Choice| {
-        item.module().is_some() && matches!(choice, Choice::Keep(_))
+    let is_refused = |item: &Item<'_>, choice: &Decision| {
+        item.module().is_some() && matches!(choice, Decision::Keep(_))
     };
     if resolution
         .items
@@ -258,16 +260,16 @@ fn choices(
             .iter()
             .map(|item| subject(item, None, to))
             .collect();
-        let others = choose(model, &subjects, forget, to)?.all;
+        let others = decide(model, &subjects, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
-            if is_refused(item, choice) && matches!(other, Choice::Encode { .. }) {
+            if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
                 *choice = other;
                 item.take_module();
             }
         }
     }
     for (item, choice) in resolution.items.iter_mut().zip(&choices) {
-        let module = matches!(choice, Choice::Encode { .. })
+        let module = matches!(choice, Decision::Encode { .. })
             .then(|| item.take_module())
             .flatten();
         module
@@ -277,11 +279,11 @@ fn choices(
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
         match choice {
-            Choice::Encode { label, .. } => report.encoded.push(Encoded {
+            Decision::Encode { label, .. } => report.encoded.push(Encoded {
                 name,
                 scheme: label.clone(),
             }),
-            Choice::Keep(reason) => report.kept.push(Kept {
+            Decision::Keep(reason) => report.kept.push(Kept {
                 name,
                 reason: reason.clone(),
             }),
@@ -292,13 +294,13 @@ fn choices(
 }
 
 /// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
-fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
-    let kept = |(choice, item): (&Choice, &Item<'_>)| {
+fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
+    let kept = |(choice, item): (&Decision, &Item<'_>)| {
         let (name, rank) = match item {
             Item::Group(group) => (group.name.as_str(), group.shape.len()),
             Item::Plain(t) => (t.name(), t.shape().len()),
         };
-        let is_kept = matches!(choice, Choice::Keep(_)) && rank == 2;
+        let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
         name.strip_suffix(".weight")
             .filter(|_| is_kept)
             .map(str::to_owned)
@@ -309,8 +311,8 @@ fn described(choices: &[Choice], resolution: &Resolution<'_>) -> Option<serde_js
         .filter_map(kept)
         .collect();
     choices.iter().find_map(|choice| match choice {
-        Choice::Encode { method, .. } => method.config(&skipped),
-        Choice::Keep(_) => None,
+        Decision::Encode { method, .. } => method.config(&skipped),
+        Decision::Keep(_) => None,
     })
 }
 
@@ -323,7 +325,11 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
 }
 
 /// What is chosen of: an item, or `module` in its stead.
-fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtype) -> Subject<'a> {
+fn subject<'a>(
+    item: &'a Item<'_>,
+    module: Option<&'a Group<'_>>,
+    to: TargetDtype,
+) -> Candidate<'a> {
     let (name, shape, stored) = match item {
         Item::Group(group) => {
             let group = module.unwrap_or(group);
@@ -335,15 +341,15 @@ fn subject<'a>(item: &'a Item<'_>, module: Option<&'a Group<'_>>, to: TargetDtyp
         }
         Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
     };
-    let weight = Weight {
+    let weight = WeightInfo {
         name,
         shape,
         dtype: dtype_of(item, to),
     };
-    Subject {
+    Candidate {
         name: item.name(),
         weight,
         stored,
-        is_group: matches!(item, Item::Group(_)),
+        is_quantized: matches!(item, Item::Group(_)),
     }
 }

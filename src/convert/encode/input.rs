@@ -25,7 +25,7 @@ const TRANSPOSED_OUTPUT_COLS: usize = 1024;
 
 /// A tensor whose values are encoded, or surveyed for another that is.
 #[derive(Clone)]
-pub(super) struct Input<'m> {
+pub(super) struct EncodeInput<'m> {
     pub name: String,
     pub(super) decoder: Arc<dyn Decode + 'm>,
     /// Values are rounded to this dtype before they are encoded, as they would be if the decoded tensor were stored.
@@ -33,7 +33,7 @@ pub(super) struct Input<'m> {
     pub cut: Cut,
 }
 
-impl Input<'_> {
+impl EncodeInput<'_> {
     /// Decodes the values of `tile` into `scratch.values`, row by row.
     ///
     /// # Errors

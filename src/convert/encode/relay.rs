@@ -16,7 +16,7 @@ pub(super) enum RelayDecision {
     Relay(RelaySource),
     /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this reason.
     Hindered(String),
-    /// The two sides have no codes in common. Values are decoded and encoded.
+    /// The two sides have no codes in common. TileValues are decoded and encoded.
     Unrelated,
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::forget::{StoreCodes, Stored, Values};
+    use crate::forget::{StoreCodes, StoredTensor, TileValues};
     use crate::scheme::seam::ExtractCodes;
     use crate::scheme::{CodeFamily, GroupCodes};
     use crate::{Dtype, TargetDtype};
@@ -162,17 +162,17 @@ mod tests {
     }
 
     impl Encode for Target {
-        fn stored(&self) -> Vec<Stored> {
+        fn stored(&self) -> Vec<StoredTensor> {
             let (name, shape) = ("codes".to_owned(), vec![SIZE, SIZE]);
             let dtype = Dtype::U8;
-            vec![Stored { name, dtype, shape }]
+            vec![StoredTensor { name, dtype, shape }]
         }
 
         fn grid(&self) -> Grid {
             GRID
         }
 
-        fn encode(&self, _: &Values<'_>, _: &mut [f32], _: &mut Put<'_>) -> Result<()> {
+        fn encode(&self, _: &TileValues<'_>, _: &mut [f32], _: &mut Put<'_>) -> Result<()> {
             Err(AnamnesisError::parse("values are encoded"))
         }
 

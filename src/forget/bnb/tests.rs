@@ -1,5 +1,9 @@
-use super::super::tests::{by_name, bytes_of, data, decoded, encode, file, values_of};
+//! What is stored of 4-bit and INT8 weights, against the files of bitsandbytes and transformers.
+
+use super::four_bit::{MAX_FLOAT_LEN, python_float};
 use super::*;
+use crate::forget::tests_support::{by_name, bytes_of, data, decoded, encode, file, values_of};
+use crate::forget::{Method, Survey, TileValues};
 use crate::kernels::lethe::codebook::absmax;
 use crate::kernels::lethe::mean::mean;
 use crate::simd::Level;
@@ -13,16 +17,16 @@ fn survey(values: &[f32], block: usize) -> f64 {
 fn method_of(name: &str) -> Box<dyn Method> {
     let parts: Vec<&str> = name.split('-').collect();
     match parts[..] {
-        ["int8", _] => Box::new(Int8),
+        ["int8", _] => Box::new(BnbInt8),
         [kind, block, double, _] => Box::new(Bnb4 {
-            codes: if kind == "nf4" {
-                Codes::Nf4
+            quant_type: if kind == "nf4" {
+                Bnb4QuantType::Nf4
             } else {
-                Codes::Fp4
+                Bnb4QuantType::Fp4
             },
             block: block.parse().unwrap(),
-            double: double == "double",
-            compute: TargetDtype::F32,
+            double_quant: double == "double",
+            compute_dtype: TargetDtype::F32,
         }),
         _ => panic!("{name}"),
     }
@@ -37,7 +41,7 @@ fn what_bitsandbytes_saves() {
     for t in input.tensors() {
         let dtype = TargetDtype::of(t.dtype()).unwrap();
         let (weight, values) = (
-            Weight {
+            WeightInfo {
                 name: t.name(),
                 shape: t.shape(),
                 dtype,
@@ -48,7 +52,7 @@ fn what_bitsandbytes_saves() {
         assert_eq!(method.objection(&weight), None, "{}", t.name());
         let encoder = method.encoder(&weight).unwrap();
         let surveyed = match encoder.survey() {
-            Some(Survey::MeanOfMax(block)) => survey(&values, block),
+            Some(Survey::MeanOfBlockMaxAbs(block)) => survey(&values, block),
             _ => 0.0,
         };
         let encoded = encode(&*encoder, &values, surveyed);
@@ -102,24 +106,24 @@ fn decoded_weights_return() {
                 None if t.name().ends_with("weight")
                     && stored.contains_key(&t.name().replace("weight", "SCB")) =>
                 {
-                    Box::new(Int8)
+                    Box::new(BnbInt8)
                 }
                 None => continue,
                 Some((name, state)) => {
                     let json: serde_json::Value = serde_json::from_slice(&bytes_of(state)).unwrap();
                     Box::new(Bnb4 {
-                        codes: if name.ends_with("nf4") {
-                            Codes::Nf4
+                        quant_type: if name.ends_with("nf4") {
+                            Bnb4QuantType::Nf4
                         } else {
-                            Codes::Fp4
+                            Bnb4QuantType::Fp4
                         },
                         block: json["blocksize"].as_u64().unwrap() as usize,
-                        double: false,
-                        compute: TargetDtype::F32,
+                        double_quant: false,
+                        compute_dtype: TargetDtype::F32,
                     })
                 }
             };
-            let weight = Weight {
+            let weight = WeightInfo {
                 name: t.name(),
                 shape: t.shape(),
                 dtype: TargetDtype::F32,
@@ -157,21 +161,21 @@ fn floats_as_python_has_them() {
         (f32::MAX, "3.4028234663852886e+38"),
     ] {
         assert_eq!(python_float(x), text);
-        assert!(text.len() <= LONGEST_FLOAT);
+        assert!(text.len() <= MAX_FLOAT_LEN);
     }
 }
 
 #[test]
 fn objections_say_why() {
     let method = |block| Bnb4 {
-        codes: Codes::Nf4,
+        quant_type: Bnb4QuantType::Nf4,
         block,
-        double: false,
-        compute: TargetDtype::BF16,
+        double_quant: false,
+        compute_dtype: TargetDtype::BF16,
     };
     let objection = |method: &dyn Method, name, shape: &[usize]| {
         method
-            .objection(&Weight {
+            .objection(&WeightInfo {
                 name,
                 shape,
                 dtype: TargetDtype::BF16,
@@ -183,8 +187,8 @@ fn objections_say_why() {
     assert!(objection(&method(48), "a.weight", &[3, 5]).contains("48"));
     assert!(objection(&method(64), "a.weight", &[2, 3, 5]).contains("3 dimensions"));
     assert!(objection(&method(64), "a.bias", &[3, 5]).contains("weight"));
-    assert!(objection(&Int8, "a.weight", &[3, 0]).contains("no values"));
-    let weight = Weight {
+    assert!(objection(&BnbInt8, "a.weight", &[3, 0]).contains("no values"));
+    let weight = WeightInfo {
         name: "a.weight",
         shape: &[2, 2],
         dtype: TargetDtype::F32,
@@ -196,13 +200,13 @@ fn objections_say_why() {
         },
         [0.0; 4],
     );
-    let values = Values {
+    let values = TileValues {
         tile: &tile,
         values: &[1.0, 2.0, 3.0, 65520.0],
         survey: 0.0,
         level: Level::Baseline,
     };
-    let error = Int8
+    let error = BnbInt8
         .encoder(&weight)
         .unwrap()
         .encode(&values, &mut back, &mut |_, _, _| Ok(()))
@@ -214,15 +218,15 @@ fn objections_say_why() {
 #[test]
 fn configs_of_transformers() {
     let four = Bnb4 {
-        codes: Codes::Nf4,
+        quant_type: Bnb4QuantType::Nf4,
         block: 64,
-        double: true,
-        compute: TargetDtype::BF16,
+        double_quant: true,
+        compute_dtype: TargetDtype::BF16,
     };
     let config = four.config(&["lm_head".to_owned()]).unwrap().to_string();
     let want = r#"{"_load_in_4bit":true,"_load_in_8bit":false,"bnb_4bit_compute_dtype":"bfloat16","bnb_4bit_quant_storage":"uint8","bnb_4bit_quant_type":"nf4","bnb_4bit_use_double_quant":true,"llm_int8_enable_fp32_cpu_offload":false,"llm_int8_has_fp16_weight":false,"llm_int8_skip_modules":["lm_head"],"llm_int8_threshold":6.0,"load_in_4bit":true,"load_in_8bit":false,"quant_method":"bitsandbytes"}"#;
     assert_eq!(config, want);
-    let config = Int8.config(&[]).unwrap().to_string();
+    let config = BnbInt8.config(&[]).unwrap().to_string();
     let want = r#"{"_load_in_4bit":false,"_load_in_8bit":true,"bnb_4bit_compute_dtype":"float32","bnb_4bit_quant_storage":"uint8","bnb_4bit_quant_type":"fp4","bnb_4bit_use_double_quant":false,"llm_int8_enable_fp32_cpu_offload":false,"llm_int8_has_fp16_weight":false,"llm_int8_skip_modules":[],"llm_int8_threshold":6.0,"load_in_4bit":false,"load_in_8bit":true,"quant_method":"bitsandbytes"}"#;
     assert_eq!(config, want);
 }

@@ -1,28 +1,32 @@
-//! Importance matrices of llama.cpp: how much each column of a weight counts, by the mean square of what it is
-//! multiplied with.
+//! Importance matrices of llama.cpp: for each column of a weight the mean square of the activations that it is
+//! multiplied with. Encoders weigh the error of a column by it.
+//!
+//! Files store sums and counts, not means. The mean is taken as `load_imatrix` does, in F32. Each expert has a count of
+//! its own: the tokens that were routed to it.
 //!
 //! Source: llama.cpp 0.6.0 `common/imatrix-loader.cpp` (`common_imatrix_load`, both formats),
-//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp` (`llama_model_quantize_impl`, what
-//! is refused).
+//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp` (`llama_model_quantize_impl`,
+//! what is refused).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::containers::model::gguf::GgufMetadata;
-use crate::forget::gguf::mixture::{Canonical, canonical, is_token_embedding};
+use crate::forget::gguf::mixture::{LlamaName, is_token_embedding, llama_name};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, Tensor};
 
-/// Bytes of sums that are read at once, at most.
+/// Largest number of bytes that are read at once.
 const STEP: usize = 1 << 20;
 
-/// An importance matrix: a number for each column of each weight, all of them finite.
+/// An importance matrix: a finite number for each column of each weight.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Imatrix {
-    /// Of several experts those of one behind those of another.
+    /// Importance of columns by llama.cpp's tensor names. Experts follow each other.
     entries: HashMap<String, Vec<f32>>,
-    /// What it was made from, and of how many chunks of that.
+    /// Names of the texts that it was computed from.
     pub datasets: Vec<String>,
+    /// Number of chunks of text that were evaluated.
     pub chunks: i64,
 }
 
@@ -39,27 +43,27 @@ impl Imatrix {
             &magic == b"GGUF"
         };
         let read = if is_gguf {
-            crate::parse(path).and_then(|model| of_gguf(&model))
+            crate::parse(path).and_then(|model| read_gguf(&model))
         } else {
-            Legacy::read(&source)
+            LegacyReader::read(&source)
         };
         read.map_err(|error| error.about(path.display()))
     }
 
-    /// The numbers of the tensor that llama.cpp calls `name`: one for each column, of each expert.
+    /// Importance of the columns of the tensor `name` in llama.cpp's naming, expert after expert.
     pub(crate) fn get(&self, name: &str) -> Option<&[f32]> {
         self.entries.get(name).map(Vec::as_slice)
     }
 
-    /// The numbers of the tensor `name` with these dimensions, outermost first, in llama.cpp's words or in those of
-    /// Hugging Face. An expert by itself gets its own.
+    /// Importance of the columns of the tensor `name`, in llama.cpp's or Hugging Face's naming, with dimensions `dims`,
+    /// outermost first. A single expert gets the part of the entry that belongs to it.
     ///
     /// # Errors
-    /// `Parse` if the matrix is of another size, except that of a token embedding, which is none.
+    /// `Parse` if the entry has another size. That of a token embedding is ignored then, as llama.cpp does.
     pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
-        let Canonical {
+        let LlamaName {
             name: ours, expert, ..
-        } = canonical(name);
+        } = llama_name(name);
         let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
             return Ok(None);
         };
@@ -76,13 +80,13 @@ impl Imatrix {
             }
         };
         if let Some(expert) = expert {
-            let own = values
+            let part = values
                 .chunks_exact(cols.max(1))
                 .nth(expert)
                 .filter(|_| values.len().is_multiple_of(cols.max(1)));
-            return own.map_or_else(
+            return part.map_or_else(
                 || wrong(format!("{cols} for this expert")),
-                |own| Ok(Some(own)),
+                |part| Ok(Some(part)),
             );
         }
         let matrices = dims
@@ -97,7 +101,7 @@ impl Imatrix {
         Ok(Some(values))
     }
 
-    /// Adds what there is of a tensor; a later one of the same name replaces an earlier one.
+    /// Adds an entry. A later one of the same name replaces an earlier one.
     fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
         if let Some(value) = values.iter().find(|value| !value.is_finite()) {
             return Err(AnamnesisError::parse(format!(
@@ -109,17 +113,19 @@ impl Imatrix {
     }
 }
 
-/// The tensors of an entry in a GGUF file.
+/// The tensors of one entry in a GGUF file.
 #[derive(Default)]
-struct Entry<'m> {
-    /// Only read to prove that it fits.
+struct ImatrixEntry<'m> {
+    /// Sums of activations. Only their number is checked.
     sums: Option<Tensor<'m>>,
+    /// Sums of squares of activations, a row for each expert.
     squares: Option<Tensor<'m>>,
+    /// Number of tokens for each expert.
     counts: Option<Tensor<'m>>,
 }
 
-/// Reads the tensors and the metadata of a GGUF file.
-fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
+/// Reads an importance matrix from a GGUF file.
+fn read_gguf(model: &ParsedModel) -> Result<Imatrix> {
     let metadata = model
         .gguf()
         .ok_or_else(|| AnamnesisError::parse("no GGUF file"))?
@@ -129,7 +135,7 @@ fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
         chunks: chunks(metadata)?,
         ..Imatrix::default()
     };
-    let mut entries: BTreeMap<&str, Entry<'_>> = BTreeMap::new();
+    let mut entries: BTreeMap<&str, ImatrixEntry<'_>> = BTreeMap::new();
     for tensor in model.tensors() {
         let Some((name, what)) = tensor.name().rsplit_once('.') else {
             continue;
@@ -148,7 +154,7 @@ fn of_gguf(model: &ParsedModel) -> Result<Imatrix> {
     }
     for (name, entry) in entries {
         if let Some(values) =
-            means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")))?
+            read_means(&entry).map_err(|error| error.about(format_args!("entry `{name}`")))?
         {
             matrix.add(name, values)?;
         }
@@ -182,8 +188,8 @@ fn missing(key: &str) -> AnamnesisError {
     AnamnesisError::parse(format!("no importance matrix: its metadata has no `{key}`"))
 }
 
-/// The means of an entry: none if it is empty.
-fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
+/// Reads an entry and divides its sums by its counts. None if the entry is empty.
+fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
     let (Some(squares), Some(counts)) = (entry.squares, entry.counts) else {
         return Err(AnamnesisError::parse(
             "it has not both `in_sum2` and `counts`",
@@ -202,7 +208,7 @@ fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
             "`in_sum2` and `counts` have to be F32",
         ));
     }
-    let (mut values, counts) = (numbers(&squares)?, numbers(&counts)?);
+    let (mut values, counts) = (read_f32(&squares)?, read_f32(&counts)?);
     if values.is_empty() || counts.is_empty() {
         return Ok(None);
     }
@@ -219,7 +225,7 @@ fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
                 "the count {count} is not finite"
             )));
         }
-        // Of what was never used all columns count the same.
+        // An expert that no token was routed to has sums of 0. All its columns count the same then.
         values
             .iter_mut()
             .for_each(|value| *value = if count > 0.0 { *value / count } else { 1.0 });
@@ -227,14 +233,14 @@ fn means(entry: &Entry<'_>) -> Result<Option<Vec<f32>>> {
     Ok(Some(values))
 }
 
-/// The values of an F32 tensor.
-fn numbers(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+/// Reads the values of an F32 tensor.
+fn read_f32(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     let part = tensor.part();
-    read_numbers(tensor.elements(), |at, bytes| part.read_at(at, bytes))
+    read_f32_by(tensor.elements(), |at, bytes| part.read_at(at, bytes))
 }
 
-/// `n` numbers, which `read` has, by the place of their first byte.
-fn read_numbers(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Vec<f32>> {
+/// Reads `n` values of F32 in pieces of [`STEP`] bytes. `read` takes an offset in bytes and a buffer to fill.
+fn read_f32_by(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Vec<f32>> {
     let mut values = Vec::with_capacity(n);
     let mut bytes = vec![0; STEP.min(n.saturating_mul(4))];
     while values.len() < n {
@@ -251,21 +257,22 @@ fn read_numbers(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result
     Ok(values)
 }
 
-/// A file of the older format, at the place that has been reached.
-struct Legacy<'a> {
+/// Reads a file of the older format: a count of entries, and for each a name, a number of evaluations and F32 means
+/// times that number; behind them the number of chunks and the name of the text.
+struct LegacyReader<'a> {
     source: &'a Source,
     at: u64,
     len: u64,
 }
 
-impl<'a> Legacy<'a> {
+impl<'a> LegacyReader<'a> {
     fn read(source: &'a Source) -> Result<Imatrix> {
         let mut file = Self {
             source,
             at: 0,
             len: source.len().unwrap_or(0),
         };
-        let entries = file.number()?;
+        let entries = file.read_i32()?;
         if entries < 1 {
             return Err(AnamnesisError::parse(format!(
                 "an importance matrix of {entries} entries"
@@ -274,37 +281,40 @@ impl<'a> Legacy<'a> {
         let mut matrix = Imatrix::default();
         for i in 1..=entries {
             let (name, values) = file
-                .entry()
+                .read_entry()
                 .map_err(|error| error.about(format_args!("entry {i} of {entries}")))?;
             matrix.add(&name, values)?;
         }
-        // Older files end here, and what is cut off behind has never been an error.
-        if let Ok(chunks) = file.number() {
+        // Older files end here, and llama.cpp accepts files that are cut off behind the entries.
+        if let Ok(chunks) = file.read_i32() {
             matrix.chunks = chunks.into();
             matrix
                 .datasets
-                .extend(file.text().ok().filter(|dataset| !dataset.is_empty()));
+                .extend(file.read_text().ok().filter(|dataset| !dataset.is_empty()));
         }
         Ok(matrix)
     }
 
-    fn entry(&mut self) -> Result<(String, Vec<f32>)> {
-        let name = self.text()?;
-        let calls = self.number()?;
-        let n = self.number()?;
+    fn read_entry(&mut self) -> Result<(String, Vec<f32>)> {
+        let name = self.read_text()?;
+        let calls = self.read_i32()?;
+        let n = self.read_i32()?;
         let n = usize::try_from(n).ok().filter(|&n| n > 0);
         let n = n.ok_or_else(|| AnamnesisError::parse(format!("`{name}` has no values")))?;
         let start = self.at;
         self.skip(n as u64 * 4)
             .map_err(|error| error.about(format_args!("`{name}`")))?;
-        let mut values = read_numbers(n, |at, bytes| self.source.read_at(start + at, bytes))?;
+        let mut values = read_f32_by(n, |at, bytes| self.source.read_at(start + at, bytes))?;
         if calls > 0 {
             values.iter_mut().for_each(|value| *value /= calls as f32);
         }
         Ok((name, values))
     }
 
-    /// Passes over so many bytes, which have to be there.
+    /// Moves `n` bytes on.
+    ///
+    /// # Errors
+    /// `Parse` if the file has fewer bytes.
     fn skip(&mut self, n: u64) -> Result<()> {
         let end = self.at.checked_add(n).filter(|&end| end <= self.len);
         let wrong = || {
@@ -317,16 +327,16 @@ impl<'a> Legacy<'a> {
         Ok(())
     }
 
-    fn number(&mut self) -> Result<i32> {
+    fn read_i32(&mut self) -> Result<i32> {
         let (at, mut bytes) = (self.at, [0; 4]);
         self.skip(4)?;
         self.source.read_at(at, &mut bytes)?;
         Ok(i32::from_le_bytes(bytes))
     }
 
-    /// A length and so many bytes of text, which ends at a zero byte, if there is one.
-    fn text(&mut self) -> Result<String> {
-        let n = self.number()?;
+    /// Reads a length and as many bytes of text. The text ends at the first zero byte, if there is one.
+    fn read_text(&mut self) -> Result<String> {
+        let n = self.read_i32()?;
         let n = usize::try_from(n)
             .map_err(|_| AnamnesisError::parse(format!("a name of {n} bytes")))?;
         let at = self.at;

@@ -1,4 +1,9 @@
-//! Which of ggml's types each tensor of a model gets: the mixtures behind llama.cpp's file types, such as Q4_K_M.
+//! The ggml type of each tensor of a model: the mixtures behind llama.cpp's file types, such as Q4_K_M.
+//!
+//! A mixture gives more bits to tensors that lose much: the output layer, values of attention, `ffn_down` and the first
+//! and last layers. llama.cpp counts the tensors of a kind while it visits them in file order, and the count decides.
+//! So the tensors are brought under llama.cpp's names (`names`) and into its order first; then `rules` gives each a
+//! type, and [`fallback`] replaces types whose blocks do not divide the row.
 //!
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`llama_tensor_get_type`, `tensor_allows_quantization`,
 //! `tensor_type_fallback`, `tensor_requires_imatrix`) and, for the order of tensors, `src/llama-model-loader.h`
@@ -15,87 +20,91 @@ use std::collections::HashMap;
 
 pub(crate) use self::facts::ModelFacts;
 pub(crate) use self::file_type::FileType;
-pub(crate) use self::names::{Canonical, canonical};
-use self::rules::{Category, Counters, Rules};
+pub(crate) use self::names::{LlamaName, llama_name};
+use self::rules::{Category, Counters, TypeRules};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// A tensor as it is before.
+/// A tensor of the model before it is encoded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape<'a> {
-    /// In llama.cpp's words or in those of Hugging Face.
+pub(crate) struct MixtureTensor<'a> {
+    /// Name in llama.cpp's or in Hugging Face's naming.
     pub name: &'a str,
     /// Outermost dimension first.
     pub dims: &'a [usize],
     pub dtype: Dtype,
 }
 
-/// What becomes of a tensor.
+/// The mixture's choice for a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Choice {
-    /// It stays as it is, and why.
+pub(crate) enum TypeChoice {
+    /// llama.cpp does not quantize it, for this reason.
     Keep(String),
-    /// It is encoded as `dtype`; the note says why that is not the one that the mixture has for it.
+    /// It is encoded to `dtype`. The note tells why it is not the type that the rules give.
     Type { dtype: Dtype, note: Option<String> },
 }
 
-/// How a model is to be quantized.
+/// The arguments of `llama-quantize` that decide on types.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mixture {
     pub file_type: FileType,
-    /// Whether there is an importance matrix, for whichever tensors.
+    /// Whether there is an importance matrix, no matter for which tensors.
     pub has_imatrix: bool,
-    /// Whether all tensors get the type that most of them have.
+    /// Whether all tensors get the main type of the file type.
     pub pure: bool,
 }
 
-/// A tensor as llama.cpp would see it: all experts of a layer together.
-struct Stacked<'a> {
+/// A tensor of llama.cpp's conversion of the model, in which all experts of a layer are one tensor.
+struct LlamaTensor<'a> {
     name: String,
-    /// The number after `blk.`, or −1.
+    /// Layer number after `blk.`, or −1.
     layer: i64,
-    /// Outermost dimension first, as few as will do.
+    /// Outermost dimension first, without leading ones.
     dims: Vec<usize>,
     dtype: Dtype,
-    /// Whether it belongs to an encoder of images or sounds, which llama.cpp keeps in a file of its own.
-    foreign: bool,
-    /// Where its parts are among the tensors of the model.
+    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another file (`mmproj`).
+    is_multimodal: bool,
+    /// Indices of the model's tensors that it consists of.
     parts: Vec<usize>,
-    /// A part's name, for messages.
+    /// Name of its first part, for messages.
     shown: &'a str,
 }
 
 impl Mixture {
-    /// What becomes of each of `tensors`, which are all of the model's.
+    /// The choice for each of `tensors`, which are all tensors of the model, in their order.
     ///
     /// # Errors
-    /// `Unsupported` if a model with experts has feed-forward tensors outside its layers.
-    pub(crate) fn choose(&self, facts: &ModelFacts, tensors: &[Shape<'_>]) -> Result<Vec<Choice>> {
+    /// `Unsupported` if a model with experts has feed-forward tensors outside its layers, as in llama.cpp.
+    pub(crate) fn choose(
+        &self,
+        facts: &ModelFacts,
+        tensors: &[MixtureTensor<'_>],
+    ) -> Result<Vec<TypeChoice>> {
         let mut stacked = stack(tensors);
-        // What a GGUF file has is one model, whatever its parts are called.
+        // A GGUF file holds one model, whatever its tensors are called.
         stacked
             .iter_mut()
-            .for_each(|tensor| tensor.foreign &= !facts.are_certain());
+            .for_each(|tensor| tensor.is_multimodal &= !facts.are_from_gguf());
         let facts = facts.completed(&stacked);
         let categories: Vec<Category> = stacked
             .iter()
             .map(|tensor| Category::of(&tensor.name))
             .collect();
-        let mut own = stacked
+        let mut language = stacked
             .iter()
             .zip(&categories)
-            .filter(|(tensor, _)| !tensor.foreign);
-        let rules = Rules {
+            .filter(|(tensor, _)| !tensor.is_multimodal);
+        let rules = TypeRules {
             file_type: self.file_type,
             has_imatrix: self.has_imatrix,
-            attention_values: own
+            attention_values: language
                 .clone()
                 .filter(|(_, category)| category.is_values())
                 .count(),
-            is_tied: !own.any(|(_, category)| *category == Category::Output),
+            is_tied: !language.any(|(_, category)| *category == Category::Output),
             facts: &facts,
         };
         let mut counters = Counters::default();
-        let mut choices = vec![Choice::Keep(String::new()); tensors.len()];
+        let mut choices = vec![TypeChoice::Keep(String::new()); tensors.len()];
         for (tensor, &category) in stacked.iter().zip(&categories) {
             let choice = self.choose_one(&rules, &mut counters, tensor, category)?;
             tensor
@@ -108,27 +117,28 @@ impl Mixture {
 
     fn choose_one(
         &self,
-        rules: &Rules<'_>,
+        rules: &TypeRules<'_>,
         counters: &mut Counters,
-        tensor: &Stacked<'_>,
+        tensor: &LlamaTensor<'_>,
         category: Category,
-    ) -> Result<Choice> {
-        if let Some(reason) = kept(tensor, rules.facts) {
-            return Ok(Choice::Keep(reason));
+    ) -> Result<TypeChoice> {
+        if let Some(reason) = keep_reason(tensor, rules.facts) {
+            return Ok(TypeChoice::Keep(reason));
         }
         let mut dtype = self.file_type.dtype;
         if !dtype.is_ggml_block() {
-            return Ok(Choice::Type { dtype, note: None });
+            return Ok(TypeChoice::Type { dtype, note: None });
         }
         if self.file_type.is_mixture() && !self.pure {
             dtype = rules.dtype(counters, tensor, category)?;
         }
-        Ok(fit(dtype, tensor.dims.last().copied().unwrap_or(1)))
+        Ok(fallback(dtype, tensor.dims.last().copied().unwrap_or(1)))
     }
 
-    /// Whether a tensor that gets `dtype` is worthless without an importance matrix.
+    /// Whether llama.cpp refuses to encode the tensor to `dtype` without an importance matrix
+    /// (`tensor_requires_imatrix`).
     pub(crate) fn requires_imatrix(&self, name: &str, dtype: Dtype) -> bool {
-        let name = canonical(name).name;
+        let name = llama_name(name).name;
         match dtype {
             _ if is_token_embedding(&name) || name == "output.weight" => false,
             Dtype::IQ3_XXS
@@ -143,21 +153,22 @@ impl Mixture {
     }
 }
 
-/// Whether `name`, one of llama.cpp's, is that of a table of tokens.
+/// Whether `name`, in llama.cpp's naming, is a table of token embeddings.
 pub(crate) fn is_token_embedding(name: &str) -> bool {
     matches!(name, "token_embd.weight" | "per_layer_token_embd.weight")
 }
 
-/// The tensors under llama.cpp's names and in its order: by layer, what is in none before, and by name.
-fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
-    let mut stacked: Vec<Stacked<'_>> = Vec::new();
+/// The tensors under llama.cpp's names and in its order (`weight_name_comparer`): those outside layers first, then by
+/// layer, and by name within a layer. The experts of a layer become one tensor.
+fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
+    let mut stacked: Vec<LlamaTensor<'_>> = Vec::new();
     let mut experts: HashMap<String, usize> = HashMap::new();
     for (i, tensor) in tensors.iter().enumerate() {
-        let Canonical {
+        let LlamaName {
             name,
             expert,
-            foreign,
-        } = canonical(tensor.name);
+            is_multimodal,
+        } = llama_name(tensor.name);
         if expert.is_some() {
             if let Some(there) = experts.get(&name).and_then(|&at| stacked.get_mut(at)) {
                 there.parts.push(i);
@@ -172,17 +183,17 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
             .unwrap_or_default()
             .to_vec();
         let (dtype, shown, layer) = (tensor.dtype, tensor.name, layer(&name));
-        stacked.push(Stacked {
+        stacked.push(LlamaTensor {
             name,
             layer,
             dims,
             dtype,
-            foreign,
+            is_multimodal,
             parts: vec![i],
             shown,
         });
     }
-    // An encoder beside a language model is none of its parts; by itself it is a model like others.
+    // An encoder of images beside a language model goes to another file. By itself it is a model like others.
     let is_language = stacked
         .iter()
         .any(|tensor| tensor.name == "token_embd.weight");
@@ -190,13 +201,13 @@ fn stack<'a>(tensors: &[Shape<'a>]) -> Vec<Stacked<'a>> {
         if tensor.parts.len() > 1 {
             tensor.dims.insert(0, tensor.parts.len());
         }
-        tensor.foreign &= is_language;
+        tensor.is_multimodal &= is_language;
     }
     stacked.sort_by(|a, b| (a.layer, &a.name).cmp(&(b.layer, &b.name)));
     stacked
 }
 
-/// The number after `blk.`, or −1, as C's `sscanf` has it.
+/// The layer number after `blk.`, or −1. Like llama.cpp's `sscanf("blk.%d.")`, it ignores what follows the digits.
 fn layer(name: &str) -> i64 {
     let Some(rest) = name.strip_prefix("blk.") else {
         return -1;
@@ -207,9 +218,9 @@ fn layer(name: &str) -> i64 {
         .unwrap_or(-1)
 }
 
-/// Parts of names, in llama.cpp's words, of tensors that are small and lose much. What is marked with an architecture
-/// is so in that one only.
-const KEPT: &[(&str, &str)] = &[
+/// Architectures and parts of llama.cpp names of the tensors that are not quantized (`tensor_allows_quantization`):
+/// they are small and lose much. An empty architecture means all.
+const NOT_QUANTIZED: &[(&str, &str)] = &[
     ("", "_norm.weight"),
     ("", "ffn_gate_inp.weight"),
     ("", "ffn_gate_tid2eid.weight"),
@@ -261,20 +272,20 @@ const KEPT: &[(&str, &str)] = &[
     ("", "mm.a.code_embd"),
 ];
 
-/// Why a tensor stays as it is, if it does.
-fn kept(tensor: &Stacked<'_>, facts: &ModelFacts) -> Option<String> {
+/// The reason why llama.cpp does not quantize `tensor`, if there is one.
+fn keep_reason(tensor: &LlamaTensor<'_>, facts: &ModelFacts) -> Option<String> {
     let name = tensor.name.as_str();
     let is_kept = |(arch, part): &&(&str, &str)| {
         (arch.is_empty() || *arch == facts.architecture) && name.contains(part)
     };
-    let reason = if tensor.foreign {
+    let reason = if tensor.is_multimodal {
         "it is no part of the language model"
     } else if tensor.dims.len() < 2 {
         "it is a vector"
     } else if !name.ends_with("weight") {
         "its name does not end in `weight`"
     } else if matches!(name, "position_embd.weight" | "token_types.weight")
-        || KEPT.iter().any(|part| is_kept(&part))
+        || NOT_QUANTIZED.iter().any(|part| is_kept(&part))
     {
         "llama.cpp does not quantize tensors of this name"
     } else if !tensor.dtype.is_floating_point() && !tensor.dtype.is_quantized() {
@@ -285,11 +296,12 @@ fn kept(tensor: &Stacked<'_>, facts: &ModelFacts) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// `dtype`, or what replaces it for rows of `cols` values that are not whole blocks.
-fn fit(dtype: Dtype, cols: usize) -> Choice {
+/// `dtype`, or the type that replaces it in rows of `cols` values that are not whole blocks (`tensor_type_fallback`):
+/// a type of at least as many bits in blocks of 32, or F16 if those do not divide the row either.
+fn fallback(dtype: Dtype, cols: usize) -> TypeChoice {
     let block = dtype.block_size();
     if cols.is_multiple_of(block) {
-        return Choice::Type { dtype, note: None };
+        return TypeChoice::Type { dtype, note: None };
     }
     let short = match dtype {
         Dtype::IQ1_S | Dtype::IQ1_M | Dtype::IQ2_XXS | Dtype::IQ2_XS | Dtype::IQ2_S => {
@@ -301,8 +313,8 @@ fn fit(dtype: Dtype, cols: usize) -> Choice {
         Dtype::Q5_K => Dtype::Q5_1,
         Dtype::Q6_K => Dtype::Q8_0,
         _ if block <= 32 => dtype,
-        // There llama.cpp gives up.
-        _ => return Choice::Keep(format!("its {cols} columns are no multiple of {block}")),
+        // llama.cpp fails for the whole model here.
+        _ => return TypeChoice::Keep(format!("its {cols} columns are no multiple of {block}")),
     };
     let instead = if cols.is_multiple_of(short.block_size()) {
         short
@@ -311,14 +323,14 @@ fn fit(dtype: Dtype, cols: usize) -> Choice {
     };
     let note =
         format!("its {cols} columns are no multiple of {block}: {instead} instead of {dtype}");
-    Choice::Type {
+    TypeChoice::Type {
         dtype: instead,
         note: Some(note),
     }
 }
 
-/// What a model cannot be for its tensors to have types.
-fn no_layer(tensor: &Stacked<'_>, layers: i64) -> AnamnesisError {
+/// The error for a feed-forward tensor of a model with experts that is in no layer.
+fn no_layer(tensor: &LlamaTensor<'_>, layers: i64) -> AnamnesisError {
     let what = format!(
         "tensor `{}` is in none of the {layers} layers that the model has",
         tensor.shown

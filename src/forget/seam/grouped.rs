@@ -1,61 +1,64 @@
-//! The encoder that integers in groups share: the arithmetic of one library, and the places of codes, scales and zero points
-//! in the stored tensors.
+//! The shared encoder of integers in groups: each group of consecutive values of a row has a scale and mostly a zero
+//! point. compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror of `scheme/seam/grouped.rs`.
+//!
+//! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the stored matrix that
+//! they go to: which tensor, packed how, transposed or not (`layout`).
 
 mod layout;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::layout::{Form, Packing, Place};
-use super::{Encode, Put, RelayTarget, StoreCodes, Stored, Values, Weight};
-use crate::forget::seam::rows::LONGEST;
+pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordPacking};
+use super::{Encode, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
-/// One tensor as integers by groups.
+/// Encodes one tensor as integers in groups.
 pub(crate) struct Grouped {
-    /// For messages.
+    /// Name of the tensor, for messages.
     pub name: String,
     pub quantizer: IntegerQuantizer,
-    pub stored: Vec<Stored>,
-    pub codes: Place,
-    pub scales: Place,
-    /// Where zero points or biases go, if they are stored.
-    pub offsets: Option<Place>,
-    /// Tiles start at such rows.
+    pub stored: Vec<StoredTensor>,
+    pub codes: StoredMatrix,
+    pub scales: StoredMatrix,
+    /// Zero points or biases, if they are stored.
+    pub offsets: Option<StoredMatrix>,
+    /// Rows at which tiles may begin: codes or zero points that are packed down columns must fill whole words.
     pub row_align: usize,
-    /// The stored tensor that has the group of each column.
+    /// Index of the stored tensor that holds the group number of each column (GPTQ's `g_idx`).
     pub index: Option<usize>,
-    /// Number and bytes of what belongs to no value.
+    /// Index and bytes of a stored tensor that depends on the shape alone (compressed-tensors' `weight_shape`).
     pub constant: Option<(usize, Vec<u8>)>,
 }
 
-/// Why a weight has no groups of `group` columns.
-pub(crate) fn objection(weight: &Weight<'_>, group: usize) -> Option<String> {
+/// The reason why the rows of `weight` cannot be divided into groups of `group` columns.
+pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     let (rows, cols) = (weight.rows(), weight.cols());
     match group {
         _ if rows == 0 || cols == 0 || group == 0 => Some("there is nothing in it".to_owned()),
         _ if !cols.is_multiple_of(group) => {
             Some(format!("its {cols} columns are no multiple of {group}"))
         }
-        _ if col_align(cols, group) > LONGEST => {
-            Some(format!("its {cols} columns are more than {LONGEST}"))
+        _ if col_align(cols, group) > MAX_ROW_LEN => {
+            Some(format!("its {cols} columns are more than {MAX_ROW_LEN}"))
         }
         _ => None,
     }
 }
 
-/// Why a weight is not a matrix of groups of `group` columns: schemes for linear layers know no stacks.
-pub(crate) fn objection_to_matrix(weight: &Weight<'_>, group: usize) -> Option<String> {
+/// The reason why `weight` is not a matrix, or why its rows cannot be divided into groups of `group` columns.
+pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     match weight.shape.len() {
-        2 => objection(weight, group),
+        2 => group_objection(weight, group),
         rank => Some(format!("it has {rank} dimensions and no two")),
     }
 }
 
-/// The multiple of columns at which tiles start: whole groups that fill whole words, as groups of a multiple of 32 codes
-/// do at any width. If groups end within words, a tile has all columns.
+/// Columns at which tiles may begin: multiples of a group whose codes fill whole 32-bit words, at any width in bits. A
+/// group that is no multiple of 32 may end within a word, which two tiles would then share, so tiles are whole rows.
 fn col_align(cols: usize, group: usize) -> usize {
     if group.is_multiple_of(32) {
         group
@@ -65,12 +68,12 @@ fn col_align(cols: usize, group: usize) -> usize {
 }
 
 impl Encode for Grouped {
-    fn stored(&self) -> Vec<Stored> {
+    fn stored(&self) -> Vec<StoredTensor> {
         self.stored.clone()
     }
 
     fn grid(&self) -> Grid {
-        let Place {
+        let StoredMatrix {
             rows,
             cols,
             bits,
@@ -78,9 +81,13 @@ impl Encode for Grouped {
             ..
         } = self.codes;
         let group = self.quantizer.group;
-        // Codes of a byte each, packed, and perhaps transposed; scale and offset of each group, as floats and as stored.
+        // A byte for each code, the packed words and their transpose; four 32-bit numbers for each group: scale and
+        // offset, as floats and as they are stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
-        let transposed = !matches!(form, Form::Packed(Packing::Along) | Form::Bytes { .. });
+        let transposed = !matches!(
+            form,
+            MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. }
+        );
         Grid {
             rows,
             cols,
@@ -91,7 +98,7 @@ impl Encode for Grouped {
         }
     }
 
-    fn encode(&self, values: &Values<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let mut out = IntegerGroups::default();
         self.quantizer.encode(values.values, level, back, &mut out);
@@ -123,7 +130,7 @@ impl Encode for Grouped {
             // `v * s + b` with any `b`: no integer is its zero point.
             IntegerRule::Mlx => return None,
         };
-        let Form::Floats { dtype, .. } = self.scales.form else {
+        let MatrixForm::Floats { dtype, .. } = self.scales.form else {
             return None;
         };
         Some(RelayTarget {
@@ -169,7 +176,7 @@ impl StoreCodes for Grouped {
 }
 
 impl Grouped {
-    /// Passes the codes of a tile and the numbers of its groups to `put`.
+    /// Passes the bytes of an encoded tile to `put`.
     fn store(
         &self,
         tile: &Tile,
@@ -183,10 +190,11 @@ impl Grouped {
             cols: tile.cols.start / group..tile.cols.end / group,
         };
         self.codes.put_codes(tile, out.codes, level, put)?;
-        self.scales.put_numbers(&groups, &out.scales, level, put)?;
+        self.scales.put_floats(&groups, &out.scales, level, put)?;
         if let Some(offsets) = &self.offsets {
-            offsets.put_numbers(&groups, &out.offsets, level, put)?;
+            offsets.put_floats(&groups, &out.offsets, level, put)?;
         }
+        // The group numbers of columns are the same for all rows: the tiles of the first rows write them.
         if tile.rows.start > 0 {
             return Ok(());
         }

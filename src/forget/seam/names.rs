@@ -1,8 +1,11 @@
-//! What names tell of tensors that are not quantized as a rule.
+//! Which tensors are not encoded by default, by their names, and which weights inference engines fuse.
+//!
+//! Libraries decide by the class of a module (`nn.Linear`). A file has names only, so the names that modules have in
+//! Hugging Face's models stand for their classes.
 
 use super::Scope;
 
-/// Embeddings of tokens, by the last part of the module's name.
+/// Last parts of the names of token and position embeddings.
 const EMBEDDINGS: &[&str] = &[
     "embed_tokens",
     "tok_embeddings",
@@ -15,7 +18,8 @@ const EMBEDDINGS: &[&str] = &[
     "token_embd",
 ];
 
-/// Last layers, which make logits.
+/// Last parts of the names of output layers, which compute logits. Small errors there change the choice of tokens, so
+/// libraries leave them out; inside a layer (`layers.3.output`) the same words name ordinary projections.
 const HEADS: &[&str] = &[
     "lm_head",
     "embed_out",
@@ -26,10 +30,10 @@ const HEADS: &[&str] = &[
     "head",
 ];
 
-/// Routers of experts.
+/// Last parts of the names of routers, which choose the experts of a token. They count only inside a numbered layer.
 const ROUTERS: &[&str] = &["gate", "router", "shared_expert_gate", "wg"];
 
-/// Whatever has this in the last part of its module's name.
+/// Parts of the last part of a module's name, each with what such a module is.
 const SENSITIVE: &[(&str, &str)] = &[
     ("norm", "a norm"),
     ("ln_", "a norm"),
@@ -41,17 +45,17 @@ const SENSITIVE: &[(&str, &str)] = &[
     ("conv", "a convolution"),
 ];
 
-/// Layers of one parent that inference fuses into one.
+/// Layers of one parent module that inference engines such as vLLM and TensorRT-LLM fuse into one matrix.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
     &["gate_proj", "up_proj"],
-    // Of Mixtral's experts.
+    // Experts of Mixtral: gate and up projection.
     &["w1", "w3"],
     // DeepSeek's latent attention.
     &["q_a_proj", "kv_a_proj_with_mqa"],
 ];
 
-/// The parent of a weight that is fused with others, and which of its families it belongs to.
+/// Parent module of a weight that is fused with others, and an index that is the same for all weights of one fusion.
 pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
     let (parent, last) = name.strip_suffix(".weight")?.rsplit_once('.')?;
     FUSED
@@ -60,13 +64,13 @@ pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
         .map(|family| (parent, family))
 }
 
-/// Why a tensor of this name is not encoded as a rule.
+/// The reason why a tensor of this name is not encoded by default.
 pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
     if scope == Scope::All {
         return None;
     }
     let module = name.strip_suffix(".weight");
-    // Stacks of experts are parameters without a module of their own.
+    // A stack of experts is a parameter, not a module: its name does not end in `.weight`.
     let is_stack = module.is_none() && name.contains("experts.") && !name.ends_with("bias");
     if module.is_none() && !is_stack {
         return Some("no weight of a layer".to_owned());

@@ -1,20 +1,24 @@
-//! What encoders share: how values may be cut, where the bytes of a tile go, and stored tensors by name.
+//! Helpers of the encoders: alignments of tiles, byte matrices, shapes of stored tensors, and objections to shapes.
 
-use super::{Put, Stored, Weight};
+use super::{Put, StoredTensor, WeightInfo};
 use crate::scheme::Tile;
 #[cfg(any(feature = "bnb", feature = "qnat"))]
 use crate::scheme::{Grid, lcm};
 use crate::{Dtype, Result};
 
-/// Longest row that is encoded as a whole.
-pub(crate) const LONGEST: usize = 1 << 19;
+/// Longest row, or longest run of values with one scale, that is encoded in one piece. A tile has at least one row
+/// where rows cannot be divided, so this bounds the memory of a worker.
+pub(crate) const MAX_ROW_LEN: usize = 1 << 19;
 
-/// How values may be cut whose blocks of `unit` run over all of them in order, whatever the rows: inside rows if those
-/// hold whole units, else between rows.
+/// The grid of a scheme that takes the tensor as a flat sequence and divides it into blocks of `unit` values,
+/// regardless of rows.
+///
+/// If rows are whole blocks, tiles may end at any block. If not, tiles are whole rows, and as many of them as the least
+/// common multiple of block and row demands: then a tile is a run of the flat sequence that begins with a block.
 #[cfg(any(feature = "bnb", feature = "qnat"))]
-pub(crate) fn grid_of_runs(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
-    let inside = cols.is_multiple_of(unit);
-    let (row_align, col_align) = if inside {
+pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
+    let rows_are_whole_blocks = cols.is_multiple_of(unit);
+    let (row_align, col_align) = if rows_are_whole_blocks {
         (1, unit)
     } else {
         (lcm(unit, cols) / cols, cols)
@@ -29,16 +33,16 @@ pub(crate) fn grid_of_runs(rows: usize, cols: usize, unit: usize, load_bits: f64
     }
 }
 
-/// A matrix of bytes, as a stored tensor, of which each value of the weight takes a part.
-pub(crate) struct Matrix {
-    /// Number of the stored tensor.
+/// A stored tensor as a matrix of bytes, in which a tile is a rectangle.
+pub(crate) struct ByteMatrix {
+    /// Index of the stored tensor.
     pub part: usize,
-    /// Bytes of a row.
+    /// Bytes in a row.
     pub stride: usize,
 }
 
-impl Matrix {
-    /// Puts rows `rows`, bytes `cols` of each.
+impl ByteMatrix {
+    /// Passes `bytes`, row by row, to `put`: they are bytes `cols` of each of `rows`.
     pub(crate) fn put(
         &self,
         rows: std::ops::Range<usize>,
@@ -50,6 +54,7 @@ impl Matrix {
         if bytes.is_empty() {
             return Ok(());
         }
+        // Whole rows follow each other: one write instead of one for each row.
         if cols.len() == self.stride {
             return put(self.part, at(rows.start), bytes);
         }
@@ -58,16 +63,18 @@ impl Matrix {
     }
 }
 
-/// Puts two matrices of a tile of `cols` columns, each with the number of values that one of its bytes has.
-pub(crate) fn put_both(
+/// Passes the codes and the scales of a tile to `put`, as stored tensors 0 and 1. The tensor has `cols` columns; each
+/// matrix comes with the number of values that one of its bytes stands for.
+pub(crate) fn put_codes_and_scales(
     tile: &Tile,
     cols: usize,
     matrices: [(usize, &[u8]); 2],
     put: &mut Put<'_>,
 ) -> Result<()> {
     for (part, (unit, bytes)) in matrices.into_iter().enumerate() {
+        // Exact: tiles begin and end with whole groups, and a group has a whole number of code bytes.
         let inside = tile.cols.start / unit..tile.cols.end / unit;
-        Matrix {
+        ByteMatrix {
             part,
             stride: cols / unit,
         }
@@ -76,17 +83,16 @@ pub(crate) fn put_both(
     Ok(())
 }
 
-/// A stored tensor.
-pub(crate) fn stored(name: String, dtype: Dtype, shape: &[usize]) -> Stored {
-    Stored {
+pub(crate) fn stored_tensor(name: String, dtype: Dtype, shape: &[usize]) -> StoredTensor {
+    StoredTensor {
         name,
         dtype,
         shape: shape.to_vec(),
     }
 }
 
-/// The shape of a weight, of whose rows each `unit` values become one.
-pub(crate) fn shortened(weight: &Weight<'_>, unit: usize) -> Vec<usize> {
+/// The shape of `weight` with its last dimension divided by `unit`: `unit` values of a row become one element.
+pub(crate) fn packed_shape(weight: &WeightInfo<'_>, unit: usize) -> Vec<usize> {
     let mut shape = weight.shape.to_vec();
     if let Some(cols) = shape.last_mut() {
         *cols /= unit;
@@ -94,8 +100,8 @@ pub(crate) fn shortened(weight: &Weight<'_>, unit: usize) -> Vec<usize> {
     shape
 }
 
-/// Why `weight` is no matrix of a layer, with rows of whole groups of `unit` values.
-pub(crate) fn no_matrix(weight: &Weight<'_>, unit: usize) -> Option<String> {
+/// The reason why `weight` is not the matrix of a linear layer whose rows are whole groups of `unit` values.
+pub(crate) fn linear_weight_objection(weight: &WeightInfo<'_>, unit: usize) -> Option<String> {
     match weight.shape {
         _ if !weight.name.ends_with(".weight") => {
             Some("its name does not end in `.weight`".to_owned())

@@ -12,21 +12,28 @@ use std::ops::Range;
 use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, configured_group};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, refused, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, refused, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct Gemv;
 
+static IDENTITY: Identity = Identity {
+    name: "AWQ GEMV",
+    ..gated::AWQ
+};
+
 impl Scheme for Gemv {
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::Other("AWQ GEMV")
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -55,7 +62,7 @@ impl Scheme for Gemv {
         };
         let scheme = QuantScheme::Grouped {
             family,
-            codes: "INT4",
+            codes: CodeType::Int(4),
             scales,
         };
         let shape = vec![decoder.rows, decoder.cols];

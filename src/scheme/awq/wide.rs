@@ -11,20 +11,30 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
-use crate::scheme::compressed_tensors::int_name;
+use crate::scheme::gated;
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, group_size};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
 use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    Floats, Granularity, Group, Index, QuantScheme, Scheme, TensorRole, Tile, read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
+    read, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct AwqWide;
 
+static IDENTITY: Identity = Identity {
+    name: "AWQ of five to seven bits",
+    ..gated::AWQ
+};
+
 impl Scheme for AwqWide {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Awq
     }
@@ -78,7 +88,7 @@ impl Scheme for AwqWide {
         ];
         let scheme = QuantScheme::Grouped {
             family: "AWQ",
-            codes: int_name(bits),
+            codes: CodeType::Int(bits as u8),
             scales: Granularity::Group(group),
         };
         Ok(Some(Group::new(

@@ -1,6 +1,6 @@
 //! How GPTQ's codes lie in words: told from the shapes of a layer's tensors, and from the config where those do not tell.
 
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::gptq::GptqPacking;
 use crate::kernels::remember::packed::CHUNK;
@@ -94,13 +94,14 @@ pub(super) fn packing(
     let t = &packed.qweight;
     let format = module.text(FORMAT).map(|(format, _)| format);
     // AutoRound says so in what it exports under GPTQ's name, too.
-    let auto_round = all.config.is_auto_round() || module.text(&["autoround_version"]).is_some();
+    let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound)
+        || module.text(&["autoround_version"]).is_some();
     let has_planes = match (bits, format) {
         (2 | 4 | 8, _) => false,
         (_, Some("gptq_p")) => true,
         (3, _) => false,
         _ if auto_round => false,
-        _ if all.config.method().as_deref() == Some("gptq") || format.is_some() => true,
+        _ if all.config.quant_method() == Some(&QuantMethod::Gptq) || format.is_some() => true,
         _ => {
             let what = format!(
                 "{bits} bits can be planes (gptqmodel) or a stream (AutoRound), and no config tells"

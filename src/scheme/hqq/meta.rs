@@ -54,7 +54,7 @@ impl<'a, 'm> Meta<'a, 'm> {
         let idle = IDLE.iter().filter_map(|name| all.at(base, name));
         meta.used.extend(idle.map(|t| (TensorRole::QuantState, t)));
         let old = format!("{base}meta.");
-        if all.facts.contains_key(&format!("{old}packing")) {
+        if all.model.facts.contains_key(&format!("{old}packing")) {
             meta.base = old;
         }
         meta
@@ -70,7 +70,7 @@ impl<'a, 'm> Meta<'a, 'm> {
 
     /// A value as text: of a pickle, or of a small tensor.
     pub(super) fn text(&mut self, key: &str) -> Result<Option<String>> {
-        if let Some(text) = self.all.facts.get(&format!("{}{key}", self.base)) {
+        if let Some(text) = self.all.model.facts.get(&format!("{}{key}", self.base)) {
             return Ok(Some(text.clone()));
         }
         let Some(t) = self.all.at(&self.base, key) else {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::Module;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::scheme::seam::{Floats, Index, base_of, read, refused, wrong};
 use crate::{Dtype, Result};
@@ -134,9 +134,9 @@ impl<'m> PackedLayer<'m> {
             (Some(layout), false) => Ok(layout),
             (None, true) => Ok(PackedLayout::Gemv),
             // A group of a few inputs, as no library makes it, or rows by outputs.
-            (Some(layout), true) => match (version(all), all.config.method().as_deref()) {
+            (Some(layout), true) => match (version(all), all.config.quant_method()) {
                 (Some(("gemv", _)), _) => Ok(PackedLayout::Gemv),
-                (Some(_), _) | (_, Some("gptq")) => Ok(layout),
+                (Some(_), _) | (_, Some(QuantMethod::Gptq)) => Ok(layout),
                 _ => Err(wrong(
                     t,
                     format!(
@@ -184,7 +184,7 @@ impl<'m> PackedLayer<'m> {
         all: &Index<'_>,
     ) -> Result<()> {
         let t = &self.qweight;
-        if all.config.method().as_deref() == Some("gptq") {
+        if all.config.quant_method() == Some(&QuantMethod::Gptq) {
             return Err(wrong(t, "the config says GPTQ, and the shapes say AWQ"));
         }
         if let Some((format, place)) = module
@@ -242,7 +242,7 @@ impl<'m> PackedLayer<'m> {
 /// AWQ's `version`, which gptqmodel writes as the format, and the place in the config that says it.
 fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     let format = || {
-        let is_awq = all.config.method().as_deref() == Some("awq");
+        let is_awq = all.config.quant_method() == Some(&QuantMethod::Awq);
         all.config
             .text(&["checkpoint_format", "format"])
             .filter(|_| is_awq)

@@ -1,4 +1,4 @@
-//! Schemes of a model, counted.
+//! Counts of the schemes in a model.
 
 use super::QuantScheme;
 
@@ -12,7 +12,7 @@ pub struct SchemeCount {
     pub tensors: usize,
 }
 
-/// Counts `scheme` in a list that keeps the order of first appearance.
+/// Adds one tensor of `scheme` to `schemes`, whose order is that of first appearance.
 pub(crate) fn count(schemes: &mut Vec<SchemeCount>, scheme: QuantScheme) {
     match schemes.iter_mut().find(|s| s.scheme == scheme) {
         Some(found) => found.tensors += 1,

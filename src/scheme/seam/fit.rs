@@ -1,7 +1,7 @@
 //! How scales lie over a weight, proved from both shapes and checked against the config.
 
 use crate::Result;
-use crate::config::Module;
+use crate::config::{QuantConfig, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::scheme::seam::{Granularity, Index, module_of, wrong};
@@ -45,7 +45,7 @@ pub(crate) fn fit(
     };
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
-    let grid = by_column(shape, scale, &module)
+    let grid = by_column(shape, scale, all.config)
         .or_else(|| whole_rows(shape, scale))
         .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
         .or_else(|| reduced_blocks(shape, scale.shape()));
@@ -117,13 +117,11 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
 
 /// A scale for each column of each expert of a stack, which is stored the other way round than a layer's weight:
 /// `[experts, out, 1]` over `[experts, in, out]` (FBGEMM's).
-fn by_column(w: &[usize], scale: &Tensor<'_>, module: &Module<'_>) -> Option<ScaleGrid> {
+fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<ScaleGrid> {
     let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else {
         return None;
     };
-    let fbgemm = module
-        .text(&["quant_method"])
-        .is_some_and(|(method, _)| method == "fbgemm_fp8");
+    let fbgemm = config.quant_method() == Some(&QuantMethod::FbgemmFp8);
     let fits = e == experts && n == cols && (rows != cols || fbgemm);
     let grid = ScaleGrid {
         matrix_rows: rows.max(1),

@@ -1,4 +1,4 @@
-//! Names of schemes, as people read them.
+//! How a weight is quantized, and how that is written in listings.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::Dtype;
 pub enum Fp8Format {
     /// OCP E4M3: no infinity, NaN at 0x7F and 0xFF.
     E4M3,
-    /// OCP E5M2: as IEEE half, cut to a byte.
+    /// OCP E5M2: the upper byte of an IEEE half.
     E5M2,
     /// E4M3 with bias 8 and NaN at 0x80.
     E4M3Fnuz,
@@ -52,7 +52,7 @@ pub enum Granularity {
     Tensor,
     /// A row.
     Channel,
-    /// So many neighbours of a row.
+    /// This many neighbouring values of a row.
     Group(usize),
     /// A block.
     Block {
@@ -71,6 +71,58 @@ impl fmt::Display for Granularity {
             Self::Group(n) => write!(f, "groups of {n}"),
             Self::Block { rows, cols } => write!(f, "{rows}x{cols} blocks"),
         }
+    }
+}
+
+/// What the codes of a weight are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CodeType {
+    /// Integers of so many bits, with a sign or an offset.
+    Int(u8),
+    /// Integers of so many bits without a sign.
+    Uint(u8),
+    /// -1, 0 and 1.
+    Ternary,
+    /// Four-bit floats, E2M1.
+    Fp4,
+    /// Six-bit floats of the OCP microscaling format.
+    Fp6,
+    /// Six-bit floats, E2M3.
+    Fp6E2M3,
+    /// Six-bit floats, E3M2.
+    Fp6E3M2,
+    /// Eight-bit floats.
+    Fp8,
+    /// E2M1 in blocks of 32 with an exponent each.
+    Mxfp4,
+    /// Eight-bit floats in blocks of 32 with an exponent each.
+    Mxfp8,
+    /// E2M1 in short blocks with an E4M3 scale each.
+    Nvfp4,
+}
+
+impl fmt::Display for CodeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(bits) => write!(f, "INT{bits}"),
+            Self::Uint(bits) => write!(f, "UINT{bits}"),
+            Self::Ternary => f.write_str("ternary"),
+            Self::Fp4 => f.write_str("FP4"),
+            Self::Fp6 => f.write_str("FP6"),
+            Self::Fp6E2M3 => f.write_str("FP6 (E2M3)"),
+            Self::Fp6E3M2 => f.write_str("FP6 (E3M2)"),
+            Self::Fp8 => f.write_str("FP8"),
+            Self::Mxfp4 => f.write_str("MXFP4"),
+            Self::Mxfp8 => f.write_str("MXFP8"),
+            Self::Nvfp4 => f.write_str("NVFP4"),
+        }
+    }
+}
+
+impl serde::Serialize for CodeType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -122,16 +174,16 @@ pub enum QuantScheme {
     Qnat,
     /// Narrow codes with scales, in the layout of one library.
     Grouped {
-        /// The library, or the model that the layout is known by.
+        /// The library, or the model that the layout is known by: a name to show.
         family: &'static str,
-        /// Codes: `INT4`, `FP4`, ….
-        codes: &'static str,
+        /// What the codes are: `INT4`, `FP4`, ….
+        codes: CodeType,
         /// What shares a scale.
         scales: Granularity,
     },
-    /// Values left out where they are zero.
+    /// Floats or codes, stored without the zeros.
     Sparse,
-    /// A block type of ggml's.
+    /// A block type of ggml.
     Ggml {
         /// The type.
         dtype: Dtype,
@@ -141,6 +193,22 @@ pub enum QuantScheme {
 }
 
 impl QuantScheme {
+    /// Whether a weight of this scheme is one byte a code. Such a weight and its scale are called so by many
+    /// libraries: `X.weight` with `X.weight_scale`.
+    pub(crate) fn has_common_names(&self) -> bool {
+        matches!(
+            self,
+            Self::FineGrainedFp8 { .. }
+                | Self::PerChannelFp8 { .. }
+                | Self::PerTensorFp8 { .. }
+                | Self::CastFp8 { .. }
+                | Self::Grouped {
+                    codes: CodeType::Int(8),
+                    ..
+                }
+        )
+    }
+
     /// Short name of the family: `FP8`, `GPTQ`, `BnB NF4/FP4`, ….
     #[must_use]
     pub fn family(&self) -> &'static str {

@@ -9,11 +9,10 @@
 
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::seam::grouped::{
-    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
-};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
+use crate::scheme::seam::grouped::{GroupFormula, GroupOffsets};
 use crate::scheme::seam::numbers::{OfPairs, ScaleMatrix, Transposed};
-use crate::scheme::seam::{Floats, Granularity, Tile, read, wrong};
+use crate::scheme::seam::{CodeType, Floats, Granularity, Tile, read, wrong};
 use crate::scheme::torchao::Decoded;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -84,7 +83,7 @@ pub(super) fn decoded<'m>(
     let offsets = GroupOffsets::new(number(true)).computed_in(TargetDtype::of(scales.dtype()));
     decoder.formula = GroupFormula::ScaleShift(offsets);
     Ok(Decoded {
-        codes: "INT4",
+        codes: CodeType::Int(4),
         scales: Granularity::Group(group),
         shape: shape.to_vec(),
         decoder,

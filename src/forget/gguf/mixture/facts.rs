@@ -1,34 +1,35 @@
-//! What a mixture has to know of a model beside its tensors: from the metadata of a GGUF file, or from `config.json`.
+//! Facts about a model on which its mixture depends, beside its tensors: from the metadata of a GGUF file, or from
+//! `config.json`, completed from the tensors' names and shapes.
 //!
 //! Source: llama.cpp 0.6.0 `src/llama-model.cpp` (`load_hparams`), `src/models/*.cpp` (which models are called 70B) and
 //! `convert_hf_to_gguf.py` (what of `config.json` becomes metadata).
 
 use serde_json::Value;
 
-use super::Stacked;
+use super::LlamaTensor;
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 
-/// What the rules ask of a model.
+/// The hyperparameters that the rules use (`llama_hparams`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ModelFacts {
-    /// As llama.cpp calls it; empty if it is unknown.
+    /// llama.cpp's name of the architecture; empty if it is unknown.
     pub architecture: String,
-    /// Number of layers, with those that predict further tokens.
+    /// Number of layers, including those that predict further tokens.
     pub layers: i64,
-    /// Those of them that predict further tokens.
-    pub next_layers: i64,
-    /// Experts of a layer.
+    /// Number of layers that predict further tokens (`nextn_predict_layers`).
+    pub nextn_layers: i64,
+    /// Experts in a layer.
     pub experts: i64,
-    /// Heads of the first layer's attention.
+    /// Attention heads of the first layer.
     pub heads: i64,
-    /// Those of its keys and values.
+    /// Heads of keys and values of the first layer.
     pub kv_heads: i64,
-    /// Whether there is metadata of a model, and what it does not say is not so.
-    is_certain: bool,
+    /// Whether the facts are from a GGUF file's metadata, where a key that is missing means 0, not unknown.
+    is_from_gguf: bool,
 }
 
 impl ModelFacts {
-    /// What the metadata of a GGUF file says.
+    /// The facts that the metadata of a GGUF file states.
     pub(crate) fn from_metadata(metadata: &GgufMetadata) -> Self {
         let Some(architecture) = metadata.get("general.architecture") else {
             return Self::default();
@@ -41,16 +42,16 @@ impl ModelFacts {
                 .and_then(first)
         };
         let number = |key: &str| get(key).unwrap_or(0);
-        let (heads, next_layers) = (
+        let (heads, nextn_layers) = (
             number("attention.head_count"),
             number("nextn_predict_layers"),
         );
         let layers = match architecture.as_str() {
-            // It goes through its layers several times.
+            // Nanbeige runs through its layers several times, and llama.cpp counts each pass.
             "nanbeige" => {
                 number("block_count").saturating_mul(get("num_loops").unwrap_or(1).max(1))
             }
-            // A router is behind the last.
+            // A router follows the last layer and counts as one.
             "graniteswitch" => number("block_count").saturating_add(1),
             _ => number("block_count"),
         };
@@ -58,19 +59,19 @@ impl ModelFacts {
             number("expert_count"),
             get("attention.head_count_kv").unwrap_or(heads),
         );
-        let is_certain = get("block_count").is_some();
+        let is_from_gguf = get("block_count").is_some();
         Self {
             layers,
-            next_layers,
+            nextn_layers,
             experts,
             heads,
             kv_heads,
             architecture,
-            is_certain,
+            is_from_gguf,
         }
     }
 
-    /// What `config.json`, which is `root`, says.
+    /// The facts of a `config.json` with the value `root`.
     pub(crate) fn from_config(root: &Value) -> Self {
         let parts = ["text_config", "llm_config", "language_config"]
             .iter()
@@ -107,7 +108,7 @@ impl ModelFacts {
         .or_else(|| number(&["multi_query_group_num", "num_query_groups"]))
         .or_else(|| inner("attn_config", "kv_n_heads"))
         .or_else(|| get("multi_query")?.as_bool().filter(|&one| one).map(|_| 1));
-        // Latent attention is stored as if all queries shared one key.
+        // llama.cpp's conversion stores latent attention as if all queries shared one key.
         let is_latent = get("kv_lora_rank").is_some() && !matches!(kind, "minicpm3" | "plm");
         let experts = number(&[
             "num_local_experts",
@@ -120,7 +121,7 @@ impl ModelFacts {
             architecture: architecture.to_owned(),
             layers: number(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])
                 .unwrap_or(0),
-            next_layers: 0,
+            nextn_layers: 0,
             experts: experts.unwrap_or(0),
             heads,
             kv_heads: if is_latent {
@@ -128,19 +129,19 @@ impl ModelFacts {
             } else {
                 kv_heads.unwrap_or(heads)
             },
-            is_certain: false,
+            is_from_gguf: false,
         }
     }
 
-    /// Whether nothing has to be guessed.
-    pub(crate) fn are_certain(&self) -> bool {
-        self.is_certain
+    /// Whether the facts are from the metadata of a GGUF file, so that nothing has to be guessed.
+    pub(crate) fn are_from_gguf(&self) -> bool {
+        self.is_from_gguf
     }
 
-    /// With what tensors tell, where there is no metadata.
-    pub(super) fn completed(&self, tensors: &[Stacked<'_>]) -> Self {
+    /// The facts, completed from `tensors` where a GGUF file's metadata does not state them.
+    pub(super) fn completed(&self, tensors: &[LlamaTensor<'_>]) -> Self {
         let mut facts = self.clone();
-        if self.is_certain {
+        if self.is_from_gguf {
             return facts;
         }
         let counted = tensors
@@ -150,8 +151,8 @@ impl ModelFacts {
             .unwrap_or(-1)
             .saturating_add(1);
         if counted > facts.layers {
-            // A config counts those apart that predict further tokens.
-            facts.next_layers = if facts.layers > 0 {
+            // `num_hidden_layers` of a config does not include the layers that predict further tokens.
+            facts.nextn_layers = if facts.layers > 0 {
                 counted - facts.layers
             } else {
                 0
@@ -174,7 +175,7 @@ impl ModelFacts {
                     .find(|tensor| tensor.name.ends_with(what) && tensor.dims.len() == 2)?;
                 i64::try_from(*found.dims.first()?).ok()
             };
-            // As many rows for each head, as a rule.
+            // Queries and keys have as many rows for each head, so the ratio of rows is the ratio of heads.
             if let (Some(query), Some(key)) = (rows(".attn_q.weight"), rows(".attn_k.weight")) {
                 (facts.heads, facts.kv_heads) = (query, key);
             }
@@ -182,14 +183,14 @@ impl ModelFacts {
         facts
     }
 
-    /// How many heads share a key.
-    pub(crate) fn group(&self) -> i64 {
+    /// Number of heads that share a key (`n_gqa`).
+    pub(crate) fn gqa_ratio(&self) -> i64 {
         self.heads.checked_div(self.kv_heads).unwrap_or(0)
     }
 
-    /// Whether llama.cpp calls the model 70B.
+    /// Whether llama.cpp calls the model 70B (`LLM_TYPE_70B`), which is by the number of layers.
     pub(crate) fn is_70b(&self) -> bool {
-        let layers = self.layers - self.next_layers;
+        let layers = self.layers - self.nextn_layers;
         match self.architecture.as_str() {
             "llama" | "llama-embed" => {
                 layers == 80 && self.heads != self.kv_heads && self.experts != 8
@@ -201,7 +202,7 @@ impl ModelFacts {
     }
 }
 
-/// A number, or the first of an array of them.
+/// An integer, or the first of an array: some models state a number for each layer.
 fn first(value: &GgufMetadataValue) -> Option<i64> {
     let number = |n: u64| i64::try_from(n).ok();
     let Some(array) = value.as_array() else {

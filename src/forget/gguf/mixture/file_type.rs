@@ -1,18 +1,18 @@
-//! llama.cpp's file types: a name for what most tensors of a file are, and for the mixture that they are part of.
+//! llama.cpp's file types: the names of mixtures, each with the ggml type that most tensors get.
 //!
 //! Source: llama.cpp 0.6.0 `include/llama.h` (`llama_ftype`), `src/llama-quant.cpp` (`llama_ftype_get_default_type`)
 //! and `tools/quantize/quantize.cpp` (`QUANT_OPTIONS`, the names).
 
 use crate::Dtype;
 
-/// A file type, or one of ggml's types that no file type is named after.
+/// A file type of llama.cpp, or a ggml type that has no file type, for all tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileType {
-    /// As `llama-quantize` spells it, or as ggml does.
+    /// Name as `llama-quantize` or ggml spells it.
     pub name: &'static str,
-    /// What `general.file_type` says, if it has a number for this.
+    /// Number in `general.file_type`, if it has one.
     pub number: Option<u32>,
-    /// What tensors are that no rule is about.
+    /// Type of the tensors that no rule applies to.
     pub dtype: Dtype,
 }
 
@@ -62,14 +62,14 @@ file_types! {
     "Q2_0" 41 Q2_0;
 }
 
-/// Other names that `llama-quantize` takes.
+/// Other names that `llama-quantize` accepts.
 const ALIASES: &[(&str, &str)] = &[("Q3_K", "Q3_K_M"), ("Q4_K", "Q4_K_M"), ("Q5_K", "Q5_K_M")];
 
-/// Numbers of file types that llama.cpp reads and does not make.
+/// Numbers of file types that llama.cpp reads but does not write.
 const READ_ONLY: &[(Dtype, u32)] = &[(Dtype::NVFP4, 39)];
 
 impl FileType {
-    /// The file type of this name, in any case; failing that, the block type of this name, for all tensors.
+    /// The file type of this name, in any case. If there is none, the ggml block type of this name, for all tensors.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let alias = ALIASES
             .iter()
@@ -101,7 +101,7 @@ impl FileType {
         FILE_TYPES
     }
 
-    /// Whether tensors get types by llama.cpp's rules, and not all the same one.
+    /// Whether llama.cpp's rules give tensors different types.
     pub(crate) fn is_mixture(self) -> bool {
         FILE_TYPES.contains(&self)
     }

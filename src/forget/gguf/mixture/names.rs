@@ -1,26 +1,30 @@
-//! What llama.cpp calls the tensors that Hugging Face's models have under names of their own.
+//! llama.cpp's names of tensors in Hugging Face's models.
 //!
-//! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py`. Only what decides over a tensor's type has to be the same.
+//! The rules of mixtures look at llama.cpp's names, so a model in safetensors must be translated before. The tables of
+//! llama.cpp depend on the architecture; here one table serves all. Only what decides on a tensor's type has to be the
+//! same: its layer, its kind, and whether it is quantized at all.
+//!
+//! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py`.
 
 mod table;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use self::table::{LEAVES, TOPS};
+use self::table::{LAYER_TENSORS, MODEL_TENSORS};
 
-/// A tensor's name in llama.cpp's words.
+/// A tensor's name in llama.cpp's naming.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Canonical {
-    /// `blk.3.ffn_down_exps.weight`; of a name that is not known, that name.
+pub(crate) struct LlamaName {
+    /// The name, such as `blk.3.ffn_down_exps.weight`. A name that is not known stays as it is.
     pub name: String,
-    /// Which of the experts that llama.cpp stores together, if this is one by itself.
+    /// Index of the expert, if the tensor is a single expert. llama.cpp stores all experts of a layer as one tensor.
     pub expert: Option<usize>,
-    /// Whether it belongs to an encoder of images or sounds, which llama.cpp keeps in a file of its own.
-    pub foreign: bool,
+    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another file.
+    pub is_multimodal: bool,
 }
 
-/// What comes before a layer's number.
+/// Parts of names that stand before a layer's number.
 const LAYERS: &[&str] = &[
     "layers",
     "h",
@@ -32,8 +36,8 @@ const LAYERS: &[&str] = &[
     "decoder_layers",
 ];
 
-/// Parts of names of encoders of images and sounds, and of what joins them to a language model.
-const FOREIGN: &[&str] = &[
+/// Words in the names of encoders of images and sounds, and of projectors that join them to a language model.
+const MULTIMODAL: &[&str] = &[
     "visual",
     "vision",
     "audio",
@@ -48,8 +52,8 @@ const FOREIGN: &[&str] = &[
     "qformer",
 ];
 
-/// Names of tensors that are in no layer, and can be of other things, too.
-const VAGUE: &[&str] = &[
+/// Last parts of names that name a tensor of the whole model only if nothing but [`WHOLE`] is before them.
+const AMBIGUOUS: &[&str] = &[
     "output",
     "head",
     "encoder",
@@ -58,23 +62,23 @@ const VAGUE: &[&str] = &[
     "embeddings",
 ];
 
-/// What names begin with that are about a whole model.
+/// Parts of names that stand for the whole model.
 const WHOLE: &[&str] = &["model", "language_model", "transformer", "backbone", "rwkv"];
 
-/// [`LEAVES`], by the names that models have.
+/// [`LAYER_TENSORS`] by the names in Hugging Face's models.
 static BY_LEAF: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
-    LEAVES
+    LAYER_TENSORS
         .iter()
         .flat_map(|(ours, theirs)| theirs.iter().map(move |leaf| (*leaf, *ours)))
         .collect()
 });
 
-/// What llama.cpp calls the tensor `name`.
-pub(crate) fn canonical(name: &str) -> Canonical {
-    let plain = |foreign| Canonical {
+/// Translates `name` into llama.cpp's naming. Names that are in it already stay.
+pub(crate) fn llama_name(name: &str) -> LlamaName {
+    let plain = |is_multimodal| LlamaName {
         name: name.to_owned(),
         expert: None,
-        foreign,
+        is_multimodal,
     };
     if name.starts_with("blk.") {
         return plain(false);
@@ -87,20 +91,20 @@ pub(crate) fn canonical(name: &str) -> Canonical {
         .get(..layer.unwrap_or(parts.len()))
         .unwrap_or_default();
     if prefix.iter().any(|part| {
-        FOREIGN
+        MULTIMODAL
             .iter()
             .any(|word| part.to_ascii_lowercase().contains(word))
     }) {
         return plain(true);
     }
     let Some(at) = layer else {
-        let found = base.and_then(|_| top(&parts));
+        let found = base.and_then(|_| model_tensor(&parts));
         return found.map_or_else(
             || plain(false),
-            |name| Canonical {
+            |name| LlamaName {
                 name,
                 expert: None,
-                foreign: false,
+                is_multimodal: false,
             },
         );
     };
@@ -111,20 +115,23 @@ pub(crate) fn canonical(name: &str) -> Canonical {
     let expert = numbered.and_then(|at| number(leaf.remove(at + 1)));
     let leaf = leaf.join(".");
     match (BY_LEAF.get(leaf.as_str()), base) {
-        // Of all tensors only experts in one are stored without a suffix.
+        // Without `.weight` a name is a parameter; only stacks of experts are parameters that hold a matrix.
         (Some(ours), None) if !ours.ends_with("_exps") => plain(false),
         (None, None) => plain(false),
         (ours, _) => {
-            let ours = ours.map_or_else(|| guess(prefix, &leaf), |&ours| ours.to_owned());
+            let ours = ours.map_or_else(
+                || guess_layer_tensor(prefix, &leaf),
+                |&ours| ours.to_owned(),
+            );
             let stack = match leaf.starts_with("layer.") {
                 true if prefix.contains(&"decoder") => "dec.blk",
                 true => "enc.blk",
                 false => "blk",
             };
-            Canonical {
+            LlamaName {
                 name: format!("{stack}.{bid}.{ours}.weight"),
                 expert,
-                foreign: false,
+                is_multimodal: false,
             }
         }
     }
@@ -136,8 +143,8 @@ fn number(text: &str) -> Option<usize> {
         .filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The name of a tensor that is in no layer.
-fn top(parts: &[&str]) -> Option<String> {
+/// The llama.cpp name of a tensor that is in no layer.
+fn model_tensor(parts: &[&str]) -> Option<String> {
     let (last, outer) = parts.split_last()?;
     if is_norm(last) {
         return Some(format!("{}_norm.weight", parts.join(".")));
@@ -145,19 +152,20 @@ fn top(parts: &[&str]) -> Option<String> {
     let is_head = matches!(outer.last(), Some(&("lm_head" | "head")))
         && matches!(*last, "linear" | "out" | "decoder");
     let last = if is_head { &"output" } else { last };
-    // Some names say what they are only where nothing but the whole model is around them.
-    if !is_head && VAGUE.contains(last) && !outer.iter().all(|part| WHOLE.contains(part)) {
+    // `output.weight` is the output layer, `attention.output.weight` is not.
+    if !is_head && AMBIGUOUS.contains(last) && !outer.iter().all(|part| WHOLE.contains(part)) {
         return None;
     }
-    TOPS.iter()
+    MODEL_TENSORS
+        .iter()
         .find(|(theirs, _)| theirs == last)
         .map(|(_, ours)| format!("{ours}.weight"))
 }
 
-/// A name for what the table does not have.
-fn guess(prefix: &[&str], leaf: &str) -> String {
+/// A llama.cpp name for a tensor of a layer that is not in the table, with the same treatment by the rules.
+fn guess_layer_tensor(prefix: &[&str], leaf: &str) -> String {
     match leaf.rsplit('.').next().unwrap_or(leaf) {
-        // The output of an attention, or of a state space.
+        // `mixer.out_proj` is the output of an attention in transformers, and of a state space in Mamba.
         "out_proj"
             if leaf == "mixer.out_proj"
                 && prefix

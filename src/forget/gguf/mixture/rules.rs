@@ -1,12 +1,15 @@
 //! The rules of llama.cpp's mixtures: which tensors get more or fewer bits than most.
 //!
+//! Each function is one branch of `llama_tensor_get_type_impl`, of which the first case that applies decides. Some
+//! cases depend on the number of tensors of a kind that were visited before, so tensors must come in llama.cpp's order.
+//!
 //! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`, `llama_tensor_get_type_impl`,
 //! `init_quantize_state_counters`).
 
-use super::{FileType, ModelFacts, Stacked, is_token_embedding, no_layer};
+use super::{FileType, LlamaTensor, ModelFacts, is_token_embedding, no_layer};
 use crate::{Dtype, Result};
 
-/// What a tensor is for, by its name.
+/// The kind of a tensor by its name (`tensor_category`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Category {
     TokenEmbedding,
@@ -23,7 +26,7 @@ pub(crate) enum Category {
     Other,
 }
 
-/// Parts of names, the first of which decides.
+/// Parts of names with their category. The first that a name contains decides.
 const CATEGORIES: &[(&str, Category)] = &[
     ("attn_qkv.weight", Category::QueryKeyValue),
     ("attn_kv_b.weight", Category::KeyValueB),
@@ -48,13 +51,13 @@ impl Category {
         found.map_or(Self::Other, |(_, category)| *category)
     }
 
-    /// Whether it holds an attention's values, which bear less than the rest.
+    /// Whether it holds values of an attention, which lose more than queries and keys (`category_is_attn_v`).
     pub(crate) fn is_values(self) -> bool {
         matches!(self, Self::Value | Self::QueryKeyValue | Self::KeyValueB)
     }
 }
 
-/// How many tensors of a kind have been seen.
+/// Numbers of tensors of each kind that have been visited (`quantize_state_impl`).
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     values: usize,
@@ -63,28 +66,31 @@ pub(crate) struct Counters {
     up: i64,
 }
 
-/// What the rules are about.
-pub(crate) struct Rules<'a> {
+/// The file type and the model that the rules are applied to.
+pub(crate) struct TypeRules<'a> {
     pub file_type: FileType,
     pub has_imatrix: bool,
-    /// How many tensors hold an attention's values.
+    /// Number of tensors that hold values of an attention.
     pub attention_values: usize,
-    /// Whether the token embedding is the output layer, too.
+    /// Whether the token embedding is the output layer, too, so that it gets the type of the latter.
     pub is_tied: bool,
     pub facts: &'a ModelFacts,
 }
 
-/// The first and the last eighth of layers, and each third between.
-fn wants_more(layer: i64, layers: i64) -> bool {
+/// Whether `layer` gets more bits (`use_more_bits`): the first and the last eighth of layers, and every third between.
+fn uses_more_bits(layer: i64, layers: i64) -> bool {
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
 
-impl Rules<'_> {
-    /// The type for a tensor, before its columns are looked at.
+impl TypeRules<'_> {
+    /// The type of a tensor, regardless of whether its rows are whole blocks. Counts the tensor.
+    ///
+    /// # Errors
+    /// `Unsupported` if the model has experts and a feed-forward tensor is in no layer.
     pub(crate) fn dtype(
         &self,
         counters: &mut Counters,
-        tensor: &Stacked<'_>,
+        tensor: &LlamaTensor<'_>,
         category: Category,
     ) -> Result<Dtype> {
         let dtype = self.file_type.dtype;
@@ -111,11 +117,12 @@ impl Rules<'_> {
                 _ => dtype,
             });
         }
+        // For these file types llama.cpp has a branch that replaces all that follows.
         if matches!(
             name,
             "IQ2_XXS" | "IQ2_XS" | "IQ1_S" | "IQ2_S" | "IQ2_M" | "IQ1_M"
         ) {
-            return Ok(self.lowest(counters, category));
+            return Ok(self.low_bits(counters, category));
         }
         match category {
             _ if category.is_values() => Ok(self.values(counters)),
@@ -134,16 +141,16 @@ impl Rules<'_> {
                 };
                 let (layer, layers) = (self.layer(tensor, *count)?, self.facts.layers);
                 *count += 1;
-                let less = name == "IQ3_XS" && layer >= layers / 8 && layer < 7 * layers / 8;
-                Ok(if less { Dtype::IQ3_XXS } else { dtype })
+                let is_middle = name == "IQ3_XS" && layer >= layers / 8 && layer < 7 * layers / 8;
+                Ok(if is_middle { Dtype::IQ3_XXS } else { dtype })
             }
             _ => Ok(dtype),
         }
     }
 
-    /// The layer of a feed-forward tensor: how many have been before, unless there are experts, which may be missing
-    /// from some layers.
-    fn layer(&self, tensor: &Stacked<'_>, count: i64) -> Result<i64> {
+    /// The layer of a feed-forward tensor (`layer_info`): the count of such tensors, or the number in its name if the
+    /// model has experts, because some layers may have none.
+    fn layer(&self, tensor: &LlamaTensor<'_>, count: i64) -> Result<i64> {
         if self.facts.experts <= 1 {
             return Ok(count);
         }
@@ -154,7 +161,7 @@ impl Rules<'_> {
         }
     }
 
-    fn output(&self, tensor: &Stacked<'_>) -> Dtype {
+    fn output(&self, tensor: &LlamaTensor<'_>) -> Dtype {
         let (name, dtype) = (self.file_type.name, self.file_type.dtype);
         let cols = tensor.dims.last().copied().unwrap_or(1);
         let is_whole = cols.is_multiple_of(dtype.block_size());
@@ -168,8 +175,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Experts are told by their three dimensions, where nothing else has as many.
-    fn mxfp4(&self, tensor: &Stacked<'_>, category: Category) -> Dtype {
+    /// The type in `MXFP4_MOE`: MXFP4 for experts, which llama.cpp recognizes by their third dimension.
+    fn mxfp4(&self, tensor: &LlamaTensor<'_>, category: Category) -> Dtype {
         let outer = tensor
             .dims
             .len()
@@ -185,15 +192,15 @@ impl Rules<'_> {
         }
     }
 
-    /// File types of fewer than three bits.
-    fn lowest(&self, counters: &mut Counters, category: Category) -> Dtype {
+    /// The type in file types of fewer than three bits.
+    fn low_bits(&self, counters: &mut Counters, category: Category) -> Dtype {
         let (name, facts) = (self.file_type.name, self.facts);
         let is_larger = matches!(name, "IQ2_S" | "IQ2_M");
         let more = if is_larger { Dtype::IQ3_S } else { Dtype::Q2_K };
         match category {
             _ if category.is_values() => {
                 counters.values += 1;
-                if facts.group() >= 4 || facts.experts >= 4 {
+                if facts.gqa_ratio() >= 4 || facts.experts >= 4 {
                     Dtype::Q4_K
                 } else {
                     more
@@ -213,9 +220,10 @@ impl Rules<'_> {
     }
 
     fn values(&self, counters: &mut Counters) -> Dtype {
-        let (facts, many) = (self.facts, self.facts.group() >= 4);
+        let (facts, many) = (self.facts, self.facts.gqa_ratio() >= 4);
         let (i, n) = (counters.values, self.attention_values);
         counters.values += 1;
+        // With four or more heads to a key the tensor of values is small, so that more bits cost little.
         let dtype = match self.file_type.name {
             "Q2_K" if !many => Dtype::Q3_K,
             "IQ3_XXS" if !many && !self.has_imatrix => Dtype::IQ3_S,
@@ -230,12 +238,14 @@ impl Rules<'_> {
             }
             "Q3_K_L" => Dtype::Q5_K,
             "IQ4_NL" | "IQ4_XS" if many => Dtype::Q5_K,
-            "Q4_K_M" | "Q5_K_M" if wants_more(i as i64, n as i64) => Dtype::Q6_K,
+            "Q4_K_M" | "Q5_K_M" if uses_more_bits(i as i64, n as i64) => Dtype::Q6_K,
             "Q4_K_S" if i < 4 => Dtype::Q5_K,
             _ => self.file_type.dtype,
         };
         match dtype {
+            // In a model of 8 experts attention is a small part of all values (Mixtral 8x7B).
             _ if facts.experts == 8 => Dtype::Q8_0,
+            // In 70B models 8 heads share a key, so values are an eighth of the size of queries.
             Dtype::Q3_K | Dtype::Q4_K if facts.is_70b() => Dtype::Q5_K,
             _ => dtype,
         }
@@ -253,7 +263,7 @@ impl Rules<'_> {
     fn down(&self, layer: i64) -> Dtype {
         let layers = self.facts.layers;
         let is_falcon = self.facts.architecture == "falcon";
-        let (is_first, more) = (layer < layers / 8, wants_more(layer, layers));
+        let (is_first, more) = (layer < layers / 8, uses_more_bits(layer, layers));
         match self.file_type.name {
             "Q2_K" => Dtype::Q3_K,
             "Q2_K_S" if is_first => Dtype::Q4_K,

@@ -1,3 +1,8 @@
+//! Types of tensors against those that llama.cpp gives to the same models (`tests/data/mixture`).
+
+mod choices;
+mod names;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
@@ -5,7 +10,7 @@ use serde_json::Value;
 use super::*;
 use crate::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 
-/// What llama.cpp gives each model.
+/// The types that llama.cpp gives to the tensors of each model.
 fn goldens() -> Value {
     serde_json::from_str(include_str!("../../../../tests/data/mixture/models.json")).unwrap()
 }
@@ -23,7 +28,7 @@ fn shape(value: &Value) -> Vec<usize> {
         .collect()
 }
 
-/// Metadata as the model's GGUF file has it.
+/// The metadata of the model's GGUF file.
 fn metadata(facts: &Value) -> GgufMetadata {
     let value = |value: &Value| match value {
         Value::String(text) => GgufMetadataValue::String(text.clone()),
@@ -76,10 +81,10 @@ fn dtype(dims: &[usize]) -> Dtype {
     }
 }
 
-fn shapes(tensors: &[(String, Vec<usize>)]) -> Vec<Shape<'_>> {
+fn shapes(tensors: &[(String, Vec<usize>)]) -> Vec<MixtureTensor<'_>> {
     tensors
         .iter()
-        .map(|(name, dims)| Shape {
+        .map(|(name, dims)| MixtureTensor {
             name,
             dims,
             dtype: dtype(dims),
@@ -87,7 +92,7 @@ fn shapes(tensors: &[(String, Vec<usize>)]) -> Vec<Shape<'_>> {
         .collect()
 }
 
-/// The types of one way, run by run.
+/// The types that a run-length text stands for.
 fn expand(letters: &Value, runs: &str) -> Vec<Dtype> {
     let mut types = Vec::new();
     let mut count = 0;
@@ -107,10 +112,10 @@ fn expand(letters: &Value, runs: &str) -> Vec<Dtype> {
     types
 }
 
-fn chosen(choice: &Choice, dims: &[usize]) -> Dtype {
+fn chosen(choice: &TypeChoice, dims: &[usize]) -> Dtype {
     match choice {
-        Choice::Keep(_) => dtype(dims),
-        Choice::Type { dtype, .. } => *dtype,
+        TypeChoice::Keep(_) => dtype(dims),
+        TypeChoice::Type { dtype, .. } => *dtype,
     }
 }
 
@@ -157,7 +162,7 @@ fn types_are_those_of_llama_cpp() {
         let choices = mixture.choose(facts, &shapes(tensors));
         let Some(types) = types else {
             // One bad layer is an error there and here; a row without a fallback is kept here.
-            let is_short = |choice: &Choice| matches!(choice, Choice::Keep(reason) if reason.contains("no multiple of 128"));
+            let is_short = |choice: &TypeChoice| matches!(choice, TypeChoice::Keep(reason) if reason.contains("no multiple of 128"));
             let gives_up = choices.map_or(true, |choices| choices.iter().any(is_short));
             assert!(gives_up, "{name} {mixture:?}");
             return;
@@ -210,9 +215,9 @@ fn names_of_hugging_face_get_the_same_types() {
                 }
             }
         }
-        let shapes: Vec<Shape<'_>> = theirs
+        let shapes: Vec<MixtureTensor<'_>> = theirs
             .iter()
-            .map(|(name, _, dims)| Shape {
+            .map(|(name, _, dims)| MixtureTensor {
                 name,
                 dims,
                 dtype: dtype(dims),
@@ -232,7 +237,7 @@ fn names_of_hugging_face_get_the_same_types() {
 }
 
 #[test]
-fn what_wants_an_importance_matrix() {
+fn types_that_require_an_importance_matrix() {
     let goldens = goldens();
     let mut found = 0;
     for (name, model) in goldens["models"].as_object().unwrap() {
@@ -249,7 +254,7 @@ fn what_wants_an_importance_matrix() {
             };
             let mut wanting: Vec<(&str, Dtype)> = Vec::new();
             for ((tensor, _), choice) in tensors.iter().zip(&choices) {
-                let Choice::Type { dtype, .. } = choice else {
+                let TypeChoice::Type { dtype, .. } = choice else {
                     continue;
                 };
                 if mixture.requires_imatrix(tensor, *dtype) {
@@ -271,263 +276,4 @@ fn what_wants_an_importance_matrix() {
         }
     }
     assert!(found > 100, "{found}");
-}
-
-/// What gguf-py calls every tensor that it knows, and what that makes of it here.
-#[test]
-fn names_are_those_of_gguf_py() {
-    let names: Value =
-        serde_json::from_str(include_str!("../../../../tests/data/mixture/names.json")).unwrap();
-    let facts = ModelFacts::default();
-    let treated = |name: &str| {
-        let tensor = Stacked {
-            name: name.to_owned(),
-            layer: layer(name),
-            dims: vec![256, 256],
-            dtype: Dtype::F32,
-            foreign: false,
-            parts: vec![],
-            shown: name,
-        };
-        kept(&tensor, &facts).map_or_else(
-            || match Category::of(name) {
-                Category::Other => "other".to_owned(),
-                category => format!("{category:?} {}", layer(name)),
-            },
-            |_| "kept".to_owned(),
-        )
-    };
-    let mut other = Vec::new();
-    for line in names.as_array().unwrap() {
-        let theirs: Vec<String> = line[1]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|ours| treated(&format!("{}.weight", text(ours))))
-            .collect();
-        let name = text(&line[0]).trim_end_matches(".weight");
-        let ours = canonical(&format!("{name}.weight")).name;
-        // Vectors are kept under any name.
-        let is_vector = ["norm", "ln", "router_bias"]
-            .iter()
-            .any(|part| name.contains(part))
-            && treated(&ours) == "kept";
-        if !is_vector && !theirs.contains(&treated(&ours)) {
-            other.push(format!(
-                "{name}: {ours} {}, {theirs:?} {}",
-                treated(&ours),
-                line[1]
-            ));
-        }
-    }
-    assert!(other.is_empty(), "{}\n{}", other.len(), other.join("\n"));
-}
-
-#[test]
-fn names_of_llama_cpp_stay() {
-    let goldens = goldens();
-    for model in goldens["models"].as_object().unwrap().values() {
-        for (name, dims) in tensors(model) {
-            let ours = canonical(&name);
-            assert!(ours.name == name || dims.len() == 1, "{name}: {ours:?}");
-            assert_eq!(ours.expert, None, "{name}");
-        }
-    }
-}
-
-#[test]
-fn file_types_by_name() {
-    let named = |name: &str| {
-        FileType::from_name(name).map(|found| (found.name, found.number, found.dtype.name()))
-    };
-    assert_eq!(named("q4_k_m"), Some(("Q4_K_M", Some(15), "Q4_K")));
-    assert_eq!(named("Q4_K"), named("q4_K_m"));
-    assert_eq!(
-        (named("Q3_k"), named("q5_K")),
-        (named("Q3_K_M"), named("Q5_K_M"))
-    );
-    assert_eq!(named("iq2_m"), Some(("IQ2_M", Some(29), "IQ2_S")));
-    assert_eq!(named("bf16"), Some(("BF16", Some(32), "BF16")));
-    // Types that no file type is named after are for all tensors.
-    assert_eq!(named("nvfp4"), Some(("NVFP4", Some(39), "NVFP4")));
-    assert_eq!(named("mxfp4"), Some(("MXFP4", None, "MXFP4")));
-    assert_eq!(named("q8_k"), Some(("Q8_K", None, "Q8_K")));
-    assert_eq!(
-        (named("f64"), named("i8"), named("copy"), named("")),
-        (None, None, None, None)
-    );
-}
-
-/// The choice for tensors of these shapes, all BF16.
-fn choose(name: &str, tensors: &[(&str, &[usize])]) -> Vec<Choice> {
-    let mixture = Mixture {
-        file_type: FileType::from_name(name).unwrap(),
-        has_imatrix: false,
-        pure: false,
-    };
-    let shapes: Vec<Shape<'_>> = tensors
-        .iter()
-        .map(|&(name, dims)| Shape {
-            name,
-            dims,
-            dtype: Dtype::BF16,
-        })
-        .collect();
-    mixture.choose(&ModelFacts::default(), &shapes).unwrap()
-}
-
-#[test]
-fn reasons_and_notes() {
-    let as_is = |dtype| Choice::Type { dtype, note: None };
-    let noted = |dtype, note: &str| Choice::Type {
-        dtype,
-        note: Some(note.to_owned()),
-    };
-    let found = choose(
-        "Q4_K_S",
-        &[
-            ("model.embed_tokens.weight", &[9, 256]),
-            ("lm_head.weight", &[9, 256]),
-            ("model.layers.5.self_attn.o_proj.weight", &[9, 256]),
-            ("model.layers.5.self_attn.q_proj.weight", &[9, 160]),
-            ("model.layers.5.self_attn.k_proj.weight", &[9, 100]),
-            ("model.layers.5.input_layernorm.weight", &[256]),
-            ("model.layers.5.mlp.gate.weight", &[9, 256]),
-            ("model.visual.blocks.0.attn.qkv.weight", &[9, 256]),
-        ],
-    );
-    let keep = |reason: &str| Choice::Keep(reason.to_owned());
-    assert_eq!(
-        found,
-        [
-            as_is(Dtype::Q4_K),
-            as_is(Dtype::Q6_K),
-            as_is(Dtype::Q4_K),
-            noted(
-                Dtype::Q5_0,
-                "its 160 columns are no multiple of 256: Q5_0 instead of Q4_K"
-            ),
-            noted(
-                Dtype::F16,
-                "its 100 columns are no multiple of 256: F16 instead of Q4_K"
-            ),
-            keep("it is a vector"),
-            keep("llama.cpp does not quantize tensors of this name"),
-            keep("it is no part of the language model"),
-        ]
-    );
-    // By itself an encoder is a model.
-    assert_eq!(
-        choose(
-            "Q4_K_S",
-            &[("vision_model.encoder.layers.0.mlp.fc1.weight", &[9, 256])]
-        ),
-        [as_is(Dtype::Q4_K)]
-    );
-    // One type for all: no output layer is better than the rest.
-    let found = choose(
-        "NVFP4",
-        &[
-            ("output.weight", &[9, 128]),
-            ("blk.0.attn_q.weight", &[9, 96]),
-        ],
-    );
-    assert_eq!(
-        found,
-        [
-            as_is(Dtype::NVFP4),
-            keep("its 96 columns are no multiple of 64")
-        ]
-    );
-    assert_eq!(
-        choose("MXFP4", &[("blk.0.attn_q.weight", &[9, 64])]),
-        [as_is(Dtype::MXFP4)]
-    );
-    // Integers stay.
-    let shape = Shape {
-        name: "blk.0.table.weight",
-        dims: &[4, 256],
-        dtype: Dtype::I32,
-    };
-    let mixture = Mixture {
-        file_type: FileType::from_name("Q8_0").unwrap(),
-        has_imatrix: false,
-        pure: false,
-    };
-    assert_eq!(
-        mixture.choose(&ModelFacts::default(), &[shape]).unwrap(),
-        [keep("its values are I32")]
-    );
-}
-
-#[test]
-fn facts_of_configs() {
-    let facts = |json: &str| ModelFacts::from_config(&serde_json::from_str(json).unwrap());
-    let found = facts(
-        r#"{"model_type":"llava","num_hidden_layers":3,"text_config":{"model_type":"mistral","num_hidden_layers":80,
-            "num_attention_heads":64,"num_key_value_heads":8,"num_experts":null}}"#,
-    );
-    assert_eq!(
-        (
-            found.architecture.as_str(),
-            found.layers,
-            found.experts,
-            found.group()
-        ),
-        ("llama", 80, 0, 8)
-    );
-    assert!(found.is_70b());
-    // Latent attention has one key for all heads; what predicts further tokens is counted apart.
-    let found = facts(
-        r#"{"model_type":"deepseek_v3","num_hidden_layers":61,"num_attention_heads":128,"num_key_value_heads":128,
-            "kv_lora_rank":512,"n_routed_experts":256}"#,
-    );
-    assert_eq!((found.layers, found.experts, found.group()), (61, 256, 128));
-    let dims = [6, 256];
-    let shapes = [
-        "model.layers.0.mlp.down_proj.weight",
-        "model.layers.61.eh_proj.weight",
-    ]
-    .map(|name| Shape {
-        name,
-        dims: &dims,
-        dtype: Dtype::BF16,
-    });
-    let found = found.completed(&stack(&shapes));
-    assert_eq!((found.layers, found.next_layers), (62, 1));
-    // Without a config, tensors tell.
-    let names = [
-        "model.layers.7.self_attn.q_proj.weight",
-        "model.layers.7.self_attn.k_proj.weight",
-    ];
-    let experts =
-        [0, 1, 2].map(|expert| format!("model.layers.7.mlp.experts.{expert}.up_proj.weight"));
-    let mut shapes: Vec<Shape<'_>> = experts
-        .iter()
-        .map(|name| Shape {
-            name,
-            dims: &dims,
-            dtype: Dtype::BF16,
-        })
-        .collect();
-    shapes.push(Shape {
-        name: names[0],
-        dims: &[12, 256],
-        dtype: Dtype::BF16,
-    });
-    shapes.push(Shape {
-        name: names[1],
-        dims: &[3, 256],
-        dtype: Dtype::BF16,
-    });
-    let found = ModelFacts::default().completed(&stack(&shapes));
-    assert_eq!(
-        (
-            found.layers,
-            found.next_layers,
-            found.experts,
-            found.group()
-        ),
-        (8, 0, 3, 4)
-    );
 }

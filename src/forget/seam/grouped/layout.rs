@@ -1,4 +1,8 @@
-//! Where codes, scales and zero points of groups go.
+//! Stored matrices of codes, scales and zero points: how a tile of them is packed, and where its bytes lie.
+//!
+//! Libraries store a weight `[out, in]` in one of four ways: packed along rows or down columns, and either matrix as it
+//! is or transposed. Tiles begin at multiples of whole words in the packed direction (`Grouped::grid`), so that no two
+//! tiles write the same word.
 
 use std::ops::Range;
 
@@ -13,59 +17,69 @@ use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
-/// How integers of a few bits of a matrix lie in words of 32 bits.
+/// How a matrix `[rows, cols]` of integers of a few bits is packed into 32-bit words, and the shape of the words. A bit
+/// stream has the first code in its least significant bits; `words(n)` is `⌈n · bits / 32⌉`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Packing {
-    /// A bit stream along each row, row by row.
-    Along,
-    /// The same, with the rows as columns.
+pub(crate) enum WordPacking {
+    /// `[rows, words(cols)]`: a bit stream along each row.
+    AlongRows,
+    /// `[words(cols), rows]`: a bit stream along each row, stored as a column.
     #[cfg(feature = "gptq")]
-    AlongTurned,
-    /// A bit stream down each column, stored as a row.
+    AlongRowsTransposed,
+    /// `[cols, words(rows)]`: a bit stream down each column, stored as a row.
     #[cfg(feature = "gptq")]
-    Down,
-    /// The same, stored as a column.
-    DownTurned,
-    /// AWQ's: eight rows in a word, in its order, and the columns as rows.
+    DownColumns,
+    /// `[words(rows), cols]`: a bit stream down each column, stored as a column.
+    DownColumnsTransposed,
+    /// `[cols, rows / 8]`: 4-bit codes of eight rows in a word, in AWQ's order 0, 2, 4, 6, 1, 3, 5, 7.
     #[cfg(feature = "awq")]
-    Interleaved,
+    AwqInterleaved,
 }
 
-/// What is stored.
+/// The form in which a matrix is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Integers of a few bits.
-    Packed(Packing),
-    /// The same, as GPTQ's version 1 has zero points.
+pub(crate) enum MatrixForm {
+    /// Integers of a few bits, packed.
+    Packed(WordPacking),
+    /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a word are lowered word
+    /// by word, with a borrow between codes, as by gptqmodel's `convert_gptq_v2_to_v1_format_module`. Codes of other
+    /// widths cross words and are lowered before they are packed, modulo their range.
     #[cfg(feature = "gptq")]
-    Lowered(Packing),
-    /// A byte each, some of its bits flipped.
+    PackedMinusOne(WordPacking),
+    /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned code.
     Bytes { flip: u8 },
-    /// Floats, with the rows as columns if so.
-    Floats { dtype: TargetDtype, turned: bool },
+    /// Floats of type `dtype`.
+    Floats {
+        dtype: TargetDtype,
+        is_transposed: bool,
+    },
 }
 
-/// Where a matrix goes: the number of a stored tensor, and its form.
+/// A matrix of codes, scales or zero points, and the form and the tensor in which it is stored.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct StoredMatrix {
+    /// Index of the stored tensor.
     pub part: usize,
-    pub form: Form,
+    pub form: MatrixForm,
+    /// Bits of an integer.
     pub bits: usize,
-    /// Rows and columns of the matrix, as the weight has them.
+    /// Rows and columns of the matrix before it is packed or transposed: those of the weight, or of its groups.
     pub rows: usize,
     pub cols: usize,
 }
 
-/// A rectangle of a stored matrix, whose lines have `stride` bytes.
+/// A rectangle of a stored matrix.
 struct Rectangle {
+    /// Bytes in a line of the matrix.
     stride: usize,
+    /// Lines of the matrix that the rectangle is in.
     lines: Range<usize>,
-    /// Bytes before it in a line.
+    /// Offset of the rectangle in each line, in bytes.
     at: usize,
 }
 
 impl Rectangle {
-    /// Words of 32 bits of a bit stream that codes `codes` take.
+    /// The 32-bit words of a bit stream that hold the codes number `codes`.
     fn words(codes: &Range<usize>, bits: usize) -> Range<usize> {
         codes.start * bits / 32..(codes.end * bits).div_ceil(32)
     }
@@ -73,6 +87,7 @@ impl Rectangle {
     fn put(&self, part: usize, bytes: &[u8], put: &mut Put<'_>) -> Result<()> {
         let first = (self.lines.start as u64) * self.stride as u64 + self.at as u64;
         let width = bytes.len() / self.lines.len().max(1);
+        // Whole lines follow each other: one write instead of one for each line.
         if bytes.is_empty() || width == self.stride {
             return put(part, first, bytes);
         }
@@ -83,8 +98,8 @@ impl Rectangle {
     }
 }
 
-impl Place {
-    /// Passes the codes of a tile, row by row, to where they go.
+impl StoredMatrix {
+    /// Packs the codes of a tile, which are in row order, and passes them to `put`.
     pub(crate) fn put_codes(
         &self,
         tile: &Tile,
@@ -93,18 +108,18 @@ impl Place {
         put: &mut Put<'_>,
     ) -> Result<()> {
         match self.form {
-            Form::Packed(packing) => {
+            MatrixForm::Packed(packing) => {
                 let (rectangle, bytes) = self.pack(packing, tile, &codes, level);
                 rectangle.put(self.part, &bytes, put)
             }
             #[cfg(feature = "gptq")]
-            Form::Lowered(packing) => {
+            MatrixForm::PackedMinusOne(packing) => {
                 lower_zero_points(&mut codes, self.bits);
                 let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
                 lower_packed_zero_points(&mut bytes, self.bits);
                 rectangle.put(self.part, &bytes, put)
             }
-            Form::Bytes { flip } => {
+            MatrixForm::Bytes { flip } => {
                 codes.iter_mut().for_each(|code| *code ^= flip);
                 let lines = Rectangle {
                     stride: self.cols,
@@ -113,7 +128,7 @@ impl Place {
                 };
                 lines.put(self.part, &codes, put)
             }
-            Form::Floats { .. } => self.put_numbers(
+            MatrixForm::Floats { .. } => self.put_floats(
                 tile,
                 &codes.into_iter().map(f32::from).collect::<Vec<_>>(),
                 level,
@@ -122,15 +137,20 @@ impl Place {
         }
     }
 
-    /// Passes the numbers of a tile, row by row, to where they go.
-    pub(crate) fn put_numbers(
+    /// Converts the floats of a tile, which are in row order, and passes them to `put`. Where integers are stored, they
+    /// have integral values.
+    pub(crate) fn put_floats(
         &self,
         tile: &Tile,
         numbers: &[f32],
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let Form::Floats { dtype, turned } = self.form else {
+        let MatrixForm::Floats {
+            dtype,
+            is_transposed,
+        } = self.form
+        else {
             return self.put_codes(
                 tile,
                 numbers.iter().map(|&number| number as u8).collect(),
@@ -139,7 +159,7 @@ impl Place {
             );
         };
         let size = dtype.byte_size();
-        if !turned {
+        if !is_transposed {
             let lines = Rectangle {
                 stride: self.cols * size,
                 lines: tile.rows.clone(),
@@ -157,20 +177,20 @@ impl Place {
         lines.put(self.part, &floats(columns, dtype), put)
     }
 
-    /// Codes of a tile in words, and where they go.
+    /// The packed codes of a tile, and the rectangle of the stored matrix that they fill.
     fn pack(
         &self,
-        packing: Packing,
+        packing: WordPacking,
         tile: &Tile,
         codes: &[u8],
         level: Level,
     ) -> (Rectangle, Vec<u8>) {
         let (bits, width, height) = (self.bits, tile.cols.len(), tile.rows.len());
-        let (mut packed, mut turned) = (Vec::new(), Vec::new());
+        let (mut packed, mut transposed_words) = (Vec::new(), Vec::new());
         let along = Rectangle::words(&tile.cols, bits);
         let down = Rectangle::words(&tile.rows, bits);
         match packing {
-            Packing::Along => {
+            WordPacking::AlongRows => {
                 pack_bit_streams(codes, width, bits, level, &mut packed);
                 let stride = row_bytes(self.cols, bits);
                 (
@@ -183,20 +203,20 @@ impl Place {
                 )
             }
             #[cfg(feature = "gptq")]
-            Packing::AlongTurned => {
+            WordPacking::AlongRowsTransposed => {
                 pack_bit_streams(codes, width, bits, level, &mut packed);
-                transpose_words(&packed, along.len(), &mut turned);
+                transpose_words(&packed, along.len(), &mut transposed_words);
                 (
                     Rectangle {
                         stride: self.rows * 4,
                         lines: along,
                         at: tile.rows.start * 4,
                     },
-                    turned,
+                    transposed_words,
                 )
             }
             #[cfg(feature = "gptq")]
-            Packing::Down => {
+            WordPacking::DownColumns => {
                 pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
                 (
@@ -208,22 +228,22 @@ impl Place {
                     packed,
                 )
             }
-            Packing::DownTurned => {
+            WordPacking::DownColumnsTransposed => {
                 pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
-                transpose_words(&packed, down.len(), &mut turned);
+                transpose_words(&packed, down.len(), &mut transposed_words);
                 (
                     Rectangle {
                         stride: self.cols * 4,
                         lines: down,
                         at: tile.cols.start * 4,
                     },
-                    turned,
+                    transposed_words,
                 )
             }
             #[cfg(feature = "awq")]
-            Packing::Interleaved => {
+            WordPacking::AwqInterleaved => {
                 crate::kernels::lethe::pack::pack_awq_words(codes, width, level, &mut packed);
-                transpose_words(&packed, width, &mut turned);
+                transpose_words(&packed, width, &mut transposed_words);
                 let stride = row_bytes(self.rows, bits);
                 (
                     Rectangle {
@@ -231,14 +251,14 @@ impl Place {
                         lines: tile.cols.clone(),
                         at: down.start * 4,
                     },
-                    turned,
+                    transposed_words,
                 )
             }
         }
     }
 }
 
-/// Numbers as they are stored.
+/// The little-endian bytes of numbers in `dtype`.
 fn floats<'a>(numbers: impl Iterator<Item = &'a f32>, dtype: TargetDtype) -> Vec<u8> {
     match dtype {
         TargetDtype::F32 => numbers.flat_map(|x| x.to_le_bytes()).collect(),

@@ -1,111 +1,20 @@
-//! Encoders against the bytes of their libraries: every case, cut into tiles in several ways, at every CPU level.
+//! Integers in groups against the bytes of their libraries: every case, in tiles of several sizes, at every CPU level.
+
+mod cases;
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use half::{bf16, f16};
 use safetensors::SafeTensors;
-use safetensors::tensor::Dtype as Stored;
-use serde_json::{Value, json};
+use safetensors::tensor::Dtype as SafetensorsDtype;
+use serde_json::json;
 
+use self::cases::{GroupedCase, mlx};
 use crate::TargetDtype;
 use crate::forget::compressed_tensors::CompressedTensors;
-use crate::forget::{Encode, Method, Values, Weight};
+use crate::forget::{Encode, Method, TileValues, WeightInfo};
 use crate::scheme::Tile;
 use crate::simd::Level;
-
-/// A file of the generators: `original` and what the library stores of it as `m.…`.
-struct Case {
-    pub name: String,
-    pub bytes: Vec<u8>,
-    pub encoder: Value,
-    pub config: Value,
-}
-
-impl Case {
-    /// All cases of a directory of `tests/data`.
-    fn all(family: &str) -> Vec<Self> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
-            .join(family);
-        let mut paths: Vec<_> = std::fs::read_dir(directory)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        paths.sort();
-        let off = |name: &str| {
-            !cfg!(feature = "gptq") && name.starts_with("gptq")
-                || !cfg!(feature = "awq") && name.starts_with("awq")
-        };
-        paths.retain(|path| !off(&path.file_name().unwrap().to_string_lossy()));
-        let read = |path: &std::path::PathBuf| {
-            let bytes = std::fs::read(path).unwrap();
-            let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-            let metadata = header.metadata().clone().unwrap();
-            let json = |key: &str| serde_json::from_str(&metadata[key]).unwrap();
-            let (encoder, config) = (json("encoder"), json("config"));
-            Self {
-                name: path.file_stem().unwrap().to_string_lossy().into_owned(),
-                bytes,
-                encoder,
-                config,
-            }
-        };
-        paths.iter().map(read).collect()
-    }
-
-    fn number(&self, key: &str) -> Option<usize> {
-        self.encoder[key].as_u64().map(|n| n as usize)
-    }
-
-    fn flag(&self, key: &str) -> bool {
-        self.encoder[key].as_bool().unwrap_or_default()
-    }
-
-    fn method(&self) -> Box<dyn Method> {
-        let (bits, group) = (self.number("bits").unwrap_or(4), self.number("group"));
-        let symmetric = self.flag("symmetric");
-        match self.encoder["method"].as_str().unwrap() {
-            "compressed-tensors" => Box::new(CompressedTensors {
-                bits,
-                group,
-                symmetric,
-                activations: self.flag("activations"),
-            }),
-            #[cfg(feature = "gptq")]
-            "gptq" => {
-                let version_2 = self.flag("version_2");
-                Box::new(crate::forget::gptq::Gptq {
-                    bits,
-                    group,
-                    symmetric,
-                    version_2,
-                })
-            }
-            #[cfg(feature = "awq")]
-            "awq" => Box::new(crate::forget::awq::Awq {
-                group: group.unwrap(),
-            }),
-            "mlx" => Box::new(mlx(
-                self.encoder["mode"].as_str().unwrap(),
-                bits,
-                group.unwrap(),
-            )),
-            other => panic!("{other}"),
-        }
-    }
-}
-
-fn mlx(mode: &str, bits: usize, group: usize) -> crate::forget::mlx::Mlx {
-    use crate::forget::mlx::Mlx;
-    use crate::kernels::lethe::mlx::MlxFloatMode;
-    match mode {
-        "mxfp4" => Mlx::Floating(MlxFloatMode::Mxfp4),
-        "mxfp8" => Mlx::Floating(MlxFloatMode::Mxfp8),
-        "nvfp4" => Mlx::Floating(MlxFloatMode::Nvfp4),
-        _ => Mlx::Affine { bits, group },
-    }
-}
 
 /// Values of a stored tensor, and its type.
 fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype) {
@@ -117,7 +26,7 @@ fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype
             .map(|&b| u16::from_le_bytes(b))
     };
     match view.dtype() {
-        Stored::F32 => (
+        SafetensorsDtype::F32 => (
             view.data()
                 .as_chunks()
                 .0
@@ -126,11 +35,11 @@ fn widened(view: &safetensors::tensor::TensorView<'_>) -> (Vec<f32>, TargetDtype
                 .collect(),
             TargetDtype::F32,
         ),
-        Stored::F16 => (
+        SafetensorsDtype::F16 => (
             halves().map(|b| f16::from_bits(b).to_f32_const()).collect(),
             TargetDtype::F16,
         ),
-        Stored::BF16 => (
+        SafetensorsDtype::BF16 => (
             halves().map(|b| bf16::from_bits(b).to_f32()).collect(),
             TargetDtype::BF16,
         ),
@@ -160,7 +69,7 @@ fn tiles(encoder: &dyn Encode, rows: usize, cols: usize) -> Vec<Tile> {
         .collect()
 }
 
-/// What encoding gives: the bytes of every stored tensor, all written once, and the values of decoding.
+/// The bytes of every stored tensor, each written once, and the values that decoding gives according to the encoder.
 fn encoded(
     encoder: &dyn Encode,
     values: &[f32],
@@ -168,7 +77,7 @@ fn encoded(
     step: (usize, usize),
 ) -> (Vec<Vec<u8>>, Vec<f32>) {
     let cols = encoder.grid().cols;
-    let size = |stored: &crate::forget::Stored| {
+    let size = |stored: &crate::forget::StoredTensor| {
         stored.shape.iter().product::<usize>() * stored.dtype.bits() / 8
     };
     let mut out: Vec<Vec<u8>> = encoder
@@ -186,7 +95,7 @@ fn encoded(
             .flat_map(|row| values[of_row(row)].iter().copied())
             .collect();
         let mut back = vec![f32::NAN; part.len()];
-        let input = Values {
+        let input = TileValues {
             tile,
             values: &part,
             survey: 0.0,
@@ -210,11 +119,11 @@ fn encoded(
 }
 
 /// The encoder of a case, and the values that it is given.
-fn encoder(case: &Case) -> (Box<dyn Encode>, Vec<f32>) {
+fn encoder(case: &GroupedCase) -> (Box<dyn Encode>, Vec<f32>) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let original = file.tensor("original").unwrap();
     let (values, dtype) = widened(&original);
-    let weight = Weight {
+    let weight = WeightInfo {
         name: "m.weight",
         shape: original.shape(),
         dtype,
@@ -224,8 +133,8 @@ fn encoder(case: &Case) -> (Box<dyn Encode>, Vec<f32>) {
     (method.encoder(&weight).unwrap(), values)
 }
 
-/// Differing bytes of a case, of all.
-fn compare(case: &Case) -> (usize, usize) {
+/// The number of bytes of a case that differ from the library's, and the number of all its bytes.
+fn compare(case: &GroupedCase) -> (usize, usize) {
     let file = SafeTensors::deserialize(&case.bytes).unwrap();
     let (encoder, values) = encoder(case);
     let (ours, back) = encoded(
@@ -290,8 +199,8 @@ fn compare(case: &Case) -> (usize, usize) {
     (differing, all)
 }
 
-/// What our own decoder makes of what is stored.
-fn decoded(case: &Case, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
+/// The values that this crate decodes from the stored tensors `parts`.
+fn decoded(case: &GroupedCase, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (stored, bytes) in encoder.stored().iter().zip(parts) {
         let at = data.len();
@@ -318,8 +227,11 @@ fn decoded(case: &Case, encoder: &dyn Encode, parts: &[Vec<u8>]) -> Vec<f32> {
 }
 
 #[test]
-fn decoding_gives_what_encoding_says() {
-    for case in ["int_encode", "mlx_encode"].into_iter().flat_map(Case::all) {
+fn decoding_gives_the_values_of_the_encoder() {
+    for case in ["int_encode", "mlx_encode"]
+        .into_iter()
+        .flat_map(GroupedCase::all)
+    {
         let (encoder, values) = encoder(&case);
         let (parts, back) = encoded(&*encoder, &values, Level::detect(), (64, 64));
         let decoded = decoded(&case, &*encoder, &parts);
@@ -331,16 +243,18 @@ fn decoding_gives_what_encoding_says() {
     }
 }
 
-/// What the library writes of itself aside.
+/// Except for the `meta` in which a library names itself.
 #[test]
 fn configs_equal_their_libraries() {
-    let cases = ["int_encode", "mlx_encode"]
-        .into_iter()
-        .flat_map(|family| Case::all(family).into_iter().map(move |c| (family, c)));
+    let cases = ["int_encode", "mlx_encode"].into_iter().flat_map(|family| {
+        GroupedCase::all(family)
+            .into_iter()
+            .map(move |c| (family, c))
+    });
     for (family, case) in cases {
         let mut ours = case.method().config(&["lm_head".to_owned()]).unwrap();
         if family == "mlx_encode" {
-            // mlx-lm takes that, and does not write it.
+            // mlx-lm accepts the key, but does not write it.
             assert_eq!(
                 ours.as_object_mut().unwrap().remove("lm_head"),
                 Some(json!(false))
@@ -357,7 +271,7 @@ fn configs_equal_their_libraries() {
 fn objections() {
     let ct = CompressedTensors::W4A16;
     let object = |method: &dyn Method, shape: &[usize]| {
-        let weight = Weight {
+        let weight = WeightInfo {
             name: "m.weight",
             shape,
             dtype: TargetDtype::BF16,
@@ -393,7 +307,7 @@ fn objections() {
     );
 }
 
-/// F16 holds neither the scale nor the range.
+/// F16 can hold neither the scale nor the range.
 #[cfg(all(feature = "gptq", feature = "awq"))]
 #[test]
 fn scales_that_cannot_be_stored_are_errors() {
@@ -402,7 +316,7 @@ fn scales_that_cannot_be_stored_are_errors() {
         Box::new(crate::forget::awq::Awq::default()),
     ];
     for method in methods {
-        let weight = Weight {
+        let weight = WeightInfo {
             name: "m.weight",
             shape: &[32, 128],
             dtype: TargetDtype::BF16,
@@ -415,7 +329,7 @@ fn scales_that_cannot_be_stored_are_errors() {
         let values: Vec<f32> = (0..32 * 128)
             .map(|i| if i == 5 { 1e6 } else { 0.0 })
             .collect();
-        let input = Values {
+        let input = TileValues {
             tile: &tile,
             values: &values,
             survey: 0.0,
@@ -431,7 +345,7 @@ fn scales_that_cannot_be_stored_are_errors() {
 /// Every case of a directory.
 fn check_all(family: &str) {
     let (mut differing, mut all) = (0, 0);
-    for case in Case::all(family) {
+    for case in GroupedCase::all(family) {
         let (count, of) = compare(&case);
         println!("{}: {count} of {of}", case.name);
         (differing, all) = (differing + count, all + of);

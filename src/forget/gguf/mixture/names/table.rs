@@ -1,9 +1,9 @@
-//! Names of tensors in Hugging Face's models, and what llama.cpp calls them.
+//! The tables of tensor names in Hugging Face's models and in llama.cpp. Nothing but tables is in this file.
 //!
-//! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py` (`TensorNameMap`), without what decides over no type.
+//! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py` (`TensorNameMap`), without names that do not affect types.
 
-/// Tensors that are in no layer, by the last part of their names.
-pub(super) const TOPS: &[(&str, &str)] = &[
+/// Tensors outside layers: the last part of the name in Hugging Face's models, and llama.cpp's name.
+pub(super) const MODEL_TENSORS: &[(&str, &str)] = &[
     ("embed_tokens", "token_embd"),
     ("embed_in", "token_embd"),
     ("wte", "token_embd"),
@@ -32,8 +32,8 @@ pub(super) const TOPS: &[(&str, &str)] = &[
     ("token_type_embeddings", "token_types"),
 ];
 
-/// Tensors of a layer: what llama.cpp calls them, and what they are called behind the layer's number.
-pub(super) const LEAVES: &[(&str, &[&str])] = &[
+/// Tensors of a layer: llama.cpp's name, and the names in Hugging Face's models behind the layer's number.
+pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
     (
         "attn_qkv",
         &[

@@ -1,0 +1,104 @@
+//! `quant_method`: the name that a config gives to the quantization of its model.
+
+/// A value of `quant_method`, whatever its spelling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QuantMethod {
+    AutoRound,
+    Awq,
+    BitNet,
+    BitsAndBytes,
+    CompressedTensors,
+    FbgemmFp8,
+    Fp8,
+    Gemma,
+    Gptq,
+    Hqq,
+    /// transformers' name for MLX's layout.
+    Metal,
+    ModelOpt,
+    Mxfp4,
+    Mxfp8,
+    Quanto,
+    Quark,
+    Torchao,
+    W8a8Fp8,
+    W8a8Int8,
+    /// A method that no scheme here belongs to, in lower case.
+    Other(String),
+}
+
+/// How each method is spelled, in lower case.
+const SPELLINGS: &[(QuantMethod, &[&str])] = &[
+    (
+        QuantMethod::AutoRound,
+        &["auto-round", "auto_round", "intel/auto-round"],
+    ),
+    (QuantMethod::Awq, &["awq"]),
+    (QuantMethod::BitNet, &["bitnet"]),
+    (QuantMethod::BitsAndBytes, &["bitsandbytes"]),
+    (QuantMethod::CompressedTensors, &["compressed-tensors"]),
+    (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
+    (QuantMethod::Fp8, &["fp8"]),
+    (QuantMethod::Gemma, &["gemma"]),
+    (QuantMethod::Gptq, &["gptq"]),
+    (QuantMethod::Hqq, &["hqq"]),
+    (QuantMethod::Metal, &["metal"]),
+    (QuantMethod::Mxfp4, &["mxfp4"]),
+    (QuantMethod::Mxfp8, &["mxfp8"]),
+    (QuantMethod::Quanto, &["quanto"]),
+    (QuantMethod::Quark, &["quark"]),
+    (QuantMethod::Torchao, &["torchao"]),
+    (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),
+    (QuantMethod::W8a8Int8, &["w8a8_int8"]),
+];
+
+/// Beginnings of spellings. vLLM has a method for each kind of ModelOpt's: `modelopt_fp4`, `modelopt_mixed`, ….
+const PREFIXES: &[(QuantMethod, &str)] = &[(QuantMethod::ModelOpt, "modelopt")];
+
+impl QuantMethod {
+    /// The method that `text` names, in upper or lower case.
+    pub(crate) fn parse(text: &str) -> Self {
+        let text = text.to_lowercase();
+        let exact = SPELLINGS
+            .iter()
+            .find(|(_, spellings)| spellings.contains(&text.as_str()))
+            .map(|(method, _)| method);
+        let by_prefix = || {
+            PREFIXES
+                .iter()
+                .find(|(_, prefix)| text.starts_with(prefix))
+                .map(|(method, _)| method)
+        };
+        exact
+            .or_else(by_prefix)
+            .cloned()
+            .unwrap_or(Self::Other(text))
+    }
+
+    /// Every method that has a name here.
+    #[cfg(test)]
+    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
+        let exact = SPELLINGS.iter().map(|(method, _)| method);
+        exact.chain(PREFIXES.iter().map(|(method, _)| method))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings() {
+        assert_eq!(QuantMethod::parse("GPTQ"), QuantMethod::Gptq);
+        assert_eq!(QuantMethod::parse("modelopt"), QuantMethod::ModelOpt);
+        assert_eq!(QuantMethod::parse("modelopt_fp4"), QuantMethod::ModelOpt);
+        assert_eq!(
+            QuantMethod::parse("Intel/auto-round"),
+            QuantMethod::AutoRound
+        );
+        assert_eq!(
+            QuantMethod::parse("AQLM"),
+            QuantMethod::Other("aqlm".into())
+        );
+    }
+}

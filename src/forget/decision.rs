@@ -1,0 +1,169 @@
+//! Which tensors of a model are encoded, by which method, and why the others stay as they are.
+//!
+//! Three questions are asked of each tensor, in this order: does the user want it (`--include`, `--exclude`, `--like`),
+//! is a tensor of its name encoded by default, and does its shape fit the method.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::seam::names;
+use super::{Forget, Method, WeightInfo};
+#[cfg(not(feature = "gguf"))]
+use crate::AnamnesisError;
+use crate::config::Selection;
+use crate::scheme::Item;
+use crate::{Dtype, ParsedModel, Result, TargetDtype};
+
+/// A logical tensor of the model, which may be encoded.
+pub(crate) struct Candidate<'a> {
+    /// Name in the model, to which the user's patterns apply.
+    pub name: &'a str,
+    /// The tensor as an encoder takes it. Its name differs from `name` if a parameter is encoded as its module has it.
+    pub weight: WeightInfo<'a>,
+    /// Type of the stored codes, or of the values of a tensor that is not quantized.
+    pub stored: Dtype,
+    /// Whether the model stores it quantized, so that it is decoded first.
+    pub is_quantized: bool,
+}
+
+/// Whether a tensor is encoded.
+pub(crate) enum Decision {
+    /// It is encoded by `method`.
+    Encode {
+        method: Arc<dyn Method>,
+        /// Name of the scheme or of the ggml type, for the report.
+        label: String,
+    },
+    /// It stays as it is, for this reason.
+    Keep(String),
+}
+
+/// The decisions for all tensors of a model.
+pub(crate) struct Decisions {
+    /// One decision for each candidate, in their order.
+    pub all: Vec<Decision>,
+    /// Remarks for the report.
+    pub notes: Vec<String>,
+}
+
+/// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded to `to`.
+///
+/// # Errors
+/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be read, and for mixtures
+/// of GGUF that llama.cpp refuses, too.
+pub(crate) fn decide(
+    model: &ParsedModel,
+    candidates: &[Candidate<'_>],
+    forget: &Forget,
+    to: TargetDtype,
+) -> Result<Decisions> {
+    let filter = TensorFilter::new(forget)?;
+    match forget.scheme.method(to) {
+        Some((method, scope)) => {
+            let label = forget.scheme.to_string();
+            let decision = |candidate: &Candidate<'_>| match filter
+                .objection(candidate, |name| names::objection(name, scope))
+            {
+                Some(reason) => Decision::Keep(reason),
+                None => encode(&method, &label, candidate),
+            };
+            Ok(Decisions {
+                all: candidates.iter().map(decision).collect(),
+                notes: vec![],
+            })
+        }
+        #[cfg(feature = "gguf")]
+        // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
+        None => super::gguf::decide(model, candidates, forget, &filter),
+        #[cfg(not(feature = "gguf"))]
+        None => Err(AnamnesisError::unsupported(
+            "encoding",
+            format!("{} tensors of no scheme", model.tensors.len()),
+        )),
+    }
+}
+
+/// Encodes `candidate` by `method`, unless its shape or name does not fit.
+pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<'_>) -> Decision {
+    let is_refused = candidate.weight.shape.contains(&0) && !method.takes_empty();
+    let empty = is_refused.then(|| "it is empty".to_owned());
+    match empty.or_else(|| method.objection(&candidate.weight)) {
+        Some(reason) => Decision::Keep(reason),
+        None => Decision::Encode {
+            method: method.clone(),
+            label: label.to_owned(),
+        },
+    }
+}
+
+/// Whether `names` has the candidate, by its name in the model or by the name that it is encoded under.
+fn contains(names: &HashSet<String>, candidate: &Candidate<'_>) -> bool {
+    names.contains(candidate.name) || names.contains(candidate.weight.name)
+}
+
+/// The user's choice of tensors: patterns of names (`--include`, `--exclude`) and a model to imitate (`--like`).
+pub(crate) struct TensorFilter {
+    selection: Selection,
+    /// Whether there is an `--include`. Without one, the selection has every name, which requests none of them.
+    has_include_patterns: bool,
+    /// Names of the tensors that are quantized in the model of `--like`.
+    like: Option<HashSet<String>>,
+}
+
+impl TensorFilter {
+    fn new(forget: &Forget) -> Result<Self> {
+        let selection = Selection::new(&forget.include, &forget.exclude)?;
+        let like = forget.like.as_deref().map(quantized_names).transpose()?;
+        Ok(Self {
+            selection,
+            has_include_patterns: !forget.include.is_empty(),
+            like,
+        })
+    }
+
+    /// Whether the user asked for `candidate`, which overrides the defaults for its name.
+    pub(crate) fn is_requested(&self, candidate: &Candidate<'_>) -> bool {
+        let named = self.has_include_patterns && self.selection.has(candidate.name);
+        named
+            || self
+                .like
+                .as_ref()
+                .is_some_and(|like| contains(like, candidate))
+    }
+
+    /// The reason not to encode `candidate`, if there is one. `by_default` gives the reason for a name that the user
+    /// did not ask for.
+    pub(crate) fn objection(
+        &self,
+        candidate: &Candidate<'_>,
+        by_default: impl FnOnce(&str) -> Option<String>,
+    ) -> Option<String> {
+        // Of tensors that are not quantized only floats are rounded; integers are indices, masks or counters.
+        let is_float = candidate.is_quantized || TargetDtype::of(candidate.stored).is_some();
+        match () {
+            () if !self.selection.has(candidate.name) => {
+                Some("not among the tensors that were asked for".to_owned())
+            }
+            () if self
+                .like
+                .as_ref()
+                .is_some_and(|like| !contains(like, candidate)) =>
+            {
+                Some("not quantized in the model that this one is to be like".to_owned())
+            }
+            () if !is_float => Some(format!("{} is not encoded", candidate.stored)),
+            () if self.is_requested(candidate) => None,
+            () => by_default(candidate.weight.name),
+        }
+    }
+}
+
+/// Reads the names of the tensors that are quantized in the model at `path`.
+fn quantized_names(path: &Path) -> Result<HashSet<String>> {
+    let model = crate::parse(path)?;
+    let resolution = model.resolve();
+    let quantized =
+        |item: &Item<'_>| matches!(item, Item::Group(_)).then(|| item.name().to_owned());
+    Ok(resolution.items.iter().filter_map(quantized).collect())
+}

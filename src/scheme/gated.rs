@@ -1,0 +1,233 @@
+//! Schemes of features: what is known of them in every build. A build without the feature recognises them all the same,
+//! and refuses them by name.
+
+#[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
+pub(super) use self::off::*;
+use super::seam::NamePattern::{Contains, Ends, Is};
+use super::seam::{Identity, Index, Sibling, TensorRole};
+use crate::config::QuantMethod;
+use crate::containers::model::Tensor;
+
+pub(super) static NVFP4: Identity = Identity {
+    name: "NVFP4",
+    methods: &[
+        QuantMethod::ModelOpt,
+        QuantMethod::CompressedTensors,
+        QuantMethod::AutoRound,
+    ],
+    codes: &["_packed"],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends("weight_scale_2"), TensorRole::Scale),
+        (Ends(".weight_global_scale"), TensorRole::Scale),
+        (Ends("pre_quant_scale"), TensorRole::Scale),
+        (Ends("svdquant_lora_a"), TensorRole::LowRank),
+        (Ends("svdquant_lora_b"), TensorRole::LowRank),
+    ],
+    optional: &[
+        Sibling::OfModule("pre_quant_scale"),
+        Sibling::OfModule("svdquant_lora_a"),
+        Sibling::OfModule("svdquant_lora_b"),
+        Sibling::OfModule("weight_quantizer._svdquant_lora_a"),
+    ],
+    activations: &["input_global_scale"],
+    markers: &[],
+    sidecars: &[Is("hf_quant_config.json")],
+    container: None,
+};
+
+pub(super) static GPTQ: Identity = Identity {
+    name: "GPTQ",
+    methods: &[QuantMethod::Gptq, QuantMethod::AutoRound],
+    codes: &[],
+    companions: &[
+        (Ends(".qzeros"), TensorRole::ZeroPoint),
+        (Ends(".g_idx"), TensorRole::GroupIndex),
+    ],
+    optional: &[Sibling::OfModule("qzeros"), Sibling::OfModule("g_idx")],
+    activations: &[],
+    markers: &[],
+    sidecars: &[
+        Is("quantize_config.json"),
+        // AutoRound's.
+        Is("quantization_config.json"),
+    ],
+    container: None,
+};
+
+pub(super) static AWQ: Identity = Identity {
+    name: "AWQ",
+    methods: &[QuantMethod::Awq, QuantMethod::AutoRound],
+    codes: &[],
+    companions: &[
+        (Ends(".qzeros"), TensorRole::ZeroPoint),
+        (Ends(".scaled_zeros"), TensorRole::ZeroPoint),
+    ],
+    optional: &[
+        Sibling::OfModule("qzeros"),
+        Sibling::OfModule("scaled_zeros"),
+    ],
+    activations: &[],
+    markers: &[],
+    sidecars: &[Is("quant_config.json")],
+    container: None,
+};
+
+pub(super) static BNB_4BIT: Identity = Identity {
+    name: "BitsAndBytes 4-bit",
+    methods: &[QuantMethod::BitsAndBytes],
+    codes: &[],
+    companions: &[
+        (Ends(".weight.absmax"), TensorRole::Scale),
+        (Ends(".quant_map"), TensorRole::QuantMap),
+        (Ends(".nested_absmax"), TensorRole::NestedScale),
+        (Ends(".nested_quant_map"), TensorRole::QuantMap),
+        (
+            Contains(".quant_state.bitsandbytes__"),
+            TensorRole::QuantState,
+        ),
+    ],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
+pub(super) static BNB_INT8: Identity = Identity {
+    name: "BitsAndBytes INT8",
+    methods: &[QuantMethod::BitsAndBytes],
+    codes: &[],
+    companions: &[(Ends(".SCB"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
+/// Whether `t` can be packed codes of BitsAndBytes: a column of bytes, stored under the dtype of the model, in a model
+/// that the config says is loaded in four bits (`bnb_4bit_quant_storage`).
+pub(super) fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
+    matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true)
+}
+
+/// Schemes whose features this build leaves out.
+#[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
+mod off {
+    use crate::Result;
+    use crate::containers::model::Tensor;
+    use crate::scheme::foreign::{Sign, kind, refuse, sign};
+    use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme};
+
+    /// A scheme that this build leaves out: claims nothing, and refuses what it recognises.
+    pub(in crate::scheme) struct Disabled {
+        identity: &'static Identity,
+        signs: &'static [Sign],
+        may_be_codes: fn(&Tensor<'_>, &Index<'_>) -> bool,
+    }
+
+    impl Disabled {
+        #[allow(dead_code)]
+        const fn new(identity: &'static Identity, signs: &'static [Sign]) -> Self {
+            Self {
+                identity,
+                signs,
+                may_be_codes: |_, _| false,
+            }
+        }
+    }
+
+    impl Scheme for Disabled {
+        fn identity(&self) -> &'static Identity {
+            self.identity
+        }
+
+        fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+            kind(self.signs, t, all)
+        }
+
+        fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+            refuse(self.signs, t, all)
+        }
+
+        fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+            (self.may_be_codes)(t, all)
+        }
+    }
+
+    /// `sign`, with the feature that would decode what has it.
+    #[allow(dead_code)]
+    const fn needs(remedy: &'static str, sign: Sign) -> Sign {
+        Sign { remedy, ..sign }
+    }
+
+    #[cfg(not(feature = "nvfp4"))]
+    pub(in crate::scheme) static NVFP4_OFF: Disabled = {
+        use crate::scheme::foreign::BYTES;
+        const REMEDY: &str = "needs the feature `nvfp4`, which this build leaves out";
+        Disabled::new(
+            &super::NVFP4,
+            &[
+                needs(REMEDY, sign("NVFP4", "", BYTES, &["_weight_scale_2"])),
+                needs(REMEDY, sign("NVFP4", "", BYTES, &["_scale_2"])),
+                needs(
+                    REMEDY,
+                    sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]),
+                ),
+            ],
+        )
+    };
+
+    #[cfg(not(feature = "gptq"))]
+    pub(in crate::scheme) static GPTQ_OFF: Disabled = {
+        use crate::scheme::foreign::WORDS;
+        const REMEDY: &str = "needs the feature `gptq`, which this build leaves out";
+        Disabled::new(
+            &super::GPTQ,
+            &[
+                needs(REMEDY, sign("GPTQ", ".qweight", &[], &[".g_idx"])),
+                needs(REMEDY, sign("GPTQ Marlin", ".B", WORDS, &[".s"])),
+                #[cfg(feature = "awq")]
+                needs(REMEDY, sign("GPTQ", ".qweight", &[], &[])),
+                #[cfg(not(feature = "awq"))]
+                needs(
+                    "needs the features `gptq` or `awq`, which this build leaves out",
+                    sign("GPTQ or AWQ", ".qweight", &[], &[]),
+                ),
+            ],
+        )
+    };
+
+    /// Comes after GPTQ, with which AWQ shares its names: whatever is left is AWQ's.
+    #[cfg(not(feature = "awq"))]
+    pub(in crate::scheme) static AWQ_OFF: Disabled = Disabled::new(
+        &super::AWQ,
+        &[needs(
+            "needs the feature `awq`, which this build leaves out",
+            sign("AWQ", ".qweight", &[], &[]),
+        )],
+    );
+
+    #[cfg(not(feature = "bnb"))]
+    pub(in crate::scheme) static BNB_4BIT_OFF: Disabled = Disabled {
+        identity: &super::BNB_4BIT,
+        signs: &[needs(
+            "needs the feature `bnb`, which this build leaves out",
+            sign("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"]),
+        )],
+        may_be_codes: super::may_be_bnb_4bit,
+    };
+
+    #[cfg(not(feature = "bnb"))]
+    pub(in crate::scheme) static BNB_INT8_OFF: Disabled = {
+        use crate::scheme::foreign::INT8;
+        Disabled::new(
+            &super::BNB_INT8,
+            &[needs(
+                "needs the feature `bnb`, which this build leaves out",
+                sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]),
+            )],
+        )
+    };
+}

@@ -1,0 +1,112 @@
+//! What becomes of tensors that no scheme claimed.
+
+use crate::containers::model::Tensor;
+use crate::scheme::seam::registry::{Registry, may_be_of_heads};
+use crate::scheme::seam::resolve::Problem;
+use crate::scheme::seam::{
+    Index, Item, QuantScheme, Resolution, Scheme, TensorRole, module_of, wrong,
+};
+use crate::{AnamnesisError, Dtype};
+
+/// What decides about the tensors of a model that no scheme claimed.
+pub(super) struct Leftovers<'a, 'm> {
+    pub all: &'a Index<'m>,
+    pub registry: &'a Registry,
+    /// The scheme of the model's container, if that settles the scheme.
+    pub container: Option<&'static dyn Scheme>,
+    /// Whether the config or some claim, be it a failed one, says that the model is quantized.
+    pub is_quantized: bool,
+    /// Whether a companion without its weight is a problem.
+    pub blame: bool,
+}
+
+impl<'m> Leftovers<'_, 'm> {
+    /// Enters `t` in `out` as a plain tensor, as dropped, or as a problem.
+    pub(super) fn sort(&self, t: Tensor<'m>, out: &mut Resolution<'m>) {
+        if let Some(container) = self.container {
+            if container.is_activation(&t, self.all) {
+                out.dropped.push(t);
+            } else {
+                out.items.push(Item::Plain(t));
+            }
+            return;
+        }
+        let config = self.all.config;
+        // Models have scales of their attention heads, of the same names; those of a cache are one, or configured.
+        let is_cached = || {
+            t.elements() <= 1 || config.has("kv_cache_scheme") || config.has("kv_cache_quant_algo")
+        };
+        let is_activation =
+            self.registry.is_activation(t.name()) && (!may_be_of_heads(t.name()) || is_cached());
+        if self.is_quantized && is_activation || self.registry.is_marker(t.name()) {
+            out.dropped.push(t);
+            return;
+        }
+        match self.check_plain(&t) {
+            Ok(()) => out.items.push(Item::Plain(t)),
+            Err((role, error)) if self.blame || role == TensorRole::Quantized => {
+                out.problems.push(Problem {
+                    tensor: t,
+                    role,
+                    scheme: QuantScheme::Unquantized,
+                    error,
+                });
+            }
+            Err(_) => out.dropped.push(t),
+        }
+    }
+
+    /// Checks that an unclaimed tensor can be a plain one.
+    ///
+    /// # Errors
+    /// It is a scale or another companion without its weight, or has integers where the config says that weights are
+    /// quantized. The error comes with the role that the tensor then has.
+    fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
+        if let Some(role) = self.registry.companion(t.name()) {
+            let what = "it belongs to a quantized weight, and none goes with it";
+            return Err((role, wrong(t, what)));
+        }
+        // Nothing but scales has this type, and other scales of this name may be the model's own.
+        if t.dtype() == Dtype::F8E8M0 && t.name().ends_with(".scale") {
+            return Err((
+                TensorRole::Scale,
+                wrong(t, "it scales a quantized weight, and none goes with it"),
+            ));
+        }
+        let config = self.all.config;
+        let is_scales = t.name().ends_with(".scales");
+        if !(self.is_codes(t) || is_scales)
+            || !config.is_quantized()
+            || config.at(module_of(t.name())).skipped
+        {
+            return Ok(());
+        }
+        if is_scales {
+            Err((
+                TensorRole::Scale,
+                wrong(
+                    t,
+                    "the config says that the model is quantized, and no weight goes with it",
+                ),
+            ))
+        } else {
+            let method = config.method().unwrap_or_else(|| "quantized".to_owned());
+            let what = format!(
+                "the config says that it is quantized ({method}), and the tensors that would say how are missing"
+            );
+            Err((TensorRole::Quantized, wrong(t, what)))
+        }
+    }
+
+    /// Whether `t` is called a weight and has the type of codes.
+    fn is_codes(&self, t: &Tensor<'_>) -> bool {
+        let is_expert = t.name().contains(".experts.") && t.shape().len() >= 2;
+        if !(self.registry.is_weight(t.name()) || is_expert) {
+            return false;
+        }
+        let mut schemes = self.registry.schemes.iter();
+        t.dtype().is_integer()
+            || t.dtype().is_quantized()
+            || schemes.any(|scheme| scheme.may_be_codes(t, self.all))
+    }
+}

@@ -1,0 +1,150 @@
+//! Errors, models and limits.
+
+use std::path::{Path, PathBuf};
+
+use anamnesis::{AnamnesisError, Result};
+
+use super::{SAFETENSORS, is_copy, is_shared, is_value, travels};
+
+#[test]
+fn errors() {
+    let parse = AnamnesisError::Parse {
+        reason: "x".to_owned(),
+    };
+    let unsupported = AnamnesisError::Unsupported {
+        format: "x".to_owned(),
+        detail: "y".to_owned(),
+    };
+    let limit = AnamnesisError::LimitExceeded {
+        limit: "x",
+        message: "y".to_owned(),
+    };
+    let global = AnamnesisError::DisallowedGlobal {
+        module: "x".to_owned(),
+        name: "y".to_owned(),
+    };
+    let io: AnamnesisError = std::io::Error::other("x").into();
+    let texts = [
+        (&parse, "parse error: x"),
+        (&unsupported, "unsupported format `x`: y"),
+        (&limit, "limit exceeded (x): y"),
+        (
+            &global,
+            "disallowed pickle global `x.y` (potential code execution)",
+        ),
+        (
+            &AnamnesisError::Cancelled,
+            "operation cancelled by the caller",
+        ),
+        (&io, "x"),
+    ];
+    for (error, text) in texts {
+        assert_eq!(error.to_string(), text);
+        // Each pattern names every field.
+        match error {
+            AnamnesisError::Parse { reason } => assert_eq!(reason, "x"),
+            AnamnesisError::Unsupported { format, detail } => {
+                assert_eq!((&**format, &**detail), ("x", "y"));
+            }
+            AnamnesisError::LimitExceeded { limit, message } => {
+                assert_eq!((*limit, &**message), ("x", "y"));
+            }
+            AnamnesisError::DisallowedGlobal { module, name } => {
+                assert_eq!((&**module, &**name), ("x", "y"));
+            }
+            AnamnesisError::Io(error) => assert_eq!(error.to_string(), "x"),
+            _ => {}
+        }
+    }
+    let _: fn(anamnesis::error::AnamnesisError) -> anamnesis::AnamnesisError = |e| e;
+    let _: fn(&AnamnesisError) -> anamnesis::ErrorKind = AnamnesisError::kind;
+    let _: fn(&AnamnesisError) -> Option<&str> = AnamnesisError::tensor;
+    let _: anamnesis::error::Result<()> = Ok(());
+    travels::<Result<()>>();
+    is_shared::<AnamnesisError>();
+}
+
+#[test]
+fn models() {
+    use anamnesis::{InspectInfo, ParseLimits, ParsedModel, TargetDtype, parse, parse_with_limits};
+    is_shared::<ParsedModel>();
+    is_copy::<TargetDtype>();
+    let _: fn(&PathBuf) -> Result<ParsedModel> = |path| parse(path);
+    let _: fn(&Path, &ParseLimits) -> Result<anamnesis::model::ParsedModel> =
+        |path, l| parse_with_limits(path, l);
+    let model = parse(SAFETENSORS).unwrap();
+    let bytes: Vec<u8> = model.remember_to_bytes(TargetDtype::BF16).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    model
+        .remember(dir.path().join("out.safetensors"), TargetDtype::BF16)
+        .unwrap();
+    assert_eq!(
+        std::fs::read(dir.path().join("out.safetensors")).unwrap(),
+        bytes
+    );
+    let InspectInfo {
+        format,
+        tensor_count,
+        current_size,
+        dequantized_size,
+        output_dtype,
+        ..
+    } = model.inspect();
+    assert_eq!(
+        (tensor_count, output_dtype.to_string()),
+        (model.tensors().len(), "BF16".to_owned())
+    );
+    assert_eq!(format.to_string(), "Per-tensor FP8 (E4M3)");
+    let (_, _): (u64, u64) = (current_size, dequantized_size);
+    let _: anamnesis::inspect::InspectInfo = model.inspect();
+    let _: [usize; 6] = {
+        let InspectInfo {
+            quantized,
+            scales,
+            passthrough,
+            zeropoints,
+            group_indices,
+            quant_maps,
+            ..
+        } = model.inspect();
+        [
+            quantized,
+            scales,
+            passthrough,
+            zeropoints,
+            group_indices,
+            quant_maps,
+        ]
+    };
+    let (_, _): (Vec<anamnesis::Dtype>, usize) =
+        (model.inspect().scale_dtypes, model.inspect().nested_scales);
+    let _: u64 = model.inspect().lethe_took();
+    assert_eq!("f16".parse::<TargetDtype>().unwrap(), TargetDtype::F16);
+    let _: [TargetDtype; 3] = [TargetDtype::BF16, TargetDtype::F32, TargetDtype::F16];
+    assert_eq!(anamnesis::format_bytes(1536), "1.5 KB");
+    assert!(matches!(
+        parse("tests/data/no such file"),
+        Err(AnamnesisError::Io(_))
+    ));
+    #[cfg(feature = "ollama")]
+    let _: fn(&str) -> Result<PathBuf> = anamnesis::resolve_ollama_model;
+}
+
+#[test]
+fn limits() {
+    use anamnesis::ParseLimits;
+    is_value::<ParseLimits>();
+    const LIMITS: ParseLimits = ParseLimits::unbounded()
+        .with_max_single_alloc(1)
+        .with_max_total_bytes(2)
+        .with_max_item_count(3)
+        .with_max_decompression_ratio(4);
+    let _: anamnesis::limits::ParseLimits = ParseLimits::default();
+    let axes = [
+        LIMITS.max_single_alloc_bytes(),
+        LIMITS.max_total_bytes(),
+        LIMITS.max_item_count(),
+    ];
+    assert_eq!((axes, LIMITS.max_decompression_ratio()), ([1, 2, 3], 4));
+    assert_eq!(ParseLimits::default().max_total_bytes(), u64::MAX);
+}

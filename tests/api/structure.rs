@@ -1,0 +1,216 @@
+//! The structure of the sources: imports between rooms go one way, and a type's name means one thing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// Modules whose submodules are rooms of their own.
+const WINGS: [&str; 2] = ["containers", "kernels"];
+
+/// Left out: the root re-exports everything, and a stand-in repeats the names of what it stands in for.
+const LEFT_OUT: [&str; 2] = ["lib.rs", "no_encode.rs"];
+
+/// A source file without its comments, strings and tests.
+struct Source {
+    /// Path below `src`, e.g. `scheme/gptq.rs`.
+    path: String,
+    text: String,
+}
+
+/// Every file below `src` that is not a test.
+fn sources() -> Vec<Source> {
+    fn walk(dir: &Path, root: &Path, out: &mut Vec<Source>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if name.contains("tests") {
+                continue;
+            }
+            if path.is_dir() {
+                walk(&path, root, out);
+            } else if name.ends_with(".rs") && !LEFT_OUT.contains(&name.as_str()) {
+                let text = fs::read_to_string(&path).unwrap();
+                let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+                let code = |line: &str| line.split("//").next().unwrap().to_owned();
+                out.push(Source {
+                    path: path
+                        .strip_prefix(root)
+                        .unwrap()
+                        .to_str()
+                        .unwrap()
+                        .to_owned(),
+                    text: text.lines().map(code).collect::<Vec<_>>().join("\n"),
+                });
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    walk(&root, &root, &mut all);
+    all
+}
+
+/// The room of a module path: its first part, or its first two in a wing.
+fn room(parts: &[&str]) -> String {
+    match parts {
+        [wing, room, ..] if WINGS.contains(wing) => format!("{wing}::{room}"),
+        [room, ..] => (*room).to_owned(),
+        [] => String::new(),
+    }
+}
+
+fn room_of_file(path: &str) -> String {
+    room(&path.trim_end_matches(".rs").split('/').collect::<Vec<_>>())
+}
+
+/// The identifier that `text` begins with.
+fn identifier(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// What `text`, which follows `crate::`, imports: paths of at most three parts.
+fn imports(text: &str) -> Vec<Vec<&str>> {
+    let first = identifier(text);
+    if !first.is_empty() {
+        let rest = text[first.len()..].strip_prefix("::");
+        let below = rest.map(imports).unwrap_or_default();
+        if below.is_empty() {
+            return vec![vec![first]];
+        }
+        return below
+            .into_iter()
+            .map(|path| [vec![first], path].concat())
+            .collect();
+    }
+    let Some(list) = text.strip_prefix('{') else {
+        return vec![];
+    };
+    let (mut depth, mut start, mut out) = (0, 0, Vec::new());
+    for (i, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            ',' | '}' if depth == 0 => {
+                out.extend(imports(list[start..i].trim_start()));
+                start = i + 1;
+                if c == '}' {
+                    return out;
+                }
+            }
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Items by name, each with the rooms that define it: the root re-exports some.
+fn definitions(sources: &[Source]) -> BTreeMap<&str, BTreeSet<String>> {
+    const KINDS: [&str; 6] = ["struct ", "enum ", "trait ", "type ", "fn ", "const "];
+    let mut all: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for source in sources {
+        for line in source.text.lines() {
+            let Some(item) = line.strip_prefix("pub ") else {
+                continue;
+            };
+            let item = item.strip_prefix("const fn ").map_or(item, |name| name);
+            if let Some(name) = KINDS.iter().find_map(|kind| item.strip_prefix(kind)) {
+                let rooms = all.entry(identifier(name)).or_default();
+                rooms.insert(room_of_file(&source.path));
+            }
+        }
+    }
+    all
+}
+
+/// The rooms that each room imports from, each with a file that does.
+fn graph(sources: &[Source]) -> BTreeMap<String, BTreeMap<String, String>> {
+    let definitions = definitions(sources);
+    let rooms: BTreeSet<String> = sources.iter().map(|s| room_of_file(&s.path)).collect();
+    let mut graph: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for source in sources {
+        let from = room_of_file(&source.path);
+        for (at, _) in source.text.match_indices("crate::") {
+            for path in imports(&source.text[at + "crate::".len()..]) {
+                let there = room(&path);
+                let to = match definitions.get(path[0]) {
+                    _ if rooms.contains(&there) => there,
+                    Some(rooms) if rooms.len() == 1 => rooms.first().unwrap().clone(),
+                    _ => continue,
+                };
+                if to != from {
+                    let edges = graph.entry(from.clone()).or_default();
+                    edges.insert(to, source.path.clone());
+                }
+            }
+        }
+    }
+    graph
+}
+
+#[test]
+fn imports_go_one_way() {
+    let sources = sources();
+    let graph = graph(&sources);
+    assert!(
+        graph["scheme"].contains_key("kernels::remember"),
+        "imports are found: {graph:?}"
+    );
+    // Rooms without imports are taken away until none is left, or a circle is.
+    let mut left = graph;
+    loop {
+        let rooms: BTreeSet<String> = left.keys().cloned().collect();
+        let before = left.len();
+        left.retain(|_, imports| {
+            imports.retain(|to, _| rooms.contains(to));
+            !imports.is_empty()
+        });
+        if left.len() == before {
+            break;
+        }
+    }
+    assert!(left.is_empty(), "rooms import each other: {left:#?}");
+}
+
+#[test]
+fn a_type_has_one_name() {
+    const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];
+    // A decoder and its encoder share a name; nothing else does.
+    const MIRRORS: [(&str, &str); 2] = [
+        ("scheme", "forget"),
+        ("kernels::remember", "kernels::lethe"),
+    ];
+    let sources = sources();
+    let mut all: BTreeMap<(bool, &str), Vec<&str>> = BTreeMap::new();
+    for source in &sources {
+        for line in source.text.lines().map(str::trim_start) {
+            let Some(item) = line
+                .strip_prefix("pub")
+                .map(|item| match item.split_once(") ") {
+                    Some((scope, item)) if scope.starts_with('(') => item,
+                    _ => item.trim_start(),
+                })
+            else {
+                continue;
+            };
+            if let Some(kind) = KINDS.iter().find(|kind| item.starts_with(**kind)) {
+                let name = identifier(&item[kind.len()..]);
+                let files = all.entry((*kind == "trait ", name)).or_default();
+                files.push(&source.path);
+            }
+        }
+    }
+    let is_mirrored = |files: &[&str]| {
+        files.len() == 2
+            && MIRRORS.iter().any(|(one, other)| {
+                let rooms: BTreeSet<String> = files.iter().map(|f| room_of_file(f)).collect();
+                rooms.contains(*one) && rooms.contains(*other)
+            })
+    };
+    let repeated: Vec<_> = all
+        .iter()
+        .filter(|((is_trait, _), files)| files.len() > 1 && (*is_trait || !is_mirrored(files)))
+        .map(|((_, name), files)| format!("{name}: {}", files.join(", ")))
+        .collect();
+    assert!(repeated.is_empty(), "{}", repeated.join("\n"));
+}

@@ -1,0 +1,31 @@
+//! The program, run as a user runs it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod commands;
+#[cfg(all(
+    feature = "lethe",
+    feature = "gguf",
+    feature = "bnb",
+    feature = "gptq",
+    feature = "awq",
+    feature = "nvfp4"
+))]
+mod forget;
+#[cfg(feature = "ollama")]
+mod ollama;
+#[cfg(unix)]
+mod open_files;
+mod resume;
+
+use std::process::{Command, Output};
+
+/// Runs `amn` with `arguments` to its end.
+fn amn(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_amn"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}

@@ -1,0 +1,13 @@
+//! Conversions of files and directories: what they write, where, and how they are interrupted and resumed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod directories;
+#[cfg(feature = "gguf")]
+mod gguf;
+mod pipeline;
+mod resume;
+mod sharded;
+mod stream;

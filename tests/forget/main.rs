@@ -1,0 +1,12 @@
+//! Encoding: `forget` with every scheme, of files and of directories.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod directories;
+mod models;
+mod round_trip;
+mod schemes;
+mod transcode;
+mod trips;

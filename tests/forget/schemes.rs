@@ -1,0 +1,348 @@
+//! `forget` with every scheme: any number of threads, values that a scheme cannot represent,
+//! tensors of every kind, and candle as a second reader.
+
+mod candle;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anamnesis::{ConvertOptions, ConvertTarget, ParsedModel, parse_bytes};
+use safetensors::SafeTensors;
+
+use crate::common::forget::{
+    bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values,
+    values_of, weights,
+};
+use crate::common::{Random, Raw, f32s, file, raw};
+
+/// Runs `check` for every scheme, and reports all failures.
+fn each_scheme(check: impl Fn(&str)) {
+    let mut failures = Vec::new();
+    for scheme in every_scheme() {
+        if let Err(e) = catch_unwind(AssertUnwindSafe(|| check(&scheme))) {
+            failures.push(format!(
+                "{scheme}: {}",
+                e.downcast_ref::<String>().cloned().unwrap_or_default()
+            ));
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+fn bytes(model: &ParsedModel, mut options: ConvertOptions, threads: usize) -> Vec<u8> {
+    options.single_file = true;
+    options.run = options.run.with_threads(threads);
+    model.recovery(options).unwrap().to_bytes().unwrap()
+}
+
+/// Matrices in every float type, one of several tiles, and a stack. For slow schemes a single
+/// matrix of two tiles.
+fn large(scheme: &str) -> ParsedModel {
+    let mut random = Random(29);
+    let mut floats = |n: usize| weights(&mut random, n);
+    if scheme.starts_with("gguf:iq") {
+        let matrix = raw(
+            "model.layers.0.mlp.up_proj.weight",
+            "BF16",
+            &[176, 768],
+            bf16s(&floats(176 * 768)),
+        );
+        return parse_bytes(file(&[matrix], &[])).unwrap();
+    }
+    let tensors = [
+        raw(
+            "model.layers.0.mlp.up_proj.weight",
+            "BF16",
+            &[384, 768],
+            bf16s(&floats(384 * 768)),
+        ),
+        raw(
+            "model.layers.0.mlp.down_proj.weight",
+            "F32",
+            &[128, 256],
+            f32s(&floats(128 * 256)),
+        ),
+        raw(
+            "model.layers.0.self_attn.q_proj.weight",
+            "F16",
+            &[128, 256],
+            f16s(&floats(128 * 256)),
+        ),
+        raw(
+            "model.layers.0.mlp.experts.gate_up_proj",
+            "BF16",
+            &[3, 256, 256],
+            bf16s(&floats(3 * 65536)),
+        ),
+    ];
+    parse_bytes(file(&tensors, &[])).unwrap()
+}
+
+#[test]
+fn bytes_do_not_depend_on_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    each_scheme(|scheme| {
+        let model = large(scheme);
+        let options = || options_for(scheme, &model, directory.path());
+        let one = bytes(&model, options(), 1);
+        for threads in [2, 3] {
+            assert!(
+                one == bytes(&model, options(), threads),
+                "{threads} threads"
+            );
+        }
+        if options().target == ConvertTarget::Safetensors {
+            let read = SafeTensors::deserialize(&one).unwrap_or_else(|e| panic!("{e}"));
+            assert!(read.len() >= model.tensors().len());
+        }
+        let out = parse_bytes(one).unwrap();
+        assert!(
+            out.inspect().problems.is_empty(),
+            "{:?}",
+            out.inspect().problems
+        );
+        let back = decoded(&out).unwrap();
+        for t in model.tensors() {
+            // MLX has a module for stacks, so the name differs.
+            let name = format!(
+                "{}{}",
+                t.name(),
+                if back.tensor(t.name()).is_none() {
+                    ".weight"
+                } else {
+                    ""
+                }
+            );
+            let (was, is) = (values(&t).unwrap(), values_of(&back, &name));
+            let square =
+                |all: &mut dyn Iterator<Item = f32>| all.map(|x| f64::from(x).powi(2)).sum::<f64>();
+            let error = square(&mut was.iter().zip(&is).map(|(a, b)| a - b))
+                / square(&mut was.iter().copied());
+            assert!(error < 0.9, "{}: {error}", t.name());
+        }
+    });
+}
+
+/// The name and the shape of the smallest matrix that the scheme encodes.
+fn matrix(scheme: &str) -> (&'static str, Vec<usize>) {
+    match scheme {
+        "mxfp4-gpt-oss" => ("x.experts.up", vec![1, 128, 256]),
+        _ if scheme.starts_with("gguf:") => ("x.weight", vec![4, 256]),
+        _ => ("x.weight", vec![128, 256]),
+    }
+}
+
+/// Ordinary values but for one, in row 2 and column 99.
+fn with(scheme: &str, value: f32) -> Raw {
+    let (name, shape) = matrix(scheme);
+    let mut values = weights(&mut Random(5), shape.iter().product());
+    values[256 * 2 + 99] = value;
+    raw(name, "F32", &shape, f32s(&values))
+}
+
+/// A value that is not finite is refused, and the error names its place. A large finite value is
+/// refused with the tensor's name, or decodes to a finite value whose error is in the report.
+#[test]
+fn hostile_values() {
+    let directory = tempfile::tempdir().unwrap();
+    // `gguf:f32` copies F32 tensors.
+    each_scheme(|scheme| {
+        if scheme == "gguf:f32" {
+            return;
+        }
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
+            let error = encoded(&model, options_for(scheme, &model, directory.path()))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("tensor `x."), "{value}: {error}");
+            assert!(error.contains(", row 2, column 99: "), "{value}: {error}");
+        }
+        for value in [
+            f32::MAX,
+            f32::MIN,
+            1e38,
+            -3e37,
+            1e20,
+            1e6,
+            65520.0,
+            1e-30,
+            1e-45,
+            -0.0,
+        ] {
+            let model = parse_bytes(file(&[with(scheme, value)], &[])).unwrap();
+            let (out, report) = match encoded(&model, options_for(scheme, &model, directory.path()))
+            {
+                Ok(both) => both,
+                Err(error) => {
+                    assert!(value.abs() > 1e4, "{value}: {error}");
+                    assert!(error.to_string().contains("tensor `x."), "{value}: {error}");
+                    continue;
+                }
+            };
+            assert_eq!(report.encoded.len(), 1, "{value}");
+            let back = decoded(&out).unwrap();
+            let back = values_of(&back, &report.encoded[0].name);
+            assert!(back.iter().all(|x| x.is_finite()), "{value}");
+        }
+    });
+}
+
+/// Tensors whose values are all equal: zeros, the smallest and the largest finite ones.
+#[test]
+fn constant_values() {
+    let directory = tempfile::tempdir().unwrap();
+    each_scheme(|scheme| {
+        for value in [0.0, -0.0, 1.0, -1.0, 1e-45, 1e-38, 1e-8, 65504.0, f32::MAX] {
+            let (name, shape) = matrix(scheme);
+            let values = vec![value; shape.iter().product()];
+            let model = parse_bytes(file(&[raw(name, "F32", &shape, f32s(&values))], &[])).unwrap();
+            match encoded(&model, options_for(scheme, &model, directory.path())) {
+                Ok((out, _)) => {
+                    let back = values_of(&decoded(&out).unwrap(), name);
+                    assert!(back.iter().all(|x| x.is_finite()), "{value}");
+                    assert!(
+                        value != 0.0 || back.iter().all(|x| *x == 0.0),
+                        "{value}: {:?}",
+                        &back[..4]
+                    );
+                }
+                Err(error) => {
+                    // MLX's exponents wrap around below 2^-127.
+                    let small = scheme.starts_with("mlx-mxfp") && value < 1e-37;
+                    assert!(value > 1e4 || small, "{value}: {error}");
+                    assert!(error.to_string().contains("tensor `x."), "{value}: {error}");
+                }
+            }
+        }
+    });
+}
+
+/// Tensors that no scheme encodes, beside one matrix that every scheme encodes.
+fn odd(rows: usize) -> Vec<Raw> {
+    let mut random = Random(31);
+    let mut matrix = |name: &str| {
+        raw(
+            name,
+            "F32",
+            &[rows, 256],
+            f32s(&weights(&mut random, rows * 256)),
+        )
+    };
+    vec![
+        matrix("model.layers.0.up_proj.weight"),
+        matrix("a b/c\\d\"e\u{7f}.weight"),
+        matrix("模型.層.weight"),
+        matrix("..weight"),
+        matrix("weight"),
+        matrix(".weight"),
+        raw("empty.weight", "F32", &[0, 256], vec![]),
+        raw("empty_rows.weight", "BF16", &[128, 0], vec![]),
+        raw("vector.weight", "F32", &[256], f32s(&[0.5; 256])),
+        raw("scalar.weight", "F32", &[], f32s(&[0.5])),
+        raw("wide.weight", "F64", &[128, 256], vec![0; 8 * 128 * 256]),
+        raw("long.table", "I64", &[128, 256], vec![1; 8 * 128 * 256]),
+        raw("byte.table", "I8", &[128, 256], vec![1; 128 * 256]),
+        raw("flag.weight", "BOOL", &[2, 256], vec![1; 512]),
+        raw(
+            "cube.weight",
+            "F32",
+            &[2, 32, 256],
+            f32s(&vec![0.25; 2 * 32 * 256]),
+        ),
+        raw(
+            "narrow.weight",
+            "F32",
+            &[128, 33],
+            f32s(&vec![0.25; 128 * 33]),
+        ),
+        raw("low.weight", "F32", &[3, 256], f32s(&vec![0.25; 3 * 256])),
+    ]
+}
+
+#[test]
+fn tensors_that_no_scheme_encodes_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    each_scheme(|scheme| {
+        let tensors = odd(if scheme.starts_with("gguf:") { 4 } else { 128 });
+        let model = parse_bytes(file(&tensors, &[])).unwrap();
+        let options = options_for(scheme, &model, directory.path());
+        if scheme.starts_with("qnat") {
+            // QNAT files hold encoded tensors alone.
+            let error = encoded(&model, options).unwrap_err().to_string();
+            assert!(error.contains("tensor `"), "{error}");
+            return;
+        }
+        let in_gguf = options.target == ConvertTarget::Gguf;
+        let (out, report) = encoded(&model, options).unwrap_or_else(|e| panic!("{e}"));
+        let back = decoded(&out).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(report.encoded.len() + report.kept.len(), tensors.len());
+        assert!(report.kept.iter().all(|kept| !kept.reason.is_empty()));
+        for kept in &report.kept {
+            let (was, is) = (
+                model.tensor(&kept.name).unwrap(),
+                out.tensor(&kept.name).unwrap(),
+            );
+            assert_eq!(was.shape(), is.shape(), "{}", kept.name);
+            let flag = in_gguf && kept.name == "flag.weight"; // GGUF stores BOOL as I8
+            assert!(
+                flag || was.dtype() == is.dtype(),
+                "{}: {}",
+                kept.name,
+                is.dtype()
+            );
+            assert!(was.bytes().unwrap() == is.bytes().unwrap(), "{}", kept.name);
+        }
+        for name in [
+            "empty.weight",
+            "empty_rows.weight",
+            "vector.weight",
+            "scalar.weight",
+            "wide.weight",
+            "long.table",
+        ] {
+            assert!(report.kept.iter().any(|kept| kept.name == name), "{name}");
+        }
+        for name in report.encoded.iter().map(|e| e.name.as_str()) {
+            let mut shape = model.tensor(name).unwrap().shape().to_vec();
+            // Stacks of gpt-oss are parameters, which are stored transposed.
+            let transposed = name
+                .strip_suffix(".weight")
+                .filter(|_| scheme == "mxfp4-gpt-oss");
+            if transposed.is_some() {
+                shape.swap(1, 2);
+            }
+            assert_eq!(
+                back.tensor(transposed.unwrap_or(name)).unwrap().shape(),
+                shape,
+                "{name}"
+            );
+        }
+        let odd = ["a b/c\\d\"e\u{7f}.weight", "模型.層.weight"];
+        let is_encoded = |name: &&str| report.encoded.iter().any(|e| e.name == **name);
+        let is_other = scheme == "mxfp4-gpt-oss" || scheme == "gguf:f32"; // encodes stacks alone; copies F32
+        assert!(is_other || odd.iter().all(is_encoded), "{:?}", report.kept);
+    });
+}
+
+/// Just the schemes that `needs_importance` lists ask for an importance matrix.
+#[test]
+fn schemes_that_need_importance_ask_for_it() {
+    let model = large("");
+    each_scheme(|scheme| match model.recovery(options(scheme)) {
+        Ok(_) => assert!(!needs_importance(scheme)),
+        Err(error) => {
+            assert!(needs_importance(scheme), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("it takes an importance matrix (--imatrix)"),
+                "{error}"
+            );
+        }
+    });
+}

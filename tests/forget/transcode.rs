@@ -1,0 +1,360 @@
+//! `forget` between schemes with the same codes: the codes are moved without decoding.
+
+mod goldens;
+mod stacks;
+
+use std::path::{Path, PathBuf};
+
+use anamnesis::{AnamnesisError, ConvertOptions, Forget, ForgetScheme, Report, TargetDtype, parse};
+use serde_json::{Value, json};
+
+use crate::common::forget::{stored_at, values_at};
+use crate::common::{Random, Raw, file, raw};
+
+/// A scheme with groups of so many values.
+fn scheme(name: &str, group: Option<usize>) -> ForgetScheme {
+    let scheme: ForgetScheme = name.parse().unwrap();
+    group.map_or(scheme.clone(), |group| scheme.with_group_size(group))
+}
+
+/// Encodes the model at `input` into `directory`, and returns the path of the output.
+fn forget(
+    input: &Path,
+    directory: &Path,
+    scheme: ForgetScheme,
+    to: TargetDtype,
+) -> Result<(PathBuf, Report), AnamnesisError> {
+    let count = std::fs::read_dir(directory).unwrap().count();
+    let options = options(scheme, to);
+    let ending = match () {
+        () if options.target.extension() == "gguf" => ".gguf",
+        () if input.is_file() => ".safetensors",
+        () => "",
+    };
+    let output = directory.join(format!("{count}{ending}"));
+    let report = parse(input)?.forget(&output, options)?;
+    Ok((output, report))
+}
+
+fn options(scheme: ForgetScheme, to: TargetDtype) -> ConvertOptions {
+    let mut forget = Forget::from(scheme);
+    if forget.scheme.container().extension() == "gguf" {
+        forget.include = vec!["*.weight".to_owned()];
+    }
+    let mut options = ConvertOptions::from(forget);
+    options.run.to = to;
+    options
+}
+
+fn codes_moved(report: &Report) -> Vec<&str> {
+    report
+        .encoded
+        .iter()
+        .filter(|e| e.scheme.ends_with(" (codes moved)"))
+        .map(|e| e.name.as_str())
+        .collect()
+}
+
+/// Encodes `input` to each scheme of `steps` in turn. Each step must move the codes and keep every
+/// value; the last output must equal the input.
+fn cycle(input: &Path, to: TargetDtype, steps: &[ForgetScheme]) {
+    let directory = tempfile::tempdir().unwrap();
+    let before = values_at(input);
+    let mut path = input.to_owned();
+    for step in steps {
+        let (output, report) = forget(&path, directory.path(), step.clone(), to).unwrap();
+        assert_eq!(
+            codes_moved(&report).len(),
+            1,
+            "{step}: {:?} {:?} {:?}",
+            report.encoded,
+            report.kept,
+            report.notes
+        );
+        let distance = report.distance.unwrap().all;
+        assert_eq!((distance.maximum, distance.relative), (0.0, 0.0));
+        for (name, values) in values_at(&output) {
+            // ggml has no negative zero.
+            let differ = before[&name]
+                .iter()
+                .zip(&values)
+                .position(|(a, b)| a != b && a.is_finite());
+            assert_eq!(differ, None, "{step}: {name}");
+        }
+        path = output;
+    }
+    let (first, last) = (stored_at(input), stored_at(&path));
+    assert!(first == last, "{:?} {:?}", first.keys(), last.keys());
+}
+
+/// A directory with one layer.
+fn directory(tensors: &[Raw], quantization: &Value) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(
+        directory.path().join("model.safetensors"),
+        file(tensors, &[]),
+    )
+    .unwrap();
+    let config = json!({"model_type": "llama", "quantization_config": quantization});
+    std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    directory
+}
+
+const NAME: &str = "model.layers.0.mlp.up_proj";
+
+fn named(end: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) -> Raw {
+    raw(&format!("{NAME}.{end}"), dtype, shape, bytes)
+}
+
+/// Scales of many sizes and both signs: everything that F16 has but infinities and NaN.
+fn halves(random: &mut Random, n: usize) -> Vec<u8> {
+    let finite = |bits: u16| {
+        if bits & 0x7c00 == 0x7c00 {
+            bits & 0x83ff
+        } else {
+            bits
+        }
+    };
+    (0..n)
+        .flat_map(|_| finite((random.next() >> 32) as u16).to_le_bytes())
+        .collect()
+}
+
+/// More than one tile in both dimensions.
+const ROWS: usize = 544;
+
+const COLS: usize = 1280;
+
+/// A GPTQ layer with random codes, zero points unless `zeros` is given, and scales.
+fn gptq(bits: usize, group: usize, zeros: Option<u8>, version_2: bool) -> tempfile::TempDir {
+    let mut random = Random(5);
+    let groups = COLS / group;
+    let index = (0..COLS)
+        .flat_map(|col| ((col / group) as u32).to_le_bytes())
+        .collect();
+    let words = ROWS * bits / 8 * groups;
+    let zeros_bytes = zeros.map_or_else(|| random.bytes(words), |byte| vec![byte; words]);
+    let tensors = [
+        named(
+            "qweight",
+            "I32",
+            &[COLS * bits / 32, ROWS],
+            random.bytes(COLS * bits / 8 * ROWS),
+        ),
+        named("qzeros", "I32", &[groups, ROWS * bits / 32], zeros_bytes),
+        named(
+            "scales",
+            "F16",
+            &[groups, ROWS],
+            halves(&mut random, groups * ROWS),
+        ),
+        named("g_idx", "I32", &[COLS], index),
+    ];
+    let format = if version_2 { "gptq_v2" } else { "gptq" };
+    let config = json!({
+        "quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": false, "sym": zeros.is_some(),
+        "checkpoint_format": format,
+    });
+    directory(&tensors, &config)
+}
+
+#[test]
+fn integers_with_zero_points_round_trip() {
+    for group in [32, 128, 40] {
+        let model = gptq(4, group, None, true);
+        let steps = ["awq", "w4a16-asym", "awq", "gptq-asym"].map(|name| scheme(name, Some(group)));
+        cycle(model.path(), TargetDtype::F16, &steps);
+        let steps = ["w4a16-asym", "gptq-asym"].map(|name| scheme(name, Some(group)));
+        cycle(model.path(), TargetDtype::F16, &steps);
+    }
+}
+
+#[test]
+fn symmetric_integers_round_trip() {
+    for (bits, byte, names) in [
+        (4, 0x77, ["w4a16", "gptq"]),
+        (8, 0x7f, ["w8a16", "gptq-int8"]),
+    ] {
+        for group in [64, 1280] {
+            let model = gptq(bits, group, Some(byte), false);
+            cycle(
+                model.path(),
+                TargetDtype::F16,
+                &names.map(|name| scheme(name, Some(group))),
+            );
+        }
+    }
+    // `gptq-asym` writes version 2, so the zero points of a version 2 model stay as well.
+    let (model, outputs) = (gptq(4, 64, Some(0x88), true), tempfile::tempdir().unwrap());
+    let (first, report) = forget(
+        model.path(),
+        outputs.path(),
+        scheme("gptq-asym", Some(64)),
+        TargetDtype::F16,
+    )
+    .unwrap();
+    assert_eq!(codes_moved(&report).len(), 1);
+    assert!(stored_at(&first) == stored_at(model.path()));
+}
+
+/// An MXFP4 layer of compressed-tensors with every code and every exponent; the last two exponents
+/// only if `whole`.
+fn mxfp4(whole: bool) -> tempfile::TempDir {
+    let mut random = Random(9);
+    let (rows, cols) = (96, 4096);
+    let mut codes = random.bytes(rows * cols / 2);
+    // All sixteen codes lie in each half of the first block of each row.
+    for row in codes.chunks_exact_mut(cols / 2) {
+        row[..16]
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, byte)| *byte = (i | (15 - i) << 4) as u8);
+    }
+    let last = if whole { 256 } else { 254 };
+    let exponents = (0..rows * cols / 32)
+        .map(|i| (i * 5 % last) as u8)
+        .collect();
+    let tensors = [
+        named("weight_packed", "U8", &[rows, cols / 2], codes),
+        named("weight_scale", "U8", &[rows, cols / 32], exponents),
+    ];
+    directory(
+        &tensors,
+        &json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}),
+    )
+}
+
+#[test]
+fn mxfp4_round_trips() {
+    let names = [
+        "mlx-mxfp4",
+        "mxfp4-modelopt",
+        "mlx-mxfp4",
+        "gguf:mxfp4",
+        "mlx-mxfp4",
+        "gguf:mxfp4",
+        "mxfp4",
+    ];
+    cycle(
+        mxfp4(false).path(),
+        TargetDtype::BF16,
+        &names.map(|name| scheme(name, None)),
+    );
+    // NaN must stay NaN.
+    let names = ["mlx-mxfp4", "mxfp4-modelopt", "mxfp4"];
+    cycle(
+        mxfp4(true).path(),
+        TargetDtype::BF16,
+        &names.map(|name| scheme(name, None)),
+    );
+    let outputs = tempfile::tempdir().unwrap();
+    let result = forget(
+        mxfp4(true).path(),
+        outputs.path(),
+        scheme("gguf:mxfp4", None),
+        TargetDtype::BF16,
+    );
+    assert!(
+        result
+            .unwrap_err()
+            .to_string()
+            .contains("its exponent is 255")
+    );
+}
+
+#[test]
+fn codes_that_do_not_fit_are_encoded_again() {
+    let outputs = tempfile::tempdir().unwrap();
+    let says = |model: &Path, name: &str, group, to, reason: &str| {
+        let (output, report) =
+            forget(model, outputs.path(), scheme(name, Some(group)), to).unwrap();
+        assert!(codes_moved(&report).is_empty() && report.encoded.len() == 1);
+        assert!(
+            report.notes.iter().any(|note| note.contains(reason)),
+            "{:?}",
+            report.notes
+        );
+        assert!(report.distance.unwrap().all.relative < 0.2);
+        output
+    };
+    let (half, brain) = (TargetDtype::F16, TargetDtype::BF16);
+    // Random F16 scales give values that are not finite, so this model is encoded from values.
+    let floats = crate::common::f32s(&Random(3).floats(64 * 256));
+    let model = directory(&[named("weight", "F32", &[64, 256], floats)], &json!(null));
+    let make = |name: &str, to| {
+        let mut options = ConvertOptions::from(scheme(name, Some(64)));
+        options.run.to = to;
+        let output = outputs.path().join(format!("{name}-{to}"));
+        parse(model.path())
+            .unwrap()
+            .forget(&output, options)
+            .unwrap();
+        output
+    };
+    let (awq, gptq) = (make("awq", half), make("gptq", half));
+    let brains = says(
+        &awq,
+        "w4a16-asym",
+        64,
+        brain,
+        "scales in F16 cannot all be had in BF16",
+    );
+    says(
+        &brains,
+        "gptq-asym",
+        64,
+        half,
+        "scales in BF16 cannot all be had in F16",
+    );
+    says(
+        &awq,
+        "w4a16-asym",
+        32,
+        half,
+        "groups of 64 are no groups of 32",
+    );
+    says(&awq, "w4a16", 64, half, "zero points");
+    let singles = forget(
+        &gptq,
+        outputs.path(),
+        scheme("w4a16", Some(64)),
+        TargetDtype::F32,
+    )
+    .unwrap();
+    assert_eq!(codes_moved(&singles.1).len(), 1); // F32 holds every F16
+    says(
+        &singles.0,
+        "gptq",
+        64,
+        half,
+        "scales in F32 cannot all be had in F16",
+    );
+    assert_eq!(values_at(&singles.0), values_at(&gptq));
+}
+
+#[test]
+fn a_config_that_is_wrong_about_symmetry_is_not_believed() {
+    let model = gptq(4, 64, Some(0x76), true);
+    let outputs = tempfile::tempdir().unwrap();
+    let result = forget(
+        model.path(),
+        outputs.path(),
+        scheme("w4a16-asym", Some(64)),
+        TargetDtype::F16,
+    )
+    .unwrap();
+    assert_eq!(
+        (codes_moved(&result.1).len(), values_at(&result.0)),
+        (1, values_at(model.path()))
+    );
+    match forget(
+        model.path(),
+        outputs.path(),
+        scheme("w4a16", Some(64)),
+        TargetDtype::F32,
+    ) {
+        Ok((_, report)) => assert!(codes_moved(&report).is_empty()),
+        Err(AnamnesisError::Unsupported { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+}

@@ -1,0 +1,168 @@
+//! GGUF files made in memory: byte orders, NVFP4 scales, and tensors in unusual places.
+
+use anamnesis::{GgufMetadataValue as V, parse_bytes};
+use safetensors::SafeTensors;
+
+use crate::common::gguf::Gguf;
+use crate::common::verdict::{Unsupported, recover, verdict};
+use crate::common::{Random, f32s};
+
+/// A big-endian file, which `common::gguf` cannot make.
+fn big_endian(tensors: &[(&str, u32, u64, usize)]) -> Vec<u8> {
+    let string = |text: &str| [&(text.len() as u64).to_be_bytes(), text.as_bytes()].concat();
+    let (mut infos, mut data) = (Vec::new(), Vec::new());
+    for &(name, kind, values, bytes) in tensors {
+        infos.extend(
+            [
+                &string(name)[..],
+                &1u32.to_be_bytes(),
+                &values.to_be_bytes(),
+                &kind.to_be_bytes(),
+            ]
+            .concat(),
+        );
+        infos.extend((data.len() as u64).to_be_bytes());
+        data.extend(Random(9).bytes(bytes.next_multiple_of(32)));
+    }
+    let (counts, value) = (
+        [tensors.len() as u64, 1].map(u64::to_be_bytes).concat(),
+        (-2i32).to_be_bytes(),
+    );
+    let mut out = [
+        &b"GGUF\0\0\0\x03"[..],
+        &counts,
+        &string("k"),
+        &5u32.to_be_bytes(),
+        &value,
+        &infos,
+    ]
+    .concat();
+    out.resize(out.len().next_multiple_of(32), 0);
+    [out, data].concat()
+}
+
+/// For some types no big-endian form is defined: their tensors are listed, but not decoded.
+#[test]
+fn big_endian_types_without_a_byte_order() {
+    recover(big_endian(&[("a", 0, 4, 16), ("q", 8, 64, 68)]), "").unwrap();
+    let odd = [
+        ("Q4_1", 3, 160),
+        ("Q5_K", 13, 176),
+        ("Q8_K", 15, 292),
+        ("IQ4_XS", 23, 136),
+        ("TQ1_0", 34, 54),
+    ];
+    for (dtype, kind, bytes) in odd {
+        let file = big_endian(&[
+            ("a", 0, 4, 16),
+            ("X.weight", kind, 256, bytes),
+            ("z", 30, 3, 6),
+        ]);
+        let model = parse_bytes(file.clone()).unwrap();
+        assert_eq!(model.gguf().unwrap().metadata().get("k"), Some(V::I32(-2)));
+        let (info, words) = (model.inspect(), ["`X.weight`", dtype, "byte order"]);
+        assert_eq!(
+            (info.tensor_count, info.quantized, info.problems.len()),
+            (3, 1, 1),
+            "{dtype}"
+        );
+        assert!(
+            words.iter().all(|w| info.problems[0].contains(w)),
+            "{}",
+            info.problems[0]
+        );
+        assert_eq!(verdict(recover(file, ""), Unsupported, &words), None);
+        assert_eq!(
+            verdict(
+                model.tensor("X.weight").unwrap().bytes(),
+                Unsupported,
+                &words
+            ),
+            None
+        );
+        assert!(
+            ["a", "z"]
+                .iter()
+                .all(|name| model.tensor(name).unwrap().bytes().is_ok())
+        );
+    }
+}
+
+/// The global scale of an NVFP4 tensor: one value, or one for each matrix of a stack.
+#[test]
+fn nvfp4_scales() {
+    let (codes, scales) = (Random(5).bytes(3 * 2 * 36), [0.37f32, -3.0, 1e-3]);
+    let values = |file: Gguf| {
+        let bytes = recover(file.file(), "").unwrap();
+        let all = SafeTensors::deserialize(&bytes).unwrap();
+        let weight = all.tensor("X.weight").unwrap();
+        assert_eq!((all.len(), weight.shape()), (1, &[3, 2, 64][..]));
+        weight
+            .data()
+            .chunks(4)
+            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let plain = values(Gguf::default().tensor("X.weight", 40, &[64, 2, 3], &codes));
+    let names: [(&str, &[u64]); 5] = [
+        ("X.scale", &[3]),
+        ("X.weight.scale", &[3]),
+        ("X.scale", &[1]),
+        ("X.weight.scale", &[]),
+        ("X.scale", &[1, 3]),
+    ];
+    for (name, shape) in names {
+        let n = shape.iter().product::<u64>() as usize;
+        let file = Gguf::default().tensor(name, 0, shape, &f32s(&scales[..n]));
+        let file = file.tensor("X.weight", 40, &[64, 2, 3], &codes).tensor(
+            "X.input_scale",
+            0,
+            &[1],
+            &[1; 4],
+        );
+        let want: Vec<f32> = plain
+            .iter()
+            .enumerate()
+            .map(|(i, x)| x * scales[i / 128 % n])
+            .collect();
+        assert_eq!(values(file), want, "{name} {shape:?}");
+    }
+}
+
+/// Bytes may follow the last tensor if its size is known for certain; tensors may be listed in any
+/// order.
+#[test]
+fn unusual_tensor_offsets() {
+    let (block, more) = (Random(6).bytes(34), vec![7; 1000]);
+    let (first, both) = (
+        || Gguf::default().tensor("a", 8, &[32], &block),
+        [&block[..], &more].concat(),
+    );
+    // The size of `b` is certain: `a` proves the one of type 8, and no fork numbers type 24
+    // otherwise.
+    for file in [
+        first().tensor("b", 8, &[32], &both).file(),
+        first().tensor("b", 24, &[34], &both).file(),
+    ] {
+        assert!(
+            parse_bytes(file.clone())
+                .unwrap()
+                .tensor("b")
+                .unwrap()
+                .bytes()
+                .unwrap()
+                == block
+        );
+        recover(file, "").unwrap();
+    }
+    let reversed = Gguf::default()
+        .tensor_at("b", 24, &[5], 64, &block)
+        .tensor_at("a", 24, &[34], 0, &more[..5]);
+    let model = parse_bytes(reversed.file()).unwrap();
+    assert_eq!(
+        model.tensors().map(|t| t.name()).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
+    let bytes = |name| model.tensor(name).unwrap().bytes().unwrap();
+    assert!(*bytes("a") == block && *bytes("b") == more[..5]);
+}

@@ -1,0 +1,14 @@
+//! Containers: what is read from files of each format, which malformed headers are errors, and the limits that a caller sets.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+#[cfg(all(feature = "npz", feature = "pth"))]
+mod archives;
+#[cfg(feature = "gguf")]
+mod gguf;
+mod headers;
+mod limits;
+#[cfg(feature = "qnat")]
+mod qnat;

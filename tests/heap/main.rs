@@ -1,0 +1,209 @@
+//! Heap during a conversion: at most 4 MiB a thread and the header, for a model ten times that bound.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/allocator.rs"]
+mod allocator;
+#[path = "../common/mod.rs"]
+mod common;
+mod tensors;
+
+use anamnesis::{RememberOptions, TargetDtype, parse};
+
+use crate::common::file;
+#[cfg(feature = "lethe")]
+use crate::common::{Random, raw};
+use allocator::peak_of_process;
+use tensors::{gguf, tensors};
+
+#[global_allocator]
+static ALLOCATOR: allocator::CountingAllocator = allocator::CountingAllocator;
+
+const THREADS: usize = 2;
+
+const BOUND: usize = THREADS * (4 << 20);
+
+/// A single test function: the peak is that of the whole process.
+#[test]
+fn heap_is_bounded() {
+    // A bound on the heap proves nothing unless the allocator counts the allocations of every thread.
+    let allocate = || std::thread::scope(|s| s.spawn(|| vec![0u8; BOUND]).join().unwrap());
+    let (peak, _) = peak_of_process(|| std::hint::black_box(allocate()));
+    assert!(peak >= BOUND, "{peak} bytes counted");
+    let directory = tempfile::tempdir().unwrap();
+    let input = directory.path().join("in");
+    let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
+        {"dtype":"uint4","qscheme":"per_group","group_size":16}}}}"#;
+    let packed = [
+        "gptq",
+        "int8 words",
+        "awq",
+        "awq of 5 bits",
+        "gemv",
+        "gemv_fast",
+        "marlin",
+    ];
+    for scheme in packed
+        .into_iter()
+        .chain(["fp8", "nf4", "svd", "comfy", "odd", "gguf", "quark"])
+    {
+        if packed.contains(&scheme) && !cfg!(all(feature = "gptq", feature = "awq"))
+            || scheme == "nf4" && !cfg!(feature = "bnb")
+            || matches!(scheme, "svd" | "comfy") && !cfg!(feature = "nvfp4")
+            || scheme == "gguf" && !cfg!(feature = "gguf")
+        {
+            continue;
+        }
+        if scheme == "quark" {
+            std::fs::write(directory.path().join("config.json"), quark).unwrap();
+        }
+        std::fs::write(
+            &input,
+            if scheme == "gguf" {
+                gguf()
+            } else {
+                file(&tensors(scheme), &[])
+            },
+        )
+        .unwrap();
+        for target in [TargetDtype::BF16, TargetDtype::F32] {
+            let options = RememberOptions::new(target)
+                .with_threads(THREADS)
+                .with_force(true);
+            let to_file = || {
+                parse(&input)
+                    .unwrap()
+                    .remember(directory.path().join("out"), options.clone())
+                    .unwrap()
+            };
+            let (peak, report) = peak_of_process(to_file);
+            if target == TargetDtype::F32 {
+                assert!(
+                    report.output_bytes as usize >= 10 * BOUND,
+                    "{scheme}: too small a model to prove anything"
+                );
+            }
+            assert!(
+                peak <= BOUND,
+                "{scheme} {target}: {peak} bytes of heap, {BOUND} allowed"
+            );
+        }
+        // Streaming also holds a piece of the output per thread. The piece is large if the stored
+        // layout is transposed.
+        let is_tall = packed.contains(&scheme) || scheme == "comfy";
+        let bound = if is_tall { 6 * BOUND } else { 2 * BOUND };
+        let options = RememberOptions::new(TargetDtype::BF16).with_threads(THREADS);
+        let (peak, _) = peak_of_process(|| {
+            parse(&input)
+                .unwrap()
+                .remember_to_writer(std::io::sink(), options)
+                .unwrap()
+        });
+        assert!(
+            peak <= bound,
+            "{scheme} to a writer: {peak} bytes of heap, {bound} allowed"
+        );
+    }
+    #[cfg(all(
+        feature = "lethe",
+        feature = "gguf",
+        feature = "bnb",
+        feature = "gptq",
+        feature = "awq",
+        feature = "nvfp4"
+    ))]
+    forgetting(directory.path());
+}
+
+/// Schemes to encode to: with and without a survey pass, with tall and with wide tiles, and those
+/// with the largest buffers.
+#[cfg(feature = "lethe")]
+const FORGET: &[&str] = &[
+    "gguf:q8_0",
+    "gguf:q4_k_s",
+    "gguf:f16",
+    "nf4",
+    "nf4-dq",
+    "fp4",
+    "int8",
+    "fp8",
+    "fp8-channel",
+    "fp8-block",
+    "w4a16",
+    "w4a16-asym",
+    "w8a8",
+    "gptq",
+    "awq",
+    "mlx-4bit",
+    "mxfp4",
+    "nvfp4",
+    "nvfp4-ct",
+    "qnat",
+    "qnat-dq",
+];
+
+/// Checks the heap while a plain model is encoded, and while quantized ones are decoded and
+/// encoded.
+#[cfg(feature = "lethe")]
+fn forgetting(directory: &std::path::Path) {
+    let input = directory.join("forget.safetensors");
+    // The config that `heap_is_bounded` wrote describes another model.
+    let _ = std::fs::remove_file(directory.join("config.json"));
+    let check = |scheme: &str, context: &str| {
+        let mut options =
+            anamnesis::ConvertOptions::from(scheme.parse::<anamnesis::ForgetScheme>().unwrap());
+        options.run = options.run.with_threads(THREADS).with_force(true);
+        options.single_file = true;
+        let (peak, report) = peak_of_process(|| {
+            parse(&input)
+                .unwrap()
+                .forget(directory.join("out"), options)
+                .unwrap()
+        });
+        let values = report.distance.unwrap().all.values as usize;
+        let least = if scheme == "gguf:q4_k_s" { 1 } else { 10 };
+        assert!(
+            values * 4 >= least * BOUND,
+            "{scheme} {context}: too small a model to prove anything"
+        );
+        (peak > BOUND)
+            .then(|| format!("{scheme}, {context}: {peak} bytes of heap, {BOUND} allowed\n"))
+    };
+    let (n, k) = (3072, 4096);
+    let name = |i: usize| format!("model.layers.{i}.up_proj.weight");
+    let plain = |i: usize, n: usize| {
+        let values = Random(9).floats(n * k);
+        raw(
+            &name(i),
+            "BF16",
+            &[n, k],
+            values
+                .iter()
+                .flat_map(|x| [x.to_bits() >> 16, x.to_bits() >> 24].map(|b| b as u8))
+                .collect(),
+        )
+    };
+    let mut failures = String::new();
+    let small = file(&[plain(0, n / 4)], &[]);
+    std::fs::write(&input, file(&[plain(0, n), plain(1, n)], &[])).unwrap();
+    for scheme in FORGET.iter().filter(|scheme| **scheme != "gguf:q4_k_s") {
+        failures.extend(check(scheme, "of BF16"));
+    }
+    std::fs::write(&input, small).unwrap();
+    failures.extend(check("gguf:q4_k_s", "of BF16"));
+    for from in ["gptq", "awq", "fp8", "nf4"] {
+        let mut tensors = tensors(from);
+        // Encoders take tensors of layers, with finite values.
+        tensors.iter_mut().for_each(|t| {
+            t.name = format!("model.layers.{}", t.name);
+            t.bytes
+                .iter_mut()
+                .filter(|_| t.dtype == "F8_E4M3")
+                .for_each(|b| *b &= 0xf7);
+        });
+        std::fs::write(&input, file(&tensors, &[])).unwrap();
+        for scheme in ["gguf:q8_0", "w4a16", "nf4-dq", "fp8-block", "gptq"] {
+            failures.extend(check(scheme, &format!("of {from}")));
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}

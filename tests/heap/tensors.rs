@@ -1,0 +1,270 @@
+//! Tensors of each scheme that the test decodes.
+
+use crate::common::{Random, Raw, f32s, raw};
+
+/// Tensors of `scheme` with 12 Mi values each.
+pub fn tensors(scheme: &str) -> Vec<Raw> {
+    let mut random = Random(7);
+    let (k, n) = (4096usize, 3072usize);
+    (0..2)
+        .flat_map(|i| {
+            let name = |part: &str| format!("{i}.{part}");
+            match scheme {
+                "fp8" => vec![
+                    raw(&name("weight"), "F8_E4M3", &[n, k], random.bytes(n * k)),
+                    raw(
+                        &name("weight_scale_inv"),
+                        "F32",
+                        &[n / 128, k / 128],
+                        f32s(&random.floats(n * k / 16384)),
+                    ),
+                ],
+                "gptq" => vec![
+                    raw(
+                        &name("qweight"),
+                        "I32",
+                        &[k / 8, n],
+                        random.bytes(k * n / 2),
+                    ),
+                    raw(
+                        &name("qzeros"),
+                        "I32",
+                        &[k / 32, n / 8],
+                        random.bytes(k * n / 64),
+                    ),
+                    raw(
+                        &name("scales"),
+                        "F32",
+                        &[k / 32, n],
+                        f32s(&random.floats(k * n / 32)),
+                    ),
+                    raw(
+                        &name("g_idx"),
+                        "I32",
+                        &[k],
+                        (0..k)
+                            .flat_map(|i| ((i * 7 % (k / 32)) as u32).to_le_bytes())
+                            .collect(),
+                    ),
+                ],
+                "awq" => vec![
+                    raw(
+                        &name("qweight"),
+                        "I32",
+                        &[k, n / 8],
+                        random.bytes(k * n / 2),
+                    ),
+                    raw(
+                        &name("qzeros"),
+                        "I32",
+                        &[k / 128, n / 8],
+                        random.bytes(k * n / 256),
+                    ),
+                    raw(
+                        &name("scales"),
+                        "F32",
+                        &[k / 128, n],
+                        f32s(&random.floats(k * n / 128)),
+                    ),
+                ],
+                "int8 words" => vec![
+                    raw(&name("qweight"), "I8", &[k / 2, n], random.bytes(k * n / 2)),
+                    raw(
+                        &name("qzeros"),
+                        "I8",
+                        &[k / 32, n / 2],
+                        random.bytes(k * n / 64),
+                    ),
+                    raw(
+                        &name("scales"),
+                        "F32",
+                        &[k / 32, n],
+                        f32s(&random.floats(k * n / 32)),
+                    ),
+                ],
+                "awq of 5 bits" => vec![
+                    raw(
+                        &name("qweight"),
+                        "I32",
+                        &[k, n / 32 * 5],
+                        random.bytes(k * n / 8 * 5),
+                    ),
+                    raw(
+                        &name("qzeros"),
+                        "I32",
+                        &[k / 128, n / 32 * 5],
+                        random.bytes(k * n / 1024 * 5),
+                    ),
+                    raw(
+                        &name("scales"),
+                        "F32",
+                        &[k / 128, n],
+                        f32s(&random.floats(k * n / 128)),
+                    ),
+                ],
+                "gemv" => vec![
+                    raw(
+                        &name("qweight"),
+                        "I32",
+                        &[n, k / 8],
+                        random.bytes(k * n / 2),
+                    ),
+                    raw(
+                        &name("qzeros"),
+                        "I32",
+                        &[n, k / 256],
+                        random.bytes(k * n / 64),
+                    ),
+                    raw(
+                        &name("scales"),
+                        "F32",
+                        &[n, k / 32],
+                        f32s(&random.floats(k * n / 32)),
+                    ),
+                ],
+                "gemv_fast" => vec![
+                    raw(
+                        &name("qweight"),
+                        "I16",
+                        &[n / 4, k],
+                        random.bytes(k * n / 2),
+                    ),
+                    raw(
+                        &name("scaled_zeros"),
+                        "F32",
+                        &[k / 32, n],
+                        f32s(&random.floats(k * n / 32)),
+                    ),
+                    raw(
+                        &name("scales"),
+                        "F32",
+                        &[k / 32, n],
+                        f32s(&random.floats(k * n / 32)),
+                    ),
+                ],
+                "marlin" => vec![
+                    raw(&name("B"), "I32", &[k / 16, n * 2], random.bytes(k * n / 2)),
+                    raw(
+                        &name("s"),
+                        "F32",
+                        &[k / 32, n],
+                        f32s(&random.floats(k * n / 32)),
+                    ),
+                ],
+                "nf4" => {
+                    let state = format!(r#"{{"blocksize":64,"shape":[{n},{k}]}}"#).into_bytes();
+                    vec![
+                        raw(
+                            &name("weight"),
+                            "U8",
+                            &[n * k / 2, 1],
+                            random.bytes(n * k / 2),
+                        ),
+                        raw(
+                            &name("weight.absmax"),
+                            "F32",
+                            &[n * k / 64],
+                            f32s(&random.floats(n * k / 64)),
+                        ),
+                        raw(
+                            &name("weight.quant_map"),
+                            "F32",
+                            &[16],
+                            f32s(&random.floats(16)),
+                        ),
+                        raw(
+                            &name("weight.quant_state.bitsandbytes__nf4"),
+                            "U8",
+                            &[state.len()],
+                            state,
+                        ),
+                    ]
+                }
+                "svd" => vec![
+                    raw(&name("weight"), "U8", &[n, k / 2], random.bytes(n * k / 2)),
+                    raw(
+                        &name("weight_scale"),
+                        "F8_E4M3",
+                        &[n, k / 32],
+                        random.bytes(n * k / 32),
+                    ),
+                    raw(&name("weight_scale_2"), "F32", &[], f32s(&[0.5])),
+                    raw(
+                        &name("pre_quant_scale"),
+                        "F32",
+                        &[k],
+                        f32s(&random.floats(k)),
+                    ),
+                    raw(
+                        &name("svdquant_lora_a"),
+                        "F32",
+                        &[33, k],
+                        f32s(&random.floats(33 * k)),
+                    ),
+                    raw(
+                        &name("svdquant_lora_b"),
+                        "F32",
+                        &[n, 33],
+                        f32s(&random.floats(33 * n)),
+                    ),
+                ],
+                // ComfyUI's layout of NVFP4, as one row of tiles.
+                "comfy" => vec![
+                    raw(
+                        &name("weight"),
+                        "U8",
+                        &[32, n * k / 64],
+                        random.bytes(n * k / 2),
+                    ),
+                    raw(
+                        &name("weight_scale"),
+                        "F8_E4M3",
+                        &[128, n * k / 512],
+                        random.bytes(n * k / 4),
+                    ),
+                    raw(&name("weight_scale_2"), "F32", &[], f32s(&[0.5])),
+                    raw(
+                        &name("comfy_quant"),
+                        "U8",
+                        &[18],
+                        br#"{"format":"nvfp4"}"#.to_vec(),
+                    ),
+                ],
+                "quark" => vec![
+                    raw(&name("weight"), "I32", &[k, n / 8], random.bytes(k * n / 2)),
+                    raw(
+                        &name("weight_zero_point"),
+                        "I32",
+                        &[k / 16, n / 8],
+                        random.bytes(k * n / 32),
+                    ),
+                    raw(
+                        &name("weight_scale"),
+                        "F32",
+                        &[k / 16, n],
+                        f32s(&random.floats(k * n / 16)),
+                    ),
+                ],
+                // One value per row needs the most scales per value; beside it a plain tensor.
+                _ => vec![
+                    raw(&name("weight"), "F8_E5M2", &[n * k, 1], random.bytes(n * k)),
+                    raw(
+                        &name("weight_scale"),
+                        "F32",
+                        &[n * k, 1],
+                        vec![0x3c; n * k * 4],
+                    ),
+                    raw(&name("embedding"), "F32", &[n, k], random.bytes(n * k * 4)),
+                ],
+            }
+        })
+        .collect()
+}
+
+/// A GGUF file with a tensor of short rows and one of a single row, 12 Mi values each.
+pub fn gguf() -> Vec<u8> {
+    let (n, blocks) = (12u64 << 20, (12usize << 20) / 256);
+    let bytes = Random(7).bytes(blocks * 144);
+    let file = crate::common::gguf::Gguf::default().tensor("rows", 12, &[256, n / 256], &bytes);
+    file.tensor("row", 12, &[n], &bytes).file()
+}

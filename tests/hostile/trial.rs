@@ -1,0 +1,313 @@
+//! Trials of hostile files: a file is parsed, inspected and decoded, with bounds on time and
+//! memory, and a look at the files that are left behind.
+
+use std::hint::black_box;
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anamnesis::{
+    AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes,
+};
+use safetensors::SafeTensors;
+
+use crate::allocator::peak_of_thread;
+use crate::common::Random;
+use crate::common::verdict::{Kind, Parse, verdict};
+
+/// What is wrong, the file, the kind of the error, and words of its message.
+pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
+
+/// What is wrong, the file with a given number in it, the numbers, and the kind and a word of each
+/// error.
+pub type Numbers<'a> = (
+    &'a str,
+    &'a dyn Fn(u64) -> Vec<u8>,
+    &'a [u64],
+    Kind,
+    &'a str,
+);
+
+/// Bytes of memory that a file may take, beside eight for each of its own.
+const MEMORY: usize = 64 << 20;
+const TIME: Duration = Duration::from_secs(2);
+
+/// Tries files, and collects what goes wrong.
+#[derive(Default)]
+pub struct Trial {
+    failures: String,
+    files: usize,
+    peak: (usize, String),
+    slowest: (Duration, String),
+}
+
+impl Trial {
+    pub fn new() -> Self {
+        // Bounds on memory prove nothing unless the allocator counts.
+        let (peak, _) = peak_of_thread(|| black_box(vec![0u8; 4096]));
+        assert!(peak >= 4096, "{peak} bytes counted");
+        Self::default()
+    }
+
+    /// Prints the peaks, and fails if any file failed.
+    pub fn end(self) {
+        let Self {
+            files,
+            peak,
+            slowest,
+            failures,
+        } = self;
+        println!(
+            "{files} files; {} bytes for `{:.60}`; {:?} for `{:.60}`",
+            peak.0, peak.1, slowest.0, slowest.1
+        );
+        assert!(failures.is_empty(), "{failures}");
+    }
+
+    pub fn fail(&mut self, what: &str, wrong: impl std::fmt::Display) {
+        self.failures.push_str(&format!("\n{what:.60}: {wrong}"));
+    }
+
+    /// Each file must give the error of its row.
+    pub fn refused(&mut self, rows: Vec<Row<'_>>) {
+        for (what, bytes, kind, words) in rows {
+            let Some(result) = self.try_file(what, &bytes) else {
+                continue;
+            };
+            verdict(result, kind, words)
+                .into_iter()
+                .for_each(|wrong| self.fail(what, wrong));
+        }
+    }
+
+    pub fn refused_numbers(&mut self, tables: &[Numbers<'_>]) {
+        for &(what, make, numbers, kind, word) in tables {
+            numbers.iter().for_each(|&n| {
+                self.refused(vec![(&format!("{what}: {n}"), make(n), kind, &[word])]);
+            });
+        }
+    }
+
+    /// Each of `pickles`, which bars divide, must give a parse error that has `word` once `make` puts it into a file.
+    pub fn refused_pickles(&mut self, word: &str, pickles: &[u8], make: &dyn Fn(&[u8]) -> Vec<u8>) {
+        for pickle in pickles.split(|&b| b == b'|') {
+            let what = pickle.escape_ascii().to_string();
+            self.refused(vec![(&what, make(pickle), Parse, &[word])]);
+        }
+    }
+
+    /// Each file must be read.
+    pub fn fine(&mut self, rows: Vec<(&str, Vec<u8>)>) {
+        for (what, bytes) in rows {
+            let result = self.try_file(what, &bytes);
+            result
+                .and_then(Result::err)
+                .into_iter()
+                .for_each(|error| self.fail(what, error));
+        }
+    }
+
+    /// Parses and decodes a file from memory and from a directory. Afterwards the directory must
+    /// have the file, and the output of a success, and nothing else. Returns `None` if the trial
+    /// has already failed.
+    pub fn try_file(&mut self, what: &str, bytes: &[u8]) -> Option<Result<Vec<u8>>> {
+        let place = tempfile::tempdir().unwrap();
+        let [input, output] = ["in", "out"].map(|name| place.path().join(name).join("model"));
+        [&input, &output]
+            .iter()
+            .for_each(|path| std::fs::create_dir(path.parent().unwrap()).unwrap());
+        std::fs::write(&input, bytes).unwrap();
+        let from_memory = self.time(what, || try_everything(bytes.to_vec()));
+        let from_file = self.watch(what, bytes.len(), || {
+            parse(&input).and_then(|m| recover_everything(&m, Some(&output)))
+        });
+        self.time(what, || anamnesis::pickle_globals(&input).is_ok())?;
+        self.watch(what, bytes.len(), || {
+            anamnesis::pickle_globals(&input).is_ok()
+        })?;
+        self.files += 1;
+        let (from_memory, from_file) = (from_memory?, from_file?);
+        let files = below(place.path());
+        let expected: &[&str] = if from_file.is_ok() {
+            &["in/model", "out/model"]
+        } else {
+            &["in/model"]
+        };
+        if files != expected {
+            self.fail(what, format!("it leaves {files:?}"));
+        }
+        if from_memory.is_ok() != from_file.is_ok() {
+            self.fail(
+                what,
+                format!(
+                    "from memory {:?}, from a file {:?}",
+                    from_memory.err(),
+                    from_file.err()
+                ),
+            );
+            return None;
+        }
+        Some(from_memory)
+    }
+
+    /// A file cut anywhere must give an error.
+    pub fn truncations(&mut self, what: &str, whole: &[u8]) {
+        let mut read = Vec::new();
+        self.watch(what, 0, || {
+            read.extend(
+                (0..whole.len()).filter(|&end| try_everything(whole[..end].to_vec()).is_ok()),
+            );
+        });
+        if !read.is_empty() {
+            self.fail(what, format!("it is read when cut at {read:?}"));
+        }
+        for end in [0, 1, 21, whole.len() - 1] {
+            self.refused(vec![(what, whole[..end].to_vec(), Kind::Parse, &[])]);
+        }
+    }
+
+    /// Changes files in 5000 ways, and returns how many of them are still decoded.
+    pub fn mutations(&mut self, files: &[Vec<u8>], seed: u64) -> usize {
+        let (mut random, mut good) = (Random(seed), 0);
+        for batch in 0..50 {
+            let (what, mut odd) = (format!("mutations {batch}"), Vec::new());
+            self.watch(&what, 0, || {
+                for i in 0..100 {
+                    let mut bytes = files[(random.next() >> 20) as usize % files.len()].clone();
+                    (0..1 + i % 3).for_each(|_| mutate(&mut bytes, &mut random));
+                    match try_everything(bytes) {
+                        Ok(_) => good += 1,
+                        Err(error) => {
+                            odd.extend(matches!(error, AnamnesisError::Io(_)).then_some(error));
+                        }
+                    }
+                }
+            });
+            odd.iter().for_each(|error| self.fail(&what, error));
+        }
+        good
+    }
+
+    /// Runs `f`, which must end within `TIME`. A slow run is repeated up to twice, because the
+    /// machine may be busy.
+    pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> Option<T> {
+        let mut run = || {
+            let start = Instant::now();
+            let caught = catch_unwind(AssertUnwindSafe(&mut f));
+            (start.elapsed(), caught)
+        };
+        let (mut time, mut caught) = run();
+        for _ in 0..2 {
+            if time > TIME {
+                (time, caught) = run();
+            }
+        }
+        if time > self.slowest.0 {
+            self.slowest = (time, what.to_owned());
+        }
+        if time > TIME {
+            self.fail(what, format!("{time:?}"));
+        }
+        caught.map_err(|_| self.fail(what, "panic")).ok()
+    }
+
+    /// Runs `f`, which must stay within the memory for a file of `len` bytes. Only this thread is counted: `f` starts none.
+    pub fn watch<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
+        let (peak, caught) = peak_of_thread(|| catch_unwind(AssertUnwindSafe(f)));
+        if peak > self.peak.0 {
+            self.peak = (peak, what.to_owned());
+        }
+        if peak > MEMORY + 8 * len {
+            self.fail(what, format!("{peak} bytes of memory for {len} of file"));
+        }
+        caught.map_err(|_| self.fail(what, "panic")).ok()
+    }
+}
+
+/// Reads a file in memory with every function that takes one, and decodes it.
+pub fn try_everything(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let _ = anamnesis::inspect_npz_from_reader(Cursor::new(&bytes));
+    let _ = anamnesis::parse_pth_front_matter_from_reader(Cursor::new(&bytes));
+    recover_everything(&parse_bytes(bytes)?, None)
+}
+
+/// Decodes `model`, into the file `output` if there is one.
+fn recover_everything(model: &ParsedModel, output: Option<&Path>) -> Result<Vec<u8>> {
+    let info = model.inspect();
+    let _ = info.to_string();
+    let bad = model.tensors().find_map(|tensor| tensor.bytes().err());
+    let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
+    options.run.threads = Some(1);
+    let result = match output {
+        Some(path) => model.convert(path, options).map(|_| vec![]),
+        None => model
+            .recovery(options)
+            .and_then(|recovery| recovery.to_bytes()),
+    };
+    if let Ok(bytes) = &result {
+        assert!(
+            bad.is_none() && info.problems.is_empty(),
+            "recovered in spite of {bad:?} {:?}",
+            info.problems
+        );
+        assert!(
+            output.is_some() || SafeTensors::deserialize(bytes).is_ok(),
+            "the output is none"
+        );
+    }
+    result
+}
+
+/// Changes, inserts or removes a few bytes.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    const NUMBERS: [u64; 12] = [
+        0,
+        1,
+        2,
+        8,
+        0xfffe,
+        0xffff,
+        1 << 16,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 62,
+        u64::MAX - 11,
+        u64::MAX,
+    ];
+    let mut pick = |n: usize| (random.next() >> 20) as usize % n;
+    let (at, number) = (pick(bytes.len() - 8), NUMBERS[pick(12)].to_le_bytes());
+    match pick(8) {
+        0 => bytes.insert(at, number[0]),
+        1 => drop(bytes.remove(at)),
+        2 => bytes[at] = pick(256) as u8,
+        3 => bytes[at..at + 2].copy_from_slice(&number[..2]),
+        4 => bytes[at..at + 4].copy_from_slice(&number[..4]),
+        5 => bytes[at..at + 8].copy_from_slice(&number),
+        _ => bytes[at] ^= 1 << pick(8),
+    }
+}
+
+/// Every file below a directory.
+fn below(directory: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let (path, name) = {
+            let entry = entry.unwrap();
+            (
+                entry.path(),
+                entry.file_name().to_string_lossy().into_owned(),
+            )
+        };
+        match path.is_dir() {
+            true => all.extend(
+                below(&path)
+                    .into_iter()
+                    .map(|file| format!("{name}/{file}")),
+            ),
+            false => all.push(name),
+        }
+    }
+    all.sort();
+    all
+}

@@ -1,0 +1,211 @@
+//! Layouts of PyTorch libraries (compressed-tensors, MLX, torchao, quanto, HQQ) that are incomplete or contradictory: each
+//! gives the right kind of error, which names the tensor and the reason.
+
+use crate::common::file;
+use crate::common::verdict::{Parse, Unsupported, check, recover, tensors, verdict};
+
+/// Layouts that contradict themselves, or their config.
+#[test]
+fn grouped_schemes() {
+    check(
+        r#"
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 |  | Parse: `X.weight_packed` & how many columns
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,3 | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"group_size":4}}}} | Parse: `X.weight_packed` & groups of 4
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 | {"config_groups":{"g":{"targets":["re:X"],"weights":{"num_bits":4,"symmetric":false}}}} | Parse: `X.weight_zero_point` & missing
+        X.weight_packed U8 4,16; X.weight_scale U8 4,2 |  | Parse: `X.weight_packed` & one for 32 values
+        X.compressed F16 4; X.bitmask U8 4,1; X.shape I64 2 |  | Parse: `X.bitmask`
+        X_blocks U8 2,4,1,16; X_scales U8 2,4,2 |  | Parse: `X_blocks` & one for each block
+        X_blocks U8 2,4,16; X_scales U8 2,4 |  | Parse: `X_blocks`
+        X.weight I8 4,16; X.scale F8_E8M0 4,2 |  | Parse: `X.weight` & one for 32 values
+        X.weight I8 4,16; X.weight_scale BF16 3,1 |  | Parse: `X.weight` & does not fit
+        X.weight I8 4,16; X.weight_scale BF16 4,1; X.weight_zero_point I8 3,1 |  | Parse: `X.weight_zero_point`
+        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,2 |  | Parse: `X.biases`
+        X.weight U32 4,8; X.scales BF16 4,1 |  | Parse: `X.weight` & `X.biases` is missing
+        X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,1 |  | Parse: `X.weight` & (bits, group)
+        X.weight U32 4,8; X.scales U8 4,8 |  | Unsupported: `X.weight` & no mode
+        "#,
+    );
+}
+
+/// Schemes of PyTorch libraries with parts that are missing or do not fit.
+#[test]
+fn pytorch_libraries() {
+    let table = r#"
+        X.weight._data I8 4,8 |  | Parse: `X.weight._data` & X.weight._scale
+        X.weight._data I8 4,8; X.weight._scale F32 3,1 |  | Parse: `X.weight._data` & [3, 1]
+        X.weight._data BF16 4,8; X.weight._scale F32 4,1 |  | Parse: `X.weight._data`
+        X.weight._data._data U8 4,8; X.weight._scale F32 8,1 |  | Parse: `X.weight._data._data` & _shift
+        X.weight._data._data U8 4,8; X.weight._scale F32 8,1; X.weight._shift F32 7,1 |  | Parse: _shift & [7, 1]
+        X.weight._data._data U8 4,8; X.weight._scale F32 9,1; X.weight._shift F32 9,1 |  | Parse: `X.weight._data._data`
+        X.weight._data._data U8 1,8; X.weight._scale F32 2,1; X.weight._shift F32 2,1 |  | Parse: [4, 2]
+        X.weight._data._data U8 60,32; X.weight._scale F32 120,1; X.weight._shift F32 120,1 |  | Unsupported: `X.weight._data._data` & shape
+        X.weight._data._data U8 60,32; X.weight._scale F32 120,1; X.weight._shift F32 120,1; X.bias F32 7 |  | Unsupported: `X.weight._data._data`
+        X.weight._scale F32 4,1 |  | Parse: `X.weight._scale`
+        X.weight U8 4,8; X.weight_scale BF16 2 | {bitnet} | Parse: `X.weight` & [2]
+        X.weight U8 4,8; X.weight_scale I32 1 | {bitnet} | Parse: `X.weight_scale`
+        X.weight BF16 4,8; X.weight_scale BF16 1 | {bitnet} | Parse: `X.weight`
+        X.weight U8 4,8; X.weight_scale BF16 1 | {"quant_method":"bitnet","linear_class":"other"} | Unsupported: `X.weight` & other
+        X.weight U8 4,8; X.weight_scale F32 4,2 | {gemma} | Parse: `X.weight` & [4, 2]
+        X.weight U8 4,8; X.weight_scale F32 3,1 | {gemma} | Parse: `X.weight` & [3, 1]
+        X.weight I8 4,8; X.weight_scale F32 4,1 | {gemma} | Parse: `X.weight` & 4 bits
+        X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","num_bits":3} | Parse: `X.weight` & bits
+        X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","module_quant_configs":{"(?=X)":{"num_bits":2}}} | Unsupported: (?=X)
+        X.embedding_quantized U8 4,8 | {gemma} | Parse: embedding_scale
+        X.W_q U8 4,8; X.packing U8 () |  | Unsupported: `X.W_q` & packing 0
+        X.W_q U8 4,8; X.packing U8 7 |  | Unsupported: `X.W_q` & packing
+    "#;
+    let table = table.replace("{bitnet}", r#"{"quant_method":"bitnet"}"#);
+    check(&table.replace("{gemma}", r#"{"quant_method":"gemma"}"#));
+}
+
+/// torchao describes its tensors in the metadata, which may be wrong.
+#[test]
+fn torchao_metadata() {
+    let bytes = "X._weight_qdata I8 4,64; X._weight_scale F32 4,2";
+    let nibbles =
+        "X._weight_qdata I8 4,32; X._weight_scale BF16 2,4; X._weight_zero_point BF16 2,4";
+    let nvfp4 = "X._weight_qdata U8 4,32; X._weight_scale F8_E4M3 4,4";
+    let tiles = "X._weight_qdata I32 1,1,32,4; X._weight_scale_and_zero BF16 4,8,2";
+    let (int8, int4, fp4) = ("Int8Tensor", "Int4Tensor", "NVFP4Tensor");
+    let packed = "Int4TilePackedTo4dTensor";
+    for (text, class, data, parts, kind, named) in [
+        (
+            bytes,
+            "Other",
+            "",
+            r#""qdata","scale""#,
+            Unsupported,
+            "Other",
+        ),
+        (
+            bytes,
+            "Other",
+            "",
+            r#""scale""#,
+            Unsupported,
+            "_weight_qdata",
+        ),
+        (
+            bytes,
+            int8,
+            "",
+            r#""qdata","scale","extra""#,
+            Unsupported,
+            "extra",
+        ),
+        (
+            bytes,
+            int8,
+            "",
+            r#""qdata","scale","zero_point""#,
+            Parse,
+            "zero_point",
+        ),
+        (
+            bytes,
+            int8,
+            r#""block_size":[1,64]"#,
+            r#""qdata","scale""#,
+            Parse,
+            "scale",
+        ),
+        (
+            bytes,
+            int8,
+            r#""block_size":[0,0]"#,
+            r#""qdata","scale""#,
+            Parse,
+            "scale",
+        ),
+        (
+            bytes,
+            "Float8Tensor",
+            "",
+            r#""qdata","scale""#,
+            Unsupported,
+            "Float8Tensor",
+        ),
+        (
+            "X._weight_scale F32 4,2",
+            int8,
+            "",
+            r#""qdata","scale""#,
+            Parse,
+            "_weight_qdata",
+        ),
+        (nibbles, int4, "", r#""qdata""#, Parse, "groups"),
+        (
+            nibbles,
+            int4,
+            r#""block_size":[1,0]"#,
+            r#""qdata""#,
+            Parse,
+            "groups",
+        ),
+        (
+            nibbles,
+            int4,
+            r#""block_size":[1,16]"#,
+            r#""qdata""#,
+            Parse,
+            "scale",
+        ),
+        (
+            nibbles,
+            int4,
+            r#""block_size":[1,32],"shape":[4,63]"#,
+            r#""qdata""#,
+            Parse,
+            "[4, 63]",
+        ),
+        (
+            nvfp4,
+            fp4,
+            r#""block_size":16,"is_swizzled_scales":true"#,
+            r#""qdata""#,
+            Parse,
+            "scale",
+        ),
+        (
+            nvfp4,
+            fp4,
+            r#""block_size":32"#,
+            r#""qdata""#,
+            Parse,
+            "scale",
+        ),
+        (
+            tiles,
+            packed,
+            r#""block_size":[1,32],"shape":[9,128]"#,
+            r#""qdata""#,
+            Parse,
+            "[9, 128]",
+        ),
+        (
+            tiles,
+            packed,
+            r#""block_size":[1,64],"shape":[8,128]"#,
+            r#""qdata""#,
+            Parse,
+            "scale_and_zero",
+        ),
+        (
+            tiles,
+            packed,
+            r#""block_size":[1,32]"#,
+            r#""qdata""#,
+            Parse,
+            "shape",
+        ),
+    ] {
+        let json =
+            format!(r#"{{"_type":"{class}","_data":{{{data}}},"_tensor_data_names":[{parts}]}}"#);
+        let metadata = [("X.weight", json.as_str()), ("tensor_names", "[]")];
+        assert_eq!(
+            verdict(recover(file(&tensors(text), &metadata), ""), kind, &[named]),
+            None,
+            "{text} {json}"
+        );
+    }
+}

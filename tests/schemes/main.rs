@@ -1,0 +1,14 @@
+//! Decoding: every scheme against its own library, and the errors for weights that cannot be decoded.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod errors;
+mod features;
+mod goldens;
+mod libraries;
+mod models;
+mod names;
+mod producers;
+mod slices;

@@ -1,0 +1,156 @@
+//! Models in the layout of Hugging Face, decoded by the canonical libraries (tests/data/README.md),
+//! against this crate: directories of a few shards, and single layers in every variant of a scheme.
+
+use std::path::Path;
+
+use anamnesis::{AnamnesisError, ParsedModel, parse};
+
+use crate::common::{TARGETS, assert_same, data, each_case, rounded};
+
+fn check(family: &str, least: usize) {
+    each_case(family, "model", least, check_case);
+}
+
+/// Whether this build has every feature that a case can need.
+const WHOLE: bool = cfg!(all(
+    feature = "pth",
+    feature = "gptq",
+    feature = "awq",
+    feature = "bnb",
+    feature = "nvfp4"
+));
+
+/// Whether a case needs a feature that this build leaves out.
+fn is_left_out(case: &Path) -> bool {
+    let result = parse(case.join("model")).and_then(|model| model.remember_to_bytes(TARGETS[0].0));
+    result.is_err_and(|e| e.to_string().contains("which this build leaves out"))
+}
+
+fn check_case(case: &Path) {
+    if !WHOLE && is_left_out(case) {
+        return;
+    }
+    let model = parse(case.join("model")).unwrap_or_else(|e| panic!("{e}"));
+    let refused = case.join("unsupported.json");
+    if refused.is_file() {
+        return check_refusal(&model, &refused);
+    }
+    let f32 = std::fs::read(case.join("expected-f32.safetensors")).unwrap();
+    for (target, name) in TARGETS {
+        let own = case.join(format!("expected-{name}.safetensors"));
+        let expected = if own.is_file() {
+            std::fs::read(own).unwrap()
+        } else {
+            rounded(&f32, &model, target)
+        };
+        let bytes = model
+            .remember_to_bytes(target)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&expected, &bytes, name);
+    }
+    let problems = model.inspect().problems;
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+/// A case that cannot be decoded is refused, and the message names the tensor.
+fn check_refusal(model: &ParsedModel, refused: &Path) {
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(refused).unwrap()).unwrap();
+    let error = model.remember_to_bytes(TARGETS[0].0).err();
+    let Some(AnamnesisError::Unsupported { detail, .. }) = &error else {
+        panic!("not refused: {error:?}")
+    };
+    assert!(
+        detail.contains(json["tensor"].as_str().unwrap()),
+        "{detail}"
+    );
+}
+
+#[test]
+fn compressed_tensors() {
+    check("compressed_tensors", 20);
+}
+
+#[test]
+fn mxfp4() {
+    check("mxfp4", 4);
+}
+
+#[test]
+fn fp8() {
+    check("fp8_dirs", 15);
+}
+
+#[test]
+fn mlx() {
+    check("mlx", 45);
+}
+
+#[cfg(feature = "nvfp4")]
+#[test]
+fn modelopt() {
+    check("modelopt", 33);
+}
+
+#[cfg(feature = "nvfp4")]
+#[test]
+fn comfy() {
+    check("comfy", 23);
+}
+
+#[test]
+fn quark() {
+    check("quark", 29);
+}
+
+#[cfg(feature = "gptq")]
+#[test]
+fn gptq_more() {
+    check("gptq_more", 60);
+}
+
+#[cfg(feature = "awq")]
+#[test]
+fn awq_more() {
+    check("awq_more", 17);
+}
+
+#[cfg(all(feature = "gptq", feature = "awq"))]
+#[test]
+fn marlin() {
+    check("marlin", 7);
+}
+
+#[test]
+fn torchao() {
+    check("torchao", 28);
+}
+
+#[test]
+fn bitnet() {
+    check("bitnet", 8);
+}
+
+#[test]
+fn gemma_qat() {
+    check("gemma_qat", 7);
+}
+
+#[test]
+fn quanto() {
+    check("quanto", 26);
+}
+
+#[test]
+fn hqq() {
+    check("hqq", 15);
+}
+
+/// torchao's metadata describes the quantized tensors, so the output must not have it.
+#[test]
+fn torchao_metadata_is_gone() {
+    let model = parse(data().join("torchao/intx_bits/model")).unwrap();
+    let output = anamnesis::parse_bytes(model.remember_to_bytes(TARGETS[0].0).unwrap()).unwrap();
+    let mut keys: Vec<&str> = output.metadata().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["format"]);
+}
