@@ -23,7 +23,7 @@ fn kernels(criterion: &mut Criterion) {
                 .sample_size(20);
             for level in levels() {
                 group.bench_function(format!("{level:?}"), |b| {
-                    b.iter(|| decode(&recovery, level).unwrap())
+                    b.iter(|| decode(&recovery, level).unwrap());
                 });
             }
             group.finish();

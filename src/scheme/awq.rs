@@ -3,8 +3,8 @@
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
 //!
-//! The decoder is its own: by the shared one, whose codes take a byte each, it is 1.2 to 1.8 times slower. A word has the codes of eight rows,
-//! and the kernel takes them from there without unpacking.
+//! The decoder is its own: the shared one takes 1.2 to 1.8 times as long. There a pass of its own unpacks the codes into
+//! bytes; this kernel takes a row's codes from the words, each of which has those of eight rows.
 
 mod gemv;
 mod wide;

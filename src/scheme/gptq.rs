@@ -6,8 +6,8 @@
 //! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`), `utils/planar_packing.py`; auto-round
 //! `export/export_to_autoround`.
 //!
-//! Codes, scales and zero points meet in the shared kernel, but the decoder is its own: whether `g_idx` names runs of
-//! columns or scatters a group's columns (act-order) is known only when a tile is loaded.
+//! The kernel is the shared one, but the decoder is GPTQ's own: only when a tile is loaded is it known whether `g_idx` names
+//! runs of columns or scatters the columns of a group (act-order).
 
 mod weight;
 mod words;

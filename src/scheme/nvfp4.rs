@@ -5,8 +5,8 @@
 //! one, or one for each matrix of a stack. AutoRound's are compressed-tensors' by name, and scale the code before the
 //! block does.
 //!
-//! Blocks of 16 along a row have a decoder of their own: by the shared one it is 1.1 to 1.8 times slower. For groups of 16 looking
-//! up pairs of codes is faster than computing their values.
+//! Blocks of 16 along a row have a decoder of their own: the shared one takes 1.1 to 1.8 times as long. It computes the
+//! value of each code; this kernel looks up two codes at once.
 //!
 //! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
 //! `experimental/qmodules/nvfp4.py`.

@@ -264,11 +264,11 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
                     (Formula::Scale, _) => self.decode::<E, ScaleOp>(tile, out),
                     (Formula::Divide, _) => self.decode::<E, DivideOp>(tile, out),
                     (Formula::ShiftScale, false) => {
-                        self.decode::<E, ShiftScaleOp<false>>(tile, out)
+                        self.decode::<E, ShiftScaleOp<false>>(tile, out);
                     }
                     (Formula::ShiftScale, true) => self.decode::<E, ShiftScaleOp<true>>(tile, out),
                     (Formula::ScaleShift, false) => {
-                        self.decode::<E, ScaleShiftOp<false>>(tile, out)
+                        self.decode::<E, ScaleShiftOp<false>>(tile, out);
                     }
                     (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
                 }
@@ -278,6 +278,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
 }
 
 /// Codes of a row, a byte each.
+#[derive(Clone, Copy)]
 struct CodeTile<'a> {
     /// The first column, counted from the first that is loaded.
     at: usize,

@@ -185,7 +185,7 @@ impl ScaleMatrix for InterleavedBits<'_> {
         let (at, width) = (out.len(), cols.len());
         out.resize(at + rows.len() * width, 0.0);
         self.each(rows, cols, staging, |r, c, code| {
-            out[at + r * width + c] = f32::from(code)
+            out[at + r * width + c] = f32::from(code);
         })
     }
 }

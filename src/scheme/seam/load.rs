@@ -154,7 +154,7 @@ impl<'m> Floats<'m> {
             ),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
             _ if self.exponents == Exponents::Half => {
-                out.extend(staging.iter().map(|&b| half_of_exponent(b)))
+                out.extend(staging.iter().map(|&b| half_of_exponent(b)));
             }
             _ if self.exponents == Exponents::Flushed => {
                 out.extend(
