@@ -9,8 +9,6 @@
 
 mod directory;
 
-use std::io::Read;
-
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
@@ -195,6 +193,7 @@ impl ZipArchive {
 /// Decompresses `bytes` and returns at most the first `max` bytes of the result.
 #[cfg(feature = "pth")]
 fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
     // Allocated at once: a growing vector holds its content twice while it moves.
     let mut out = Vec::with_capacity(max as usize + 1);
     flate2::bufread::DeflateDecoder::new(bytes)
