@@ -18,6 +18,10 @@ pub(crate) trait Element: Pod + Send + Sync {
 
     /// Rounds `values` into `out`.
     #[inline(always)]
+    #[cfg_attr(
+        not(any(feature = "gptq", feature = "bnb", feature = "nvfp4", feature = "gguf")),
+        allow(dead_code)
+    )]
     fn store(values: &[f32], out: &mut [Self]) {
         for (o, &x) in out.iter_mut().zip(values) {
             *o = Self::from_f32(x);

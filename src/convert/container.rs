@@ -40,7 +40,7 @@ pub(super) fn layout(
         #[cfg(not(all(feature = "qnat", feature = "lethe")))]
         ConvertTarget::Qnat => left_out("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
-        ConvertTarget::Npz => Ok((vec![in_npz(drafts, options)?], vec![0; drafts.len()])),
+        ConvertTarget::Npz => Ok((vec![in_npz(drafts)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "npz"))]
         ConvertTarget::Npz => left_out("writing NPZ", "npz"),
         #[cfg(feature = "gguf")]
@@ -130,7 +130,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 }
 
 #[cfg(feature = "npz")]
-fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<OutputLayout> {
+fn in_npz(drafts: &[Draft<'_>]) -> Result<OutputLayout> {
     crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 

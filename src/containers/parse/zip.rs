@@ -152,6 +152,7 @@ impl ZipArchive {
     ///
     /// # Errors
     /// `Parse` if the member is malformed; `LimitExceeded` if it is too large; `Io`.
+    #[cfg(feature = "pth")]
     pub(crate) fn read_content(
         &self,
         file: &mut impl ReadAt,
@@ -185,12 +186,14 @@ impl ZipArchive {
     }
 
     /// The member with the name `name`.
+    #[cfg(feature = "pth")]
     pub(crate) fn member(&self, name: &str) -> Option<&ZipMember> {
         self.members.iter().find(|m| m.name == name)
     }
 }
 
 /// Decompresses `bytes` and returns at most the first `max` bytes of the result.
+#[cfg(feature = "pth")]
 fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
     // Allocated at once: a growing vector holds its content twice while it moves.
     let mut out = Vec::with_capacity(max as usize + 1);

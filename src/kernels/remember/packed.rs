@@ -6,6 +6,7 @@ pub(crate) const CHUNK: usize = 32;
 
 /// Unpacks the 32 codes of one chunk.
 #[inline(always)]
+#[cfg(feature = "gptq")]
 pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     if BITS == 8 {
@@ -33,6 +34,7 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
 /// 1; there is a plane of so many bits of each code for each of them, the widest first and with the lowest bits. Each
 /// plane is a bit stream.
 #[inline(always)]
+#[cfg(feature = "gptq")]
 pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     // A plane of n bits fills n words, so that the bits before it are the words before it.
@@ -114,6 +116,7 @@ fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
 
 /// The `BITS` words from word `at` on, with zeros behind the end of `words`.
 #[inline(always)]
+#[cfg(feature = "gptq")]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
     let rest = &words[at.min(words.len())..];
     if let Some(whole) = rest.first_chunk::<BITS>() {

@@ -177,6 +177,7 @@ impl<'m> PackedLayer<'m> {
     }
 
     /// Checks `layout`, which the shapes prove to be AWQ's, against the config.
+    #[cfg(feature = "awq")]
     pub(crate) fn check_awq(
         &self,
         layout: PackedLayout,

@@ -115,6 +115,7 @@ impl<'m> Floats<'m> {
     }
 
     /// The type that they are stored in.
+    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
     }
