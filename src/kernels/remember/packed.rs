@@ -137,6 +137,7 @@ mod tests {
             .sum()
     }
 
+    #[cfg(feature = "gptq")]
     fn check<const BITS: usize>() {
         let words: [u32; BITS] =
             std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
@@ -146,6 +147,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "gptq")]
     fn check_planes<const BITS: usize>(planes: &[usize]) {
         let words: [u32; BITS] =
             std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
@@ -161,6 +163,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "gptq")]
     #[test]
     fn planes_equal_reading_bit_by_bit() {
         check_planes::<3>(&[2, 1]);
@@ -189,6 +192,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "gptq")]
     #[test]
     fn unpacking_equals_reading_bit_by_bit() {
         check::<1>();

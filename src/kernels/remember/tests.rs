@@ -36,6 +36,7 @@ fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
+#[cfg(feature = "awq")]
 fn words(n: usize) -> Vec<u32> {
     bytes(n * 4)
         .as_chunks()
