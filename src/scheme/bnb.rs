@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
-use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::gated;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
@@ -333,8 +333,8 @@ impl Decode for FourBit<'_> {
         out: Out<'_>,
     ) {
         let codebook = self.codebook(&buffers.row);
-        let kernel = Blocks {
-            pairs: &Pairs::new(&codebook, true),
+        let kernel = CodebookBlocks {
+            pairs: &PairTable::new(&codebook, true),
             bytes: &buffers.bytes,
             start: tile.cols.start % self.block,
             block: self.block,

@@ -385,8 +385,9 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
 mod high_first {
     use crate::Result;
     use crate::containers::model::Part;
+    use crate::scheme::Tile;
     use crate::scheme::seam::grouped::Unpack;
-    use crate::scheme::{Tile, read};
+    use crate::scheme::seam::read;
 
     /// Rows of four-bit codes, the even one of a byte in its high nibble.
     pub(super) struct HighFirst<'m> {
