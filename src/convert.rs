@@ -1,8 +1,10 @@
 //! The pipeline: options, a plan that fixes every output byte, the workers that fill it, and the report.
 
 mod bodies;
+mod checksum;
 mod container;
 mod cut;
+mod destination;
 mod directory;
 mod draft;
 mod drafts;
@@ -14,13 +16,11 @@ mod encode;
 mod manifest;
 mod options;
 mod output;
-mod place;
 mod plan;
 mod report;
 mod run;
 mod sidecars;
 mod stream;
-mod sum;
 mod summary;
 
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ impl ParsedModel {
     /// # Errors
     /// The first problem of the model.
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
-        let options = options.into().complete()?;
+        let options = options.into().with_default_encoding()?;
         let plan = Plan::new(self, &options)?;
         Budget::new(&self.limits).grow(plan.data_len, "the output's tensors")?;
         Ok(Recovery {

@@ -235,7 +235,7 @@ impl fmt::Display for InspectInfo {
                 f,
                 " + {} scale tensors ({})",
                 self.scales,
-                names(&self.scale_dtypes)
+                join_dtypes(&self.scale_dtypes)
             )?;
         }
         writeln!(f)?;
@@ -316,7 +316,7 @@ impl InspectInfo {
 }
 
 /// `dtypes` in one line.
-pub(crate) fn names(dtypes: &[Dtype]) -> String {
+pub(crate) fn join_dtypes(dtypes: &[Dtype]) -> String {
     dtypes
         .iter()
         .map(Dtype::to_string)

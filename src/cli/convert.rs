@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use super::args::{ConvertArgs, RememberArgs, RunArgs, Target};
+use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
     if args.finish {
         crate::finish_parts(&args.input.file, args.run.force)?;
-        say(
+        print_line(
             out,
             format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
         );
@@ -28,7 +28,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &input,
         &options,
         &args.run,
-        &Manner {
+        &OutputStyle {
             suffix: &suffix,
             json: false,
         },
@@ -39,11 +39,11 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 /// Writes a model into another container.
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let mut options = match &args.to {
-        Target::Container(container) => {
+        ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
         }
         #[cfg(feature = "lethe")]
-        Target::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
+        ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
     };
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
         && options.target != ConvertTarget::Gguf
@@ -62,7 +62,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     options.run = run_options(to, &args.run)?;
     let suffix = match (&args.to, options.target) {
         #[cfg(feature = "lethe")]
-        (Target::Scheme(scheme), _) => scheme.suffix(),
+        (ConvertTo::Scheme(scheme), _) => scheme.suffix(),
         _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
         (_, ConvertTarget::Safetensors | ConvertTarget::Npz) => to.to_string().to_lowercase(),
         (_, ConvertTarget::Gguf) => "gguf".to_owned(),
@@ -72,7 +72,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &input,
         &options,
         &args.run,
-        &Manner {
+        &OutputStyle {
             suffix: &suffix,
             json: false,
         },
@@ -109,7 +109,7 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
 }
 
 /// What is said on the way, and how.
-pub(super) struct Manner<'a> {
+pub(super) struct OutputStyle<'a> {
     /// Ending of the output's name.
     pub suffix: &'a str,
     /// Whether all that is said is one JSON object, at the end.
@@ -118,10 +118,10 @@ pub(super) struct Manner<'a> {
 
 /// Does the work, and says so.
 pub(super) fn write(
-    input: &input::Input,
+    input: &input::NamedModel,
     options: &ConvertOptions,
     args: &RunArgs,
-    manner: &Manner<'_>,
+    style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> Result<()> {
     let bar = progress::bar();
@@ -146,18 +146,18 @@ pub(super) fn write(
         .output
         .clone()
         .unwrap_or_else(|| match recovery.is_directory() {
-            true => input::output_directory(&input.named, manner.suffix),
-            false => input::output(&input.named, manner.suffix, extension, keep),
+            true => input::output_directory(&input.named, style.suffix),
+            false => input::output_file(&input.named, style.suffix, extension, keep),
         });
     let report = recovery.report();
     if args.dry_run {
-        return match manner.json {
-            true => json(report, out),
-            false => plan(input, &recovery, &output, out),
+        return match style.json {
+            true => print_json(report, out),
+            false => print_plan(input, &recovery, &output, out),
         };
     }
-    if !manner.json {
-        say(out, format_args!("{}", parsing(input, report)));
+    if !style.json {
+        print_line(out, format_args!("{}", parsing_line(input, report)));
     }
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
         (0, 0) => ("Copying...  ", report.passthrough),
@@ -168,25 +168,25 @@ pub(super) fn write(
     let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
-    if manner.json {
-        return json(&report, out);
+    if style.json {
+        return print_json(&report, out);
     }
     let seconds = started.elapsed().as_secs_f64();
-    say(
+    print_line(
         out,
         format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
     );
     for note in &report.notes {
-        say(out, format_args!("Note: {}", printable(note)));
+        print_line(out, format_args!("Note: {}", printable(note)));
     }
-    distance(&report, out);
+    print_distance(&report, out);
     let paths = recovery.paths(&output);
     if recovery.is_directory() {
         let (path, size) = (
             printable(&output.to_string_lossy()),
             format_bytes(report.output_bytes),
         );
-        say(
+        print_line(
             out,
             format_args!("Output: {path} ({} files of weights, {size})", paths.len()),
         );
@@ -198,7 +198,7 @@ pub(super) fn write(
         } else {
             path.metadata().map_or(0, |m| m.len())
         };
-        say(
+        print_line(
             out,
             format_args!(
                 "Output: {} ({})",
@@ -210,7 +210,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn json(report: &Report, out: &mut impl Write) -> Result<()> {
+fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
     let text = serde_json::to_string_pretty(report)
         .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
     writeln!(out, "{text}")?;
@@ -218,7 +218,7 @@ fn json(report: &Report, out: &mut impl Write) -> Result<()> {
 }
 
 /// What encoding has lost.
-fn distance(report: &Report, out: &mut impl Write) {
+fn print_distance(report: &Report, out: &mut impl Write) {
     let Some(distance) = &report.distance else {
         return;
     };
@@ -230,19 +230,19 @@ fn distance(report: &Report, out: &mut impl Write) {
         ..
     } = distance.all;
     let percent = relative * 100.0;
-    say(
+    print_line(
         out,
         format_args!(
             "Lethe distance: {} mean absolute error",
-            figure(mean_absolute)
+            format_error(mean_absolute)
         ),
     );
-    say(
+    print_line(
         out,
         format_args!(
             "  RMSE {} ({percent:.2} %), maximum {}",
-            figure(rmse),
-            figure(maximum)
+            format_error(rmse),
+            format_error(maximum)
         ),
     );
     for worst in &distance.worst {
@@ -254,13 +254,13 @@ fn distance(report: &Report, out: &mut impl Write) {
             ..
         } = worst.errors;
         let (mean, rmse, maximum, percent) = (
-            figure(mean_absolute),
-            figure(rmse),
-            figure(maximum),
+            format_error(mean_absolute),
+            format_error(rmse),
+            format_error(maximum),
             relative * 100.0,
         );
         let name = printable(&worst.name);
-        say(
+        print_line(
             out,
             format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"),
         );
@@ -268,7 +268,7 @@ fn distance(report: &Report, out: &mut impl Write) {
 }
 
 /// A number with two to four figures.
-fn figure(x: f64) -> String {
+fn format_error(x: f64) -> String {
     if x == 0.0 || x >= 1e-3 {
         format!("{x:.4}")
     } else {
@@ -277,15 +277,15 @@ fn figure(x: f64) -> String {
 }
 
 /// What would be done.
-fn plan(
-    input: &input::Input,
+fn print_plan(
+    input: &input::NamedModel,
     recovery: &crate::Recovery<'_>,
     output: &std::path::Path,
     out: &mut impl Write,
 ) -> Result<()> {
     let report = recovery.report();
     let free = fs4::available_space(crate::containers::write::atomic::directory_of(output));
-    writeln!(out, "{}", parsing(input, report))?;
+    writeln!(out, "{}", parsing_line(input, report))?;
     if report.encoded.is_empty() {
         writeln!(
             out,
@@ -333,13 +333,13 @@ fn plan(
 }
 
 /// A line for whoever listens. The output file matters more than a reader who has gone.
-fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
+fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
 /// What was found in the input.
-fn parsing(input: &input::Input, report: &Report) -> String {
+fn parsing_line(input: &input::NamedModel, report: &Report) -> String {
     format!(
         "Parsing...   {} tensors, {}",
         input.model.tensors().len(),
@@ -348,7 +348,7 @@ fn parsing(input: &input::Input, report: &Report) -> String {
 }
 
 /// The schemes of a plan: one in the same line, several one a line with their counts.
-fn schemes(input: &input::Input, report: &Report) -> String {
+fn schemes(input: &input::NamedModel, report: &Report) -> String {
     match report.schemes.as_slice() {
         [] if input.model.is_gguf() => "GGUF, copied as it is".to_owned(),
         [] => QuantScheme::Unquantized.phrase(),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::convert::{Manner, run_options, write};
+use super::convert::{OutputStyle, run_options, write};
 use super::input;
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
@@ -35,7 +35,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &input,
         &options,
         &args.run,
-        &Manner {
+        &OutputStyle {
             suffix: &suffix,
             json: args.json,
         },

@@ -8,26 +8,26 @@ use crate::AnamnesisError;
 use crate::{ParsedModel, Result};
 
 /// A model with the path that its output is named after.
-pub(super) struct Input {
+pub(super) struct NamedModel {
     pub model: ParsedModel,
     /// The file; for a model of Ollama's, a name in the current directory.
     pub named: PathBuf,
 }
 
 /// Opens a model, or the part of it that is wanted.
-pub(super) fn open(args: &FileArgs) -> Result<Input> {
-    let Input { model, named } = open_all(&args.file)?;
+pub(super) fn open(args: &FileArgs) -> Result<NamedModel> {
+    let NamedModel { model, named } = open_file(&args.file)?;
     let model = match &args.root {
         Some(root) => model.with_root(root)?,
         None => model,
     };
-    Ok(Input { model, named })
+    Ok(NamedModel { model, named })
 }
 
-fn open_all(path: &Path) -> Result<Input> {
+fn open_file(path: &Path) -> Result<NamedModel> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {
-        return Ok(Input {
+        return Ok(NamedModel {
             model: crate::parse(path)?,
             named: path.to_path_buf(),
         });
@@ -39,7 +39,7 @@ fn open_all(path: &Path) -> Result<Input> {
             "{}.gguf",
             crate::containers::parse::ollama::file_stem(&text)
         ));
-        Ok(Input {
+        Ok(NamedModel {
             model: crate::parse(file)?,
             named,
         })
@@ -53,7 +53,7 @@ fn open_all(path: &Path) -> Result<Input> {
 
 /// `dir/NAME` with the suffix `bf16` as `dir/NAME-BF16`.
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
-    let whole = whole(input);
+    let whole = canonical_name(input);
     let input = whole.as_deref().unwrap_or(input);
     let name = if whole.is_some() {
         input.file_name()
@@ -69,7 +69,7 @@ pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
 
 /// The path of a directory, under its own name: `.` has none. Whatever is in the cache of Hugging Face's hub has the
 /// name of its model, in the current directory.
-fn whole(input: &Path) -> Option<PathBuf> {
+fn canonical_name(input: &Path) -> Option<PathBuf> {
     let input = std::fs::canonicalize(input).ok()?;
     let cached = input
         .components()
@@ -82,7 +82,7 @@ fn whole(input: &Path) -> Option<PathBuf> {
 }
 
 /// Endings of file names that name a quantization, which a recovered file is not.
-const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
+const QUANTIZATION_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
     fp4 mxfp4 q8_0 q6_k q6_k_l q5_0 q5_1 q5_k q5_k_m q5_k_s q4_0 q4_1 q4_k q4_k_m q4_k_s q3_k q3_k_l q3_k_m q3_k_s q2_k \
     q2_k_s iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_xxs iq2_xs iq2_s iq2_m iq1_s iq1_m tq1_0 tq2_0";
 
@@ -90,9 +90,9 @@ const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit 
 /// a split's first file goes too.
 ///
 /// `keep`: the quantization's name stays, for it is in the output too.
-pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
+pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
     // What follows a dot in a directory's name is no ending.
-    let whole = whole(input).filter(|_| input.is_dir());
+    let whole = canonical_name(input).filter(|_| input.is_dir());
     let stem = whole
         .as_deref()
         .map_or_else(|| input.file_stem(), Path::file_name);
@@ -101,7 +101,7 @@ pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) ->
         .split_once("-00001-of-")
         .map_or(&*stem, |(stem, _)| stem);
     let lower = stem.to_ascii_lowercase();
-    let cut = QUANT_SUFFIXES.split_whitespace().find_map(|ending| {
+    let cut = QUANTIZATION_SUFFIXES.split_whitespace().find_map(|ending| {
         let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
         (!rest.is_empty()).then_some(rest.len())
     });
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn output_names() {
         let derive = |name: &str| {
-            output(Path::new(name), "bf16", "safetensors", false)
+            output_file(Path::new(name), "bf16", "safetensors", false)
                 .to_string_lossy()
                 .into_owned()
         };

@@ -5,7 +5,7 @@ use std::io::Write;
 use super::args::{FileArgs, InspectArgs};
 use super::input;
 use crate::error::printable;
-use crate::inspect::{format_bytes, names};
+use crate::inspect::{format_bytes, join_dtypes};
 use crate::{InspectInfo, Result};
 
 /// Counts the tensors by role, or lists those of a GGUF file.
@@ -38,7 +38,7 @@ pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
 
 fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
     [
-        (info.scales, "scale", names(&info.scale_dtypes)),
+        (info.scales, "scale", join_dtypes(&info.scale_dtypes)),
         (info.zeropoints, "zero-point", "I32 (packed)".to_owned()),
         (
             info.group_indices,
@@ -70,7 +70,7 @@ fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
             "passthrough",
             format!(
                 "{} (norms, embeddings, lm_head)",
-                names(&info.passthrough_dtypes)
+                join_dtypes(&info.passthrough_dtypes)
             ),
         ),
     ]
@@ -167,7 +167,7 @@ fn list(
     }
     writeln!(out, "  Tensors:    {}", summary.tensor_count)?;
     writeln!(out, "  Total size: {}", format_bytes(summary.total_bytes))?;
-    writeln!(out, "  Dtypes:     {}", names(&summary.dtypes))?;
+    writeln!(out, "  Dtypes:     {}", join_dtypes(&summary.dtypes))?;
     writeln!(out, "  Alignment:  {} bytes", summary.alignment)?;
     writeln!(out)?;
     for t in model.tensors() {

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::checksum::TensorChecksums;
 use super::cut::SLAB_VALUES;
 use super::output::{Body, Job, Worker};
-use super::sum::TensorSums;
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::scheme::{Decode, Tile};
@@ -22,15 +22,15 @@ impl<'m> Body<'m> for CopyBody<'m> {
         self.0.read_at(at, bytes)?;
         // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
         if self.0.exact_check().is_some() {
-            output.sums.input.add(at, bytes);
+            output.checksums.input.add(at, bytes);
         }
         job.put(at, bytes)?;
         Ok(bytes.len() as u64)
     }
 
-    fn check(&self, sums: &TensorSums) -> Result<()> {
+    fn check(&self, checksums: &TensorChecksums) -> Result<()> {
         match self.0.exact_check() {
-            Some(check) if sums.input.total(check.before) != check.crc => {
+            Some(check) if checksums.input.total(check.before) != check.crc => {
                 Err(self.0.checksum_mismatch())
             }
             _ => Ok(()),

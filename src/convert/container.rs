@@ -23,7 +23,7 @@ pub(super) fn layout(
     #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
     match options.target {
-        ConvertTarget::Safetensors => in_safetensors(
+        ConvertTarget::Safetensors => safetensors_layout(
             model,
             drafts,
             quantization.map(|(_, config)| config),
@@ -31,31 +31,31 @@ pub(super) fn layout(
         ),
         #[cfg(all(feature = "qnat", feature = "lethe"))]
         ConvertTarget::Qnat => Ok((
-            vec![in_qnat(model, drafts, options, report)?],
+            vec![qnat_layout(model, drafts, options, report)?],
             vec![0; drafts.len()],
         )),
         #[cfg(not(all(feature = "qnat", feature = "lethe")))]
-        ConvertTarget::Qnat => left_out("writing QNAT", "qnat` and `lethe"),
+        ConvertTarget::Qnat => missing_feature("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
-        ConvertTarget::Npz => Ok((vec![in_npz(drafts, options)?], vec![0; drafts.len()])),
+        ConvertTarget::Npz => Ok((vec![npz_layout(drafts, options)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "npz"))]
-        ConvertTarget::Npz => left_out("writing NPZ", "npz"),
+        ConvertTarget::Npz => missing_feature("writing NPZ", "npz"),
         #[cfg(feature = "gguf")]
         ConvertTarget::Gguf => gguf::layout(model, drafts, options, report),
         #[cfg(not(feature = "gguf"))]
-        ConvertTarget::Gguf => left_out("writing GGUF", "gguf"),
+        ConvertTarget::Gguf => missing_feature("writing GGUF", "gguf"),
     }
 }
 
 #[cfg(all(feature = "qnat", feature = "lethe"))]
-fn in_qnat(
+fn qnat_layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<OutputLayout> {
     use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout};
-    one_file(options)?;
+    refuse_sharding(options)?;
     let tensor = |d: &'_ Draft<'_>| match d.body.encoding() {
         Some(encoding) => Ok(encoding.shape.clone()),
         None => {
@@ -94,14 +94,14 @@ fn in_qnat(
 }
 
 #[allow(dead_code)] // with every feature nothing is left out
-fn left_out<T>(what: &str, feature: &str) -> Result<T> {
+fn missing_feature<T>(what: &str, feature: &str) -> Result<T> {
     Err(AnamnesisError::unsupported(
         what,
         format!("needs the feature `{feature}`, which this build leaves out"),
     ))
 }
 
-fn one_file(options: &ConvertOptions) -> Result<()> {
+fn refuse_sharding(options: &ConvertOptions) -> Result<()> {
     match options.max_shard_size {
         Some(_) => Err(AnamnesisError::unsupported(
             "sharding",
@@ -128,12 +128,12 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 }
 
 #[cfg(feature = "npz")]
-fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<OutputLayout> {
-    one_file(options)?;
+fn npz_layout(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<OutputLayout> {
+    refuse_sharding(options)?;
     crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 
-fn in_safetensors(
+fn safetensors_layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
     quantization: Option<&serde_json::Value>,
@@ -146,8 +146,10 @@ fn in_safetensors(
     let mut metadata = model.metadata.clone();
     let descriptions = descriptions(&metadata);
     metadata.retain(|key, _| {
-        let is_untrue = UNTRUE.iter().any(|untrue| key.starts_with(untrue));
-        !(is_untrue || descriptions.contains(key))
+        let is_stale = STALE_METADATA_PREFIXES
+            .iter()
+            .any(|stale| key.starts_with(stale));
+        !(is_stale || descriptions.contains(key))
     });
     // A file alone has no other place to say it.
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
@@ -158,9 +160,9 @@ fn in_safetensors(
         .or_insert_with(|| "pt".to_owned());
     let entries: Vec<OutputEntry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
-        _ if !options.is_directory(model) => runs(drafts, None),
-        (Some(directory), None) => as_before(drafts, &directory.file_of),
-        (_, max) => runs(drafts, max),
+        _ if !options.is_directory(model) => split_by_size(drafts, None),
+        (Some(directory), None) => split_as_source(drafts, &directory.file_of),
+        (_, max) => split_by_size(drafts, max),
     };
     let files = shards
         .iter()
@@ -174,7 +176,7 @@ fn in_safetensors(
 }
 
 /// Runs of drafts whose codes are in the same file.
-fn as_before(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
+fn split_as_source(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
     let file = |d: &Draft<'_>| file_of.get(d.source).copied().unwrap_or(0);
     let (mut shards, mut start) = (Vec::new(), 0);
     for i in 1..drafts.len() {
@@ -189,7 +191,7 @@ fn as_before(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
 
 /// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone, and what is made together
 /// stays together.
-fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
+fn split_by_size(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
     while first < drafts.len() {
@@ -212,7 +214,7 @@ fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
 }
 
 /// Beginnings of metadata keys that would be untrue of the output: that it is quantized, in parts, or reshaped.
-const UNTRUE: [&str; 6] = [
+const STALE_METADATA_PREFIXES: [&str; 6] = [
     "gptq_",
     IN_METADATA,
     "gguf.general.file_type",
@@ -226,7 +228,8 @@ mod gguf {
     use std::ops::Range;
 
     use super::{
-        ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result, runs,
+        ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result,
+        split_by_size,
     };
     use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
     use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
@@ -265,7 +268,7 @@ mod gguf {
             );
             report.notes.push(note);
         }
-        let shards = runs(drafts, options.max_shard_size);
+        let shards = split_by_size(drafts, options.max_shard_size);
         let keys = keys(model, drafts, options)?;
         let files = shards
             .iter()

@@ -7,9 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use super::manifest::{self, Manifest, Parameters, is_account, is_manifest, path as manifest_path};
+use super::destination::{
+    MARKER_FILE, check_destination, is_unfinished_conversion, manifests, partial_path,
+    replaced_path,
+};
+use super::manifest::{
+    self, Manifest, Parameters, has_manifest_prefix, is_manifest, path as manifest_path,
+};
 use super::options::ConvertOptions;
-use super::place::{MARK, check_place, is_ours, manifests, partial, replaced};
 use super::plan::Plan;
 use super::{run, sidecars};
 use crate::containers::model::ParsedModel;
@@ -35,9 +40,9 @@ impl Work<'_, '_> {
                 format!("{part} of {parts}: parts count from 1"),
             ));
         }
-        check_place(output, self.options.run.force)?;
+        check_destination(output, self.options.run.force)?;
         self.check_input(output)?;
-        let partial = partial(output)?;
+        let partial = partial_path(output)?;
         let names = self.names();
         let path = manifest_path(&partial, (part, parts));
         let mut manifest = self.manifest(&partial, &path, &names, parts)?;
@@ -62,7 +67,7 @@ impl Work<'_, '_> {
         Ok(notes)
     }
 
-    /// What is replaced goes with all that is in it, and the input must not.
+    /// What is replaced_path goes with all that is in it, and the input must not.
     fn check_input(&self, output: &Path) -> Result<()> {
         let directory = self
             .model
@@ -73,7 +78,7 @@ impl Work<'_, '_> {
             .into_iter()
             .chain(manifest::files(self.model))
             .collect();
-        for there in [output.to_path_buf(), partial(output)?] {
+        for there in [output.to_path_buf(), partial_path(output)?] {
             let Ok(there) = std::fs::canonicalize(there) else {
                 continue;
             };
@@ -84,7 +89,7 @@ impl Work<'_, '_> {
                 let what = match path {
                     path if path == there => "the output is the input",
                     path if path.starts_with(&there) => {
-                        "the output is to be replaced, and the input is in it"
+                        "the output is to be replaced_path, and the input is in it"
                     }
                     _ => continue,
                 };
@@ -143,7 +148,7 @@ impl Work<'_, '_> {
         } else {
             "to begin anew, delete it"
         };
-        if !is_ours(partial) {
+        if !is_unfinished_conversion(partial) {
             return refuse(
                 "a directory of this name is there, and it is no unfinished conversion".to_owned(),
             );
@@ -173,7 +178,7 @@ impl Work<'_, '_> {
             Some(there) => Ok(there),
             None => {
                 let made = std::fs::create_dir_all(partial)
-                    .and_then(|()| File::create(partial.join(MARK)));
+                    .and_then(|()| File::create(partial.join(MARKER_FILE)));
                 made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
                 new.write(path)?;
                 Ok(new)
@@ -196,7 +201,7 @@ impl Work<'_, '_> {
             max_shard_size: self.options.max_shard_size,
             include: self.options.include.clone(),
             exclude: self.options.exclude.clone(),
-            forget: self.options.forgetting(),
+            forget: self.options.encoding_fingerprint(),
             parts,
             shards: names.iter().zip(&self.plan.files).map(header).collect(),
         }
@@ -273,14 +278,14 @@ impl Work<'_, '_> {
         let mut notes = Vec::new();
         // What is copied as it is keeps the type that the config names.
         let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
-        let news = sidecars::News {
+        let edits = sidecars::ConfigEdits {
             dtype,
             quantization: self.plan.quantization.as_ref(),
         };
         if let Some(directory) = &self.model.directory {
-            notes = sidecars::copy(&directory.path, partial, &news, &[partial, output])?;
+            notes = sidecars::copy(&directory.path, partial, &edits, &[partial, output])?;
         }
-        sidecars::write_config(partial, &news)?;
+        sidecars::write_config(partial, &edits)?;
         if let Some(index) = index_name(names.iter().map(String::as_str)) {
             let outputs = self.plan.outputs.iter();
             let map: BTreeMap<&str, &str> = outputs
@@ -385,8 +390,8 @@ pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
 }
 
 fn finish(output: &Path, force: bool) -> Result<()> {
-    check_place(output, force)?;
-    let partial = partial(output)?;
+    check_destination(output, force)?;
+    let partial = partial_path(output)?;
     let refuse = |what: String| {
         Err(AnamnesisError::io_at(
             &partial,
@@ -439,7 +444,7 @@ fn clean(partial: &Path, parameters: &Parameters) -> Result<()> {
             || index.as_ref() == Some(&name)
             || is_manifest(&name);
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_file && !is_part && (is_weights(&name) || is_account(&name)) {
+        if is_file && !is_part && (is_weights(&name) || has_manifest_prefix(&name)) {
             std::fs::remove_file(entry.path())
                 .map_err(|e| AnamnesisError::io_at(&entry.path(), &e))?;
         }
@@ -469,7 +474,7 @@ fn sync_files(directory: &Path) -> std::io::Result<()> {
 /// comes back if that fails.
 fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
     let failed = |e: Error| AnamnesisError::io_at(output, &e);
-    let old = replaced(output);
+    let old = replaced_path(output);
     sync_files(partial).map_err(failed)?;
     manifests
         .iter()
@@ -485,7 +490,7 @@ fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
         }
         return Err(failed(e));
     }
-    std::fs::remove_file(output.join(MARK)).map_err(failed)?;
+    std::fs::remove_file(output.join(MARKER_FILE)).map_err(failed)?;
     sync_directory(directory_of(output));
     if exists {
         std::fs::remove_dir_all(&old).map_err(failed)?;

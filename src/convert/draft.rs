@@ -37,7 +37,7 @@ impl<'m> Draft<'m> {
         }
         let (part, shape) = (t.part(), t.shape());
         let (body, cut): (Box<dyn Body<'m> + 'm>, Cut) = if part.is_strided() {
-            let (inner, cut) = gathered(shape, dtype.bits() / 8);
+            let (inner, cut) = cut_for_gather(shape, dtype.bits() / 8);
             (Box::new(GatherBody { part, inner }), cut)
         } else if part.is_deflated() {
             (Box::new(StreamBody(part)), Cut::single(len as usize))
@@ -78,7 +78,7 @@ impl<'m> Draft<'m> {
             dtype,
             cut: Cut::of_grid(&decoder.grid()),
             body: Box::new(DecodeBody { decoder, target }),
-            verify: with_checks(parts.iter().map(|(_, t)| t)),
+            verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
             source: parts.first().map_or(0, |(_, t)| t.info().source),
             name,
             shape,
@@ -88,7 +88,7 @@ impl<'m> Draft<'m> {
 
 /// The number of inner dimensions that are gathered together, and the tiles: as many of the last dimensions as fit
 /// into one gathering.
-fn gathered(shape: &[usize], element_size: usize) -> (usize, Cut) {
+fn cut_for_gather(shape: &[usize], element_size: usize) -> (usize, Cut) {
     let fits = |inner: &usize| {
         let values: usize = shape[shape.len() - inner..].iter().product();
         values * element_size <= GATHER_BYTES
@@ -104,7 +104,7 @@ pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64>
 }
 
 /// The parts of `tensors` that have a checksum.
-pub(super) fn with_checks<'a, 'm: 'a>(
+pub(super) fn parts_with_checksum<'a, 'm: 'a>(
     tensors: impl Iterator<Item = &'a Tensor<'m>>,
 ) -> Vec<Part<'m>> {
     tensors

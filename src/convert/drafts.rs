@@ -22,9 +22,12 @@ pub(super) struct Drafts<'m> {
 }
 
 /// Drafts the output, or returns the first problem of the model.
-pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
+pub(super) fn draft_outputs<'m>(
+    model: &'m ParsedModel,
+    options: &ConvertOptions,
+) -> Result<Drafts<'m>> {
     if options.carries_blocks(model) {
-        return copies(model, options);
+        return draft_copies(model, options);
     }
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
         return Err(skipped.error());
@@ -51,7 +54,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
                 Drafted::NotEncoded(item) => item,
             },
         };
-        drafts.push(unencoded(item, model, options)?);
+        drafts.push(draft_unencoded(item, model, options)?);
     }
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
@@ -63,7 +66,7 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
 }
 
 /// Copies of all tensors, for GGUF blocks that stay as they are.
-fn copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
+fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     let drafts: Vec<_> = model
         .tensors()
         .map(|t| Draft::copy(&t))
@@ -78,7 +81,7 @@ fn copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts
 }
 
 /// A tensor that is copied or decoded.
-fn unencoded<'m>(
+fn draft_unencoded<'m>(
     item: Item<'m>,
     model: &ParsedModel,
     options: &ConvertOptions,

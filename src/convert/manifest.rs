@@ -114,11 +114,11 @@ pub(super) fn path(directory: &Path, (part, of): (usize, usize)) -> PathBuf {
 
 /// Whether a file of this name is a manifest.
 pub(super) fn is_manifest(name: &str) -> bool {
-    is_account(name) && name.ends_with(".json")
+    has_manifest_prefix(name) && name.ends_with(".json")
 }
 
 /// Whether a file of this name is a manifest, or was to become one.
-pub(super) fn is_account(name: &str) -> bool {
+pub(super) fn has_manifest_prefix(name: &str) -> bool {
     name.starts_with("anamnesis-part-")
 }
 

@@ -184,7 +184,7 @@ impl ConvertOptions {
     }
 
     /// With what a container that holds nothing but encoded tensors has them encoded to.
-    pub(crate) fn complete(mut self) -> Result<Self> {
+    pub(crate) fn with_default_encoding(mut self) -> Result<Self> {
         if self.target == ConvertTarget::Qnat && !self.encodes() {
             #[cfg(feature = "lethe")]
             {
@@ -207,7 +207,7 @@ impl ConvertOptions {
     }
 
     /// What tensors are encoded to, as a text.
-    pub(crate) fn forgetting(&self) -> Option<String> {
+    pub(crate) fn encoding_fingerprint(&self) -> Option<String> {
         #[cfg(feature = "lethe")]
         {
             // Files that it names can change.

@@ -1,10 +1,10 @@
 //! An output tensor and its body: what its bytes are made from, and the jobs that make them.
 
+use super::checksum::TensorChecksums;
 use super::cut::Cut;
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
 use super::run::Outcome;
-use super::sum::TensorSums;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
 use crate::scheme::Buffers;
@@ -25,7 +25,7 @@ pub(super) struct Output<'m> {
     pub cut: Cut,
     /// Inputs whose checksum no job computes on the way: the first job reads them once more for it.
     pub verify: Vec<Part<'m>>,
-    pub sums: TensorSums,
+    pub checksums: TensorChecksums,
 }
 
 /// What the bytes of an output tensor are made from. Jobs are independent of each other and may run in any order, except
@@ -40,8 +40,8 @@ pub(super) trait Body<'m>: Send + Sync {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64>;
 
     /// Compares the checksum that the jobs have summed, when all of them are done.
-    fn check(&self, sums: &TensorSums) -> Result<()> {
-        let _ = sums;
+    fn check(&self, checksums: &TensorChecksums) -> Result<()> {
+        let _ = checksums;
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl<'m> Job<'_, 'm> {
     /// Writes `bytes` at byte `at` of the `index`-th tensor from the job's own.
     pub(super) fn put_in(&self, index: usize, at: u64, bytes: &[u8]) -> Result<()> {
         let output = &self.outputs[index];
-        if let Some((sum, _)) = &output.sums.output {
+        if let Some((sum, _)) = &output.checksums.output {
             sum.add(at, bytes);
         }
         self.sink.write_at(output.file, output.offset + at, bytes)

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::checksum::TensorChecksums;
 use super::container;
 use super::draft::Draft;
-use super::drafts::{Drafts, drafts};
+use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
 use super::output::Output;
 use super::report::Report;
-use super::sum::TensorSums;
 use crate::containers::model::ParsedModel;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -42,8 +42,8 @@ impl<'m> Plan<'m> {
             drafts,
             mut report,
             quantization,
-        } = drafts(model, options)?;
-        unique(&drafts)?;
+        } = draft_outputs(model, options)?;
+        require_unique_names(&drafts)?;
         let (layouts, files_of) =
             container::layout(model, &drafts, quantization.as_ref(), options, &mut report)?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
@@ -80,7 +80,7 @@ impl<'m> Plan<'m> {
                 offset,
                 cut,
                 verify,
-                sums: TensorSums::new(patches.next()),
+                checksums: TensorChecksums::new(patches.next()),
             });
         }
         let files = layouts
@@ -120,7 +120,7 @@ impl<'m> Plan<'m> {
     }
 }
 
-fn unique(drafts: &[Draft<'_>]) -> Result<()> {
+fn require_unique_names(drafts: &[Draft<'_>]) -> Result<()> {
     let mut seen = HashMap::with_capacity(drafts.len());
     for d in drafts {
         let this: (Dtype, &[usize]) = (d.dtype, &d.shape);

@@ -149,7 +149,7 @@ impl JobQueue<'_, '_> {
 /// Writes the checksums of the outputs at the places that their container has for them. All jobs are done.
 pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     for output in &plan.outputs {
-        let Some((sum, patch)) = &output.sums.output else {
+        let Some((sum, patch)) = &output.checksums.output else {
             continue;
         };
         let crc = sum.total(patch.before).to_le_bytes();
@@ -168,5 +168,5 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
 pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
     outputs
         .iter()
-        .try_for_each(|output| output.body.check(&output.sums))
+        .try_for_each(|output| output.body.check(&output.checksums))
 }

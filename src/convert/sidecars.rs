@@ -21,7 +21,7 @@ const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 const MAX_DEPTH: usize = 8;
 
 /// What the config of an output says and the config of the input does not.
-pub(super) struct News<'a> {
+pub(super) struct ConfigEdits<'a> {
     /// Type of decoded weights, if there are any.
     pub dtype: Option<TargetDtype>,
     /// How the weights are quantized, if they are: the keys under which the config has it, and their value.
@@ -33,25 +33,25 @@ pub(super) struct News<'a> {
 pub(super) fn copy(
     from: &Path,
     to: &Path,
-    news: &News<'_>,
+    edits: &ConfigEdits<'_>,
     outputs: &[&Path],
 ) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    let walk = Walk {
+    let copier = SidecarCopier {
         from: from.to_path_buf(),
-        root: real(from),
-        outputs: outputs.iter().map(|path| real(path)).collect(),
-        news,
+        root: resolve_links(from),
+        outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
+        edits,
     };
-    walk.copy(from, to, 0, &mut notes)?;
+    copier.copy_directory(from, to, 0, &mut notes)?;
     Ok(notes)
 }
 
 /// Writes a config that says how weights are quantized and nothing else, where there is none.
-pub(super) fn write_config(to: &Path, news: &News<'_>) -> Result<()> {
+pub(super) fn write_config(to: &Path, edits: &ConfigEdits<'_>) -> Result<()> {
     let path = to.join("config.json");
-    match edited("{}", None, news.quantization) {
-        Some(mut text) if news.quantization.is_some() && !path.exists() => {
+    match edit_config("{}", None, edits.quantization) {
+        Some(mut text) if edits.quantization.is_some() && !path.exists() => {
             text.push('\n');
             std::fs::write(&path, text).map_err(|e| AnamnesisError::io_at(&path, &e))
         }
@@ -59,20 +59,26 @@ pub(super) fn write_config(to: &Path, news: &News<'_>) -> Result<()> {
     }
 }
 
-struct Walk<'a> {
+struct SidecarCopier<'a> {
     from: PathBuf,
     /// `from`, with all links followed.
     root: PathBuf,
     outputs: Vec<PathBuf>,
-    news: &'a News<'a>,
+    edits: &'a ConfigEdits<'a>,
 }
 
-fn real(path: &Path) -> PathBuf {
+fn resolve_links(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-impl Walk<'_> {
-    fn copy(&self, from: &Path, to: &Path, depth: usize, notes: &mut Vec<String>) -> Result<()> {
+impl SidecarCopier<'_> {
+    fn copy_directory(
+        &self,
+        from: &Path,
+        to: &Path,
+        depth: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
         let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
         let mut entries: Vec<PathBuf> = Vec::new();
         for entry in std::fs::read_dir(from).map_err(|e| failed(&e))? {
@@ -89,17 +95,17 @@ impl Walk<'_> {
             if kind.is_dir() {
                 if depth < MAX_DEPTH
                     && !SKIPPED.contains(&name)
-                    && !self.outputs.contains(&real(&path))
+                    && !self.outputs.contains(&resolve_links(&path))
                 {
-                    self.copy(&path, &to.join(name), depth + 1, notes)?;
+                    self.copy_directory(&path, &to.join(name), depth + 1, notes)?;
                 }
-            } else if self.is_left_out(name) {
+            } else if self.is_excluded(name) {
                 if depth > 0 && is_weights(name) {
                     let below = path.strip_prefix(&self.from).unwrap_or(&path).display();
                     notes.push(format!("`{below}` is not converted, and was left out"));
                 }
-            } else if path.is_file() && self.is_ours(&path) {
-                self.one(&path, name, to, depth)?;
+            } else if path.is_file() && self.is_model_file(&path) {
+                self.copy_file(&path, name, to, depth)?;
             } else if kind.is_symlink() {
                 let what = match path.metadata() {
                     Ok(there) if there.is_dir() => "is a link to a directory",
@@ -112,13 +118,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn is_left_out(&self, name: &str) -> bool {
+    fn is_excluded(&self, name: &str) -> bool {
         is_weights(name) || is_sidecar(name) || super::manifest::is_manifest(name)
     }
 
     /// Whether a file is in the input, or in the store of the cache that the input's links lead into.
-    fn is_ours(&self, path: &Path) -> bool {
-        let file = real(path);
+    fn is_model_file(&self, path: &Path) -> bool {
+        let file = resolve_links(path);
         let store = self
             .root
             .parent()
@@ -127,7 +133,7 @@ impl Walk<'_> {
         file.starts_with(&self.root) || store.is_some_and(|store| file.starts_with(store))
     }
 
-    fn one(&self, path: &Path, name: &str, to: &Path, depth: usize) -> Result<()> {
+    fn copy_file(&self, path: &Path, name: &str, to: &Path, depth: usize) -> Result<()> {
         let target = to.join(name);
         let written = std::fs::create_dir_all(to).and_then(|()| {
             // One that an interrupted run left is as read-only as its original, and could not be written again.
@@ -135,8 +141,8 @@ impl Walk<'_> {
             // Other configs do not have the key, and who reads them may not expect it.
             let is_main = name == "config.json";
             let (dtype, quantization) = (
-                self.news.dtype.filter(|_| is_main),
-                self.news.quantization.filter(|_| is_main),
+                self.edits.dtype.filter(|_| is_main),
+                self.edits.quantization.filter(|_| is_main),
             );
             let is_config = depth == 0 && CONFIGS.contains(&name);
             let text = if is_config {
@@ -145,7 +151,7 @@ impl Walk<'_> {
                 None
             };
             let text = text.and_then(|text| String::from_utf8(text).ok());
-            match text.and_then(|text| edited(&text, dtype, quantization)) {
+            match text.and_then(|text| edit_config(&text, dtype, quantization)) {
                 Some(text) => std::fs::write(&target, text),
                 None => std::fs::copy(path, &target).map(|_| ()),
             }
@@ -155,7 +161,7 @@ impl Walk<'_> {
 }
 
 /// A config that says nothing of the input's quantization any more.
-fn edited(
+fn edit_config(
     json: &str,
     dtype: Option<TargetDtype>,
     quantization: Option<&(Vec<&'static str>, Value)>,

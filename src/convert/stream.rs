@@ -14,7 +14,7 @@ use crate::limits::{Budget, zeroed};
 use crate::{Dtype, ParsedModel, Result};
 
 /// Bytes of a piece that each thread is given work for.
-const PIECE: u64 = 4 << 20;
+const BYTES_PER_THREAD: u64 = 4 << 20;
 
 /// Some rows of a recovered tensor.
 #[derive(Debug, Clone, Copy)]
@@ -57,11 +57,11 @@ impl ParsedModel {
         options: impl Into<RememberOptions>,
         mut take: impl FnMut(&str, &[usize], Dtype, &[u8]) -> Result<()>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan(options.into())?;
-        let mut stream = Stream::new(&plan, &options, self);
+        let (plan, options) = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&plan, &options, self);
         for (i, output) in plan.outputs.iter().enumerate() {
             let mut empty = true;
-            stream.pieces(i, u64::MAX, |_, bytes| {
+            stream.for_each_piece(i, u64::MAX, |_, bytes| {
                 empty = false;
                 take(&output.name, &output.shape, output.dtype, bytes)
             })?;
@@ -96,8 +96,8 @@ impl ParsedModel {
         options: impl Into<RememberOptions>,
         mut take: impl FnMut(Panel<'_>) -> Result<()>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan(options.into())?;
-        let mut stream = Stream::new(&plan, &options, self);
+        let (plan, options) = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&plan, &options, self);
         for (
             i,
             Output {
@@ -105,7 +105,7 @@ impl ParsedModel {
             },
         ) in plan.outputs.iter().enumerate()
         {
-            stream.pieces(i, PIECE, |at, bytes| {
+            stream.for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
                 take(Panel {
                     name,
                     shape,
@@ -137,23 +137,23 @@ impl ParsedModel {
         mut writer: impl Write,
         options: impl Into<RememberOptions>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan(options.into())?;
+        let (plan, options) = self.plan_stream(options.into())?;
         let pieces = plan.files.iter().flat_map(|file| &file.pieces);
         pieces
             .into_iter()
             .try_for_each(|(_, piece)| writer.write_all(piece))?;
         let mut order: Vec<usize> = plan.all().collect();
         order.sort_by_key(|&i| plan.outputs[i].offset);
-        let mut stream = Stream::new(&plan, &options, self);
+        let mut stream = OutputStream::new(&plan, &options, self);
         for i in order {
-            stream.pieces(i, PIECE, |_, bytes| Ok(writer.write_all(bytes)?))?;
+            stream.for_each_piece(i, BYTES_PER_THREAD, |_, bytes| Ok(writer.write_all(bytes)?))?;
         }
         writer.flush()?;
         Ok(plan.report)
     }
 
     /// Plans one safetensors file.
-    fn plan(&self, run: RememberOptions) -> Result<(Plan<'_>, RememberOptions)> {
+    fn plan_stream(&self, run: RememberOptions) -> Result<(Plan<'_>, RememberOptions)> {
         let options = ConvertOptions {
             single_file: true,
             ..run.into()
@@ -164,30 +164,30 @@ impl ParsedModel {
 }
 
 /// Makes outputs of a plan one after the other.
-struct Stream<'a, 'm> {
+struct OutputStream<'a, 'm> {
     plan: &'a Plan<'m>,
     options: &'a RememberOptions,
     model: &'m ParsedModel,
     done: AtomicU64,
-    window: Window,
+    window: OutputWindow,
 }
 
 /// A part of the output in memory.
-struct Window {
+struct OutputWindow {
     /// Where it begins in the output.
     start: u64,
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Sink for Window {
+impl Sink for OutputWindow {
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self.bytes.write_at(file, offset - self.start, bytes)
     }
 }
 
-impl<'a, 'm> Stream<'a, 'm> {
+impl<'a, 'm> OutputStream<'a, 'm> {
     fn new(plan: &'a Plan<'m>, options: &'a RememberOptions, model: &'m ParsedModel) -> Self {
-        let window = Window {
+        let window = OutputWindow {
             start: 0,
             bytes: Mutex::default(),
         };
@@ -202,10 +202,10 @@ impl<'a, 'm> Stream<'a, 'm> {
 
     /// Makes output `i`, and passes it on in pieces with their places: of at most `most` bytes for each thread, or of
     /// as few rows as can be made at once. A piece that is all of it has been checked.
-    fn pieces(
+    fn for_each_piece(
         &mut self,
         i: usize,
-        most: u64,
+        max_bytes: u64,
         mut take: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let output = &self.plan.outputs[i];
@@ -216,16 +216,17 @@ impl<'a, 'm> Stream<'a, 'm> {
         } else {
             output.cut.across()
         };
-        let most = most.saturating_mul(threads as u64);
+        let max_bytes = max_bytes.saturating_mul(threads as u64);
         let mut no = 0;
         while no < tiles {
-            let (start, mut end) = (output.start_of(no), no + step);
-            let fits =
-                |end: usize| output.start_of(end) - start <= most || end - no <= step * threads;
+            let (start, mut end) = (output.tile_offset(no), no + step);
+            let fits = |end: usize| {
+                output.tile_offset(end) - start <= max_bytes || end - no <= step * threads
+            };
             while end < tiles && fits(end + step) {
                 end += step;
             }
-            self.make(i, no..end)?;
+            self.run_tiles(i, no..end)?;
             if end == tiles {
                 run::check(std::slice::from_ref(output))?;
             }
@@ -242,9 +243,9 @@ impl<'a, 'm> Stream<'a, 'm> {
     }
 
     /// Does jobs `jobs` of output `i`, into the window.
-    fn make(&mut self, i: usize, jobs: std::ops::Range<usize>) -> Result<()> {
+    fn run_tiles(&mut self, i: usize, jobs: std::ops::Range<usize>) -> Result<()> {
         let output = &self.plan.outputs[i];
-        let (start, end) = (output.start_of(jobs.start), output.start_of(jobs.end));
+        let (start, end) = (output.tile_offset(jobs.start), output.tile_offset(jobs.end));
         let bytes = self
             .window
             .bytes
@@ -267,7 +268,7 @@ impl<'a, 'm> Stream<'a, 'm> {
 
 impl Output<'_> {
     /// Where tile `no`, which begins a row of tiles or is in the only one, begins in the tensor's bytes.
-    fn start_of(&self, no: usize) -> u64 {
+    fn tile_offset(&self, no: usize) -> u64 {
         let len = self.dtype.byte_len(&self.shape).unwrap_or(0) as u64;
         if no >= self.cut.tiles() {
             return len;

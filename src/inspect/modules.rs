@@ -31,7 +31,7 @@ impl ModuleClass {
 }
 
 /// `name` with `#` for its numbers, and without its last part if that is `weight`.
-fn class(name: &str) -> String {
+fn class_name(name: &str) -> String {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let part = |part: &str| {
         if part.parse::<u64>().is_ok() {
@@ -65,7 +65,7 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
             ),
             Item::Plain(t) => (t.name(), QuantScheme::Unquantized, t.shape(), t.info().len),
         };
-        let class = class(name);
+        let class = class_name(name);
         let row = *at.entry((class.clone(), scheme)).or_insert_with(|| {
             rows.push(ModuleClass {
                 class,
@@ -86,15 +86,15 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
 
 #[cfg(test)]
 mod tests {
-    use super::class;
+    use super::class_name;
 
     #[test]
     fn numbers_are_left_out() {
         assert_eq!(
-            class("model.layers.12.mlp.experts.3.up_proj.weight"),
+            class_name("model.layers.12.mlp.experts.3.up_proj.weight"),
             "model.layers.#.mlp.experts.#.up_proj"
         );
-        assert_eq!(class("model.norm.weight"), "model.norm");
-        assert_eq!(class("h.0.attn.bias"), "h.#.attn.bias");
+        assert_eq!(class_name("model.norm.weight"), "model.norm");
+        assert_eq!(class_name("h.0.attn.bias"), "h.#.attn.bias");
     }
 }

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::convert::cut::{Cut, SLAB_VALUES};
 
 /// Slabs of values in a band at most, across and down. Down, each makes many short runs.
-const SLABS: [usize; 2] = [4, 8];
+const MAX_SLABS: [usize; 2] = [4, 8];
 
 /// Tiles in bands: beside each other or, where the output runs across rows, one below another.
 #[derive(Debug, Clone, Copy)]
@@ -26,9 +26,9 @@ impl Bands {
         let across = cut.across().max(1);
         let down = cut.tiles() / across;
         let (slabs, end) = if is_transposed {
-            (SLABS[1], down)
+            (MAX_SLABS[1], down)
         } else {
-            (SLABS[0], across)
+            (MAX_SLABS[0], across)
         };
         let len =
             (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
@@ -80,7 +80,7 @@ pub(super) struct Pieces {
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
     /// Some of them, in one.
-    run: Vec<u8>,
+    merged: Vec<u8>,
 }
 
 /// Some bytes of an output.
@@ -125,10 +125,10 @@ impl Pieces {
                 write(piece.output, piece.at, bytes(piece))?;
                 continue;
             }
-            self.run.clear();
+            self.merged.clear();
             run.iter()
-                .for_each(|piece| self.run.extend_from_slice(bytes(piece)));
-            write(run[0].output, run[0].at, &self.run)?;
+                .for_each(|piece| self.merged.extend_from_slice(bytes(piece)));
+            write(run[0].output, run[0].at, &self.merged)?;
         }
         self.clear();
         Ok(())

@@ -7,7 +7,7 @@ use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::ConvertTarget;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
-use crate::convert::draft::{Draft, byte_len, with_checks};
+use crate::convert::draft::{Draft, byte_len, parts_with_checksum};
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::Body;
 use crate::convert::report::{Encoded, Kept, Report};
@@ -45,9 +45,9 @@ impl Encodings {
         let Some(forget) = &options.forget else {
             return Ok(None);
         };
-        let choices = choices(model, resolution, forget, options, report)?;
-        let quantization =
-            described(&choices, resolution).map(|config| (forget.scheme.config_keys(), config));
+        let choices = decide_all(model, resolution, forget, options, report)?;
+        let quantization = quantization_config(&choices, resolution)
+            .map(|config| (forget.scheme.config_keys(), config));
         Ok(Some(Self {
             choices: choices.into_iter(),
             quantization,
@@ -131,7 +131,7 @@ fn encode<'m>(
     })?;
     let stored = encoder.stored();
     let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
-    let mut verify = with_checks(parts.iter());
+    let mut verify = parts_with_checksum(parts.iter());
     let source = parts.first().map_or(0, |t| t.info().source);
     let cut = encoding.input.cut;
     let mut first: Option<Box<dyn Body<'m> + 'm>> = Some(Box::new(EncodeBody(encoding)));
@@ -201,7 +201,7 @@ fn link_siblings(drafts: &mut [Draft<'_>]) {
 /// Marks in the report which tensors keep their codes, and notes why those of other tensors of a matching kind are not
 /// relayed.
 fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
-    let mut others: Vec<(&str, usize, &str)> = Vec::new();
+    let mut hindered: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
         let Some(encoding) = draft.body.encoding() else {
@@ -211,9 +211,9 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
         match (&encoding.relay, entry) {
             (RelayDecision::Relay(_), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
             (RelayDecision::Hindered(reason), _) => {
-                match others.iter_mut().find(|(other, ..)| other == reason) {
+                match hindered.iter_mut().find(|(other, ..)| other == reason) {
                     Some((_, n, _)) => *n += 1,
-                    None => others.push((reason, 1, &encoding.input.name)),
+                    None => hindered.push((reason, 1, &encoding.input.name)),
                 }
             }
             _ => {}
@@ -224,11 +224,11 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
             "{n} tensors have codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`"
         )
     };
-    report.notes.extend(others.into_iter().map(note));
+    report.notes.extend(hindered.into_iter().map(note));
 }
 
 /// What becomes of each item, when tensors are encoded. Parameters are encoded as modules have them, where that can be.
-fn choices(
+fn decide_all(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
     forget: &Forget,
@@ -236,15 +236,15 @@ fn choices(
     report: &mut Report,
 ) -> Result<Vec<Decision>> {
     let to = options.run.to;
-    let subjects: Vec<_> = resolution
+    let candidates: Vec<_> = resolution
         .items
         .iter()
-        .map(|item| subject(item, item.module(), to))
+        .map(|item| candidate(item, item.module(), to))
         .collect();
     let Decisions {
         all: mut choices,
         notes,
-    } = decide(model, &subjects, forget, to)?;
+    } = decide(model, &candidates, forget, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &Item<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
@@ -255,12 +255,12 @@ fn choices(
         .zip(&choices)
         .any(|(item, choice)| is_refused(item, choice))
     {
-        let subjects: Vec<_> = resolution
+        let candidates: Vec<_> = resolution
             .items
             .iter()
-            .map(|item| subject(item, None, to))
+            .map(|item| candidate(item, None, to))
             .collect();
-        let others = decide(model, &subjects, forget, to)?.all;
+        let others = decide(model, &candidates, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
             if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
                 *choice = other;
@@ -294,7 +294,10 @@ fn choices(
 }
 
 /// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
-fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
+fn quantization_config(
+    choices: &[Decision],
+    resolution: &Resolution<'_>,
+) -> Option<serde_json::Value> {
     let kept = |(choice, item): (&Decision, &Item<'_>)| {
         let (name, rank) = match item {
             Item::Group(group) => (group.name.as_str(), group.shape.len()),
@@ -325,7 +328,7 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
 }
 
 /// What is chosen of: an item, or `module` in its stead.
-fn subject<'a>(
+fn candidate<'a>(
     item: &'a Item<'_>,
     module: Option<&'a Group<'_>>,
     to: TargetDtype,

@@ -8,7 +8,7 @@ use crate::containers::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
 /// The hidden sibling in which `output` is made.
-pub(super) fn partial(output: &Path) -> Result<PathBuf> {
+pub(super) fn partial_path(output: &Path) -> Result<PathBuf> {
     let name = output.file_name().ok_or_else(|| {
         AnamnesisError::io_at(
             output,
@@ -18,8 +18,8 @@ pub(super) fn partial(output: &Path) -> Result<PathBuf> {
     Ok(output.with_file_name(format!(".{}.partial", name.to_string_lossy())))
 }
 
-/// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
-pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
+/// Refuses what is there already, but a directory with weights if it is to be replaced_path, or an empty one.
+pub(super) fn check_destination(output: &Path, force: bool) -> Result<()> {
     let refuse = |what: &str| {
         Err(AnamnesisError::io_at(
             output,
@@ -31,7 +31,7 @@ pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
         let error = Error::new(ErrorKind::NotFound, "the output's directory does not exist");
         return Err(AnamnesisError::io_at(parent, &error));
     }
-    let old = replaced(output);
+    let old = replaced_path(output);
     if old.symlink_metadata().is_ok() {
         return refuse(&format!(
             "{} is there, what a replacement left that was interrupted; move it away",
@@ -55,10 +55,10 @@ pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
     match force {
         false => refuse("the output exists; --force (`force`) replaces it"),
         true if names.iter().any(|name| name == ".git") => {
-            refuse("the output is a repository, which is not replaced")
+            refuse("the output is a repository, which is not replaced_path")
         }
         true if names.iter().any(|name| is_model(name)) => Ok(()),
-        true => refuse("the output is a directory without weights, which is not replaced"),
+        true => refuse("the output is a directory without weights, which is not replaced_path"),
     }
 }
 
@@ -67,8 +67,8 @@ fn is_model(name: &str) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
 }
 
-/// Where what is replaced goes for the moment.
-pub(super) fn replaced(output: &Path) -> PathBuf {
+/// Where what is replaced_path goes for the moment.
+pub(super) fn replaced_path(output: &Path) -> PathBuf {
     output.with_file_name(format!(
         ".{}.old",
         output.file_name().unwrap_or_default().to_string_lossy()
@@ -76,14 +76,17 @@ pub(super) fn replaced(output: &Path) -> PathBuf {
 }
 
 /// Says that a directory is being made by this program.
-pub(super) const MARK: &str = ".anamnesis";
+pub(super) const MARKER_FILE: &str = ".anamnesis";
 
 /// Whether what is at `partial` may be gone on with, or taken away: nothing, or an unfinished conversion.
-pub(super) fn is_ours(partial: &Path) -> bool {
+pub(super) fn is_unfinished_conversion(partial: &Path) -> bool {
     let is_empty = || std::fs::read_dir(partial).is_ok_and(|mut names| names.next().is_none());
     let is_begun = || manifests(partial).is_ok_and(|found| !found.is_empty());
     // Other parts may be beginning just now: the mark is the first file that they make, so what is not empty has it.
-    partial.symlink_metadata().is_err() || is_empty() || partial.join(MARK).is_file() || is_begun()
+    partial.symlink_metadata().is_err()
+        || is_empty()
+        || partial.join(MARKER_FILE).is_file()
+        || is_begun()
 }
 
 /// Manifests in `partial`, sorted.
