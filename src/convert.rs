@@ -136,8 +136,8 @@ impl<'m> Recovery<'m> {
         &self.plan.report
     }
 
-    fn directory(&self) -> directory::Work<'_, 'm> {
-        directory::Work {
+    fn part_writer(&self) -> directory::PartWriter<'_, 'm> {
+        directory::PartWriter {
             plan: &self.plan,
             model: self.model,
             options: &self.options,
@@ -164,8 +164,8 @@ impl<'m> Recovery<'m> {
         let (output, count) = (output.as_ref(), self.plan.files.len());
         if self.plan.is_directory {
             return self
-                .directory()
-                .names()
+                .part_writer()
+                .shard_names()
                 .iter()
                 .map(|name| output.join(name))
                 .collect();
@@ -191,7 +191,7 @@ impl<'m> Recovery<'m> {
             options,
         } = self;
         if plan.is_directory {
-            let notes = self.directory().write(output.as_ref())?;
+            let notes = self.part_writer().write(output.as_ref())?;
             let mut report = self.done();
             report.notes.extend(notes);
             return Ok(report);

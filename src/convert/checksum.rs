@@ -1,4 +1,7 @@
-//! A checksum of bytes that come in pieces, in any order, from any thread.
+//! CRC-32 of bytes that arrive in pieces, in any order, from any thread.
+//!
+//! Jobs finish in any order, and keeping their bytes until they can be summed in order would take the memory of a tensor. The
+//! CRC-32 of two adjacent pieces follows from the CRC-32 and length of each, so only those are kept.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +10,13 @@ use crc32fast::Hasher;
 
 use crate::containers::write::ChecksumPatch;
 
-/// CRC-32 of the pieces so far; neighbours are joined, so that few are kept.
+/// Offset, length and CRC-32 of the pieces so far. Adjacent pieces are merged at once. There are then at most about as many
+/// entries as pieces in flight, and one in the end.
 #[derive(Debug, Default)]
 pub(super) struct ChecksumAccumulator(Mutex<BTreeMap<u64, (u64, u32)>>);
 
 impl ChecksumAccumulator {
-    /// Adds the piece that begins at byte `at`.
+    /// Adds the bytes that begin at byte `at`. No byte may be added twice.
     pub(super) fn add(&self, at: u64, bytes: &[u8]) {
         let (mut start, mut len, mut crc) = (at, bytes.len() as u64, crc32fast::hash(bytes));
         let mut pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,7 +34,8 @@ impl ChecksumAccumulator {
         pieces.insert(start, (len, crc));
     }
 
-    /// CRC-32 of `before` (length and sum) and all the pieces.
+    /// CRC-32 of all pieces, behind a prefix of which `before` gives length and CRC-32. The pieces must be complete: a gap would
+    /// be taken as empty.
     pub(super) fn total(&self, before: (u64, u32)) -> u32 {
         let pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pieces
@@ -42,12 +47,12 @@ impl ChecksumAccumulator {
     }
 }
 
-/// The checksums that go with an output tensor.
+/// Checksums that the jobs of one output tensor accumulate.
 #[derive(Debug, Default)]
 pub(super) struct TensorChecksums {
-    /// Of the stored bytes, where they are copied as they are.
+    /// Of the input's stored bytes, if they are copied as they are. It is compared with the container's checksum.
     pub input: ChecksumAccumulator,
-    /// Of the written bytes, where the container wants it.
+    /// Of the written bytes, if the output's container stores a checksum, with the places that it is written to.
     pub output: Option<(ChecksumAccumulator, ChecksumPatch)>,
 }
 
@@ -60,7 +65,7 @@ impl TensorChecksums {
     }
 }
 
-/// The sum of two runs of bytes, each given as length and sum.
+/// CRC-32 of two byte strings one after the other, each given as length and CRC-32.
 fn combine_crc32(first: (u64, u32), second: (u64, u32)) -> u32 {
     let mut all = Hasher::new_with_initial_len(first.1, first.0);
     all.combine(&Hasher::new_with_initial_len(second.1, second.0));
