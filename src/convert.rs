@@ -108,7 +108,7 @@ impl ParsedModel {
     /// not with the reason, and the error that encoding introduced.
     ///
     /// # Errors
-    /// - `Unsupported` or `Parse`: a value that the scheme cannot hold, such as NaN.
+    /// - `Unsupported`: a value that the scheme cannot hold, such as NaN.
     /// - The errors of [`remember`](Self::remember).
     #[cfg(feature = "lethe")]
     pub fn forget(

@@ -1,4 +1,5 @@
-//! What each container makes of the drafts: their types, the metadata, and how many files there are.
+//! The step of the plan that depends on the container: which types it holds, which metadata it keeps, and how the tensors are
+//! distributed over files.
 
 use std::ops::Range;
 
@@ -12,7 +13,11 @@ use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::scheme::descriptions;
 use crate::{AnamnesisError, Result};
 
-/// Lays the drafts out in one file or several; the file of each draft, in ascending order.
+/// Lays the drafts out in one or several files. Returns the layout of each file, and for each draft the number of its file, in
+/// ascending order.
+///
+/// # Errors
+/// `Unsupported` if the container cannot hold a tensor, cannot be split, or is left out of this build.
 pub(super) fn layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
@@ -47,6 +52,8 @@ pub(super) fn layout(
     }
 }
 
+/// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an error; the report has the
+/// reason why it is not.
 #[cfg(all(feature = "qnat", feature = "lethe"))]
 fn qnat_layout(
     model: &ParsedModel,
@@ -93,7 +100,8 @@ fn qnat_layout(
     layout(&tensors, &model.metadata, double)
 }
 
-#[allow(dead_code)] // with every feature nothing is left out
+/// The error for a container that this build cannot write.
+#[allow(dead_code)] // not called if every feature is enabled
 fn missing_feature<T>(what: &str, feature: &str) -> Result<T> {
     Err(AnamnesisError::unsupported(
         what,
@@ -101,6 +109,7 @@ fn missing_feature<T>(what: &str, feature: &str) -> Result<T> {
     ))
 }
 
+/// Fails with `Unsupported` if the options ask for several files. For containers that have no convention for splitting.
 fn refuse_sharding(options: &ConvertOptions) -> Result<()> {
     match options.max_shard_size {
         Some(_) => Err(AnamnesisError::unsupported(
@@ -151,16 +160,18 @@ fn safetensors_layout(
             .any(|stale| key.starts_with(stale));
         !(is_stale || descriptions.contains(key))
     });
-    // A file alone has no other place to say it.
+    // A single file has no `config.json` beside it, so the quantization config goes into its metadata.
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
         metadata.insert(IN_METADATA.to_owned(), config.to_string());
     }
+    // transformers refuses a file without this key.
     metadata
         .entry("format".to_owned())
         .or_insert_with(|| "pt".to_owned());
     let entries: Vec<OutputEntry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => split_by_size(drafts, None),
+        // Without a size limit, each input file becomes one output file.
         (Some(directory), None) => split_as_source(drafts, &directory.file_of),
         (_, max) => split_by_size(drafts, max),
     };
@@ -175,7 +186,7 @@ fn safetensors_layout(
     Ok((layouts.collect::<Result<_>>()?, files))
 }
 
-/// Runs of drafts whose codes are in the same file.
+/// Splits the drafts wherever two neighbours come from different input files.
 fn split_as_source(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
     let file = |d: &Draft<'_>| file_of.get(d.source).copied().unwrap_or(0);
     let (mut shards, mut start) = (Vec::new(), 0);
@@ -189,8 +200,11 @@ fn split_as_source(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>>
     shards
 }
 
-/// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone, and what is made together
-/// stays together.
+/// Splits the drafts into files of at most `max` bytes of data; one file if there is no limit. A larger tensor gets a file of its
+/// own.
+///
+/// Tensors that the jobs of one encoding write, such as codes and their scales, stay in one file: the sink of a directory is
+/// the shard that is being made, and bytes of another shard would have nowhere to go.
 fn split_by_size(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
@@ -213,7 +227,9 @@ fn split_by_size(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     shards
 }
 
-/// Beginnings of metadata keys that would be untrue of the output: that it is quantized, in parts, or reshaped.
+/// Prefixes of metadata keys of the input that are false for the output, and would make readers misread it: they say that
+/// tensors are quantized, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of
+/// these.
 const STALE_METADATA_PREFIXES: [&str; 6] = [
     "gptq_",
     IN_METADATA,
@@ -236,9 +252,13 @@ mod gguf {
     use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
     use crate::{AnamnesisError, TargetDtype};
 
-    /// Longest name that ggml reads.
+    /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final zero.
     const LONGEST_NAME: usize = 63;
 
+    /// One GGUF file, or a split GGUF if the drafts exceed `max_shard_size`.
+    ///
+    /// # Errors
+    /// `Unsupported` if GGUF cannot hold a tensor, or there would be more files than can be read back.
     pub(super) fn layout(
         model: &ParsedModel,
         drafts: &[Draft<'_>],
@@ -282,6 +302,8 @@ mod gguf {
         if shards.len() == 1 {
             return Ok((vec![lay_out(&entries, &keys)?], files));
         }
+        // As llama.cpp's gguf-split does it: the first file has all metadata, later ones only what is needed to read them, and
+        // each has its number and the totals.
         let part = |(no, shard): (usize, &Range<usize>)| {
             let mut keys = if no == 0 {
                 keys.clone()
@@ -302,12 +324,17 @@ mod gguf {
         ))
     }
 
-    /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.
+    /// The metadata of the output.
+    ///
+    /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
+    /// keys. Keys of a split are dropped, the file type and quantization version are set to what the output holds, and the
+    /// caller's keys replace all others.
     fn keys(
         model: &ParsedModel,
         drafts: &[Draft<'_>],
         options: &ConvertOptions,
     ) -> Result<GgufKeys> {
+        // Blocks that are copied unchanged are still what the input's metadata says.
         if options.carries_blocks(model) {
             return GgufKeys::new(
                 model.gguf().map(|source| &source.metadata),
@@ -353,10 +380,10 @@ mod gguf {
     const FILE_TYPE: &str = "general.file_type";
     const VERSION: &str = "general.quantization_version";
 
-    /// Of ggml's block types, as ggml.h has it.
+    /// Version of the layout of ggml's block types, as defined in ggml.h.
     const GGML_QNT_VERSION: u32 = 2;
 
-    /// The number in llama.cpp's `enum llama_ftype`.
+    /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
     fn file_type(options: &ConvertOptions) -> u32 {
         #[cfg(feature = "lethe")]
         if let Some(number) = options

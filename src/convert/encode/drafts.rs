@@ -1,4 +1,4 @@
-//! Which tensors are encoded, and the output tensors that each of them becomes.
+//! Decides which tensors are encoded, and drafts the output tensors that each of them becomes.
 
 use std::collections::BTreeMap;
 use std::vec;
@@ -17,7 +17,7 @@ use crate::forget::{
 use crate::scheme::{Decode, Group, Item, Plain, QuantScheme, Resolution, TensorRole};
 use crate::{Result, TargetDtype};
 
-/// The choices for a model's tensors, in their order.
+/// The decisions for the tensors of a model, which are drafted one after another.
 pub(in crate::convert) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
@@ -26,16 +26,20 @@ pub(in crate::convert) struct Encodings {
     is_gguf: bool,
 }
 
-/// What encoding makes of an item.
+/// The result of [`Encodings::draft`].
 pub(in crate::convert) enum Drafted<'m> {
+    /// The output tensors that replace the item.
     Encoded(Vec<Draft<'m>>),
-    /// The item stays as it is.
+    /// The item is not encoded: the caller drafts a copy or a decoded tensor.
     NotEncoded(Item<'m>),
 }
 
 impl Encodings {
-    /// Chooses what becomes of each item; `None` if the options do not ask for encoding. Parameters whose module is
-    /// encoded in their stead are replaced in `resolution`.
+    /// Decides for each item of `resolution` whether it is encoded. Returns `None` if the options do not ask for encoding.
+    /// An item whose module form is encoded is replaced by it in `resolution`.
+    ///
+    /// # Errors
+    /// The options contradict each other or the model, or a file that they name cannot be read.
     pub(in crate::convert) fn new(
         model: &ParsedModel,
         resolution: &mut Resolution<'_>,
@@ -57,7 +61,10 @@ impl Encodings {
         }))
     }
 
-    /// Drafts the next item, if it is encoded.
+    /// Drafts `item`. Items must be passed in the order of the resolution that [`new`](Self::new) has seen.
+    ///
+    /// # Errors
+    /// The tensor cannot be encoded, or cannot be read.
     pub(in crate::convert) fn draft<'m>(&mut self, item: Item<'m>) -> Result<Drafted<'m>> {
         if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
@@ -66,12 +73,12 @@ impl Encodings {
             return Ok(Drafted::NotEncoded(item));
         }
         let drafts = match &item {
-            // GGUF blocks that are not encoded anew stay as they are.
+            // GGUF blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
             Item::Group(group) if self.is_gguf => {
                 let parts = group.parts.iter();
                 parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
             }
-            // llama.cpp wants vectors in F32, which other containers have in a narrower type.
+            // llama.cpp expects vectors in F32. Other containers have them in F16 or BF16.
             Item::Plain(t) if !self.is_gguf && t.shape().len() < 2 => match Plain::of(t) {
                 Some(plain) => vec![widened(t, plain)?],
                 None => return Ok(Drafted::NotEncoded(item)),
@@ -81,7 +88,7 @@ impl Encodings {
         Ok(Drafted::Encoded(drafts))
     }
 
-    /// Completes the drafts and the report; returns how the output is quantized, for `config.json`.
+    /// Completes the drafts and the report after the last item. Returns the quantization config of the output.
     pub(in crate::convert) fn finish(
         self,
         drafts: &mut [Draft<'_>],
@@ -93,7 +100,10 @@ impl Encodings {
     }
 }
 
-/// The stored tensors that `item` becomes. The first has the jobs; the others are written with it.
+/// Drafts the stored tensors that `item` is encoded to. The jobs of the first one write all of them.
+///
+/// # Errors
+/// The encoder refuses the tensor, or its size overflows.
 fn encode<'m>(
     item: Item<'m>,
     method: &dyn Method,
@@ -157,7 +167,7 @@ fn encode<'m>(
     stored.into_iter().map(draft).collect()
 }
 
-/// A tensor of ordinary floats, in F32.
+/// Drafts a tensor of plain floats, converted to F32.
 fn widened<'m>(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
         t.name().to_owned(),
@@ -169,7 +179,8 @@ fn widened<'m>(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Draft<'m>> {
     Draft::decode(group, TargetDtype::F32)
 }
 
-/// Links tensors that inference fuses into one weight, so that encoders with one scale for the whole survey all of them.
+/// Links tensors that inference fuses into one weight, such as the query, key and value projections. An encoder with one scale
+/// for the whole tensor must survey all of them, because the fused weight has only one scale.
 fn link_siblings(drafts: &mut [Draft<'_>]) {
     let mut encodings: Vec<_> = drafts
         .iter_mut()
@@ -198,8 +209,8 @@ fn link_siblings(drafts: &mut [Draft<'_>]) {
     }
 }
 
-/// Marks in the report which tensors keep their codes, and notes why those of other tensors of a matching kind are not
-/// relayed.
+/// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors with codes of the same kind
+/// are not relayed.
 fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
     let mut hindered: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
@@ -227,7 +238,10 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
     report.notes.extend(hindered.into_iter().map(note));
 }
 
-/// What becomes of each item, when tensors are encoded. Parameters are encoded as modules have them, where that can be.
+/// Decides for each item whether it is encoded, and reports it.
+///
+/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`). The module form is encoded if the
+/// scheme accepts it, and the stored form otherwise.
 fn decide_all(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
@@ -293,7 +307,8 @@ fn decide_all(
     Ok(choices)
 }
 
-/// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
+/// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It lists the modules whose matrices
+/// are not encoded, so that loaders do not look for their scales.
 fn quantization_config(
     choices: &[Decision],
     resolution: &Resolution<'_>,
@@ -319,7 +334,7 @@ fn quantization_config(
     })
 }
 
-/// The type of an item's values: its own, or that which it is decoded to.
+/// Element type of an item's values: the type that a group is decoded to, or the stored type of a plain tensor.
 fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
     match item {
         Item::Group(group) => group.keeps.unwrap_or(to),
@@ -327,7 +342,7 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
     }
 }
 
-/// What is chosen of: an item, or `module` in its stead.
+/// Describes an item for [`decide`], in the form of `module` if there is one.
 fn candidate<'a>(
     item: &'a Item<'_>,
     module: Option<&'a Group<'_>>,
