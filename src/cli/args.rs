@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
 use std::path::PathBuf;
 
@@ -171,7 +171,7 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
         .ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
 }
 
-/// What `convert` makes.
+/// The value of `convert --to`: a container, or a scheme that tensors are encoded to.
 #[derive(Debug, Clone)]
 pub(super) enum ConvertTo {
     Container(ConvertTarget),

@@ -11,7 +11,7 @@ use crate::{
     RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
-/// Decodes a file and says what was done.
+/// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
     if args.finish {
         crate::finish_parts(&args.input.file, args.run.force)?;
@@ -80,7 +80,8 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// The metadata of the file, and then of the single values, which come before it.
+/// The GGUF metadata of `--gguf-metadata`, followed by that of `--gguf-kv`. Of two values for a key the last one counts, so single
+/// values override the file.
 #[cfg(feature = "gguf")]
 fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)>> {
     let mut all = Vec::new();
@@ -94,6 +95,8 @@ fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)
     Ok(all)
 }
 
+/// The options that all commands share. Ctrl-C cancels the conversion instead of ending the process, so that temporary files are
+/// removed.
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
     let on_signal = cancel.clone();
@@ -108,15 +111,15 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
     })
 }
 
-/// What is said on the way, and how.
+/// How a command names its output and reports its work.
 pub(super) struct OutputStyle<'a> {
-    /// Ending of the output's name.
+    /// Suffix of the output's default name, such as `bf16`.
     pub suffix: &'a str,
-    /// Whether all that is said is one JSON object, at the end.
+    /// Whether to print nothing but the report as JSON, at the end.
     pub json: bool,
 }
 
-/// Does the work, and says so.
+/// Converts the model and prints what is done; with `--dry-run`, only prints the plan.
 pub(super) fn write(
     input: &input::NamedModel,
     options: &ConvertOptions,
@@ -217,7 +220,7 @@ fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What encoding has lost.
+/// Prints the error that encoding introduced.
 fn print_distance(report: &Report, out: &mut impl Write) {
     let Some(distance) = &report.distance else {
         return;
@@ -267,7 +270,7 @@ fn print_distance(report: &Report, out: &mut impl Write) {
     }
 }
 
-/// A number with two to four figures.
+/// Formats an error with four decimals, or with an exponent if it is small.
 fn format_error(x: f64) -> String {
     if x == 0.0 || x >= 1e-3 {
         format!("{x:.4}")
@@ -276,7 +279,7 @@ fn format_error(x: f64) -> String {
     }
 }
 
-/// What would be done.
+/// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
 fn print_plan(
     input: &input::NamedModel,
     recovery: &crate::Recovery<'_>,
@@ -332,13 +335,13 @@ fn print_plan(
     Ok(())
 }
 
-/// A line for whoever listens. The output file matters more than a reader who has gone.
+/// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
 fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
-/// What was found in the input.
+/// The line that says what was found in the input.
 fn parsing_line(input: &input::NamedModel, report: &Report) -> String {
     format!(
         "Parsing...   {} tensors, {}",
@@ -347,7 +350,7 @@ fn parsing_line(input: &input::NamedModel, report: &Report) -> String {
     )
 }
 
-/// The schemes of a plan: one in the same line, several one a line with their counts.
+/// The schemes of a report: a single one as a phrase, several as lines with their counts.
 fn schemes(input: &input::NamedModel, report: &Report) -> String {
     match report.schemes.as_slice() {
         [] if input.model.is_gguf() => "GGUF, copied as it is".to_owned(),

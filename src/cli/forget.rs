@@ -7,7 +7,7 @@ use super::convert::{OutputStyle, run_options, write};
 use super::input;
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
-/// Encodes a model, and says what it cost.
+/// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let named = args.to.as_deref().filter(|_| !args.list);
     let (Some(name), Some(file)) = (named, &args.input) else {
@@ -43,7 +43,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// Every scheme with what it is.
+/// Prints every scheme with a description.
 fn list(out: &mut impl Write) -> Result<()> {
     for (name, about) in ForgetScheme::all() {
         writeln!(out, "{name:<18} {about}")?;
