@@ -1,18 +1,20 @@
-//! What `benches/` measure and nobody else needs. Not part of the API: anything here may change.
+//! Functions for the benchmarks in `benches/`. They are not part of the stable API and may change at any time.
 
 pub use crate::simd::Level;
 use crate::{Recovery, Result};
 
-/// Every level that this CPU can run, lowest first.
+/// The instruction set levels that this CPU supports, lowest first.
 #[must_use]
 pub fn levels() -> Vec<Level> {
     Level::available()
 }
 
-/// Decodes, or encodes, everything on one thread at `level`, and writes nothing.
+/// Carries out a plan on one thread at the instruction set `level`, and discards the output.
 ///
 /// # Errors
-/// As [`Recovery::to_bytes`].
+/// - `Parse` or `Unsupported`: a tensor's data is malformed or cannot be encoded.
+/// - `Io`: the input cannot be read.
+/// - `Cancelled`: the token of the options is set.
 pub fn decode(recovery: &Recovery<'_>, level: Level) -> Result<()> {
     recovery.decode_only(level)
 }

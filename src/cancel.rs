@@ -8,7 +8,7 @@ use crate::{AnamnesisError, Result};
 /// Stops a running conversion. Clones share the flag; once set it stays set.
 ///
 /// Workers check it before every job, so a conversion ends within a few milliseconds. It returns
-/// [`AnamnesisError::Cancelled`] and leaves no output file.
+/// [`AnamnesisError::Cancelled`] and leaves no output file. An unfinished directory stays and can be resumed.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -31,7 +31,10 @@ impl CancelToken {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Fails with [`AnamnesisError::Cancelled`] once the token is set.
+    /// Checks the token.
+    ///
+    /// # Errors
+    /// [`AnamnesisError::Cancelled`] if it is set.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_cancelled() {
             Err(AnamnesisError::Cancelled)

@@ -16,9 +16,9 @@ use clap::Parser;
 use self::args::{Args, Command};
 use crate::AnamnesisError;
 
-/// Runs the program on this process's arguments. Data goes to stdout; progress and errors to stderr.
+/// Runs the program with the arguments of this process. Results go to stdout, progress and errors to stderr.
 ///
-/// Exit codes: 0 done, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
+/// Exit codes: 0 success, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
 /// 130 interrupted.
 pub fn run() -> ExitCode {
     let args = Args::parse();
@@ -33,7 +33,7 @@ pub fn run() -> ExitCode {
     };
     match result.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has read enough.
+        // The reader of a pipe, such as `head`, has closed it. That is no failure.
         Err(AnamnesisError::Io(e)) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "error: {error}");
@@ -42,6 +42,7 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// The exit code that tells scripts who is to blame.
 fn exit_code(error: &AnamnesisError) -> u8 {
     match error {
         AnamnesisError::Parse { .. } => 3,

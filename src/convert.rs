@@ -1,8 +1,10 @@
-//! The pipeline: options, a plan that fixes every output byte, the workers that fill it, and the report.
+//! The conversion pipeline: options, a plan of every output tensor and its offset, workers that write the data, and a report.
 
 mod bodies;
+mod checksum;
 mod container;
 mod cut;
+mod destination;
 mod directory;
 mod draft;
 mod drafts;
@@ -14,13 +16,11 @@ mod encode;
 mod manifest;
 mod options;
 mod output;
-mod place;
 mod plan;
 mod report;
 mod run;
 mod sidecars;
 mod stream;
-mod sum;
 mod summary;
 
 use std::path::{Path, PathBuf};
@@ -40,10 +40,10 @@ use crate::{AnamnesisError, Result};
 use plan::{Plan, PlannedFile};
 
 impl ParsedModel {
-    /// Decodes every quantized tensor and writes a safetensors file; the rest is copied as it is.
+    /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied unchanged.
     ///
-    /// The file appears under its name only when it is whole and synced. Memory stays within 4 MiB a thread
-    /// and the header, whatever the model's size.
+    /// The file appears under its name only when it is complete and synced. Besides the header, a thread needs
+    /// at most 4 MiB of memory, whatever the size of the model. A model in a directory becomes a directory.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -57,8 +57,14 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// The first problem of the model, before anything is written; whatever is wrong with the output's
-    /// place; I/O; cancellation. No output is left behind.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: the first tensor that cannot be decoded. It is found before
+    ///   anything is written, unless the fault is in the tensor's data.
+    /// - `Io`: the output exists and `force` is not set, is the input, or does not fit on the disk; or the
+    ///   operating system fails.
+    /// - `Cancelled`: the token of the options is set.
+    ///
+    /// After an error there is no output under its name. An unfinished directory stays beside it, hidden, and
+    /// can be resumed.
     pub fn remember(
         &self,
         output: impl AsRef<Path>,
@@ -67,10 +73,13 @@ impl ParsedModel {
         self.recovery(options.into())?.write(output)
     }
 
-    /// As [`remember`](Self::remember), into memory: the bytes of a safetensors file.
+    /// Decodes every quantized tensor and returns the bytes of a safetensors file, the same bytes that
+    /// [`remember`](Self::remember) writes to one file.
     ///
     /// # Errors
-    /// As [`remember`](Self::remember), without the I/O of an output.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or no memory for the file.
+    /// - `Io`: the input cannot be read.
+    /// - `Cancelled`: the token of the options is set.
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
         let mut options = ConvertOptions::from(options.into());
         options.single_file = true;
@@ -79,11 +88,12 @@ impl ParsedModel {
 
     /// Writes the model into the container that the options name, in constant memory.
     ///
-    /// GGUF blocks go from GGUF to GGUF as they are, unless the options want them decoded; every other
-    /// quantized tensor is decoded.
+    /// From GGUF to GGUF, quantized blocks are copied, unless the options ask for decoding. Every other quantized
+    /// tensor is decoded.
     ///
     /// # Errors
-    /// As [`remember`](Self::remember); a tensor that the container cannot hold.
+    /// - `Unsupported`: the container cannot hold a tensor, or this build leaves it out.
+    /// - The errors of [`remember`](Self::remember).
     pub fn convert(
         &self,
         output: impl AsRef<Path>,
@@ -92,11 +102,14 @@ impl ParsedModel {
         self.recovery(options)?.write(output)
     }
 
-    /// Encodes a model into another precision: the scheme says which, and which container it takes. What is quantized
-    /// already is decoded on the way; the report says what was encoded, what was not, and what it cost.
+    /// Encodes the model's weights to a quantization scheme, which also determines the container.
+    ///
+    /// Tensors that are quantized already are decoded first. The report lists the tensors that were encoded, those that were
+    /// not with the reason, and the error that encoding introduced.
     ///
     /// # Errors
-    /// As [`remember`](Self::remember); a value that the scheme cannot hold.
+    /// - `Unsupported`: a value that the scheme cannot hold, such as NaN.
+    /// - The errors of [`remember`](Self::remember).
     #[cfg(feature = "lethe")]
     pub fn forget(
         &self,
@@ -106,12 +119,15 @@ impl ParsedModel {
         self.recovery(options)?.write(output)
     }
 
-    /// Plans a recovery or a conversion: everything that can be known before the work.
+    /// Plans a conversion: every output tensor with its type, size and place. Reads no tensor data except the small
+    /// tensors that describe a quantization.
     ///
     /// # Errors
-    /// The first problem of the model.
+    /// - `Parse` or `Unsupported`: the first tensor that cannot be converted, or options that contradict each other.
+    /// - `LimitExceeded`: the output's tensors are larger than the limits of the model allow.
+    /// - `Io`: the input cannot be read.
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
-        let options = options.into().complete()?;
+        let options = options.into().with_default_encoding()?;
         let plan = Plan::new(self, &options)?;
         Budget::new(&self.limits).grow(plan.data_len, "the output's tensors")?;
         Ok(Recovery {
@@ -122,7 +138,7 @@ impl ParsedModel {
     }
 }
 
-/// A planned recovery: what [`ParsedModel::remember`] does, in two steps.
+/// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before [`write`](Self::write) carries it out.
 pub struct Recovery<'m> {
     plan: Plan<'m>,
     model: &'m ParsedModel,
@@ -130,21 +146,21 @@ pub struct Recovery<'m> {
 }
 
 impl<'m> Recovery<'m> {
-    /// What will be done.
+    /// The report as far as it is known before the work: which tensors are decoded, copied, encoded and left out.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.plan.report
     }
 
-    fn directory(&self) -> directory::Work<'_, 'm> {
-        directory::Work {
+    fn part_writer(&self) -> directory::PartWriter<'_, 'm> {
+        directory::PartWriter {
             plan: &self.plan,
             model: self.model,
             options: &self.options,
         }
     }
 
-    /// Bytes of memory that the work takes at most: its threads, and what describes the tensors.
+    /// Upper bound in bytes of the memory that the work takes: the buffers of its threads and the tables of tensors.
     #[must_use]
     pub fn peak_memory(&self) -> u64 {
         let threads = run::threads(&self.options.run) as u64;
@@ -152,20 +168,23 @@ impl<'m> Recovery<'m> {
         threads * (4 << 20) + tables + (8 << 20)
     }
 
-    /// Whether the output is a directory.
+    /// Whether the output is a directory of shards rather than one file.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.plan.is_directory
     }
 
-    /// The files that [`write`](Self::write) makes of `output`: itself, or `NAME-00001-of-0000N.gguf` and so on.
+    /// Paths of the weight files that [`write`](Self::write) creates for `output`.
+    ///
+    /// One file is `output` itself. A split GGUF is `NAME-00001-of-0000N.gguf` and so on, beside `output`. A directory has its
+    /// shards in `output`.
     #[must_use]
     pub fn paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
         let (output, count) = (output.as_ref(), self.plan.files.len());
         if self.plan.is_directory {
             return self
-                .directory()
-                .names()
+                .part_writer()
+                .shard_names()
                 .iter()
                 .map(|name| output.join(name))
                 .collect();
@@ -180,10 +199,14 @@ impl<'m> Recovery<'m> {
             .collect()
     }
 
-    /// Does it, into a file (or several); see [`ParsedModel::remember`].
+    /// Carries out the plan and writes the output file, files or directory. Returns the complete report.
     ///
     /// # Errors
-    /// Whatever is wrong with the output's place; I/O; cancellation.
+    /// - `Io`: the output exists and `force` is not set, is the input, or does not fit on the disk; an unfinished
+    ///   directory was begun with other options; or the operating system fails.
+    /// - `Unsupported`: the options ask for a part, or to resume, and the output is no directory.
+    /// - `Parse`: a tensor's data is malformed, or does not match its checksum.
+    /// - `Cancelled`: the token of the options is set.
     pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
         let Self {
             plan,
@@ -191,8 +214,8 @@ impl<'m> Recovery<'m> {
             options,
         } = self;
         if plan.is_directory {
-            let notes = self.directory().write(output.as_ref())?;
-            let mut report = self.done();
+            let notes = self.part_writer().write(output.as_ref())?;
+            let mut report = self.final_report();
             report.notes.extend(notes);
             return Ok(report);
         }
@@ -209,6 +232,7 @@ impl<'m> Recovery<'m> {
             ));
         }
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
+        // All files are created, at their full length, before the first job: what is wrong with a path shows at once.
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
             let place = OutputPlace {
@@ -226,26 +250,31 @@ impl<'m> Recovery<'m> {
         run::run(plan, plan.all(), &files, options, &AtomicU64::new(0))?;
         run::patch(plan, &files)?;
         for (file, planned) in files.iter().zip(&plan.files) {
-            verify(planned, file)?;
+            verify_header(planned, file)?;
         }
         options.cancel.check()?;
-        // The first file of several comes last: without it nobody opens the others.
+        // The first file of several is named last. Readers of a split model open the first file, so until then nobody sees a
+        // model of which a part is missing.
         files.into_iter().rev().try_for_each(OutputFile::commit)?;
-        Ok(self.done())
+        Ok(self.final_report())
     }
 
-    /// The report of what is done.
-    fn done(&self) -> Report {
+    /// The report with what only the work has shown: the error of encoding and the warnings of encoders.
+    fn final_report(&self) -> Report {
         let mut report = self.plan.report.clone();
         report.distance = encode::distance(&self.plan);
         report.notes.extend(encode::warnings(&self.plan));
         report
     }
 
-    /// Does it, into memory.
+    /// Carries out the plan in memory and returns the bytes of the output file.
     ///
     /// # Errors
-    /// If there is no room, or the output is in several files; I/O of the input; cancellation.
+    /// - `Unsupported`: the output has several files.
+    /// - `LimitExceeded`: there is no memory for the output.
+    /// - `Io`: the input cannot be read.
+    /// - `Parse`: a tensor's data is malformed, or does not match its checksum.
+    /// - `Cancelled`: the token of the options is set.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let plan = &self.plan;
         let [file] = plan.files.as_slice() else {
@@ -274,7 +303,7 @@ impl<'m> Recovery<'m> {
 
 #[cfg(feature = "benchmarks")]
 impl Recovery<'_> {
-    /// Does everything on one thread at `level`, and writes nothing.
+    /// Carries out the plan on one thread with the instruction set `level`, and discards the bytes.
     pub(crate) fn decode_only(&self, level: crate::simd::Level) -> Result<()> {
         struct Nowhere;
         impl Sink for Nowhere {
@@ -298,10 +327,14 @@ impl Recovery<'_> {
     }
 }
 
-/// Reads the header back: what was written must be what was planned.
-fn verify(planned: &PlannedFile, file: &OutputFile) -> Result<()> {
+/// Reads the header of a written file back and compares it with the plan.
+///
+/// # Errors
+/// `Io` if the file has another header or length: the file system has lost a write without an error.
+fn verify_header(planned: &PlannedFile, file: &OutputFile) -> Result<()> {
     let source = Source::from_file(file.file())?;
-    // Of a file with checksums among its headers, the end is left out: those places were patched.
+    // A file with several pieces is a ZIP archive: its headers contain CRC-32s, which are zero in the plan and have been patched
+    // since. They begin at byte 14 of a local header, so only the bytes before are compared.
     let (at, piece) = &planned.pieces[0];
     let mut header = vec![
         0;

@@ -1,4 +1,4 @@
-//! Summaries of a model, for people.
+//! [`InspectInfo`], a summary of a model: its schemes, the roles of its tensors, and its size before and after recovery.
 
 mod modules;
 
@@ -11,54 +11,54 @@ use crate::error::printable;
 use crate::scheme::{Item, Resolution};
 use crate::{Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
 
-/// What a model holds, and what recovering it would give.
+/// Summary of a model: what it stores, and what [`remember`](ParsedModel::remember) would make of it.
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct InspectInfo {
     /// The scheme of most quantized tensors.
     pub format: QuantScheme,
-    /// Every scheme with its count, in the order of the file.
+    /// Number of tensors of each scheme, in the order in which the schemes appear in the file.
     pub schemes: Vec<SchemeCount>,
-    /// Stored tensors.
+    /// Number of stored tensors.
     pub tensor_count: usize,
-    /// Quantized weights.
+    /// Number of quantized weights.
     pub quantized: usize,
-    /// Scale tensors of weights.
+    /// Number of tensors with scales of weights.
     pub scales: usize,
-    /// Tensors that are not quantized.
+    /// Number of tensors that are not quantized.
     pub passthrough: usize,
     /// Dtypes of the scales.
     pub scale_dtypes: Vec<Dtype>,
     /// Dtypes of the tensors that are not quantized.
     pub passthrough_dtypes: Vec<Dtype>,
-    /// Tensors of zero points.
+    /// Number of tensors with zero points.
     pub zeropoints: usize,
-    /// Column-to-group maps.
+    /// Number of maps from columns to groups (`g_idx`).
     pub group_indices: usize,
-    /// Codebooks.
+    /// Number of codebooks.
     pub quant_maps: usize,
-    /// Scales of scales.
+    /// Number of tensors with scales of scales (double quantization).
     pub nested_scales: usize,
-    /// Descriptions of a quantization, and markers.
+    /// Number of tensors that describe a quantization or mark a layer as quantized.
     pub quant_states: usize,
-    /// Scales of activations and of the KV cache, which no recovery keeps.
+    /// Number of tensors with scales of activations or of the KV cache. Recovery leaves them out.
     pub activations: usize,
-    /// Tensors of an optimizer's state, as training checkpoints have them beside the model.
+    /// Number of tensors with optimizer state, which training checkpoints store beside the model.
     pub optimizer: usize,
-    /// Their bytes.
+    /// Bytes of the tensors with optimizer state.
     pub optimizer_size: u64,
-    /// Bytes of the stored tensors.
+    /// Bytes of all stored tensors.
     pub current_size: u64,
-    /// Bytes of the tensors after recovery.
+    /// Bytes of all tensors after recovery to `output_dtype`.
     pub dequantized_size: u64,
-    /// Element type of that recovery.
+    /// Element type that `dequantized_size` assumes.
     #[serde(skip)]
     pub output_dtype: TargetDtype,
-    /// The model by its module classes.
+    /// The tensors grouped by module class.
     pub modules: Vec<ModuleClass>,
-    /// What a user should know of the file.
+    /// Remarks on the file for the user.
     pub notes: Vec<String>,
-    /// Why the model cannot be recovered; empty if it can.
+    /// The reasons why the model cannot be recovered; empty if it can.
     pub problems: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl InspectInfo {
         self.modules.iter().map(|m| m.parameters).sum()
     }
 
-    /// Bytes that quantization took.
+    /// Bytes that quantization saved: the size after recovery less the stored size.
     #[must_use]
     pub const fn lethe_took(&self) -> u64 {
         self.dequantized_size.saturating_sub(self.current_size)
@@ -77,13 +77,13 @@ impl InspectInfo {
 }
 
 impl ParsedModel {
-    /// Summarises the model. Reads no tensor data but the small descriptions that some schemes keep.
+    /// Summarizes the model. Reads no tensor data except the small tensors in which some schemes describe themselves.
     #[must_use]
     pub fn inspect(&self) -> InspectInfo {
         self.inspect_roles().0
     }
 
-    /// The summary, and what each stored tensor is for, in the order of the tensors.
+    /// Returns the summary, and the role of each stored tensor in the order of the tensors.
     pub(crate) fn inspect_roles(&self) -> (InspectInfo, Vec<TensorRole>) {
         let resolution = self.resolve();
         let roles = roles_of(self, &resolution);
@@ -103,9 +103,10 @@ impl ParsedModel {
         };
         let count = |role| with_role(role).count();
         let schemes = schemes(&resolution);
-        let most = schemes.iter().rev().max_by_key(|s| s.tensors);
+        // `max_by_key` returns the last of several maxima. Reversed, that is the scheme that appears first in the file.
+        let most_used = schemes.iter().rev().max_by_key(|s| s.tensors);
         let info = InspectInfo {
-            format: most.map_or(QuantScheme::Unquantized, |s| s.scheme),
+            format: most_used.map_or(QuantScheme::Unquantized, |s| s.scheme),
             tensor_count: self.tensors.len(),
             quantized: count(TensorRole::Quantized),
             scales: count(TensorRole::Scale),
@@ -118,8 +119,8 @@ impl ParsedModel {
             nested_scales: count(TensorRole::NestedScale),
             quant_states: count(TensorRole::QuantState),
             activations: count(TensorRole::Activation),
-            optimizer: optimizer(self).count(),
-            optimizer_size: optimizer(self).map(|t| t.info().len).sum(),
+            optimizer: optimizer_tensors(self).count(),
+            optimizer_size: optimizer_tensors(self).map(|t| t.info().len).sum(),
             current_size: self.tensor_bytes(),
             dequantized_size: dequantized_size(&resolution, output_dtype),
             output_dtype,
@@ -151,8 +152,8 @@ fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole>
     roles
 }
 
-/// Keys under which training loops keep the state of their optimizers.
-const OPTIMIZER: &[&str] = &[
+/// First components of tensor names under which training loops store the state of their optimizers.
+const OPTIMIZER_KEYS: &[&str] = &[
     "optimizer",
     "optimizers",
     "optimizer_state",
@@ -164,11 +165,11 @@ const OPTIMIZER: &[&str] = &[
     "opt_state",
 ];
 
-fn optimizer(model: &ParsedModel) -> impl Iterator<Item = Tensor<'_>> {
+fn optimizer_tensors(model: &ParsedModel) -> impl Iterator<Item = Tensor<'_>> {
     model.tensors().filter(|t| {
         t.name()
             .split_once('.')
-            .is_some_and(|(root, _)| OPTIMIZER.contains(&root))
+            .is_some_and(|(root, _)| OPTIMIZER_KEYS.contains(&root))
     })
 }
 
@@ -194,7 +195,8 @@ fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
     schemes
 }
 
-/// Bytes after recovery; what cannot be recovered counts as it is.
+/// Bytes of all tensors after recovery to `to`. A tensor that cannot be recovered counts with its stored size. The sum saturates,
+/// because a malformed file can claim any shape.
 fn dequantized_size(resolution: &Resolution<'_>, to: TargetDtype) -> u64 {
     let plain = |t: &Tensor<'_>| t.info().len;
     let items = resolution.items.iter().map(|item| match item {
@@ -235,7 +237,7 @@ impl fmt::Display for InspectInfo {
                 f,
                 " + {} scale tensors ({})",
                 self.scales,
-                names(&self.scale_dtypes)
+                join_dtypes(&self.scale_dtypes)
             )?;
         }
         writeln!(f)?;
@@ -295,11 +297,11 @@ impl fmt::Display for InspectInfo {
     }
 }
 
-/// Problems that a summary lists; the rest are counted.
+/// Number of problems, and of notes, that the text of a summary lists.
 const MAX_PROBLEMS: usize = 5;
 
 impl InspectInfo {
-    /// Families of the schemes, each once.
+    /// Names of the schemes' families without repetition, joined by commas.
     fn family(&self) -> String {
         let mut families: Vec<&str> = Vec::new();
         for s in &self.schemes {
@@ -315,8 +317,8 @@ impl InspectInfo {
     }
 }
 
-/// `dtypes` in one line.
-pub(crate) fn names(dtypes: &[Dtype]) -> String {
+/// The names of `dtypes`, joined by commas.
+pub(crate) fn join_dtypes(dtypes: &[Dtype]) -> String {
     dtypes
         .iter()
         .map(Dtype::to_string)
@@ -324,7 +326,7 @@ pub(crate) fn names(dtypes: &[Dtype]) -> String {
         .join(", ")
 }
 
-/// `bytes` for people: `1.22 GB`, `345 MB`, `1.5 KB`, `12 B`, in powers of 1024.
+/// Formats a number of bytes for display: `1.22 GB`, `345 MB`, `1.5 KB`, `12 B`, in powers of 1024.
 ///
 /// ```
 /// assert_eq!(anamnesis::format_bytes(3 << 19), "2 MB");

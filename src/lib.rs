@@ -1,9 +1,9 @@
 //! Parses any tensor format and recovers any precision.
 //!
 //! A model file is [parsed](parse()) into one [`ParsedModel`]: a flat list of named tensors with the
-//! quantization config found beside it. Every quantized tensor is recognised on its own, whatever else is
-//! in the file, and [`remember`](ParsedModel::remember) decodes it bit-exactly to BF16, F16 or F32, in
-//! constant memory and on every core.
+//! quantization config found beside it. Each quantized tensor is recognized by itself, so a file may mix
+//! schemes. [`remember`](ParsedModel::remember) decodes them bit-exactly to BF16, F16 or F32, in constant
+//! memory and on all cores.
 //!
 //! ```
 //! # fn main() -> anamnesis::Result<()> {
@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! A model that cannot be recovered faithfully is an [error](AnamnesisError) that names the tensor and the
-//! reason; codes never pass for weights.
+//! If a tensor cannot be decoded faithfully, the result is an [error](AnamnesisError) that names the tensor and the
+//! reason. Quantization codes are never passed on as if they were weights.
 
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");

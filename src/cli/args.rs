@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ pub(super) struct ConvertArgs {
     pub input: FileArgs,
     /// Container of the output: safetensors, gguf, npz or qnat; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …
     #[arg(long, value_name = "FORMAT", value_parser = parse_target)]
-    pub to: Target,
+    pub to: ConvertTo,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
@@ -171,21 +171,21 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
         .ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
 }
 
-/// What `convert` makes.
+/// The value of `convert --to`: a container, or a scheme that tensors are encoded to.
 #[derive(Debug, Clone)]
-pub(super) enum Target {
+pub(super) enum ConvertTo {
     Container(ConvertTarget),
     #[cfg(feature = "lethe")]
     Scheme(ForgetScheme),
 }
 
-fn parse_target(text: &str) -> Result<Target, String> {
+fn parse_target(text: &str) -> Result<ConvertTo, String> {
     if let Ok(container) = text.parse() {
-        return Ok(Target::Container(container));
+        return Ok(ConvertTo::Container(container));
     }
     #[cfg(feature = "lethe")]
     if let Ok(scheme) = text.parse() {
-        return Ok(Target::Scheme(scheme));
+        return Ok(ConvertTo::Scheme(scheme));
     }
     Err(
         "supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --list`"

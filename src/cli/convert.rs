@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use super::args::{ConvertArgs, RememberArgs, RunArgs, Target};
+use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
@@ -11,11 +11,11 @@ use crate::{
     RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
-/// Decodes a file and says what was done.
+/// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
     if args.finish {
         crate::finish_parts(&args.input.file, args.run.force)?;
-        say(
+        print_line(
             out,
             format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
         );
@@ -28,7 +28,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &input,
         &options,
         &args.run,
-        &Manner {
+        &OutputStyle {
             suffix: &suffix,
             json: false,
         },
@@ -39,11 +39,11 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 /// Writes a model into another container.
 pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let mut options = match &args.to {
-        Target::Container(container) => {
+        ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
         }
         #[cfg(feature = "lethe")]
-        Target::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
+        ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
     };
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
         && options.target != ConvertTarget::Gguf
@@ -62,7 +62,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     options.run = run_options(to, &args.run)?;
     let suffix = match (&args.to, options.target) {
         #[cfg(feature = "lethe")]
-        (Target::Scheme(scheme), _) => scheme.suffix(),
+        (ConvertTo::Scheme(scheme), _) => scheme.suffix(),
         _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
         (_, ConvertTarget::Safetensors | ConvertTarget::Npz) => to.to_string().to_lowercase(),
         (_, ConvertTarget::Gguf) => "gguf".to_owned(),
@@ -72,7 +72,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &input,
         &options,
         &args.run,
-        &Manner {
+        &OutputStyle {
             suffix: &suffix,
             json: false,
         },
@@ -80,7 +80,8 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// The metadata of the file, and then of the single values, which come before it.
+/// The GGUF metadata of `--gguf-metadata`, followed by that of `--gguf-kv`. Of two values for a key the last one counts, so single
+/// values override the file.
 #[cfg(feature = "gguf")]
 fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)>> {
     let mut all = Vec::new();
@@ -94,6 +95,8 @@ fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)
     Ok(all)
 }
 
+/// The options that all commands share. Ctrl-C cancels the conversion instead of ending the process, so that temporary files are
+/// removed.
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
     let on_signal = cancel.clone();
@@ -108,20 +111,20 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
     })
 }
 
-/// What is said on the way, and how.
-pub(super) struct Manner<'a> {
-    /// Ending of the output's name.
+/// How a command names its output and reports its work.
+pub(super) struct OutputStyle<'a> {
+    /// Suffix of the output's default name, such as `bf16`.
     pub suffix: &'a str,
-    /// Whether all that is said is one JSON object, at the end.
+    /// Whether to print nothing but the report as JSON, at the end.
     pub json: bool,
 }
 
-/// Does the work, and says so.
+/// Converts the model and prints what is done; with `--dry-run`, only prints the plan.
 pub(super) fn write(
-    input: &input::Input,
+    input: &input::NamedModel,
     options: &ConvertOptions,
     args: &RunArgs,
-    manner: &Manner<'_>,
+    style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> Result<()> {
     let bar = progress::bar();
@@ -146,18 +149,18 @@ pub(super) fn write(
         .output
         .clone()
         .unwrap_or_else(|| match recovery.is_directory() {
-            true => input::output_directory(&input.named, manner.suffix),
-            false => input::output(&input.named, manner.suffix, extension, keep),
+            true => input::output_directory(&input.named, style.suffix),
+            false => input::output_file(&input.named, style.suffix, extension, keep),
         });
     let report = recovery.report();
     if args.dry_run {
-        return match manner.json {
-            true => json(report, out),
-            false => plan(input, &recovery, &output, out),
+        return match style.json {
+            true => print_json(report, out),
+            false => print_plan(input, &recovery, &output, out),
         };
     }
-    if !manner.json {
-        say(out, format_args!("{}", parsing(input, report)));
+    if !style.json {
+        print_line(out, format_args!("{}", parsing_line(input, report)));
     }
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
         (0, 0) => ("Copying...  ", report.passthrough),
@@ -168,25 +171,25 @@ pub(super) fn write(
     let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
-    if manner.json {
-        return json(&report, out);
+    if style.json {
+        return print_json(&report, out);
     }
     let seconds = started.elapsed().as_secs_f64();
-    say(
+    print_line(
         out,
         format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
     );
     for note in &report.notes {
-        say(out, format_args!("Note: {}", printable(note)));
+        print_line(out, format_args!("Note: {}", printable(note)));
     }
-    distance(&report, out);
+    print_distance(&report, out);
     let paths = recovery.paths(&output);
     if recovery.is_directory() {
         let (path, size) = (
             printable(&output.to_string_lossy()),
             format_bytes(report.output_bytes),
         );
-        say(
+        print_line(
             out,
             format_args!("Output: {path} ({} files of weights, {size})", paths.len()),
         );
@@ -198,7 +201,7 @@ pub(super) fn write(
         } else {
             path.metadata().map_or(0, |m| m.len())
         };
-        say(
+        print_line(
             out,
             format_args!(
                 "Output: {} ({})",
@@ -210,15 +213,15 @@ pub(super) fn write(
     Ok(())
 }
 
-fn json(report: &Report, out: &mut impl Write) -> Result<()> {
+fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
     let text = serde_json::to_string_pretty(report)
         .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
     writeln!(out, "{text}")?;
     Ok(())
 }
 
-/// What encoding has lost.
-fn distance(report: &Report, out: &mut impl Write) {
+/// Prints the error that encoding introduced.
+fn print_distance(report: &Report, out: &mut impl Write) {
     let Some(distance) = &report.distance else {
         return;
     };
@@ -230,19 +233,19 @@ fn distance(report: &Report, out: &mut impl Write) {
         ..
     } = distance.all;
     let percent = relative * 100.0;
-    say(
+    print_line(
         out,
         format_args!(
             "Lethe distance: {} mean absolute error",
-            figure(mean_absolute)
+            format_error(mean_absolute)
         ),
     );
-    say(
+    print_line(
         out,
         format_args!(
             "  RMSE {} ({percent:.2} %), maximum {}",
-            figure(rmse),
-            figure(maximum)
+            format_error(rmse),
+            format_error(maximum)
         ),
     );
     for worst in &distance.worst {
@@ -254,21 +257,21 @@ fn distance(report: &Report, out: &mut impl Write) {
             ..
         } = worst.errors;
         let (mean, rmse, maximum, percent) = (
-            figure(mean_absolute),
-            figure(rmse),
-            figure(maximum),
+            format_error(mean_absolute),
+            format_error(rmse),
+            format_error(maximum),
             relative * 100.0,
         );
         let name = printable(&worst.name);
-        say(
+        print_line(
             out,
             format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"),
         );
     }
 }
 
-/// A number with two to four figures.
-fn figure(x: f64) -> String {
+/// Formats an error with four decimals, or with an exponent if it is small.
+fn format_error(x: f64) -> String {
     if x == 0.0 || x >= 1e-3 {
         format!("{x:.4}")
     } else {
@@ -276,16 +279,16 @@ fn figure(x: f64) -> String {
     }
 }
 
-/// What would be done.
-fn plan(
-    input: &input::Input,
+/// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
+fn print_plan(
+    input: &input::NamedModel,
     recovery: &crate::Recovery<'_>,
     output: &std::path::Path,
     out: &mut impl Write,
 ) -> Result<()> {
     let report = recovery.report();
     let free = fs4::available_space(crate::containers::write::atomic::directory_of(output));
-    writeln!(out, "{}", parsing(input, report))?;
+    writeln!(out, "{}", parsing_line(input, report))?;
     if report.encoded.is_empty() {
         writeln!(
             out,
@@ -332,14 +335,14 @@ fn plan(
     Ok(())
 }
 
-/// A line for whoever listens. The output file matters more than a reader who has gone.
-fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
+/// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
+fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
-/// What was found in the input.
-fn parsing(input: &input::Input, report: &Report) -> String {
+/// The line that says what was found in the input.
+fn parsing_line(input: &input::NamedModel, report: &Report) -> String {
     format!(
         "Parsing...   {} tensors, {}",
         input.model.tensors().len(),
@@ -347,8 +350,8 @@ fn parsing(input: &input::Input, report: &Report) -> String {
     )
 }
 
-/// The schemes of a plan: one in the same line, several one a line with their counts.
-fn schemes(input: &input::Input, report: &Report) -> String {
+/// The schemes of a report: a single one as a phrase, several as lines with their counts.
+fn schemes(input: &input::NamedModel, report: &Report) -> String {
     match report.schemes.as_slice() {
         [] if input.model.is_gguf() => "GGUF, copied as it is".to_owned(),
         [] => QuantScheme::Unquantized.phrase(),

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::convert::{Manner, run_options, write};
+use super::convert::{OutputStyle, run_options, write};
 use super::input;
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
-/// Encodes a model, and says what it cost.
+/// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let named = args.to.as_deref().filter(|_| !args.list);
     let (Some(name), Some(file)) = (named, &args.input) else {
@@ -35,7 +35,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &input,
         &options,
         &args.run,
-        &Manner {
+        &OutputStyle {
             suffix: &suffix,
             json: args.json,
         },
@@ -43,7 +43,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// Every scheme with what it is.
+/// Prints every scheme with a description.
 fn list(out: &mut impl Write) -> Result<()> {
     for (name, about) in ForgetScheme::all() {
         writeln!(out, "{name:<18} {about}")?;

@@ -1,4 +1,4 @@
-//! What is given as an input: a file, or the name of a model in Ollama's store; and the outputs' names.
+//! Opens the input, which is a path or the name of a model in Ollama's store, and derives the output's name from it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,27 +7,31 @@ use super::args::FileArgs;
 use crate::AnamnesisError;
 use crate::{ParsedModel, Result};
 
-/// A model with the path that its output is named after.
-pub(super) struct Input {
+/// A parsed model with the path that its output is named after.
+pub(super) struct NamedModel {
     pub model: ParsedModel,
-    /// The file; for a model of Ollama's, a name in the current directory.
+    /// Path of the input. For a model in Ollama's store, a file name in the current directory: the blobs of the store are
+    /// named by their hash.
     pub named: PathBuf,
 }
 
-/// Opens a model, or the part of it that is wanted.
-pub(super) fn open(args: &FileArgs) -> Result<Input> {
-    let Input { model, named } = open_all(&args.file)?;
+/// Opens the model that the arguments name, restricted to the tensors below `--root`.
+///
+/// # Errors
+/// The errors of [`parse`](crate::parse()), or `Parse` if there is nothing below the root.
+pub(super) fn open(args: &FileArgs) -> Result<NamedModel> {
+    let NamedModel { model, named } = open_file(&args.file)?;
     let model = match &args.root {
         Some(root) => model.with_root(root)?,
         None => model,
     };
-    Ok(Input { model, named })
+    Ok(NamedModel { model, named })
 }
 
-fn open_all(path: &Path) -> Result<Input> {
+fn open_file(path: &Path) -> Result<NamedModel> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {
-        return Ok(Input {
+        return Ok(NamedModel {
             model: crate::parse(path)?,
             named: path.to_path_buf(),
         });
@@ -39,7 +43,7 @@ fn open_all(path: &Path) -> Result<Input> {
             "{}.gguf",
             crate::containers::parse::ollama::file_stem(&text)
         ));
-        Ok(Input {
+        Ok(NamedModel {
             model: crate::parse(file)?,
             named,
         })
@@ -51,9 +55,9 @@ fn open_all(path: &Path) -> Result<Input> {
     }
 }
 
-/// `dir/NAME` with the suffix `bf16` as `dir/NAME-BF16`.
+/// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` and the suffix `bf16`.
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
-    let whole = whole(input);
+    let whole = canonical_name(input);
     let input = whole.as_deref().unwrap_or(input);
     let name = if whole.is_some() {
         input.file_name()
@@ -67,9 +71,11 @@ pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
     ))
 }
 
-/// The path of a directory, under its own name: `.` has none. Whatever is in the cache of Hugging Face's hub has the
-/// name of its model, in the current directory.
-fn whole(input: &Path) -> Option<PathBuf> {
+/// The path that names a model better than the path the user gave; `None` for a file outside the Hugging Face cache.
+///
+/// A directory is resolved to its real name, because `.` has none. For a path in the Hugging Face cache, whose directories are
+/// named by their hash, it is the model's name in the current directory: outputs do not belong into the cache.
+fn canonical_name(input: &Path) -> Option<PathBuf> {
     let input = std::fs::canonicalize(input).ok()?;
     let cached = input
         .components()
@@ -81,18 +87,19 @@ fn whole(input: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Endings of file names that name a quantization, which a recovered file is not.
-const QUANT_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
+/// Endings of file names that name a quantization. A recovered file loses them, because it is not quantized any more. Of endings
+/// that end alike, the first match counts, so a longer one stands before a shorter one.
+const QUANTIZATION_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
     fp4 mxfp4 q8_0 q6_k q6_k_l q5_0 q5_1 q5_k q5_k_m q5_k_s q4_0 q4_1 q4_k q4_k_m q4_k_s q3_k q3_k_l q3_k_m q3_k_s q2_k \
     q2_k_s iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_xxs iq2_xs iq2_s iq2_m iq1_s iq1_m tq1_0 tq2_0";
 
-/// `dir/model-fp8.safetensors` with the suffix `bf16` and extension `gguf` as `dir/model-bf16.gguf`. The number of
-/// a split's first file goes too.
+/// Default output file: `dir/model-bf16.gguf` for the input `dir/model-fp8.safetensors`, the suffix `bf16` and the extension
+/// `gguf`. The number in the name of a split model's first file is removed.
 ///
-/// `keep`: the quantization's name stays, for it is in the output too.
-pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
-    // What follows a dot in a directory's name is no ending.
-    let whole = whole(input).filter(|_| input.is_dir());
+/// `keep` keeps the name of the quantization, for an output that is quantized in the same way.
+pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
+    // A dot in the name of a directory, such as `Llama-3.1`, does not begin an extension.
+    let whole = canonical_name(input).filter(|_| input.is_dir());
     let stem = whole
         .as_deref()
         .map_or_else(|| input.file_stem(), Path::file_name);
@@ -101,7 +108,7 @@ pub(super) fn output(input: &Path, suffix: &str, extension: &str, keep: bool) ->
         .split_once("-00001-of-")
         .map_or(&*stem, |(stem, _)| stem);
     let lower = stem.to_ascii_lowercase();
-    let cut = QUANT_SUFFIXES.split_whitespace().find_map(|ending| {
+    let cut = QUANTIZATION_SUFFIXES.split_whitespace().find_map(|ending| {
         let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
         (!rest.is_empty()).then_some(rest.len())
     });
@@ -119,7 +126,7 @@ mod tests {
     #[test]
     fn output_names() {
         let derive = |name: &str| {
-            output(Path::new(name), "bf16", "safetensors", false)
+            output_file(Path::new(name), "bf16", "safetensors", false)
                 .to_string_lossy()
                 .into_owned()
         };

@@ -5,16 +5,16 @@ use std::io::Write;
 use super::args::{FileArgs, InspectArgs};
 use super::input;
 use crate::error::printable;
-use crate::inspect::{format_bytes, names};
+use crate::inspect::{format_bytes, join_dtypes};
 use crate::{InspectInfo, Result};
 
-/// Counts the tensors by role, or lists those of a GGUF file.
+/// Prints the number of tensors of each role; for a GGUF file, lists its tensors.
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(args)?.model;
     let info = model.inspect();
     #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of(&model) {
-        return list(&args.file, &model, &summary, &info, out);
+        return print_gguf(&args.file, &model, &summary, &info, out);
     }
     writeln!(out, "{} tensors parsed", info.tensor_count)?;
     for s in &info.schemes {
@@ -36,9 +36,10 @@ pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// For each role: the number of tensors, its name in the listing, and a remark.
 fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
     [
-        (info.scales, "scale", names(&info.scale_dtypes)),
+        (info.scales, "scale", join_dtypes(&info.scale_dtypes)),
         (info.zeropoints, "zero-point", "I32 (packed)".to_owned()),
         (
             info.group_indices,
@@ -70,34 +71,34 @@ fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
             "passthrough",
             format!(
                 "{} (norms, embeddings, lm_head)",
-                names(&info.passthrough_dtypes)
+                join_dtypes(&info.passthrough_dtypes)
             ),
         ),
     ]
 }
 
-/// Shows format and sizes.
+/// Prints the format and the sizes before and after recovery; with `--globals`, the globals of a pickle.
 pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     if args.globals {
-        return globals(&args.input, out);
+        return print_globals(&args.input, out);
     }
     let model = input::open(&args.input)?.model;
     #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of(&model) {
         writeln!(out, "{summary}")?;
-        return problems(&model.inspect(), out);
+        return print_problems(&model.inspect(), out);
     }
     let info = model.inspect();
     writeln!(out, "{info}")?;
     if model.path().is_some_and(std::path::Path::is_dir) {
-        modules(&info, out)
+        print_modules(&info, out)
     } else {
         Ok(())
     }
 }
 
-/// A line for each class of modules.
-fn modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
+/// Prints a line for each module class.
+fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     let bits = info.current_size as f64 * 8.0 / (info.parameters() as f64).max(1.0);
     writeln!(
         out,
@@ -122,9 +123,9 @@ fn modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Lists what a pickle names.
+/// Prints the globals that a pickle names.
 #[cfg(feature = "pth")]
-fn globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
+fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     for global in crate::pickle_globals(&args.file)? {
         let verdict = if global.allowed { "allowed" } else { "refused" };
         writeln!(
@@ -138,14 +139,14 @@ fn globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
 }
 
 #[cfg(not(feature = "pth"))]
-fn globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
+fn print_globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
     let what = "needs the feature `pth`, which this build leaves out";
     Err(crate::AnamnesisError::unsupported("Python pickle", what))
 }
 
-/// The tensors of a GGUF file, one a line.
+/// Prints a summary of a GGUF file, and a line for each tensor. Shapes have the innermost dimension first, as ggml prints them.
 #[cfg(feature = "gguf")]
-fn list(
+fn print_gguf(
     path: &std::path::Path,
     model: &crate::ParsedModel,
     summary: &crate::GgufInspectInfo,
@@ -167,7 +168,7 @@ fn list(
     }
     writeln!(out, "  Tensors:    {}", summary.tensor_count)?;
     writeln!(out, "  Total size: {}", format_bytes(summary.total_bytes))?;
-    writeln!(out, "  Dtypes:     {}", names(&summary.dtypes))?;
+    writeln!(out, "  Dtypes:     {}", join_dtypes(&summary.dtypes))?;
     writeln!(out, "  Alignment:  {} bytes", summary.alignment)?;
     writeln!(out)?;
     for t in model.tensors() {
@@ -179,12 +180,12 @@ fn list(
             format_bytes(t.info().len)
         )?;
     }
-    problems(info, out)
+    print_problems(info, out)
 }
 
-/// Why a model cannot be recovered.
+/// Prints the reasons why a model cannot be recovered.
 #[cfg(feature = "gguf")]
-fn problems(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
+fn print_problems(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     for problem in &info.problems {
         writeln!(out, "Problem:     {}", printable(problem))?;
     }

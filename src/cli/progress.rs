@@ -1,10 +1,10 @@
-//! A progress bar on stderr, where that is a terminal.
+//! The progress bar. It is drawn on stderr, and only if that is a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar that is not drawn yet.
+/// Returns a bar that is not drawn yet.
 pub(super) fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) =
@@ -15,7 +15,7 @@ pub(super) fn bar() -> ProgressBar {
     bar
 }
 
-/// Draws `bar` over `bytes`; nothing appears where stderr is not a terminal.
+/// Starts to draw `bar` for a conversion of `tensors` tensors and `bytes` bytes.
 pub(super) fn start(bar: &ProgressBar, verb: &str, tensors: usize, bytes: u64) {
     bar.set_length(bytes);
     bar.reset();

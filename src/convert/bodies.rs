@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
+use super::checksum::TensorChecksums;
 use super::cut::SLAB_VALUES;
 use super::output::{Body, Job, Worker};
-use super::sum::TensorSums;
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::scheme::{Decode, Tile};
 use crate::{Result, TargetDtype};
 
-/// Stored bytes, as they are or with their byte order swapped, in pieces.
+/// Copies stored bytes in pieces, with their byte order swapped if they are big-endian.
 pub(super) struct CopyBody<'m>(pub Part<'m>);
 
 impl<'m> Body<'m> for CopyBody<'m> {
@@ -22,15 +22,15 @@ impl<'m> Body<'m> for CopyBody<'m> {
         self.0.read_at(at, bytes)?;
         // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
         if self.0.exact_check().is_some() {
-            output.sums.input.add(at, bytes);
+            output.checksums.input.add(at, bytes);
         }
         job.put(at, bytes)?;
         Ok(bytes.len() as u64)
     }
 
-    fn check(&self, sums: &TensorSums) -> Result<()> {
+    fn check(&self, checksums: &TensorChecksums) -> Result<()> {
         match self.0.exact_check() {
-            Some(check) if sums.input.total(check.before) != check.crc => {
+            Some(check) if checksums.input.total(check.before) != check.crc => {
                 Err(self.0.checksum_mismatch())
             }
             _ => Ok(()),
@@ -38,7 +38,7 @@ impl<'m> Body<'m> for CopyBody<'m> {
     }
 }
 
-/// A compressed member. It can only be read from its beginning, so there is one job.
+/// Copies a compressed archive member. It can only be read from its beginning, so there is one job.
 pub(super) struct StreamBody<'m>(pub Part<'m>);
 
 impl<'m> Body<'m> for StreamBody<'m> {
@@ -51,7 +51,8 @@ impl<'m> Body<'m> for StreamBody<'m> {
     }
 }
 
-/// Elements that lie apart: views of a storage, arrays in Fortran order. A tile's columns are the last `inner` dimensions.
+/// Copies elements that are not adjacent in the input: views of a storage, arrays in Fortran order. The columns of a tile are the
+/// last `inner` dimensions.
 pub(super) struct GatherBody<'m> {
     pub part: Part<'m>,
     pub inner: usize,
@@ -70,7 +71,7 @@ impl<'m> Body<'m> for GatherBody<'m> {
     }
 }
 
-/// Decoded values of type `target`.
+/// Decodes values to the type `target`.
 pub(super) struct DecodeBody<'m> {
     pub decoder: Box<dyn Decode + 'm>,
     pub target: TargetDtype,
@@ -80,6 +81,7 @@ impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let tile = &job.output().cut.tile(job.no);
         self.decoder.load(tile, &mut worker.input)?;
+        // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
         let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
         let element_size = self.target.byte_size();
         for first in tile.rows.clone().step_by(slab_rows) {
@@ -97,7 +99,7 @@ impl<'m> Body<'m> for DecodeBody<'m> {
 }
 
 impl DecodeBody<'_> {
-    /// Writes rows of a tile: at once if they are adjacent in the output, else row by row.
+    /// Writes the decoded rows `rows` of a tile: at once if they are adjacent in the output, else row by row.
     fn write(
         &self,
         job: &Job<'_, '_>,

@@ -1,4 +1,5 @@
-//! What each container makes of the drafts: their types, the metadata, and how many files there are.
+//! The step of the plan that depends on the container: which types it holds, which metadata it keeps, and how the tensors are
+//! distributed over files.
 
 use std::ops::Range;
 
@@ -12,7 +13,11 @@ use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::scheme::descriptions;
 use crate::{AnamnesisError, Result};
 
-/// Lays the drafts out in one file or several; the file of each draft, in ascending order.
+/// Lays the drafts out in one or several files. Returns the layout of each file, and for each draft the number of its file, in
+/// ascending order.
+///
+/// # Errors
+/// `Unsupported` if the container cannot hold a tensor, cannot be split, or is left out of this build.
 pub(super) fn layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
@@ -23,10 +28,10 @@ pub(super) fn layout(
     #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
     if matches!(options.target, ConvertTarget::Npz | ConvertTarget::Qnat) {
-        one_file(options)?;
+        refuse_sharding(options)?;
     }
     match options.target {
-        ConvertTarget::Safetensors => in_safetensors(
+        ConvertTarget::Safetensors => safetensors_layout(
             model,
             drafts,
             quantization.map(|(_, config)| config),
@@ -34,24 +39,26 @@ pub(super) fn layout(
         ),
         #[cfg(all(feature = "qnat", feature = "lethe"))]
         ConvertTarget::Qnat => Ok((
-            vec![in_qnat(model, drafts, options, report)?],
+            vec![qnat_layout(model, drafts, options, report)?],
             vec![0; drafts.len()],
         )),
         #[cfg(not(all(feature = "qnat", feature = "lethe")))]
-        ConvertTarget::Qnat => left_out("writing QNAT", "qnat` and `lethe"),
+        ConvertTarget::Qnat => missing_feature("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
-        ConvertTarget::Npz => Ok((vec![in_npz(drafts)?], vec![0; drafts.len()])),
+        ConvertTarget::Npz => Ok((vec![npz_layout(drafts)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "npz"))]
-        ConvertTarget::Npz => left_out("writing NPZ", "npz"),
+        ConvertTarget::Npz => missing_feature("writing NPZ", "npz"),
         #[cfg(feature = "gguf")]
         ConvertTarget::Gguf => gguf::layout(model, drafts, options, report),
         #[cfg(not(feature = "gguf"))]
-        ConvertTarget::Gguf => left_out("writing GGUF", "gguf"),
+        ConvertTarget::Gguf => missing_feature("writing GGUF", "gguf"),
     }
 }
 
+/// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an error; the report has the
+/// reason why it is not.
 #[cfg(all(feature = "qnat", feature = "lethe"))]
-fn in_qnat(
+fn qnat_layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
     options: &ConvertOptions,
@@ -95,15 +102,17 @@ fn in_qnat(
     layout(&tensors, &model.metadata, double)
 }
 
-#[allow(dead_code)] // with every feature nothing is left out
-fn left_out<T>(what: &str, feature: &str) -> Result<T> {
+/// The error for a container that this build cannot write.
+#[allow(dead_code)] // not called if every feature is enabled
+fn missing_feature<T>(what: &str, feature: &str) -> Result<T> {
     Err(AnamnesisError::unsupported(
         what,
         format!("needs the feature `{feature}`, which this build leaves out"),
     ))
 }
 
-fn one_file(options: &ConvertOptions) -> Result<()> {
+/// Fails with `Unsupported` if the options ask for several files. For containers that have no convention for splitting.
+fn refuse_sharding(options: &ConvertOptions) -> Result<()> {
     match options.max_shard_size {
         Some(_) => Err(AnamnesisError::unsupported(
             "sharding",
@@ -130,11 +139,11 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 }
 
 #[cfg(feature = "npz")]
-fn in_npz(drafts: &[Draft<'_>]) -> Result<OutputLayout> {
+fn npz_layout(drafts: &[Draft<'_>]) -> Result<OutputLayout> {
     crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 
-fn in_safetensors(
+fn safetensors_layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],
     quantization: Option<&serde_json::Value>,
@@ -147,21 +156,25 @@ fn in_safetensors(
     let mut metadata = model.metadata.clone();
     let descriptions = descriptions(&metadata);
     metadata.retain(|key, _| {
-        let is_untrue = UNTRUE.iter().any(|untrue| key.starts_with(untrue));
-        !(is_untrue || descriptions.contains(key))
+        let is_stale = STALE_METADATA_PREFIXES
+            .iter()
+            .any(|stale| key.starts_with(stale));
+        !(is_stale || descriptions.contains(key))
     });
-    // A file alone has no other place to say it.
+    // A single file has no `config.json` beside it, so the quantization config goes into its metadata.
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
         metadata.insert(IN_METADATA.to_owned(), config.to_string());
     }
+    // transformers refuses a file without this key.
     metadata
         .entry("format".to_owned())
         .or_insert_with(|| "pt".to_owned());
     let entries: Vec<OutputEntry<'_>> = drafts.iter().map(entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
-        _ if !options.is_directory(model) => runs(drafts, None),
-        (Some(directory), None) => as_before(drafts, &directory.file_of),
-        (_, max) => runs(drafts, max),
+        _ if !options.is_directory(model) => split_by_size(drafts, None),
+        // Without a size limit, each input file becomes one output file.
+        (Some(directory), None) => split_as_source(drafts, &directory.file_of),
+        (_, max) => split_by_size(drafts, max),
     };
     let files = shards
         .iter()
@@ -174,8 +187,8 @@ fn in_safetensors(
     Ok((layouts.collect::<Result<_>>()?, files))
 }
 
-/// Runs of drafts whose codes are in the same file.
-fn as_before(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
+/// Splits the drafts wherever two neighbours come from different input files.
+fn split_as_source(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
     let file = |d: &Draft<'_>| file_of.get(d.source).copied().unwrap_or(0);
     let (mut shards, mut start) = (Vec::new(), 0);
     for i in 1..drafts.len() {
@@ -188,9 +201,12 @@ fn as_before(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
     shards
 }
 
-/// Runs of tensors of at most `max` bytes, if there is such a limit; a larger tensor is alone, and what is made together
-/// stays together.
-fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
+/// Splits the drafts into files of at most `max` bytes of data; one file if there is no limit. A larger tensor gets a file of its
+/// own.
+///
+/// Tensors that the jobs of one encoding write, such as codes and their scales, stay in one file: the sink of a directory is
+/// the shard that is being made, and bytes of another shard would have nowhere to go.
+fn split_by_size(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
     while first < drafts.len() {
@@ -212,8 +228,10 @@ fn runs(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     shards
 }
 
-/// Beginnings of metadata keys that would be untrue of the output: that it is quantized, in parts, or reshaped.
-const UNTRUE: [&str; 6] = [
+/// Prefixes of metadata keys of the input that are false for the output, and would make readers misread it: they say that
+/// tensors are quantized, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of
+/// these.
+const STALE_METADATA_PREFIXES: [&str; 6] = [
     "gptq_",
     IN_METADATA,
     "gguf.general.file_type",
@@ -227,16 +245,21 @@ mod gguf {
     use std::ops::Range;
 
     use super::{
-        ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result, runs,
+        ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result,
+        split_by_size,
     };
     use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
     use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
     use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
     use crate::{AnamnesisError, TargetDtype};
 
-    /// Longest name that ggml reads.
+    /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final zero.
     const LONGEST_NAME: usize = 63;
 
+    /// One GGUF file, or a split GGUF if the drafts exceed `max_shard_size`.
+    ///
+    /// # Errors
+    /// `Unsupported` if GGUF cannot hold a tensor, or there would be more files than can be read back.
     pub(super) fn layout(
         model: &ParsedModel,
         drafts: &[Draft<'_>],
@@ -266,7 +289,7 @@ mod gguf {
             );
             report.notes.push(note);
         }
-        let shards = runs(drafts, options.max_shard_size);
+        let shards = split_by_size(drafts, options.max_shard_size);
         let keys = keys(model, drafts, options)?;
         let files = shards
             .iter()
@@ -280,6 +303,8 @@ mod gguf {
         if shards.len() == 1 {
             return Ok((vec![lay_out(&entries, &keys)?], files));
         }
+        // As llama.cpp's gguf-split does it: the first file has all metadata, later ones only what is needed to read them, and
+        // each has its number and the totals.
         let part = |(no, shard): (usize, &Range<usize>)| {
             let mut keys = if no == 0 {
                 keys.clone()
@@ -300,12 +325,17 @@ mod gguf {
         ))
     }
 
-    /// The source's metadata with the edits. Of a source that is not GGUF, what an earlier conversion kept.
+    /// The metadata of the output.
+    ///
+    /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
+    /// keys. Keys of a split are dropped, the file type and quantization version are set to what the output holds, and the
+    /// caller's keys replace all others.
     fn keys(
         model: &ParsedModel,
         drafts: &[Draft<'_>],
         options: &ConvertOptions,
     ) -> Result<GgufKeys> {
+        // Blocks that are copied unchanged are still what the input's metadata says.
         if options.carries_blocks(model) {
             return GgufKeys::new(
                 model.gguf().map(|source| &source.metadata),
@@ -351,10 +381,10 @@ mod gguf {
     const FILE_TYPE: &str = "general.file_type";
     const VERSION: &str = "general.quantization_version";
 
-    /// Of ggml's block types, as ggml.h has it.
+    /// Version of the layout of ggml's block types, as defined in ggml.h.
     const GGML_QNT_VERSION: u32 = 2;
 
-    /// The number in llama.cpp's `enum llama_ftype`.
+    /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
     fn file_type(options: &ConvertOptions) -> u32 {
         #[cfg(feature = "lethe")]
         if let Some(number) = options

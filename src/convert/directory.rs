@@ -1,32 +1,50 @@
-//! An output that is a directory: shards one after another into a hidden sibling, which gets its name at the end.
+//! An output that is a directory: shards are written one after another into a hidden sibling of the output, which gets its
+//! name at the end.
+//!
+//! The sibling is called `.NAME.partial`. Its dot keeps a model that is not whole out of listings and of patterns such as
+//! `*`, and it is in the same directory because a rename cannot cross file systems. Nothing under `NAME` changes before
+//! everything is durable.
+//!
+//! A directory may be made in several parts, by as many processes: part `i` of `n` makes every `n`-th shard and records in
+//! its own manifest which of them are finished. The first part also makes the files beside the weights. Only [`finish`]
+//! touches what all parts share.
+
+mod finish;
+mod shard;
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
-use super::manifest::{self, Manifest, Parameters, is_account, is_manifest, path as manifest_path};
+use self::finish::finish;
+pub use self::finish::finish_parts;
+use self::shard::{ShardCommit, ShardFile};
+use super::destination::{
+    MARKER_FILE, check_destination, is_unfinished_conversion, manifests, partial_path,
+};
+use super::manifest::{self, ConversionParameters, Manifest, path as manifest_path};
 use super::options::ConvertOptions;
-use super::place::{MARK, check_place, is_ours, manifests, partial, replaced};
-use super::plan::Plan;
+use super::plan::{Plan, PlannedFile};
 use super::{run, sidecars};
 use crate::containers::model::ParsedModel;
-use crate::containers::parse::directory::is_weights;
 use crate::containers::write::Sink;
-use crate::containers::write::atomic::{directory_of, sync_directory, write_all_at};
 use crate::{AnamnesisError, Result};
 
-/// The work on one part of a directory.
-pub(super) struct Work<'a, 'm> {
+/// Writes one part of an output directory; the whole of it, if there is only one part.
+pub(super) struct PartWriter<'a, 'm> {
     pub plan: &'a Plan<'m>,
     pub model: &'m ParsedModel,
     pub options: &'a ConvertOptions,
 }
 
-impl Work<'_, '_> {
-    /// Writes the part, and finishes the directory if it is the only one. What there is to say of it is returned.
+impl PartWriter<'_, '_> {
+    /// Writes the part, and finishes the directory if it is the only part. Returns notes for the report.
+    ///
+    /// # Errors
+    /// `Unsupported` if the options name a part that does not exist. `Io` if the output or the unfinished directory may not
+    /// be replaced or continued, if the disk is too small, or if the operating system fails. Also the errors of the jobs.
     pub(super) fn write(&self, output: &Path) -> Result<Vec<String>> {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         if part == 0 || part > parts {
@@ -35,20 +53,21 @@ impl Work<'_, '_> {
                 format!("{part} of {parts}: parts count from 1"),
             ));
         }
-        check_place(output, self.options.run.force)?;
+        check_destination(output, self.options.run.force)?;
         self.check_input(output)?;
-        let partial = partial(output)?;
-        let names = self.names();
+        let partial = partial_path(output)?;
+        let names = self.shard_names();
         let path = manifest_path(&partial, (part, parts));
-        let mut manifest = self.manifest(&partial, &path, &names, parts)?;
+        let mut manifest = self.open_manifest(&partial, &path, &names, parts)?;
+        // Every `parts`-th shard: all parts get the same number of shards, give or take one.
         let mine: Vec<usize> = (0..names.len())
             .filter(|file| file % parts == part - 1)
             .collect();
         self.check_space(&partial, &mine, &manifest, &names)?;
-        self.shards(&mine, &partial, &names, &mut manifest, &path)?;
+        self.write_shards(&mine, &partial, &names, &mut manifest, &path)?;
         let mut notes = Vec::new();
         if part == 1 {
-            notes = self.rest(&partial, output, &names)?;
+            notes = self.write_companion_files(&partial, output, &names)?;
         }
         manifest.done = true;
         manifest.write(&path)?;
@@ -62,7 +81,8 @@ impl Work<'_, '_> {
         Ok(notes)
     }
 
-    /// What is replaced goes with all that is in it, and the input must not.
+    /// Refuses an output that is the input or contains it. Replacing a directory removes everything in it, so the input would
+    /// be lost. Links are followed on both sides, because one directory can have several paths.
     fn check_input(&self, output: &Path) -> Result<()> {
         let directory = self
             .model
@@ -73,7 +93,8 @@ impl Work<'_, '_> {
             .into_iter()
             .chain(manifest::files(self.model))
             .collect();
-        for there in [output.to_path_buf(), partial(output)?] {
+        for there in [output.to_path_buf(), partial_path(output)?] {
+            // What does not exist yet contains nothing.
             let Ok(there) = std::fs::canonicalize(there) else {
                 continue;
             };
@@ -97,8 +118,9 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Names of the shards.
-    pub(super) fn names(&self) -> Vec<String> {
+    /// File names of the shards, in order. The stem is that of the input's first file if a library looks for it
+    /// (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral, `adapter_model`: PEFT), else `model`.
+    pub(super) fn shard_names(&self) -> Vec<String> {
         let first = self
             .model
             .directory
@@ -117,8 +139,15 @@ impl Work<'_, '_> {
         }
     }
 
-    /// The manifest to go on with: a new one, or that of the work that is resumed.
-    fn manifest(
+    /// Opens the manifest of this part at `path` to resume it, or begins a new one.
+    ///
+    /// Before that, the manifests of all parts in `partial` are compared with this run: a directory in which two sets of
+    /// parameters, or two states of the input, have made shards would be a model that nobody asked for.
+    ///
+    /// # Errors
+    /// `Io` if `partial` is no unfinished conversion; if it was begun with other parameters or before the input changed; if
+    /// this part was begun and the options do not resume it; if the operating system fails.
+    fn open_manifest(
         &self,
         partial: &Path,
         path: &Path,
@@ -137,13 +166,13 @@ impl Work<'_, '_> {
                 &Error::new(ErrorKind::AlreadyExists, what),
             ))
         };
-        // Of several parts none can take away what the others have made.
+        // With several parts, none may remove the directory: other processes may be writing to it.
         let anew = if parts == 1 {
             "--force begins anew"
         } else {
             "to begin anew, delete it"
         };
-        if !is_ours(partial) {
+        if !is_unfinished_conversion(partial) {
             return refuse(
                 "a directory of this name is there, and it is no unfinished conversion".to_owned(),
             );
@@ -172,8 +201,10 @@ impl Work<'_, '_> {
             )),
             Some(there) => Ok(there),
             None => {
+                // The marker comes before anything else, so that a directory that is not empty can be recognized as ours
+                // from its first file on.
                 let made = std::fs::create_dir_all(partial)
-                    .and_then(|()| File::create(partial.join(MARK)));
+                    .and_then(|()| File::create(partial.join(MARKER_FILE)));
                 made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
                 new.write(path)?;
                 Ok(new)
@@ -181,27 +212,32 @@ impl Work<'_, '_> {
         }
     }
 
-    fn parameters(&self, names: &[String], parts: usize) -> Parameters {
-        let header = |(name, file): (&String, &super::PlannedFile)| {
+    /// Everything that the output's bytes depend on, besides the input.
+    fn parameters(&self, names: &[String], parts: usize) -> ConversionParameters {
+        // A header holds the name, dtype, shape and offset of every tensor in its shard. Its checksum therefore changes with
+        // any decision of the plan.
+        let header = |(name, file): (&String, &PlannedFile)| {
             let crc = file
                 .pieces
                 .first()
                 .map_or(0, |(_, piece)| crc32fast::hash(piece));
             (name.clone(), file.len, crc)
         };
-        Parameters {
+        ConversionParameters {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             to: self.options.run.to.to_string(),
             decode: self.options.decode,
             max_shard_size: self.options.max_shard_size,
             include: self.options.include.clone(),
             exclude: self.options.exclude.clone(),
-            forget: self.options.forgetting(),
+            forget: self.options.encoding_fingerprint(),
             parts,
             shards: names.iter().zip(&self.plan.files).map(header).collect(),
         }
     }
 
+    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished. Shards of other parts are not
+    /// counted: the processes that write them check for them.
     fn check_space(
         &self,
         partial: &Path,
@@ -224,8 +260,12 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Makes the shards `mine`, but those that are there. While one is made, the one before reaches the disk.
-    fn shards(
+    /// Writes the shards `mine`, except those that are finished. While the workers make one shard, another thread syncs the
+    /// one before.
+    ///
+    /// # Errors
+    /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in the manifest.
+    fn write_shards(
         &self,
         mine: &[usize],
         partial: &Path,
@@ -234,19 +274,21 @@ impl Work<'_, '_> {
         path: &Path,
     ) -> Result<()> {
         let done = AtomicU64::new(0);
-        let mut pending: Option<Pending> = None;
+        let mut pending: Option<ShardCommit> = None;
         for &file in mine {
             let (name, planned) = (&names[file], &self.plan.files[file]);
             let target = partial.join(name);
-            let is_there = target
+            // The manifest names only durable shards, but a user may have removed or cut one since.
+            let is_whole = target
                 .metadata()
                 .is_ok_and(|there| there.len() == planned.len);
-            if manifest.finished.contains(name) && is_there {
+            if manifest.finished.contains(name) && is_whole {
+                // Counted as done, so that progress ends at its total.
                 let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
                 done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
                 continue;
             }
-            let shard = Shard::create(&target, planned.len)?;
+            let shard = ShardFile::create(&target, planned.len)?;
             planned
                 .pieces
                 .iter()
@@ -258,29 +300,37 @@ impl Work<'_, '_> {
                 &self.options.run,
                 &done,
             );
+            // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
+            // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
             if let Some(before) = pending.take() {
                 before.wait(manifest, path)?;
             }
             made?;
             self.options.run.cancel.check()?;
-            pending = Some(Pending::start(shard, name.clone())?);
+            pending = Some(ShardCommit::start(shard, name.clone())?);
         }
         pending.map_or(Ok(()), |last| last.wait(manifest, path))
     }
 
-    /// Everything but the shards; the index and the config come last.
-    fn rest(&self, partial: &Path, output: &Path, names: &[String]) -> Result<Vec<String>> {
+    /// Writes the files beside the shards: copies of the input's other files, the config and the index. Returns a note for
+    /// each file of the input that was left out.
+    fn write_companion_files(
+        &self,
+        partial: &Path,
+        output: &Path,
+        names: &[String],
+    ) -> Result<Vec<String>> {
         let mut notes = Vec::new();
-        // What is copied as it is keeps the type that the config names.
+        // The config's dtype is that of the weights. It changes only if weights were decoded.
         let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
-        let news = sidecars::News {
+        let edits = sidecars::ConfigEdits {
             dtype,
             quantization: self.plan.quantization.as_ref(),
         };
         if let Some(directory) = &self.model.directory {
-            notes = sidecars::copy(&directory.path, partial, &news, &[partial, output])?;
+            notes = sidecars::copy(&directory.path, partial, &edits, &[partial, output])?;
         }
-        sidecars::write_config(partial, &news)?;
+        sidecars::write_config(partial, &edits)?;
         if let Some(index) = index_name(names.iter().map(String::as_str)) {
             let outputs = self.plan.outputs.iter();
             let map: BTreeMap<&str, &str> = outputs
@@ -292,203 +342,11 @@ impl Work<'_, '_> {
     }
 }
 
-/// A shard under a name of its own, until it is whole.
-struct Shard {
-    file: File,
-    temporary: PathBuf,
-    path: PathBuf,
-}
-
-impl Shard {
-    fn create(path: &Path, len: u64) -> Result<Self> {
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".partial");
-        let temporary = PathBuf::from(temporary);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary);
-        let file = file.and_then(|file| file.set_len(len).map(|()| file));
-        let file = file.map_err(|e| AnamnesisError::io_at(&temporary, &e))?;
-        Ok(Self {
-            file,
-            temporary,
-            path: path.to_path_buf(),
-        })
-    }
-
-    fn commit(self) -> Result<()> {
-        let named = self
-            .file
-            .sync_all()
-            .and_then(|()| std::fs::rename(&self.temporary, &self.path));
-        named.map_err(|e| AnamnesisError::io_at(&self.path, &e))
-    }
-}
-
-impl Sink for Shard {
-    fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        write_all_at(&self.file, offset, bytes)
-            .map_err(|e| AnamnesisError::io_at(&self.temporary, &e))
-    }
-}
-
-/// A shard on its way to the disk.
-struct Pending {
-    name: String,
-    thread: thread::JoinHandle<Result<()>>,
-}
-
-impl Pending {
-    fn start(shard: Shard, name: String) -> Result<Self> {
-        let thread = thread::Builder::new()
-            .name("anamnesis-sync".to_owned())
-            .spawn(move || shard.commit())?;
-        Ok(Self { name, thread })
-    }
-
-    /// Waits for it, and enters it as finished.
-    fn wait(self, manifest: &mut Manifest, path: &Path) -> Result<()> {
-        let failed = |_| AnamnesisError::Io(Error::other("a thread failed"));
-        self.thread.join().map_err(failed)??;
-        manifest.finished.push(self.name);
-        manifest.write(path)
-    }
-}
-
-/// The name of the index of several shards.
+/// Name of the index file of the shards `names`; `None` if there is only one, because an index of one file says nothing.
 fn index_name<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<String> {
     let (first, _) = (names.next()?, names.next()?);
     let stem = first
         .split_once("-00001-of-")
         .map_or("model", |(stem, _)| stem);
     Some(format!("{stem}.safetensors.index.json"))
-}
-
-/// Gives a directory its name, once all parts of it are there.
-///
-/// ```no_run
-/// # fn main() -> anamnesis::Result<()> {
-/// // After runs of `ConvertOptions` that each made a part of `out`.
-/// anamnesis::finish_parts("out", false)?;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// `Io` if there is no such unfinished directory, a part is missing or not done, or `output` exists and `force` is
-/// not set.
-pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
-    finish(output.as_ref(), force)
-}
-
-fn finish(output: &Path, force: bool) -> Result<()> {
-    check_place(output, force)?;
-    let partial = partial(output)?;
-    let refuse = |what: String| {
-        Err(AnamnesisError::io_at(
-            &partial,
-            &Error::new(ErrorKind::InvalidInput, what),
-        ))
-    };
-    let found = manifests(&partial)?;
-    let Some(first) = found
-        .first()
-        .map(|path| Manifest::read(path))
-        .transpose()?
-        .flatten()
-    else {
-        return refuse("there is nothing to finish".to_owned());
-    };
-    let parameters = &first.parameters;
-    for part in 1..=parameters.parts {
-        match Manifest::read(&manifest_path(&partial, (part, parameters.parts)))? {
-            None => return refuse(format!("part {part} of {} was not begun", parameters.parts)),
-            Some(theirs) if theirs.parameters != *parameters || theirs.inputs != first.inputs => {
-                return refuse(format!(
-                    "part {part} was made with other parameters, or of another input"
-                ));
-            }
-            Some(theirs) if !theirs.done => {
-                return refuse(format!("part {part} of {} is not done", parameters.parts));
-            }
-            Some(_) => {}
-        }
-    }
-    for (name, len, _) in &parameters.shards {
-        if partial.join(name).metadata().map_or(0, |there| there.len()) != *len {
-            return refuse(format!("shard `{name}` is not there, or not whole"));
-        }
-    }
-    clean(&partial, parameters)?;
-    name(&partial, output, &found)
-}
-
-/// Takes out what an interrupted conversion with other parameters left behind, when its manifests were gone already.
-fn clean(partial: &Path, parameters: &Parameters) -> Result<()> {
-    let shards = || parameters.shards.iter().map(|(name, ..)| name.as_str());
-    let index = index_name(shards());
-    for entry in std::fs::read_dir(partial)
-        .map_err(|e| AnamnesisError::io_at(partial, &e))?
-        .flatten()
-    {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_part = shards().any(|shard| shard == name)
-            || index.as_ref() == Some(&name)
-            || is_manifest(&name);
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_file && !is_part && (is_weights(&name) || is_account(&name)) {
-            std::fs::remove_file(entry.path())
-                .map_err(|e| AnamnesisError::io_at(&entry.path(), &e))?;
-        }
-    }
-    Ok(())
-}
-
-/// Makes the files below `directory` durable: the small ones were written without waiting for the disk.
-fn sync_files(directory: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(directory)?.flatten() {
-        if entry.file_type()?.is_dir() {
-            sync_files(&entry.path())?;
-        } else if let Ok(file) = OpenOptions::new()
-            .read(true)
-            .write(cfg!(windows))
-            .open(entry.path())
-        {
-            // Windows syncs what is open for writing, and a read-only file is not.
-            file.sync_all()?;
-        }
-    }
-    sync_directory(directory);
-    Ok(())
-}
-
-/// Takes the manifests out of `partial` and renames it; what was there before goes when the new is in its place, and
-/// comes back if that fails.
-fn name(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
-    let failed = |e: Error| AnamnesisError::io_at(output, &e);
-    let old = replaced(output);
-    sync_files(partial).map_err(failed)?;
-    manifests
-        .iter()
-        .try_for_each(std::fs::remove_file)
-        .map_err(failed)?;
-    let exists = output.symlink_metadata().is_ok();
-    if exists {
-        std::fs::rename(output, &old).map_err(failed)?;
-    }
-    if let Err(e) = std::fs::rename(partial, output) {
-        if exists {
-            std::fs::rename(&old, output).map_err(failed)?;
-        }
-        return Err(failed(e));
-    }
-    std::fs::remove_file(output.join(MARK)).map_err(failed)?;
-    sync_directory(directory_of(output));
-    if exists {
-        std::fs::remove_dir_all(&old).map_err(failed)?;
-    }
-    Ok(())
 }

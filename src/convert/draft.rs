@@ -1,4 +1,4 @@
-//! An output tensor before it has a place: its type, its shape and what its bytes are made from.
+//! [`Draft`], an output tensor before the container has given it an offset.
 
 use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
 use super::cut::{Cut, GATHER_BYTES};
@@ -8,24 +8,27 @@ use crate::containers::model::{Part, Tensor};
 use crate::scheme::{Group, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// An output tensor whose place is not known yet.
+/// An output tensor without a place: its type, its shape, and the [`Body`] that makes its bytes.
 pub(super) struct Draft<'m> {
     pub name: String,
     pub dtype: Dtype,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// Length of its data in bytes.
+    /// Length of the data in bytes.
     pub len: u64,
     pub body: Box<dyn Body<'m> + 'm>,
     pub cut: Cut,
-    /// Inputs whose checksum no job computes on the way.
+    /// Input tensors whose stored checksum is compared by reading them once more, as [`Output::verify`](super::output::Output).
     pub verify: Vec<Part<'m>>,
-    /// Number of the model's source that its codes are in.
+    /// Number of the input file that the tensor's data or codes are in.
     pub source: usize,
 }
 
 impl<'m> Draft<'m> {
-    /// A tensor that goes into the output as it is stored.
+    /// Drafts a tensor that is copied as it is stored, with its bytes in little-endian order.
+    ///
+    /// # Errors
+    /// `Unsupported` if the tensor is big-endian and its type has no byte order.
     pub(super) fn copy(t: &Tensor<'m>) -> Result<Self> {
         let (dtype, len) = (t.dtype(), t.info().len);
         if t.info().big_endian && !dtype.can_swap() {
@@ -37,14 +40,14 @@ impl<'m> Draft<'m> {
         }
         let (part, shape) = (t.part(), t.shape());
         let (body, cut): (Box<dyn Body<'m> + 'm>, Cut) = if part.is_strided() {
-            let (inner, cut) = gathered(shape, dtype.bits() / 8);
+            let (inner, cut) = cut_for_gather(shape, dtype.bits() / 8);
             (Box::new(GatherBody { part, inner }), cut)
         } else if part.is_deflated() {
             (Box::new(StreamBody(part)), Cut::single(len as usize))
         } else {
             (Box::new(CopyBody(part)), Cut::of_bytes(len as usize, dtype))
         };
-        // A copy of all stored bytes sums them on the way; every other body has them read for it.
+        // A body that copies exactly the bytes of the checksum computes it on the way. For any other, the tensor is read once more.
         let verify = match part.exact_check() {
             Some(_) => vec![],
             None => vec![part],
@@ -61,7 +64,10 @@ impl<'m> Draft<'m> {
         })
     }
 
-    /// A quantized tensor, decoded to `target` unless its scheme keeps another type.
+    /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme prescribes.
+    ///
+    /// # Errors
+    /// `Parse` if the size of the output tensor overflows.
     pub(super) fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
         let Group {
             name,
@@ -78,7 +84,7 @@ impl<'m> Draft<'m> {
             dtype,
             cut: Cut::of_grid(&decoder.grid()),
             body: Box::new(DecodeBody { decoder, target }),
-            verify: with_checks(parts.iter().map(|(_, t)| t)),
+            verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
             source: parts.first().map_or(0, |(_, t)| t.info().source),
             name,
             shape,
@@ -86,9 +92,9 @@ impl<'m> Draft<'m> {
     }
 }
 
-/// The number of inner dimensions that are gathered together, and the tiles: as many of the last dimensions as fit
-/// into one gathering.
-fn gathered(shape: &[usize], element_size: usize) -> (usize, Cut) {
+/// Cuts a strided tensor into tiles. Returns how many of the last dimensions form the columns, which is as many as fit into
+/// [`GATHER_BYTES`], and the cut.
+fn cut_for_gather(shape: &[usize], element_size: usize) -> (usize, Cut) {
     let fits = |inner: &usize| {
         let values: usize = shape[shape.len() - inner..].iter().product();
         values * element_size <= GATHER_BYTES
@@ -97,14 +103,17 @@ fn gathered(shape: &[usize], element_size: usize) -> (usize, Cut) {
     (inner, Cut::of_strided(shape, element_size, inner))
 }
 
-/// Length in bytes of a tensor; an error if it overflows.
+/// Length in bytes of a tensor of `dtype` and `shape`.
+///
+/// # Errors
+/// `Parse` if the length overflows.
 pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
     let len = dtype.byte_len(shape).map(|n| n as u64);
     len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))
 }
 
-/// The parts of `tensors` that have a checksum.
-pub(super) fn with_checks<'a, 'm: 'a>(
+/// Stored parts of `tensors`, restricted to those with a checksum.
+pub(super) fn parts_with_checksum<'a, 'm: 'a>(
     tensors: impl Iterator<Item = &'a Tensor<'m>>,
 ) -> Vec<Part<'m>> {
     tensors
@@ -113,7 +122,8 @@ pub(super) fn with_checks<'a, 'm: 'a>(
         .collect()
 }
 
-/// Whether an FP8 tensor without a scale goes into the output as it is.
+/// Whether `group` is an FP8 tensor without a scale that is copied unchanged: its values need no scale, the container
+/// holds FP8, and the options do not ask for decoding.
 pub(super) fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
     let is_cast = matches!(group.scheme, QuantScheme::CastFp8 { .. });
     is_cast && !options.decode && options.target.holds(group.parts[0].1.dtype())

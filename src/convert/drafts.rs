@@ -1,4 +1,4 @@
-//! What becomes of every tensor of a model: copied, decoded or encoded.
+//! The first step of the plan: decides for every tensor of a model whether it is copied, decoded or encoded.
 
 use std::collections::HashSet;
 
@@ -13,18 +13,24 @@ use crate::containers::model::ParsedModel;
 use crate::scheme::Item;
 use crate::{AnamnesisError, Result};
 
-/// Every output tensor in the order of the source, and what the report says of them.
+/// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
     pub drafts: Vec<Draft<'m>>,
     pub report: Report,
-    /// How the output is quantized, for `config.json`: the keys to set, and their value.
+    /// The quantization config of the output: the keys under which `config.json` has it, and its value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
 }
 
-/// Drafts the output, or returns the first problem of the model.
-pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
+/// Drafts all output tensors.
+///
+/// # Errors
+/// The first tensor that cannot be converted; an invalid pattern; patterns that leave no tensor.
+pub(super) fn draft_outputs<'m>(
+    model: &'m ParsedModel,
+    options: &ConvertOptions,
+) -> Result<Drafts<'m>> {
     if options.carries_blocks(model) {
-        return copies(model, options);
+        return draft_copies(model, options);
     }
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
         return Err(skipped.error());
@@ -51,8 +57,9 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
                 Drafted::NotEncoded(item) => item,
             },
         };
-        drafts.push(unencoded(item, model, options)?);
+        drafts.push(draft_unencoded(item, model, options)?);
     }
+    // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
     Ok(Drafts {
@@ -62,8 +69,8 @@ pub(super) fn drafts<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Re
     })
 }
 
-/// Copies of all tensors, for GGUF blocks that stay as they are.
-fn copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
+/// Drafts copies of all tensors, for GGUF whose blocks are not decoded.
+fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     let drafts: Vec<_> = model
         .tensors()
         .map(|t| Draft::copy(&t))
@@ -77,8 +84,8 @@ fn copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts
     })
 }
 
-/// A tensor that is copied or decoded.
-fn unencoded<'m>(
+/// Drafts a tensor that is not encoded: it is copied or decoded.
+fn draft_unencoded<'m>(
     item: Item<'m>,
     model: &ParsedModel,
     options: &ConvertOptions,
@@ -88,13 +95,16 @@ fn unencoded<'m>(
         Item::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
         Item::Group(group) => Draft::decode(group, options.run.to),
     }?;
+    // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata. safetensors can hold
+    // that shape.
     if options.target == ConvertTarget::Safetensors {
         model.restore_shape(&draft.name, &mut draft.shape)?;
     }
     Ok(draft)
 }
 
-/// Leaves each checksum to the first draft that needs it: several tensors may be made from the same storage.
+/// Keeps each checksum only in the first draft that needs it, because several tensors can be views of one storage and it would
+/// be read again for each.
 fn verify_once(drafts: &mut [Draft<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {

@@ -1,5 +1,5 @@
-//! What stands in for `encode` in a build without the feature `lethe`: nothing can be encoded, and no value of these types
-//! exists, so that the pipeline needs no conditions.
+//! Replaces `encode` in a build without the feature `lethe`. It has the same items, so the pipeline needs no conditions. Nothing can
+//! be encoded: no value of the types `Encoding` and `Encodings` exists.
 
 use super::draft::Draft;
 use super::options::ConvertOptions;
@@ -9,10 +9,10 @@ use crate::Result;
 use crate::containers::model::ParsedModel;
 use crate::scheme::{Item, Resolution};
 
-/// The choices for a model's tensors: nobody can make any.
+/// Stands for the decisions on a model's tensors; no value exists.
 pub(super) enum Encodings {}
 
-/// What encoding makes of an item.
+/// The result of [`Encodings::draft`], which is never called.
 pub(super) enum Drafted<'m> {
     #[expect(dead_code, reason = "only the encoder makes it")]
     Encoded(Vec<Draft<'m>>),
@@ -43,12 +43,12 @@ impl Encodings {
     }
 }
 
-/// The errors of encoded tensors: none.
+/// Returns `None`: no tensor is encoded.
 pub(super) fn distance(_plan: &Plan<'_>) -> Option<Distance> {
     None
 }
 
-/// What encoders have to say: nothing.
+/// Returns no warnings: there are no encoders.
 pub(super) fn warnings(_plan: &Plan<'_>) -> Vec<String> {
     Vec::new()
 }

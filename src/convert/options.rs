@@ -1,4 +1,4 @@
-//! How a conversion is to run.
+//! The options of a conversion.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use crate::forget::{Forget, ForgetScheme};
 use crate::simd::Level;
 use crate::{CancelToken, ConvertTarget, ParsedModel, Result, TargetDtype};
 
-/// How far a conversion is.
+/// The progress of a conversion, in bytes of tensor data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes of the output's data that are written.
+    /// Bytes of tensor data written so far.
     pub done_bytes: u64,
-    /// Bytes of the output's data.
+    /// Bytes of tensor data in the whole output.
     pub total_bytes: u64,
 }
 
 type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] alone will do for most.
+/// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them, with defaults for the rest.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct RememberOptions {
@@ -32,15 +32,15 @@ pub struct RememberOptions {
     pub threads: Option<usize>,
     /// Whether an existing output is replaced.
     pub force: bool,
-    /// Stops the conversion from outside.
+    /// Token that stops the conversion from another thread.
     pub cancel: CancelToken,
     pub(crate) progress: Option<Callback>,
-    /// Instruction set of the kernels; the output does not depend on it.
+    /// Instruction set that the kernels use. The output does not depend on it.
     pub(crate) level: Level,
 }
 
 impl RememberOptions {
-    /// Options with `to` as the element type, and defaults.
+    /// Returns default options with the element type `to`.
     #[must_use]
     pub fn new(to: TargetDtype) -> Self {
         Self {
@@ -49,28 +49,28 @@ impl RememberOptions {
         }
     }
 
-    /// Runs on `threads` threads, at least one. The output does not depend on it.
+    /// Sets the number of worker threads; 0 counts as 1. The output does not depend on it.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
         self
     }
 
-    /// Replaces an existing output.
+    /// Sets whether an existing output is replaced.
     #[must_use]
     pub fn with_force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Stops when `cancel` is set.
+    /// Sets the token that stops the conversion.
     #[must_use]
     pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = cancel;
         self
     }
 
-    /// Calls `progress` after every job, from any of the worker threads.
+    /// Sets a function that is called after every job, on the worker thread that did it.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
@@ -90,41 +90,44 @@ impl From<&RememberOptions> for RememberOptions {
     }
 }
 
-/// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] alone will do for most.
+/// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] converts into them, with defaults for the rest.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ConvertOptions {
-    /// The container.
+    /// Container of the output.
     pub target: ConvertTarget,
-    /// Element type of what is decoded, threads, and the rest.
+    /// Element type of decoded tensors, threads, replacement, cancellation and progress.
     pub run: RememberOptions,
-    /// Whether what the target could carry is decoded all the same: GGUF blocks, FP8 without scales.
+    /// Whether quantized tensors that the container could hold unchanged are decoded: GGUF blocks, FP8 without scales.
     pub decode: bool,
-    /// Metadata for GGUF: it replaces the source's, key by key.
+    /// Metadata of a GGUF output. Each key replaces that of the input.
     #[cfg(feature = "gguf")]
     pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
-    /// Whether what no tensor can hold (arrays of text, of objects, …) is left out rather than an error.
+    /// Whether arrays that no tensor can hold (text, objects, …) are left out. By default they are an error.
     pub skip_unsupported: bool,
-    /// Splits the output into files of at most so many bytes of tensors; a larger tensor is alone. safetensors files
-    /// are then in a directory, with their index.
+    /// Most bytes of tensor data in a file of the output; a larger tensor gets a file of its own. With a limit,
+    /// safetensors files are written to a directory with an index. `None`: a directory of safetensors is split as the input
+    /// is, and everything else is one file.
     pub max_shard_size: Option<u64>,
-    /// Whether a model in many files becomes one file. By default safetensors of a directory are a directory.
+    /// Whether a model in many files becomes one file. By default a directory becomes a directory of safetensors.
     pub single_file: bool,
-    /// Output tensors that are wanted: patterns with `*` and `?`, or `re:` and an expression. None: all.
+    /// Names of the output tensors to keep: patterns with `*` and `?`, or `re:` and a regular expression. If empty, all are
+    /// kept.
     pub include: Vec<String>,
-    /// Output tensors that are not wanted, likewise.
+    /// Names of the output tensors to leave out, in the same notation. It takes precedence over `include`.
     pub exclude: Vec<String>,
-    /// Which part of a directory is made, and of how many, from 1 on; [`finish_parts`](crate::finish_parts) joins them.
+    /// Which part of a directory is made, and the number of parts; parts count from 1. When all parts are done,
+    /// [`finish_parts`](crate::finish_parts) gives the directory its name.
     pub part: Option<(usize, usize)>,
-    /// Whether an unfinished directory with the same parameters is continued.
+    /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
     pub resume: bool,
-    /// What tensors are encoded to, and which.
+    /// The scheme that tensors are encoded to, and which tensors. `None`: nothing is encoded.
     #[cfg(feature = "lethe")]
     pub forget: Option<Forget>,
 }
 
 impl ConvertOptions {
-    /// Options with `target` as the container, and defaults.
+    /// Returns default options with the container `target`.
     #[must_use]
     pub fn new(target: ConvertTarget) -> Self {
         Self {
@@ -133,21 +136,21 @@ impl ConvertOptions {
         }
     }
 
-    /// Runs as `run` says.
+    /// Sets the element type, threads, replacement, cancellation and progress.
     #[must_use]
     pub fn with_run(mut self, run: RememberOptions) -> Self {
         self.run = run;
         self
     }
 
-    /// Decodes what the target could carry.
+    /// Sets whether quantized tensors are decoded that the container could hold unchanged.
     #[must_use]
     pub fn with_decode(mut self, decode: bool) -> Self {
         self.decode = decode;
         self
     }
 
-    /// Sets keys of the GGUF metadata.
+    /// Sets metadata of a GGUF output. Each key replaces that of the input.
     #[cfg(feature = "gguf")]
     #[must_use]
     pub fn with_gguf_metadata(mut self, metadata: Vec<(String, GgufMetadataValue)>) -> Self {
@@ -155,36 +158,36 @@ impl ConvertOptions {
         self
     }
 
-    /// Leaves out what no tensor can hold.
+    /// Sets whether arrays that no tensor can hold are left out.
     #[must_use]
     pub fn with_skip_unsupported(mut self, skip: bool) -> Self {
         self.skip_unsupported = skip;
         self
     }
 
-    /// Splits the output into files of at most `bytes` bytes of tensors.
+    /// Splits the output into files of at most `bytes` bytes of tensor data.
     #[must_use]
     pub fn with_max_shard_size(mut self, bytes: u64) -> Self {
         self.max_shard_size = Some(bytes);
         self
     }
 
-    /// Makes part `part` of `of`, from 1 on, of a directory.
+    /// Makes only part `part` of `of` of an output directory. Parts count from 1.
     #[must_use]
     pub fn with_part(mut self, part: usize, of: usize) -> Self {
         self.part = Some((part, of));
         self
     }
 
-    /// Continues an unfinished directory.
+    /// Sets whether an unfinished directory is continued.
     #[must_use]
     pub fn with_resume(mut self, resume: bool) -> Self {
         self.resume = resume;
         self
     }
 
-    /// Adds the scheme where only the container was named: QNAT holds nothing but NF4 tensors.
-    pub(crate) fn complete(self) -> Result<Self> {
+    /// QNAT holds only NF4 tensors: fills in that scheme if the caller named only the container.
+    pub(crate) fn with_default_encoding(self) -> Result<Self> {
         #[cfg(feature = "lethe")]
         if self.target == ConvertTarget::Qnat && self.forget.is_none() {
             let forget = Some("qnat".parse::<ForgetScheme>()?.into());
@@ -201,22 +204,22 @@ impl ConvertOptions {
         Ok(self)
     }
 
-    /// Whether the output is a directory.
+    /// Whether the output of `model` is a directory.
     pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
         let many = model.directory.is_some() || self.max_shard_size.is_some();
         self.target == ConvertTarget::Safetensors && many && !self.single_file
     }
 
-    /// Whether `model`'s GGUF blocks go into the output as they are.
+    /// Whether the GGUF blocks of `model` are copied to the output unchanged.
     pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
         self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode && !self.encodes()
     }
 
-    /// What tensors are encoded to, as a text.
-    pub(crate) fn forgetting(&self) -> Option<String> {
+    /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
+    pub(crate) fn encoding_fingerprint(&self) -> Option<String> {
         #[cfg(feature = "lethe")]
         {
-            // Files that it names can change.
+            // The options name files whose contents can change between runs, so their length and modification time count.
             let state = |path: &std::path::PathBuf| {
                 let there = std::fs::metadata(path).ok()?;
                 Some(format!("{} {:?}", there.len(), there.modified().ok()?))

@@ -1,63 +1,72 @@
-//! An output tensor and its body: what its bytes are made from, and the jobs that make them.
+//! [`Output`], a planned output tensor, and [`Body`], which makes its bytes in independent jobs.
 
+use super::checksum::TensorChecksums;
 use super::cut::Cut;
 #[cfg(feature = "lethe")]
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
 use super::run::Outcome;
-use super::sum::TensorSums;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
 use crate::scheme::Buffers;
 use crate::{Dtype, Result};
 
-/// One output tensor at its place.
+/// A planned output tensor with its place in the output.
 pub(super) struct Output<'m> {
     pub name: String,
     pub dtype: Dtype,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
     pub body: Box<dyn Body<'m> + 'm>,
-    /// Number of the output file that it is in.
+    /// Number of the output file that holds the tensor, from 0.
     pub file: usize,
-    /// Offset of its first byte in that file.
+    /// Offset of the tensor's first byte in that file.
     pub offset: u64,
-    /// How it is cut into tiles.
+    /// How the tensor is cut into tiles.
     pub cut: Cut,
-    /// Inputs whose checksum no job computes on the way: the first job reads them once more for it.
+    /// Input tensors whose stored checksum the jobs do not compute while they work, because they do not read all bytes exactly once.
+    /// The first job reads these inputs once more to compare their checksums.
     pub verify: Vec<Part<'m>>,
-    pub sums: TensorSums,
+    pub checksums: TensorChecksums,
 }
 
-/// What the bytes of an output tensor are made from. Jobs are independent of each other and may run in any order, except
-/// that a job may wait for lower-numbered jobs of its own tensor.
+/// Makes the bytes of an output tensor from the input, in jobs.
+///
+/// Jobs are independent of each other and may run in any order, with one exception: a job may wait for lower-numbered jobs of
+/// the same tensor.
 pub(super) trait Body<'m>: Send + Sync {
-    /// Number of jobs of a tensor that is cut like `cut`.
+    /// Number of jobs for a tensor that is cut by `cut`.
     fn jobs(&self, cut: &Cut) -> usize {
         cut.tiles()
     }
 
-    /// Does one job and writes its bytes; returns how many.
+    /// Does one job and writes its bytes. Returns the number of bytes written.
+    ///
+    /// # Errors
+    /// Reading or writing fails, the data is malformed, or a value cannot be encoded.
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64>;
 
-    /// Compares the checksum that the jobs have summed, when all of them are done.
-    fn check(&self, sums: &TensorSums) -> Result<()> {
-        let _ = sums;
+    /// Compares the checksum that the jobs have computed with the stored one. All jobs are done.
+    ///
+    /// # Errors
+    /// `Parse` if they differ.
+    fn check(&self, checksums: &TensorChecksums) -> Result<()> {
+        let _ = checksums;
         Ok(())
     }
 
-    /// Whether the jobs of the output before it, or of one before that, write its bytes as well.
+    /// Whether the jobs of an earlier output tensor write the bytes of this one. Such tensors directly follow that tensor.
     fn is_written_with_another(&self) -> bool {
         false
     }
 
-    /// The encoding, if the tensor's values are encoded.
+    /// The encoding, if the body encodes values.
     #[cfg(feature = "lethe")]
     fn encoding(&self) -> Option<&Encoding<'m>> {
         None
     }
 
-    /// The encoding, to be completed while planning.
+    /// The encoding, to be completed while planning; `None` if the body does not encode values.
     #[cfg(feature = "lethe")]
     fn encoding_mut(&mut self) -> Option<&mut Encoding<'m>> {
         None
@@ -66,9 +75,9 @@ pub(super) trait Body<'m>: Send + Sync {
 
 /// One job of one output tensor.
 pub(super) struct Job<'a, 'm> {
-    /// Number of the job among those of its tensor.
+    /// Number of the job among the jobs of its tensor.
     pub no: usize,
-    /// The tensor, and the outputs behind it: some bodies write those as well.
+    /// The tensor of the job, followed by all later output tensors. Encoders write to several of them.
     pub outputs: &'a [Output<'m>],
     pub sink: &'a dyn Sink,
     pub options: &'a RememberOptions,
@@ -78,7 +87,7 @@ pub(super) struct Job<'a, 'm> {
         expect(dead_code, reason = "only encoders wait")
     )]
     pub number: usize,
-    /// Where a job waits for lower jobs of its tensor.
+    /// Lets a job wait for lower-numbered jobs of its tensor.
     #[cfg_attr(
         not(feature = "lethe"),
         expect(dead_code, reason = "only encoders wait")
@@ -87,31 +96,37 @@ pub(super) struct Job<'a, 'm> {
 }
 
 impl<'m> Job<'_, 'm> {
-    /// The tensor that the job belongs to.
+    /// The output tensor that the job belongs to.
     pub(super) fn output(&self) -> &Output<'m> {
         &self.outputs[0]
     }
 
-    /// Writes `bytes` at byte `at` of the tensor.
+    /// Writes `bytes` at byte `at` of the job's tensor.
+    ///
+    /// # Errors
+    /// The sink cannot write.
     pub(super) fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.put_in(0, at, bytes)
     }
 
-    /// Writes `bytes` at byte `at` of the `index`-th tensor from the job's own.
+    /// Writes `bytes` at byte `at` of the output tensor that is `index` places behind the job's tensor.
+    ///
+    /// # Errors
+    /// The sink cannot write.
     pub(super) fn put_in(&self, index: usize, at: u64, bytes: &[u8]) -> Result<()> {
         let output = &self.outputs[index];
-        if let Some((sum, _)) = &output.sums.output {
+        if let Some((sum, _)) = &output.checksums.output {
             sum.add(at, bytes);
         }
         self.sink.write_at(output.file, output.offset + at, bytes)
     }
 }
 
-/// What a worker keeps from job to job, so that buffers are allocated once.
+/// Buffers of one worker, which it reuses from job to job.
 #[derive(Default)]
 pub(super) struct Worker {
     pub input: Buffers,
-    /// Decoded values. `u32` is aligned for every output element type.
+    /// Decoded values. The elements are `u32`, because its alignment suits every output element type.
     pub output: Vec<u32>,
     #[cfg(feature = "lethe")]
     pub encode: EncodeScratch,

@@ -1,57 +1,71 @@
-//! The plan: every output tensor with its offset, and every job, before the first byte is read.
+//! The plan: every output tensor with its offset, and every job, before the first byte of data is read.
+//!
+//! The size of every output tensor follows from its shape and type, so no data is needed to lay out the output. This has
+//! three uses. The header, which all containers but NPZ have before the data, is written once and never moved. Workers write at fixed
+//! offsets, in any order and without waiting for each other. And what is wrong with the model, or does not fit on the disk,
+//! shows before any work is done.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::checksum::TensorChecksums;
 use super::container;
 use super::draft::Draft;
-use super::drafts::{Drafts, drafts};
+use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
 use super::output::Output;
 use super::report::Report;
-use super::sum::TensorSums;
 use crate::containers::model::ParsedModel;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// One file of the output.
+/// One file of the output, as planned.
 pub(crate) struct PlannedFile {
-    /// Bytes that are known up front, with their offsets.
+    /// All bytes besides the tensors' data, such as the header, with their offsets.
     pub pieces: Vec<(u64, Vec<u8>)>,
+    /// Length of the whole file in bytes.
     pub len: u64,
 }
 
-/// Everything about an output that is known before the work.
+/// A planned conversion: its files, its output tensors and its jobs.
 pub(crate) struct Plan<'m> {
     pub files: Vec<PlannedFile>,
     pub report: Report,
-    /// What `config.json` says of how the output is quantized: keys and their value.
+    /// The quantization config of the output: the keys under which `config.json` has it, and its value.
     pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
-    /// Bytes that the workers write.
+    /// Bytes of data in all output tensors.
     pub(super) data_len: u64,
     /// Whether the files are the shards of a directory.
     pub is_directory: bool,
+    /// The output tensors, in ascending order of their files.
     pub(super) outputs: Vec<Output<'m>>,
-    /// Number of the first job of each output, and at the end the number of jobs.
+    /// Number of the first job of each output tensor; the last entry is the number of all jobs.
     pub(super) first_job: Vec<usize>,
 }
 
 impl<'m> Plan<'m> {
-    /// Plans the conversion of `model`, or says why it cannot be converted.
+    /// Plans the conversion of `model`.
+    ///
+    /// # Errors
+    /// `Parse` or `Unsupported` for the first tensor that cannot be converted, for two output tensors of one name, and for
+    /// what the container cannot hold.
     pub(crate) fn new(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Self> {
         let Drafts {
             drafts,
             mut report,
             quantization,
-        } = drafts(model, options)?;
-        unique(&drafts)?;
+        } = draft_outputs(model, options)?;
+        require_unique_names(&drafts)?;
         let (layouts, files_of) =
             container::layout(model, &drafts, quantization.as_ref(), options, &mut report)?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
+        // A layout has the offsets of its tensors in the order of the drafts, and files ascend with the drafts. So one pass
+        // over both gives each draft its place.
         let mut outputs = Vec::with_capacity(drafts.len());
         let mut first_job = vec![0];
         let mut places = layouts.iter().map(|layout| layout.offsets.iter());
         let mut offsets = places.next().unwrap_or_default();
         let mut last = 0;
+        // Either every tensor has a checksum to be patched (NPZ, which is one file) or none has.
         let mut patches = layouts
             .iter()
             .flat_map(|layout| layout.patches.iter().cloned());
@@ -80,7 +94,7 @@ impl<'m> Plan<'m> {
                 offset,
                 cut,
                 verify,
-                sums: TensorSums::new(patches.next()),
+                checksums: TensorChecksums::new(patches.next()),
             });
         }
         let files = layouts
@@ -102,25 +116,31 @@ impl<'m> Plan<'m> {
         })
     }
 
-    /// Every output.
+    /// The indices of all output tensors.
     pub(super) fn all(&self) -> Range<usize> {
         0..self.outputs.len()
     }
 
-    /// The outputs in file `file`.
+    /// The indices of the output tensors in file `file`.
     pub(super) fn outputs_of(&self, file: usize) -> Range<usize> {
         let start = self.outputs.partition_point(|output| output.file < file);
         start..self.outputs.partition_point(|output| output.file <= file)
     }
 
-    /// The number of the output that job `job` is about, and the job's number there.
+    /// The index of the output tensor that job `job` belongs to, and the job's number among the jobs of that tensor.
     pub(super) fn job(&self, job: usize) -> (usize, usize) {
+        // Tensors without jobs share their first job with the tensor behind them. The partition point skips them, because it is
+        // behind the last entry that is not above `job`.
         let i = self.first_job.partition_point(|&first| first <= job) - 1;
         (i, job - self.first_job[i])
     }
 }
 
-fn unique(drafts: &[Draft<'_>]) -> Result<()> {
+/// Fails with `Parse` if two output tensors have the same name.
+///
+/// A decoded tensor gets the name of its weight, which the input may also have as a stored tensor. Containers look tensors up
+/// by name: of two, a reader would find one, and the other would be lost without a word.
+fn require_unique_names(drafts: &[Draft<'_>]) -> Result<()> {
     let mut seen = HashMap::with_capacity(drafts.len());
     for d in drafts {
         let this: (Dtype, &[usize]) = (d.dtype, &d.shape);

@@ -1,29 +1,29 @@
-//! What a conversion did.
+//! The report of a conversion.
 
 use crate::{SchemeCount, TargetDtype};
 
-/// What a conversion did, or would do.
+/// What a conversion does with each tensor. Before the conversion, what it would do.
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// Element type of decoded weights.
     #[serde(serialize_with = "display")]
     pub to: TargetDtype,
-    /// Decoded tensors by scheme, in the order of the file.
+    /// Number of decoded tensors of each scheme, in the order in which the schemes appear in the model.
     pub schemes: Vec<SchemeCount>,
-    /// Tensors that were copied as they are.
+    /// Number of tensors that are copied unchanged; if tensors are encoded, the number of those that are not.
     pub passthrough: usize,
-    /// Tensors that were encoded.
+    /// Tensors that are encoded, with their schemes.
     pub encoded: Vec<Encoded>,
-    /// Tensors that could have been, and why they were not.
+    /// Tensors that are not encoded although the conversion encodes, with the reasons.
     pub kept: Vec<Kept>,
-    /// How far the encoded tensors are from what they were, once that is known.
+    /// Error of the encoded values. `None` before the conversion, and if no value was encoded.
     pub distance: Option<Distance>,
-    /// Tensors that are in no output: scales of activations, markers.
+    /// Names of input tensors that the output does not have: scales of activations, markers.
     pub dropped: Vec<String>,
-    /// Remarks that a user should see.
+    /// Remarks on the model and the output for the user.
     pub notes: Vec<String>,
-    /// Length of the output, in all its files.
+    /// Length of all output files together, in bytes.
     pub output_bytes: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Report {
 pub struct Encoded {
     /// Name in the model.
     pub name: String,
-    /// What it was encoded to.
+    /// Name of the scheme that it is encoded to.
     pub scheme: String,
 }
 
@@ -43,48 +43,49 @@ pub struct Encoded {
 pub struct Kept {
     /// Name in the model.
     pub name: String,
-    /// Why it is as it was.
+    /// Why it is not encoded.
     pub reason: String,
 }
 
-/// How far decoded values are from those that were encoded.
+/// The error that encoding introduced: the difference between the values before encoding and after decoding again.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Distance {
-    /// Over the values of all tensors.
+    /// Error over the values of all encoded tensors.
     pub all: Errors,
-    /// The tensors with the largest errors, by [`Errors::relative`].
+    /// The tensors with the largest [`Errors::relative`], largest first.
     pub worst: Vec<TensorErrors>,
 }
 
-/// Errors of one tensor.
+/// The encoding error of one tensor.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct TensorErrors {
-    /// Its name.
+    /// Name of the tensor in the model.
     pub name: String,
-    /// Its errors.
+    /// Error over the values of the tensor.
     #[serde(flatten)]
     pub errors: Errors,
 }
 
-/// Differences of decoded values from those that were encoded.
+/// Statistics of the differences between original values and the values that their codes decode to.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Errors {
     /// Number of values.
     pub values: u64,
-    /// Mean of the magnitudes.
+    /// Mean absolute difference.
     pub mean_absolute: f64,
-    /// Root of the mean square.
+    /// Root of the mean squared difference.
     pub rmse: f64,
-    /// The largest magnitude.
+    /// Largest absolute difference.
     pub maximum: f64,
-    /// The root mean square as a part of that of the values.
+    /// `rmse` divided by the root mean square of the original values; 0 if these are all 0.
     pub relative: f64,
 }
 
 impl Report {
+    /// Returns an empty report.
     pub(super) fn new(to: TargetDtype) -> Self {
         Self {
             to,
@@ -106,6 +107,7 @@ impl Report {
     }
 }
 
+/// Serializes a value as its `Display` text.
 fn display<S: serde::Serializer>(
     value: &impl std::fmt::Display,
     serializer: S,

@@ -1,7 +1,12 @@
-//! The workers. Each takes the next job from one cursor, reads, decodes or encodes, and writes at the planned place.
+//! The workers. Each takes the next job from a shared cursor, reads and decodes or encodes, and writes at the planned offset.
 //!
-//! Jobs are handed out in the order of their numbers, and each writes bytes that no other job writes. Only a job that
-//! encodes can depend on others: on those of the survey pass of the same tensor, which come before it.
+//! Jobs are handed out in ascending order, and no two write the same bytes, so the output does not depend on the number of
+//! threads. Only a job that encodes can depend on others: on those of the survey pass of the same tensor, which come
+//! before it.
+//!
+//! Nor does the error depend on it: of several failures the one of the lowest job is returned. When a job fails, all lower jobs
+//! have been handed out already. They are finished, and higher ones are not begun. So the lowest failure is
+//! the one that a single thread would have met first.
 
 mod outcome;
 #[cfg(test)]
@@ -20,11 +25,11 @@ use crate::Result;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
 
-/// Runs the jobs of outputs `outputs` of `plan`, and compares the checksums of what was copied. The result does not depend
-/// on the number of threads.
+/// Runs the jobs of the output tensors `outputs` of `plan`, and compares the checksums of copied inputs. Adds the written
+/// bytes to `done`.
 ///
 /// # Errors
-/// Of several jobs that fail, the error of the one with the lowest number.
+/// The error of the lowest job that failed, or `Parse` for the first input whose checksum differs.
 pub(super) fn run(
     plan: &Plan<'_>,
     outputs: Range<usize>,
@@ -42,10 +47,10 @@ pub(super) fn run(
     check(&plan.outputs[outputs])
 }
 
-/// Runs jobs `jobs` of `plan` without comparing checksums: [`check`] does that, once all jobs of an output are done.
+/// Runs the jobs `jobs` of `plan` without comparing checksums. [`check`] does that once all jobs of an output are done.
 ///
 /// # Errors
-/// Of several jobs that fail, the error of the one with the lowest number.
+/// The error of the lowest job that failed, or `Io` if a thread cannot be started.
 pub(super) fn run_jobs(
     plan: &Plan<'_>,
     jobs: Range<usize>,
@@ -64,6 +69,7 @@ pub(super) fn run_jobs(
         done,
     };
     thread::scope(|scope| -> Result<()> {
+        // The calling thread is the last worker.
         for _ in 1..threads {
             thread::Builder::new()
                 .name("anamnesis".to_owned())
@@ -75,7 +81,7 @@ pub(super) fn run_jobs(
     queue.outcome.into_result()
 }
 
-/// Number of threads that the options ask for; by default one for each CPU.
+/// Number of threads that the options ask for; by default one for each available CPU.
 pub(super) fn threads(options: &RememberOptions) -> usize {
     options
         .threads
@@ -88,18 +94,20 @@ struct JobQueue<'a, 'm> {
     options: &'a RememberOptions,
     /// Number of the next job.
     next: AtomicUsize,
-    /// Number of the first job that is not to be done.
+    /// Number behind the last job.
     end: usize,
     outcome: Outcome,
-    /// Bytes written.
+    /// Bytes of data written so far, over all calls for one plan.
     done: &'a AtomicU64,
 }
 
 impl JobQueue<'_, '_> {
+    /// Does jobs until none is left or a lower one has failed.
     fn work(&self) {
         let _stop = self.outcome.stop_on_panic();
         let mut worker = Worker::default();
         loop {
+            // Relaxed suffices: each job number is handed out once, and jobs share no data that the cursor would have to order.
             let job = self.next.fetch_add(1, Ordering::Relaxed);
             if job >= self.end || self.outcome.is_stopped_at(job) {
                 return;
@@ -116,6 +124,7 @@ impl JobQueue<'_, '_> {
         }
     }
 
+    /// Counts `written` bytes and reports the progress.
     fn advance(&self, written: u64) {
         let done_bytes = self.done.fetch_add(written, Ordering::Relaxed) + written;
         if let Some(progress) = &self.options.progress {
@@ -127,7 +136,7 @@ impl JobQueue<'_, '_> {
         }
     }
 
-    /// Does job number `number` of the plan; returns the number of bytes written.
+    /// Does job `number` of the plan. Returns the number of bytes written.
     fn run_job(&self, number: usize, worker: &mut Worker) -> Result<u64> {
         let (index, no) = self.plan.job(number);
         let outputs = &self.plan.outputs[index..];
@@ -146,10 +155,13 @@ impl JobQueue<'_, '_> {
     }
 }
 
-/// Writes the checksums of the outputs at the places that their container has for them. All jobs are done.
+/// Writes the checksum of each output tensor at the places in the container's headers. All jobs are done.
+///
+/// # Errors
+/// The sink cannot write.
 pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     for output in &plan.outputs {
-        let Some((sum, patch)) = &output.sums.output else {
+        let Some((sum, patch)) = &output.checksums.output else {
             continue;
         };
         let crc = sum.total(patch.before).to_le_bytes();
@@ -161,12 +173,12 @@ pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
     Ok(())
 }
 
-/// Compares the checksums of the inputs of `outputs`. All their jobs are done.
+/// Compares the checksums of the inputs that were copied to `outputs`. All jobs of these are done.
 ///
 /// # Errors
-/// The first input that has another checksum than its container says.
+/// `Parse` for the first input whose checksum differs from the one that its container stores.
 pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
     outputs
         .iter()
-        .try_for_each(|output| output.body.check(&output.sums))
+        .try_for_each(|output| output.body.check(&output.checksums))
 }

@@ -1,4 +1,5 @@
-//! Files beside the weights of a directory: copied, without what describes the quantization of the input.
+//! The files beside the weights of a directory: tokenizer, configs, code. They are copied, and configs lose what describes the
+//! quantization of the input: a loader would otherwise try to dequantize weights that are decoded already.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,47 +12,55 @@ use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Files that describe a model, its quantization among other things.
+/// Names of the configs that describe a model, including its quantization.
 const CONFIGS: &[&str] = &["config.json", "params.json"];
 
-/// Directories that are no part of a model.
+/// Names of directories that are not part of a model.
 const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 
-/// How many levels of directories below the input are copied.
+/// Levels of directories below the input that are copied. Links are not followed to directories, so this only bounds the
+/// recursion.
 const MAX_DEPTH: usize = 8;
 
-/// What the config of an output says and the config of the input does not.
-pub(super) struct News<'a> {
-    /// Type of decoded weights, if there are any.
+/// Changes to the input's config for the output.
+pub(super) struct ConfigEdits<'a> {
+    /// Element type to set; `None` if no weight was decoded.
     pub dtype: Option<TargetDtype>,
-    /// How the weights are quantized, if they are: the keys under which the config has it, and their value.
+    /// Quantization config to set: the keys under which the config has it, and its value. `None` if nothing is encoded.
     pub quantization: Option<&'a (Vec<&'static str>, Value)>,
 }
 
-/// Copies every file but weights and sidecars from `from` to `to`, without the directories `outputs`, which may lie below
-/// `from`. Configs are edited. Returns a note for each file that the user may miss.
+/// Copies all files from `from` to `to`, except weights and files that describe only the quantization. Configs are edited. The
+/// directories `outputs` may lie below `from`, and are skipped. Returns a note for each file that the user may miss.
+///
+/// # Errors
+/// `Io` if a directory or file cannot be read or written.
 pub(super) fn copy(
     from: &Path,
     to: &Path,
-    news: &News<'_>,
+    edits: &ConfigEdits<'_>,
     outputs: &[&Path],
 ) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    let walk = Walk {
+    let copier = SidecarCopier {
         from: from.to_path_buf(),
-        root: real(from),
-        outputs: outputs.iter().map(|path| real(path)).collect(),
-        news,
+        root: resolve_links(from),
+        outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
+        edits,
     };
-    walk.copy(from, to, 0, &mut notes)?;
+    copier.copy_directory(from, to, 0, &mut notes)?;
     Ok(notes)
 }
 
-/// Writes a config that says how weights are quantized and nothing else, where there is none.
-pub(super) fn write_config(to: &Path, news: &News<'_>) -> Result<()> {
+/// Writes a `config.json` with only the quantization config, if weights are encoded and the input has no config. Without it the
+/// output could not be decoded.
+///
+/// # Errors
+/// `Io` if the file cannot be written.
+pub(super) fn write_config(to: &Path, edits: &ConfigEdits<'_>) -> Result<()> {
     let path = to.join("config.json");
-    match edited("{}", None, news.quantization) {
-        Some(mut text) if news.quantization.is_some() && !path.exists() => {
+    match edit_config("{}", None, edits.quantization) {
+        Some(mut text) if edits.quantization.is_some() && !path.exists() => {
             text.push('\n');
             std::fs::write(&path, text).map_err(|e| AnamnesisError::io_at(&path, &e))
         }
@@ -59,20 +68,29 @@ pub(super) fn write_config(to: &Path, news: &News<'_>) -> Result<()> {
     }
 }
 
-struct Walk<'a> {
+/// Copies the files beside the weights.
+struct SidecarCopier<'a> {
     from: PathBuf,
-    /// `from`, with all links followed.
+    /// `from` with all links resolved.
     root: PathBuf,
+    /// Directories to skip, with all links resolved.
     outputs: Vec<PathBuf>,
-    news: &'a News<'a>,
+    edits: &'a ConfigEdits<'a>,
 }
 
-fn real(path: &Path) -> PathBuf {
+/// `path` with all links resolved, or `path` itself if it cannot be resolved.
+fn resolve_links(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-impl Walk<'_> {
-    fn copy(&self, from: &Path, to: &Path, depth: usize, notes: &mut Vec<String>) -> Result<()> {
+impl SidecarCopier<'_> {
+    fn copy_directory(
+        &self,
+        from: &Path,
+        to: &Path,
+        depth: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
         let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
         let mut entries: Vec<PathBuf> = Vec::new();
         for entry in std::fs::read_dir(from).map_err(|e| failed(&e))? {
@@ -89,17 +107,17 @@ impl Walk<'_> {
             if kind.is_dir() {
                 if depth < MAX_DEPTH
                     && !SKIPPED.contains(&name)
-                    && !self.outputs.contains(&real(&path))
+                    && !self.outputs.contains(&resolve_links(&path))
                 {
-                    self.copy(&path, &to.join(name), depth + 1, notes)?;
+                    self.copy_directory(&path, &to.join(name), depth + 1, notes)?;
                 }
-            } else if self.is_left_out(name) {
+            } else if self.is_excluded(name) {
                 if depth > 0 && is_weights(name) {
                     let below = path.strip_prefix(&self.from).unwrap_or(&path).display();
                     notes.push(format!("`{below}` is not converted, and was left out"));
                 }
-            } else if path.is_file() && self.is_ours(&path) {
-                self.one(&path, name, to, depth)?;
+            } else if path.is_file() && self.is_model_file(&path) {
+                self.copy_file(&path, name, to, depth)?;
             } else if kind.is_symlink() {
                 let what = match path.metadata() {
                     Ok(there) if there.is_dir() => "is a link to a directory",
@@ -112,13 +130,16 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn is_left_out(&self, name: &str) -> bool {
+    fn is_excluded(&self, name: &str) -> bool {
         is_weights(name) || is_sidecar(name) || super::manifest::is_manifest(name)
     }
 
-    /// Whether a file is in the input, or in the store of the cache that the input's links lead into.
-    fn is_ours(&self, path: &Path) -> bool {
-        let file = real(path);
+    /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or in the blob store of the
+    /// Hugging Face cache. There a model is `models--ORG--NAME/snapshots/REVISION`, full of links into `models--ORG--NAME/blobs`.
+    ///
+    /// Any other link is not followed: a downloaded directory could otherwise make a private file a part of the output.
+    fn is_model_file(&self, path: &Path) -> bool {
+        let file = resolve_links(path);
         let store = self
             .root
             .parent()
@@ -127,16 +148,18 @@ impl Walk<'_> {
         file.starts_with(&self.root) || store.is_some_and(|store| file.starts_with(store))
     }
 
-    fn one(&self, path: &Path, name: &str, to: &Path, depth: usize) -> Result<()> {
+    /// Copies the file `path` to the directory `to`. A config at the top level is edited; one that is not valid JSON is copied.
+    fn copy_file(&self, path: &Path, name: &str, to: &Path, depth: usize) -> Result<()> {
         let target = to.join(name);
         let written = std::fs::create_dir_all(to).and_then(|()| {
-            // One that an interrupted run left is as read-only as its original, and could not be written again.
+            // An interrupted run may have left a copy. `std::fs::copy` copies permissions too, so if the original is read-only the
+            // copy is, and could not be overwritten.
             let _ = std::fs::remove_file(&target);
-            // Other configs do not have the key, and who reads them may not expect it.
+            // Only `config.json` is edited further: `params.json` has no key for these, and its readers may refuse one.
             let is_main = name == "config.json";
             let (dtype, quantization) = (
-                self.news.dtype.filter(|_| is_main),
-                self.news.quantization.filter(|_| is_main),
+                self.edits.dtype.filter(|_| is_main),
+                self.edits.quantization.filter(|_| is_main),
             );
             let is_config = depth == 0 && CONFIGS.contains(&name);
             let text = if is_config {
@@ -145,7 +168,7 @@ impl Walk<'_> {
                 None
             };
             let text = text.and_then(|text| String::from_utf8(text).ok());
-            match text.and_then(|text| edited(&text, dtype, quantization)) {
+            match text.and_then(|text| edit_config(&text, dtype, quantization)) {
                 Some(text) => std::fs::write(&target, text),
                 None => std::fs::copy(path, &target).map(|_| ()),
             }
@@ -154,8 +177,8 @@ impl Walk<'_> {
     }
 }
 
-/// A config that says nothing of the input's quantization any more.
-fn edited(
+/// The config `json` without the input's quantization, and with the given dtype and quantization config; `None` if it is not valid.
+fn edit_config(
     json: &str,
     dtype: Option<TargetDtype>,
     quantization: Option<&(Vec<&'static str>, Value)>,
@@ -167,7 +190,10 @@ fn edited(
     edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
 }
 
-/// Writes the index of a model in several files.
+/// Writes the index of a model in several files: the file of each tensor, and the bytes of all tensors.
+///
+/// # Errors
+/// `Io` if the file cannot be written.
 pub(super) fn write_index(
     path: &Path,
     weight_map: &BTreeMap<&str, &str>,

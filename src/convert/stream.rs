@@ -1,4 +1,8 @@
-//! Recovery in the order of the output, piece by piece, for callers who have their own place for it.
+//! Recovery tensor by tensor, in pieces that are passed to the caller in order.
+//!
+//! Pieces consist of whole rows. A tile of a wide tensor covers only a part of its columns, so its bytes lie apart in the output.
+//! A row of tiles side by side covers whole rows of the tensor, and their bytes are contiguous. Such a piece can be passed on, or
+//! written to a stream that cannot seek, while the rest of the tensor is not decoded yet.
 
 use std::io::Write;
 use std::sync::atomic::AtomicU64;
@@ -13,28 +17,28 @@ use crate::containers::write::Sink;
 use crate::limits::{Budget, zeroed};
 use crate::{Dtype, ParsedModel, Result};
 
-/// Bytes of a piece that each thread is given work for.
-const PIECE: u64 = 4 << 20;
+/// Bytes of a piece for each thread: large enough that all threads have several tiles to do, small enough for constant memory.
+const BYTES_PER_THREAD: u64 = 4 << 20;
 
-/// Some rows of a recovered tensor.
+/// Consecutive rows of a recovered tensor.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Panel<'a> {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: &'a str,
-    /// The tensor's shape, outermost dimension first.
+    /// Shape of the whole tensor, outermost dimension first.
     pub shape: &'a [usize],
-    /// The tensor's element type.
+    /// Element type of the tensor.
     pub dtype: Dtype,
-    /// Where `bytes` begin, in bytes from the beginning of the tensor.
+    /// Offset of `bytes` in the data of the tensor, in bytes.
     pub at: u64,
-    /// Elements, little-endian and row-major.
+    /// The elements, little-endian and row-major.
     pub bytes: &'a [u8],
 }
 
 impl ParsedModel {
-    /// Decodes every quantized tensor, and passes all tensors to `take`, in the order of the model: name, shape, element
-    /// type and data. One tensor is in memory at a time.
+    /// Decodes every quantized tensor and passes each tensor to `take` in the order of the model: name, shape, element
+    /// type and data. Other tensors are passed unchanged. One tensor is in memory at a time.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -50,18 +54,21 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// As [`remember`](Self::remember), without an output's; `take`'s own, which ends it. A caller's error goes through
-    /// `std::io::Error::other`.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or is too large for memory.
+    /// - `Io`: the input cannot be read.
+    /// - `Cancelled`: the token of the options is set.
+    /// - Any error that `take` returns; no further tensor is passed. An error of another type can be wrapped with
+    ///   `std::io::Error::other`.
     pub fn for_each_tensor(
         &self,
         options: impl Into<RememberOptions>,
         mut take: impl FnMut(&str, &[usize], Dtype, &[u8]) -> Result<()>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan(options.into())?;
-        let mut stream = Stream::new(&plan, &options, self);
+        let (plan, options) = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&plan, &options, self);
         for (i, output) in plan.outputs.iter().enumerate() {
             let mut empty = true;
-            stream.pieces(i, u64::MAX, |_, bytes| {
+            stream.for_each_piece(i, u64::MAX, |_, bytes| {
                 empty = false;
                 take(&output.name, &output.shape, output.dtype, bytes)
             })?;
@@ -72,8 +79,10 @@ impl ParsedModel {
         Ok(plan.report)
     }
 
-    /// As [`for_each_tensor`](Self::for_each_tensor), for tensors that are too large for memory: a few MiB of whole rows
-    /// at a time. Empty tensors have none. What has been passed on is not proven right before the end.
+    /// Decodes every quantized tensor and passes all tensors to `take` in panels: a few MiB of whole rows at a time, in
+    /// ascending order. It serves tensors that are too large for memory. A tensor without elements has no panel.
+    ///
+    /// A stored checksum is compared when the last panel of its tensor is made, so earlier panels have been passed on unchecked.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -90,14 +99,17 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
+    /// - `Io`: the input cannot be read.
+    /// - `Cancelled`: the token of the options is set.
+    /// - Any error that `take` returns; no further panel is passed.
     pub fn for_each_panel(
         &self,
         options: impl Into<RememberOptions>,
         mut take: impl FnMut(Panel<'_>) -> Result<()>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan(options.into())?;
-        let mut stream = Stream::new(&plan, &options, self);
+        let (plan, options) = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&plan, &options, self);
         for (
             i,
             Output {
@@ -105,7 +117,7 @@ impl ParsedModel {
             },
         ) in plan.outputs.iter().enumerate()
         {
-            stream.pieces(i, PIECE, |at, bytes| {
+            stream.for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
                 take(Panel {
                     name,
                     shape,
@@ -118,7 +130,8 @@ impl ParsedModel {
         Ok(plan.report)
     }
 
-    /// As [`remember`](Self::remember), to a writer that need not seek: the bytes of a safetensors file, in their order.
+    /// Decodes every quantized tensor and writes a safetensors file to `writer`, from the first byte to the last. The writer
+    /// need not seek.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -131,29 +144,34 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// As there, and the writer's own; then it has got a part of the file.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
+    /// - `Io`: the input cannot be read, or the writer fails.
+    /// - `Cancelled`: the token of the options is set.
+    ///
+    /// After an error the writer may have received a part of the file.
     pub fn remember_to_writer(
         &self,
         mut writer: impl Write,
         options: impl Into<RememberOptions>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan(options.into())?;
+        let (plan, options) = self.plan_stream(options.into())?;
         let pieces = plan.files.iter().flat_map(|file| &file.pieces);
         pieces
             .into_iter()
             .try_for_each(|(_, piece)| writer.write_all(piece))?;
+        // A layout may sort the data by element size, so offsets do not always ascend with the outputs.
         let mut order: Vec<usize> = plan.all().collect();
         order.sort_by_key(|&i| plan.outputs[i].offset);
-        let mut stream = Stream::new(&plan, &options, self);
+        let mut stream = OutputStream::new(&plan, &options, self);
         for i in order {
-            stream.pieces(i, PIECE, |_, bytes| Ok(writer.write_all(bytes)?))?;
+            stream.for_each_piece(i, BYTES_PER_THREAD, |_, bytes| Ok(writer.write_all(bytes)?))?;
         }
         writer.flush()?;
         Ok(plan.report)
     }
 
-    /// Plans one safetensors file.
-    fn plan(&self, run: RememberOptions) -> Result<(Plan<'_>, RememberOptions)> {
+    /// Plans one safetensors file, whatever the input is.
+    fn plan_stream(&self, run: RememberOptions) -> Result<(Plan<'_>, RememberOptions)> {
         let options = ConvertOptions {
             single_file: true,
             ..run.into()
@@ -163,31 +181,31 @@ impl ParsedModel {
     }
 }
 
-/// Makes outputs of a plan one after the other.
-struct Stream<'a, 'm> {
+/// Makes the output tensors of a plan one after another, in memory.
+struct OutputStream<'a, 'm> {
     plan: &'a Plan<'m>,
     options: &'a RememberOptions,
     model: &'m ParsedModel,
     done: AtomicU64,
-    window: Window,
+    window: OutputWindow,
 }
 
-/// A part of the output in memory.
-struct Window {
-    /// Where it begins in the output.
+/// A section of the output file in memory. It is the sink of the jobs that make the section.
+struct OutputWindow {
+    /// Offset of the section in the file.
     start: u64,
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Sink for Window {
+impl Sink for OutputWindow {
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self.bytes.write_at(file, offset - self.start, bytes)
     }
 }
 
-impl<'a, 'm> Stream<'a, 'm> {
+impl<'a, 'm> OutputStream<'a, 'm> {
     fn new(plan: &'a Plan<'m>, options: &'a RememberOptions, model: &'m ParsedModel) -> Self {
-        let window = Window {
+        let window = OutputWindow {
             start: 0,
             bytes: Mutex::default(),
         };
@@ -200,32 +218,38 @@ impl<'a, 'm> Stream<'a, 'm> {
         }
     }
 
-    /// Makes output `i`, and passes it on in pieces with their places: of at most `most` bytes for each thread, or of
-    /// as few rows as can be made at once. A piece that is all of it has been checked.
-    fn pieces(
+    /// Makes output tensor `i` and passes it to `take` in pieces, each with its offset in the tensor.
+    ///
+    /// A piece has at most `max_bytes` bytes for each thread, or a row of tiles for each thread if that is more. Checksums are
+    /// compared before the last piece is passed on, so a tensor in one piece is checked.
+    ///
+    /// # Errors
+    /// The error of the lowest job that failed, a checksum that differs, or the error of `take`.
+    fn for_each_piece(
         &mut self,
         i: usize,
-        most: u64,
+        max_bytes: u64,
         mut take: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let output = &self.plan.outputs[i];
         let (tiles, threads) = (output.cut.tiles(), run::threads(self.options));
-        // As many tiles as make whole rows.
+        // The number of tiles that together make whole rows. The tiles of a tensor of one row are contiguous by themselves.
         let step = if output.cut.rows == 1 {
             1
         } else {
             output.cut.across()
         };
-        let most = most.saturating_mul(threads as u64);
+        let max_bytes = max_bytes.saturating_mul(threads as u64);
         let mut no = 0;
         while no < tiles {
-            let (start, mut end) = (output.start_of(no), no + step);
-            let fits =
-                |end: usize| output.start_of(end) - start <= most || end - no <= step * threads;
+            let (start, mut end) = (output.tile_offset(no), no + step);
+            let fits = |end: usize| {
+                output.tile_offset(end) - start <= max_bytes || end - no <= step * threads
+            };
             while end < tiles && fits(end + step) {
                 end += step;
             }
-            self.make(i, no..end)?;
+            self.run_tiles(i, no..end)?;
             if end == tiles {
                 run::check(std::slice::from_ref(output))?;
             }
@@ -241,15 +265,19 @@ impl<'a, 'm> Stream<'a, 'm> {
         Ok(())
     }
 
-    /// Does jobs `jobs` of output `i`, into the window.
-    fn make(&mut self, i: usize, jobs: std::ops::Range<usize>) -> Result<()> {
+    /// Makes the tiles `jobs` of output tensor `i` in the window. Nothing is encoded here, so each tile is one job.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if there is no memory for the window, or the error of the lowest job that failed.
+    fn run_tiles(&mut self, i: usize, jobs: std::ops::Range<usize>) -> Result<()> {
         let output = &self.plan.outputs[i];
-        let (start, end) = (output.start_of(jobs.start), output.start_of(jobs.end));
+        let (start, end) = (output.tile_offset(jobs.start), output.tile_offset(jobs.end));
         let bytes = self
             .window
             .bytes
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
+        // The window is reused while it is large enough. A larger one replaces it, and the old one is freed first.
         if bytes.capacity() as u64 >= end - start {
             bytes.resize((end - start) as usize, 0);
         } else {
@@ -266,8 +294,9 @@ impl<'a, 'm> Stream<'a, 'm> {
 }
 
 impl Output<'_> {
-    /// Where tile `no`, which begins a row of tiles or is in the only one, begins in the tensor's bytes.
-    fn start_of(&self, no: usize) -> u64 {
+    /// Offset of tile `no` in the tensor's data, in bytes; the length of the data if there is no such tile. The tile must be the
+    /// first of a row of tiles, or the tensor must have only one row.
+    fn tile_offset(&self, no: usize) -> u64 {
         let len = self.dtype.byte_len(&self.shape).unwrap_or(0) as u64;
         if no >= self.cut.tiles() {
             return len;

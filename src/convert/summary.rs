@@ -1,4 +1,4 @@
-//! What a plan reports of a model: schemes and their counts, what is dropped, and what it had to assume.
+//! The part of a report that follows from the resolved model: schemes with their counts, dropped tensors, and assumptions.
 
 use super::draft::is_carried;
 use super::options::ConvertOptions;
@@ -6,7 +6,8 @@ use super::report::Report;
 use crate::containers::model::ParsedModel;
 use crate::scheme::{QuantScheme, Resolution, count};
 
-/// The report of a conversion before any work, with notes on what a user should know of the model.
+/// Returns the report of a conversion before any work. Notes name what the model leaves open and how it is read: where a
+/// default could be wrong, the user has to know that it was taken.
 pub(super) fn summary(
     model: &ParsedModel,
     resolution: &Resolution<'_>,
@@ -24,6 +25,7 @@ pub(super) fn summary(
     {
         count(&mut report.schemes, group.scheme);
     }
+    // Every item is either decoded, and counted by its scheme, or copied.
     report.passthrough = resolution.items.len() - report.recovered();
     let is_cast = |scheme: &QuantScheme| matches!(scheme, QuantScheme::CastFp8 { .. });
     let cast: usize = report

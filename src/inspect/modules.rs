@@ -1,4 +1,4 @@
-//! A model by its module classes: all layers' `up_proj` in one row.
+//! Groups the tensors of a model by module class: the `up_proj` of all layers is one row.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,32 +6,32 @@ use crate::containers::model::Tensor;
 use crate::scheme::{Item, Resolution};
 use crate::{QuantScheme, TensorRole};
 
-/// Tensors whose names differ in numbers alone, and how they are quantized.
+/// Tensors of one scheme whose names differ only in numbers, such as the index of a layer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct ModuleClass {
-    /// Name of the module, `#` for each number: `model.layers.#.mlp.up_proj`.
+    /// Name of the module with `#` for each number: `model.layers.#.mlp.up_proj`.
     pub class: String,
-    /// How its weights are quantized.
+    /// Scheme of the weights.
     pub scheme: QuantScheme,
-    /// Number of tensors in the output.
+    /// Number of tensors after recovery.
     pub tensors: usize,
-    /// Number of their values.
+    /// Number of values in these tensors.
     pub parameters: u64,
-    /// Bytes that they take as they are stored, scales included.
+    /// Bytes that the tensors take as stored, scales included.
     pub stored: u64,
 }
 
 impl ModuleClass {
-    /// Stored bits of a value, scales included.
+    /// Mean number of stored bits for each value, scales included.
     #[must_use]
     pub fn bits_per_weight(&self) -> f64 {
         self.stored as f64 * 8.0 / (self.parameters as f64).max(1.0)
     }
 }
 
-/// `name` with `#` for its numbers, and without its last part if that is `weight`.
-fn class(name: &str) -> String {
+/// `name` without the ending `.weight`, and with `#` for each component that is a number.
+fn class_name(name: &str) -> String {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let part = |part: &str| {
         if part.parse::<u64>().is_ok() {
@@ -43,10 +43,11 @@ fn class(name: &str) -> String {
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Every class, in the order of first appearance. A class with several schemes has a row for each.
+/// All module classes in the order of first appearance. A class with several schemes has a row for each scheme.
 pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
     let mut rows: Vec<ModuleClass> = Vec::new();
     let mut at: HashMap<(String, QuantScheme), usize> = HashMap::new();
+    // Groups can share a part, such as a codebook. Its bytes count once.
     let mut seen = HashSet::new();
     let mut stored = |parts: &[(TensorRole, Tensor<'_>)]| {
         parts
@@ -65,7 +66,7 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
             ),
             Item::Plain(t) => (t.name(), QuantScheme::Unquantized, t.shape(), t.info().len),
         };
-        let class = class(name);
+        let class = class_name(name);
         let row = *at.entry((class.clone(), scheme)).or_insert_with(|| {
             rows.push(ModuleClass {
                 class,
@@ -86,15 +87,15 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
 
 #[cfg(test)]
 mod tests {
-    use super::class;
+    use super::class_name;
 
     #[test]
     fn numbers_are_left_out() {
         assert_eq!(
-            class("model.layers.12.mlp.experts.3.up_proj.weight"),
+            class_name("model.layers.12.mlp.experts.3.up_proj.weight"),
             "model.layers.#.mlp.experts.#.up_proj"
         );
-        assert_eq!(class("model.norm.weight"), "model.norm");
-        assert_eq!(class("h.0.attn.bias"), "h.#.attn.bias");
+        assert_eq!(class_name("model.norm.weight"), "model.norm");
+        assert_eq!(class_name("h.0.attn.bias"), "h.#.attn.bias");
     }
 }

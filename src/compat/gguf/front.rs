@@ -7,7 +7,7 @@ use std::io::{Read, Seek};
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::parse::gguf::header::{self, GgufHeader, GgufTensorEntry};
 use crate::error::printable;
-use crate::inspect::{format_bytes, names};
+use crate::inspect::{format_bytes, join_dtypes};
 use crate::limits::Budget;
 use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
@@ -225,7 +225,7 @@ impl fmt::Display for GgufInspectInfo {
                 self.output_dtype
             )?;
         }
-        writeln!(f, "Dtypes:      {}", names(&self.dtypes))?;
+        writeln!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;
         write!(f, "Alignment:   {} bytes", self.alignment)
     }
 }

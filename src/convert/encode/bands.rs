@@ -1,5 +1,8 @@
-//! Tiles that are encoded together, and what is stored of them, put together before it is written: one long write costs
-//! less than many short ones, for which threads have to wait for each other.
+//! Bands, which are the adjacent tiles that one job encodes, and [`Pieces`], which merges the bytes of a band before they are
+//! written.
+//!
+//! A tile of a wide tensor yields a short run of bytes for each of its rows. The runs of adjacent tiles are contiguous in the
+//! output. One long write costs less than many short ones, because threads wait for each other when they write to one file.
 
 use std::iter::StepBy;
 use std::ops::Range;
@@ -7,16 +10,19 @@ use std::ops::Range;
 use crate::Result;
 use crate::convert::cut::{Cut, SLAB_VALUES};
 
-/// Slabs of values in a band at most, across and down. Down, each makes many short runs.
-const SLABS: [usize; 2] = [4, 8];
+/// Largest number of slabs of values in a band, for bands across and for bands down. A band down is larger, because its tiles
+/// yield shorter runs.
+const MAX_SLABS: [usize; 2] = [4, 8];
 
-/// Tiles in bands: beside each other or, where the output runs across rows, one below another.
+/// A grid of tiles divided into bands. A band consists of tiles side by side. If the output is transposed, it consists of tiles
+/// one below another, because their bytes are contiguous then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bands {
-    /// Numbers of tiles.
+    /// Number of tiles in a row of tiles.
     across: usize,
+    /// Number of rows of tiles.
     down: usize,
-    /// Tiles in a band.
+    /// Number of tiles in a band; the last band of a row or column may be shorter.
     len: usize,
     is_transposed: bool,
 }
@@ -26,9 +32,9 @@ impl Bands {
         let across = cut.across().max(1);
         let down = cut.tiles() / across;
         let (slabs, end) = if is_transposed {
-            (SLABS[1], down)
+            (MAX_SLABS[1], down)
         } else {
-            (SLABS[0], across)
+            (MAX_SLABS[0], across)
         };
         let len =
             (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
@@ -40,7 +46,7 @@ impl Bands {
         }
     }
 
-    /// Number of bands: of the jobs that encode.
+    /// Number of bands. Each is one job.
     pub(super) fn jobs(&self) -> usize {
         let &Self {
             across,
@@ -55,7 +61,7 @@ impl Bands {
         }
     }
 
-    /// Numbers of the tiles of job `job`.
+    /// Numbers of the tiles in band `job`.
     pub(super) fn tiles(&self, job: usize) -> StepBy<Range<usize>> {
         let &Self {
             across,
@@ -74,34 +80,34 @@ impl Bands {
     }
 }
 
-/// Pieces in the order in which they were made.
+/// Bytes for several output tensors, collected in any order and written in as few runs as possible.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
-    /// Some of them, in one.
-    run: Vec<u8>,
+    /// Scratch for merging adjacent pieces into one write.
+    merged: Vec<u8>,
 }
 
-/// Some bytes of an output.
+/// A contiguous run of bytes of one output tensor. The derived order sorts by output and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Piece {
     output: usize,
-    /// Where they belong there.
+    /// Offset in the output tensor.
     at: u64,
-    /// Where they are here.
+    /// Offset in [`Pieces::bytes`].
     start: usize,
     len: usize,
 }
 
 impl Pieces {
-    /// Forgets all of them.
+    /// Removes all pieces. The buffers are kept.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.pieces.clear();
     }
 
-    /// Keeps bytes of output `output`, from its byte `at` on.
+    /// Adds `bytes` for output `output` at its byte `at`.
     pub(super) fn add(&mut self, output: usize, at: u64, bytes: &[u8]) {
         self.pieces.push(Piece {
             output,
@@ -112,7 +118,10 @@ impl Pieces {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Passes all of them on, in their order in the outputs, and in as few runs as there can be.
+    /// Passes all pieces to `write` in the order of outputs and offsets, adjacent ones merged, and removes them.
+    ///
+    /// # Errors
+    /// The first error of `write`.
     pub(super) fn flush(
         &mut self,
         mut write: impl FnMut(usize, u64, &[u8]) -> Result<()>,
@@ -125,10 +134,10 @@ impl Pieces {
                 write(piece.output, piece.at, bytes(piece))?;
                 continue;
             }
-            self.run.clear();
+            self.merged.clear();
             run.iter()
-                .for_each(|piece| self.run.extend_from_slice(bytes(piece)));
-            write(run[0].output, run[0].at, &self.run)?;
+                .for_each(|piece| self.merged.extend_from_slice(bytes(piece)));
+            write(run[0].output, run[0].at, &self.merged)?;
         }
         self.clear();
         Ok(())

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::convert::cut::Cut;
 use crate::convert::output::{Body, Job, Worker};
 
-/// Encodes a tensor, and writes it and the stored tensors behind it that belong to it.
+/// Encodes a tensor. Writes its own output and the outputs directly behind it, such as the scales of the codes.
 pub(in crate::convert) struct EncodeBody<'m>(pub Encoding<'m>);
 
 impl<'m> Body<'m> for EncodeBody<'m> {

@@ -1,14 +1,15 @@
-//! What encoding has lost, from the sums over its tiles.
+//! The error that encoding introduced, from the sums over all tiles.
 
 use crate::convert::output::Output;
 use crate::convert::plan::Plan;
 use crate::convert::report::{Distance, Errors, TensorErrors};
 use crate::kernels::lethe::distance::DistanceSums;
 
-/// Tensors that are named.
+/// Number of tensors with the largest errors that a report names.
 const WORST: usize = 5;
 
-/// The errors of every encoded tensor of `plan` that is done.
+/// The error over all encoded tensors of `plan`, and the tensors with the largest errors. Tensors that are not done, because another
+/// part makes them, do not count. `None` if no value was compared.
 pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
     let (mut all, mut tensors) = (DistanceSums::default(), Vec::new());
     for output in &plan.outputs {
@@ -30,7 +31,7 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
     })
 }
 
-/// What the encoders of `plan` have to say.
+/// The warnings of the encoders of `plan`, with the names of their tensors.
 pub(in crate::convert) fn warnings(plan: &Plan<'_>) -> Vec<String> {
     let warning = |output: &Output<'_>| {
         let encoding = output.body.encoding()?;

@@ -1,4 +1,4 @@
-//! Which tensors are encoded, and the output tensors that each of them becomes.
+//! Decides which tensors are encoded, and drafts the output tensors that each of them becomes.
 
 use std::collections::BTreeMap;
 use std::vec;
@@ -7,7 +7,7 @@ use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::ConvertTarget;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
-use crate::convert::draft::{Draft, byte_len, with_checks};
+use crate::convert::draft::{Draft, byte_len, parts_with_checksum};
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::Body;
 use crate::convert::report::{Encoded, Kept, Report};
@@ -17,7 +17,7 @@ use crate::forget::{
 use crate::scheme::{Decode, Group, Item, Plain, QuantScheme, Resolution, TensorRole};
 use crate::{Result, TargetDtype};
 
-/// The choices for a model's tensors, in their order.
+/// The decisions for the tensors of a model, which are drafted one after another.
 pub(in crate::convert) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
@@ -26,16 +26,20 @@ pub(in crate::convert) struct Encodings {
     is_gguf: bool,
 }
 
-/// What encoding makes of an item.
+/// The result of [`Encodings::draft`].
 pub(in crate::convert) enum Drafted<'m> {
+    /// The output tensors that replace the item.
     Encoded(Vec<Draft<'m>>),
-    /// The item stays as it is.
+    /// The item is not encoded: the caller drafts a copy or a decoded tensor.
     NotEncoded(Item<'m>),
 }
 
 impl Encodings {
-    /// Chooses what becomes of each item; `None` if the options do not ask for encoding. Parameters whose module is
-    /// encoded in their stead are replaced in `resolution`.
+    /// Decides for each item of `resolution` whether it is encoded. Returns `None` if the options do not ask for encoding.
+    /// An item whose module form is encoded is replaced by it in `resolution`.
+    ///
+    /// # Errors
+    /// The options contradict each other or the model, or a file that they name cannot be read.
     pub(in crate::convert) fn new(
         model: &ParsedModel,
         resolution: &mut Resolution<'_>,
@@ -45,9 +49,9 @@ impl Encodings {
         let Some(forget) = &options.forget else {
             return Ok(None);
         };
-        let choices = choices(model, resolution, forget, options, report)?;
-        let quantization =
-            described(&choices, resolution).map(|config| (forget.scheme.config_keys(), config));
+        let choices = decide_all(model, resolution, forget, options, report)?;
+        let quantization = quantization_config(&choices, resolution)
+            .map(|config| (forget.scheme.config_keys(), config));
         Ok(Some(Self {
             choices: choices.into_iter(),
             quantization,
@@ -57,7 +61,10 @@ impl Encodings {
         }))
     }
 
-    /// Drafts the next item, if it is encoded.
+    /// Drafts `item`. Items must be passed in the order of the resolution that [`new`](Self::new) has seen.
+    ///
+    /// # Errors
+    /// The tensor cannot be encoded, or cannot be read.
     pub(in crate::convert) fn draft<'m>(&mut self, item: Item<'m>) -> Result<Drafted<'m>> {
         if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
@@ -66,12 +73,12 @@ impl Encodings {
             return Ok(Drafted::NotEncoded(item));
         }
         let drafts = match &item {
-            // GGUF blocks that are not encoded anew stay as they are.
+            // GGUF blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
             Item::Group(group) if self.is_gguf => {
                 let parts = group.parts.iter();
                 parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
             }
-            // llama.cpp wants vectors in F32, which other containers have in a narrower type.
+            // llama.cpp expects vectors in F32. Other containers have them in F16 or BF16.
             Item::Plain(t) if !self.is_gguf && t.shape().len() < 2 => match Plain::of(t) {
                 Some(plain) => vec![widened(t, plain)?],
                 None => return Ok(Drafted::NotEncoded(item)),
@@ -81,7 +88,7 @@ impl Encodings {
         Ok(Drafted::Encoded(drafts))
     }
 
-    /// Completes the drafts and the report; returns how the output is quantized, for `config.json`.
+    /// Completes the drafts and the report after the last item. Returns the quantization config of the output.
     pub(in crate::convert) fn finish(
         self,
         drafts: &mut [Draft<'_>],
@@ -93,7 +100,10 @@ impl Encodings {
     }
 }
 
-/// The stored tensors that `item` becomes. The first has the jobs; the others are written with it.
+/// Drafts the stored tensors that `item` is encoded to. The jobs of the first one write all of them.
+///
+/// # Errors
+/// The encoder refuses the tensor, or its size overflows.
 fn encode<'m>(
     item: Item<'m>,
     method: &dyn Method,
@@ -131,7 +141,7 @@ fn encode<'m>(
     })?;
     let stored = encoder.stored();
     let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
-    let mut verify = with_checks(parts.iter());
+    let mut verify = parts_with_checksum(parts.iter());
     let source = parts.first().map_or(0, |t| t.info().source);
     let cut = encoding.input.cut;
     let mut first: Option<Box<dyn Body<'m> + 'm>> = Some(Box::new(EncodeBody(encoding)));
@@ -157,7 +167,7 @@ fn encode<'m>(
     stored.into_iter().map(draft).collect()
 }
 
-/// A tensor of ordinary floats, in F32.
+/// Drafts a tensor of plain floats, converted to F32.
 fn widened<'m>(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
         t.name().to_owned(),
@@ -169,7 +179,8 @@ fn widened<'m>(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Draft<'m>> {
     Draft::decode(group, TargetDtype::F32)
 }
 
-/// Links tensors that inference fuses into one weight, so that encoders with one scale for the whole survey all of them.
+/// Links tensors that inference fuses into one weight, such as the query, key and value projections. An encoder with one scale
+/// for the whole tensor must survey all of them, because the fused weight has only one scale.
 fn link_siblings(drafts: &mut [Draft<'_>]) {
     let mut encodings: Vec<_> = drafts
         .iter_mut()
@@ -198,10 +209,10 @@ fn link_siblings(drafts: &mut [Draft<'_>]) {
     }
 }
 
-/// Marks in the report which tensors keep their codes, and notes why those of other tensors of a matching kind are not
-/// relayed.
+/// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors with codes of the same kind
+/// are not relayed.
 fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
-    let mut others: Vec<(&str, usize, &str)> = Vec::new();
+    let mut hindered: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
         let Some(encoding) = draft.body.encoding() else {
@@ -211,9 +222,9 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
         match (&encoding.relay, entry) {
             (RelayDecision::Relay(_), Some(entry)) => entry.scheme.push_str(" (codes moved)"),
             (RelayDecision::Hindered(reason), _) => {
-                match others.iter_mut().find(|(other, ..)| other == reason) {
+                match hindered.iter_mut().find(|(other, ..)| other == reason) {
                     Some((_, n, _)) => *n += 1,
-                    None => others.push((reason, 1, &encoding.input.name)),
+                    None => hindered.push((reason, 1, &encoding.input.name)),
                 }
             }
             _ => {}
@@ -224,11 +235,14 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
             "{n} tensors have codes of the same kind that are not moved as they are: {reason}, e.g. `{name}`"
         )
     };
-    report.notes.extend(others.into_iter().map(note));
+    report.notes.extend(hindered.into_iter().map(note));
 }
 
-/// What becomes of each item, when tensors are encoded. Parameters are encoded as modules have them, where that can be.
-fn choices(
+/// Decides for each item whether it is encoded, and reports it.
+///
+/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`). The module form is encoded if the
+/// scheme accepts it, and the stored form otherwise.
+fn decide_all(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
     forget: &Forget,
@@ -236,15 +250,15 @@ fn choices(
     report: &mut Report,
 ) -> Result<Vec<Decision>> {
     let to = options.run.to;
-    let subjects: Vec<_> = resolution
+    let candidates: Vec<_> = resolution
         .items
         .iter()
-        .map(|item| subject(item, item.module(), to))
+        .map(|item| candidate(item, item.module(), to))
         .collect();
     let Decisions {
         all: mut choices,
         notes,
-    } = decide(model, &subjects, forget, to)?;
+    } = decide(model, &candidates, forget, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &Item<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
@@ -255,12 +269,12 @@ fn choices(
         .zip(&choices)
         .any(|(item, choice)| is_refused(item, choice))
     {
-        let subjects: Vec<_> = resolution
+        let candidates: Vec<_> = resolution
             .items
             .iter()
-            .map(|item| subject(item, None, to))
+            .map(|item| candidate(item, None, to))
             .collect();
-        let others = decide(model, &subjects, forget, to)?.all;
+        let others = decide(model, &candidates, forget, to)?.all;
         for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
             if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
                 *choice = other;
@@ -293,8 +307,12 @@ fn choices(
     Ok(choices)
 }
 
-/// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
-fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
+/// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It lists the modules whose matrices
+/// are not encoded, so that loaders do not look for their scales.
+fn quantization_config(
+    choices: &[Decision],
+    resolution: &Resolution<'_>,
+) -> Option<serde_json::Value> {
     let kept = |(choice, item): (&Decision, &Item<'_>)| {
         let (name, rank) = match item {
             Item::Group(group) => (group.name.as_str(), group.shape.len()),
@@ -316,7 +334,7 @@ fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_
     })
 }
 
-/// The type of an item's values: its own, or that which it is decoded to.
+/// Element type of an item's values: the type that a group is decoded to, or the stored type of a plain tensor.
 fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
     match item {
         Item::Group(group) => group.keeps.unwrap_or(to),
@@ -324,8 +342,8 @@ fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
     }
 }
 
-/// What is chosen of: an item, or `module` in its stead.
-fn subject<'a>(
+/// Describes an item for [`decide`], in the form of `module` if there is one.
+fn candidate<'a>(
     item: &'a Item<'_>,
     module: Option<&'a Group<'_>>,
     to: TargetDtype,

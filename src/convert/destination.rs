@@ -1,4 +1,4 @@
-//! Where an output directory is made, and what must not be there.
+//! Where an output directory is made, which existing directory it may replace, and which unfinished one it may continue.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -7,8 +7,11 @@ use super::manifest::is_manifest;
 use crate::containers::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
-/// The hidden sibling in which `output` is made.
-pub(super) fn partial(output: &Path) -> Result<PathBuf> {
+/// Path of the hidden sibling in which `output` is made: `.NAME.partial`.
+///
+/// # Errors
+/// `Io` if `output` has no last component, such as `..`.
+pub(super) fn partial_path(output: &Path) -> Result<PathBuf> {
     let name = output.file_name().ok_or_else(|| {
         AnamnesisError::io_at(
             output,
@@ -18,8 +21,15 @@ pub(super) fn partial(output: &Path) -> Result<PathBuf> {
     Ok(output.with_file_name(format!(".{}.partial", name.to_string_lossy())))
 }
 
-/// Refuses what is there already, but a directory with weights if it is to be replaced, or an empty one.
-pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
+/// Checks that `output` may be created, or replaced with `force`.
+///
+/// Replacing removes a whole directory, so only one that holds a model is replaced. A mistyped path then costs nothing. An
+/// empty directory may be replaced without `force`.
+///
+/// # Errors
+/// `Io` if the parent directory is missing; if an interrupted replacement left a directory that has to be looked at; if `output`
+/// is a file, a repository or a directory without weights; if it is a directory that is not empty, and `force` is not set.
+pub(super) fn check_destination(output: &Path, force: bool) -> Result<()> {
     let refuse = |what: &str| {
         Err(AnamnesisError::io_at(
             output,
@@ -31,7 +41,7 @@ pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
         let error = Error::new(ErrorKind::NotFound, "the output's directory does not exist");
         return Err(AnamnesisError::io_at(parent, &error));
     }
-    let old = replaced(output);
+    let old = replaced_path(output);
     if old.symlink_metadata().is_ok() {
         return refuse(&format!(
             "{} is there, what a replacement left that was interrupted; move it away",
@@ -57,36 +67,43 @@ pub(super) fn check_place(output: &Path, force: bool) -> Result<()> {
         true if names.iter().any(|name| name == ".git") => {
             refuse("the output is a repository, which is not replaced")
         }
-        true if names.iter().any(|name| is_model(name)) => Ok(()),
+        true if names.iter().any(|name| is_weights_of_output(name)) => Ok(()),
         true => refuse("the output is a directory without weights, which is not replaced"),
     }
 }
 
-/// Whether a file of this name makes a directory one of a model, as outputs are.
-fn is_model(name: &str) -> bool {
+/// Whether a file of this name shows that a directory holds a model, as every output directory does.
+fn is_weights_of_output(name: &str) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
 }
 
-/// Where what is replaced goes for the moment.
-pub(super) fn replaced(output: &Path) -> PathBuf {
+/// Path that the directory at `output` is moved to while it is replaced: `.NAME.old`.
+pub(super) fn replaced_path(output: &Path) -> PathBuf {
     output.with_file_name(format!(
         ".{}.old",
         output.file_name().unwrap_or_default().to_string_lossy()
     ))
 }
 
-/// Says that a directory is being made by this program.
-pub(super) const MARK: &str = ".anamnesis";
+/// Name of an empty file that marks a directory as an unfinished conversion of this program.
+pub(super) const MARKER_FILE: &str = ".anamnesis";
 
-/// Whether what is at `partial` may be gone on with, or taken away: nothing, or an unfinished conversion.
-pub(super) fn is_ours(partial: &Path) -> bool {
+/// Whether `partial` may be continued or removed: it does not exist, is empty, or holds the marker or a manifest.
+pub(super) fn is_unfinished_conversion(partial: &Path) -> bool {
     let is_empty = || std::fs::read_dir(partial).is_ok_and(|mut names| names.next().is_none());
     let is_begun = || manifests(partial).is_ok_and(|found| !found.is_empty());
-    // Other parts may be beginning just now: the mark is the first file that they make, so what is not empty has it.
-    partial.symlink_metadata().is_err() || is_empty() || partial.join(MARK).is_file() || is_begun()
+    // Another process may be beginning its part at this moment. The marker is the first file that it creates, so a directory
+    // that is not empty has it already, even if there is no manifest yet.
+    partial.symlink_metadata().is_err()
+        || is_empty()
+        || partial.join(MARKER_FILE).is_file()
+        || is_begun()
 }
 
-/// Manifests in `partial`, sorted.
+/// Paths of the manifests in `partial`, sorted. None if `partial` does not exist.
+///
+/// # Errors
+/// `Io` if the directory cannot be read.
 pub(super) fn manifests(partial: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(partial) {
         Ok(entries) => entries,

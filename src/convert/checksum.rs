@@ -1,4 +1,7 @@
-//! A checksum of bytes that come in pieces, in any order, from any thread.
+//! CRC-32 of bytes that arrive in pieces, in any order, from any thread.
+//!
+//! Jobs finish in any order, and keeping their bytes until they can be summed in order would take the memory of a tensor. The
+//! CRC-32 of two adjacent pieces follows from the CRC-32 and length of each, so only those are kept.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +10,13 @@ use crc32fast::Hasher;
 
 use crate::containers::write::ChecksumPatch;
 
-/// CRC-32 of the pieces so far; neighbours are joined, so that few are kept.
+/// Offset, length and CRC-32 of the pieces so far. Adjacent pieces are merged at once. There are then at most about as many
+/// entries as pieces in flight, and one in the end.
 #[derive(Debug, Default)]
-pub(super) struct Sum(Mutex<BTreeMap<u64, (u64, u32)>>);
+pub(super) struct ChecksumAccumulator(Mutex<BTreeMap<u64, (u64, u32)>>);
 
-impl Sum {
-    /// Adds the piece that begins at byte `at`.
+impl ChecksumAccumulator {
+    /// Adds the bytes that begin at byte `at`. No byte may be added twice.
     pub(super) fn add(&self, at: u64, bytes: &[u8]) {
         let (mut start, mut len, mut crc) = (at, bytes.len() as u64, crc32fast::hash(bytes));
         let mut pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -20,46 +24,49 @@ impl Sum {
             && before + n == at
         {
             pieces.remove(&before);
-            (start, crc) = (before, join((n, sum), (len, crc)));
+            (start, crc) = (before, combine_crc32((n, sum), (len, crc)));
             len += n;
         }
         if let Some((n, sum)) = pieces.remove(&(start + len)) {
-            crc = join((len, crc), (n, sum));
+            crc = combine_crc32((len, crc), (n, sum));
             len += n;
         }
         pieces.insert(start, (len, crc));
     }
 
-    /// CRC-32 of `before` (length and sum) and all the pieces.
+    /// CRC-32 of all pieces, behind a prefix of which `before` gives length and CRC-32. The pieces must be complete: a gap would
+    /// be taken as empty.
     pub(super) fn total(&self, before: (u64, u32)) -> u32 {
         let pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pieces
             .values()
-            .fold(before, |all, &piece| (all.0 + piece.0, join(all, piece)))
+            .fold(before, |all, &piece| {
+                (all.0 + piece.0, combine_crc32(all, piece))
+            })
             .1
     }
 }
 
-/// The checksums that go with an output tensor.
+/// Checksums that the jobs of one output tensor accumulate.
 #[derive(Debug, Default)]
-pub(super) struct TensorSums {
-    /// Of the stored bytes, where they are copied as they are.
-    pub input: Sum,
-    /// Of the written bytes, where the container wants it.
-    pub output: Option<(Sum, ChecksumPatch)>,
+pub(super) struct TensorChecksums {
+    /// Of the input's stored bytes, if they are copied as they are. It is compared with the container's checksum.
+    pub input: ChecksumAccumulator,
+    /// Of the written bytes, if the output's container stores a checksum, with the places that it is written to.
+    pub output: Option<(ChecksumAccumulator, ChecksumPatch)>,
 }
 
-impl TensorSums {
+impl TensorChecksums {
     pub(super) fn new(patch: Option<ChecksumPatch>) -> Self {
         Self {
-            input: Sum::default(),
-            output: patch.map(|patch| (Sum::default(), patch)),
+            input: ChecksumAccumulator::default(),
+            output: patch.map(|patch| (ChecksumAccumulator::default(), patch)),
         }
     }
 }
 
-/// The sum of two runs of bytes, each given as length and sum.
-fn join(first: (u64, u32), second: (u64, u32)) -> u32 {
+/// CRC-32 of two byte strings one after the other, each given as length and CRC-32.
+fn combine_crc32(first: (u64, u32), second: (u64, u32)) -> u32 {
     let mut all = Hasher::new_with_initial_len(first.1, first.0);
     all.combine(&Hasher::new_with_initial_len(second.1, second.0));
     all.finalize()
@@ -73,7 +80,7 @@ mod tests {
     fn any_order() {
         let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
         for step in [1usize, 3, 7, 11] {
-            let sum = Sum::default();
+            let sum = ChecksumAccumulator::default();
             let pieces: Vec<_> = bytes[10..].chunks(33).enumerate().collect();
             let mut order: Vec<usize> =
                 (0..pieces.len()).map(|i| i * step % pieces.len()).collect();
