@@ -10,7 +10,7 @@ use super::summary::summary;
 use crate::ConvertTarget;
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
-use crate::scheme::Item;
+use crate::scheme::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
 /// Every output tensor in the order of the source, and what the report says of them.
@@ -79,14 +79,14 @@ fn copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts
 
 /// A tensor that is copied or decoded.
 fn unencoded<'m>(
-    item: Item<'m>,
+    item: ResolvedItem<'m>,
     model: &ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
     let mut draft = match item {
-        Item::Plain(t) => Draft::copy(&t),
-        Item::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
-        Item::Group(group) => Draft::decode(group, options.run.to),
+        ResolvedItem::Plain(t) => Draft::copy(&t),
+        ResolvedItem::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
+        ResolvedItem::Group(group) => Draft::decode(group, options.run.to),
     }?;
     if options.target == ConvertTarget::Safetensors {
         model.restore_shape(&draft.name, &mut draft.shape)?;

@@ -7,11 +7,11 @@
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::runs::Runs;
+use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
+use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     base_of, refused, wrong,
@@ -116,7 +116,7 @@ fn packed<'m>(
         .checked_mul(CODES)
         .ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape = vec![rows, cols];
-    let codes = Codes::Unpacked(Box::new(Runs::low_first(t.part(), bytes, cols, 2)));
+    let codes = Codes::Unpacked(Box::new(StridedRows::low_first(t.part(), bytes, cols, 2)));
     let code_format = CodeFormat::Int(Int {
         flip: 0,
         offset: 1.0,
@@ -141,17 +141,17 @@ fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<
         cols,
     });
     let outer = Floats::ieee(scale)?;
-    let scaled = Nested {
+    let scaled = NestedScales {
         inner,
         outer,
         count: 1,
         rows_each: rows,
-        op: Op::Multiply,
+        op: NestedOp::Multiply,
         unit: 1.0,
     };
     let code_format = CodeFormat::Int(Int::UNSIGNED);
     let decoder = Grouped::scaled(
-        Codes::Unpacked(Box::new(Ones)),
+        Codes::Unpacked(Box::new(AllOnes)),
         8,
         code_format,
         [rows, cols],
@@ -161,9 +161,9 @@ fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<
     Ok((t.shape().to_vec(), decoder))
 }
 
-struct Ones;
+struct AllOnes;
 
-impl Unpack for Ones {
+impl Unpack for AllOnes {
     fn unpack(&self, tile: &Tile, _staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         out.resize(tile.values(), 1);

@@ -25,7 +25,7 @@ const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 pub(super) struct Bnb4;
 
 /// Prepared if some tensor of the model belongs to a 4-bit weight. Most models have none: then no names are made.
-struct HasFourBit;
+struct HasBnb4;
 
 impl Scheme for Bnb4 {
     fn identity(&self) -> &'static Identity {
@@ -41,7 +41,7 @@ impl Scheme for Bnb4 {
         let mut tensors = all.model.tensors();
         tensors
             .any(|t| parts.iter().any(|part| t.name().contains(part)))
-            .then(|| Box::new(HasFourBit) as Prepared)
+            .then(|| Box::new(HasBnb4) as Prepared)
     }
 
     fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
@@ -49,7 +49,7 @@ impl Scheme for Bnb4 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if all.prepared::<HasFourBit>().is_none() {
+        if all.prepared::<HasBnb4>().is_none() {
             return Ok(None);
         }
         let name = t.name();
@@ -76,9 +76,9 @@ impl Scheme for Bnb4 {
         }
         let bytes = t.info().len as usize;
         let state = if state_tensor.part().is_readable() {
-            State::read(&state_tensor)?
+            Bnb4State::read(&state_tensor)?
         } else {
-            State::unread(bytes)
+            Bnb4State::unread(bytes)
         };
         let total = state
             .shape
@@ -98,9 +98,9 @@ impl Scheme for Bnb4 {
             (TensorRole::Scale, absmax),
             (TensorRole::QuantMap, map),
         ];
-        let absmax = absmax_of(t, &absmax, &state, total, all, &mut parts)?;
+        let absmax = find_absmax(t, &absmax, &state, total, all, &mut parts)?;
         parts.push((TensorRole::QuantState, state_tensor));
-        let decoder = Box::new(FourBit {
+        let decoder = Box::new(Bnb4Weight {
             codes: t.part(),
             map: map.part(),
             absmax,
@@ -120,7 +120,7 @@ impl Scheme for Bnb4 {
 
 /// What a `quant_state` says.
 #[derive(serde::Deserialize)]
-struct State {
+struct Bnb4State {
     #[serde(rename = "blocksize")]
     block: usize,
     shape: Vec<usize>,
@@ -129,7 +129,7 @@ struct State {
     nested_offset: Option<f64>,
 }
 
-impl State {
+impl Bnb4State {
     fn read(t: &Tensor<'_>) -> Result<Self> {
         let json = t.part().read_small(MAX_QUANT_STATE_BYTES)?;
         let state: Self = serde_json::from_slice(&json).map_err(|e| wrong(t, e))?;
@@ -171,10 +171,10 @@ enum Absmax<'m> {
     },
 }
 
-fn absmax_of<'m>(
+fn find_absmax<'m>(
     t: &Tensor<'m>,
     absmax: &Tensor<'m>,
-    state: &State,
+    state: &Bnb4State,
     total: usize,
     all: &Index<'m>,
     parts: &mut Vec<(TensorRole, Tensor<'m>)>,
@@ -229,7 +229,7 @@ fn absmax_of<'m>(
 }
 
 /// A flattened 4-bit tensor.
-struct FourBit<'m> {
+struct Bnb4Weight<'m> {
     codes: Part<'m>,
     map: Part<'m>,
     absmax: Absmax<'m>,
@@ -238,7 +238,7 @@ struct FourBit<'m> {
     fp4: bool,
 }
 
-impl FourBit<'_> {
+impl Bnb4Weight<'_> {
     /// The codebook as the library uses it: its FP4 kernel has -0 for code 8, where the stored map has 0.
     fn codebook(&self, map: &[f32]) -> [f32; 16] {
         std::array::from_fn(|i| {
@@ -265,7 +265,7 @@ fn read_floats(part: &Part<'_>) -> Result<Vec<f32>> {
         .collect())
 }
 
-impl Decode for FourBit<'_> {
+impl Decode for Bnb4Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 4.0 + 72.0 / self.block as f64;
         Grid {
@@ -386,7 +386,7 @@ impl Scheme for BnbInt8 {
             }
             parts.push((TensorRole::QuantState, format));
         }
-        let decoder = Box::new(Int8 {
+        let decoder = Box::new(BnbInt8Weight {
             codes: t.part(),
             scb: Floats::ieee(&scb)?,
             n,
@@ -404,14 +404,14 @@ impl Scheme for BnbInt8 {
 }
 
 /// An LLM.int8() weight.
-struct Int8<'m> {
+struct BnbInt8Weight<'m> {
     codes: Part<'m>,
     scb: Floats<'m>,
     n: usize,
     k: usize,
 }
 
-impl Decode for Int8<'_> {
+impl Decode for BnbInt8Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 8.0 + 64.0 / self.k.max(1) as f64;
         Grid {

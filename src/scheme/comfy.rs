@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use super::fp8::Fp8;
 use super::int8::Int8;
 use crate::containers::model::Tensor;
-use crate::scheme::layout::tiled::{HEIGHT, Tiled, WIDTH};
+use crate::scheme::layout::tiled::{TILE_COLS, TILE_ROWS, TiledScales};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
@@ -43,11 +43,11 @@ const METADATA: &str = "_quantization_metadata";
 pub(super) struct ComfyUi;
 
 /// What a file's metadata say of its layers.
-struct Layers {
+struct ComfyLayers {
     by_name: Option<HashMap<String, Value>>,
 }
 
-impl Layers {
+impl ComfyLayers {
     /// `None` if nothing in the file says that ComfyUI's formats are in it.
     fn of(model: &ParsedModel) -> Option<Self> {
         let Some(text) = model.metadata.get(METADATA) else {
@@ -73,7 +73,7 @@ impl Layers {
 }
 
 /// What is said of one weight.
-struct Description<'m> {
+struct ComfyDescription<'m> {
     format: String,
     /// Whether its columns are mixed by a Hadamard matrix.
     is_rotated: bool,
@@ -81,15 +81,15 @@ struct Description<'m> {
     marker: Option<Tensor<'m>>,
 }
 
-impl<'m> Description<'m> {
+impl<'m> ComfyDescription<'m> {
     /// Of weight `t`, if there is one.
-    fn find(t: &Tensor<'m>, layers: &Layers, all: &Index<'m>) -> Result<Option<Self>> {
+    fn find(t: &Tensor<'m>, layers: &ComfyLayers, all: &Index<'m>) -> Result<Option<Self>> {
         let Some(base) = base_of(t.name(), "weight") else {
             return Ok(None);
         };
         if let Some(marker) = all.at(base, "comfy_quant") {
             if !marker.part().is_readable() {
-                let (format, is_rotated) = (likely(t, all).to_owned(), false);
+                let (format, is_rotated) = (guess_format(t, all).to_owned(), false);
                 return Ok(Some(Self {
                     format,
                     is_rotated,
@@ -132,7 +132,7 @@ impl<'m> Description<'m> {
 }
 
 /// The format of `t` by its dtypes, for listings of files of which only the header is at hand.
-fn likely<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
+fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
     let exponents = all
         .at(t.name(), "_scale")
         .is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
@@ -167,7 +167,7 @@ impl Scheme for ComfyUi {
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
-        Layers::of(all.model).map(|layers| Box::new(layers) as Prepared)
+        ComfyLayers::of(all.model).map(|layers| Box::new(layers) as Prepared)
     }
 
     fn descriptions(&self, _metadata: &HashMap<String, String>) -> Vec<String> {
@@ -175,10 +175,10 @@ impl Scheme for ComfyUi {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(layers) = all.prepared::<Layers>() else {
+        let Some(layers) = all.prepared::<ComfyLayers>() else {
             return Ok(None);
         };
-        let Some(says) = Description::find(t, layers, all)? else {
+        let Some(says) = ComfyDescription::find(t, layers, all)? else {
             let scaled = !t.dtype().is_floating_point() && all.at(t.name(), "_scale").is_some();
             let what =
                 "the file describes how its layers are quantized, and this one is not among them";
@@ -282,18 +282,18 @@ fn tiled<'m>(
     scale: &Tensor<'_>,
     floats: Floats<'m>,
     [rows, cols]: [usize; 2],
-) -> Result<Tiled<'m>> {
+) -> Result<TiledScales<'m>> {
     let padded = rows
-        .checked_next_multiple_of(HEIGHT)
-        .zip(cols.checked_next_multiple_of(WIDTH));
+        .checked_next_multiple_of(TILE_ROWS)
+        .zip(cols.checked_next_multiple_of(TILE_COLS));
     if padded.is_none_or(|(rows, cols)| scale.shape() != [rows, cols]) {
         let (name, shape) = (scale.name(), scale.shape());
         let what = format!(
-            "its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {HEIGHT} x {WIDTH}"
+            "its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {TILE_ROWS} x {TILE_COLS}"
         );
         return Err(wrong(t, what));
     }
-    Ok(Tiled { floats, rows, cols })
+    Ok(TiledScales { floats, rows, cols })
 }
 
 fn matrix(t: &Tensor<'_>) -> Result<(usize, usize)> {
@@ -317,7 +317,7 @@ fn nvfp4<'m>(t: &Tensor<'m>, _scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Gr
 fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
     use crate::kernels::remember::grouped::E2M1;
     use crate::kernels::remember::nvfp4::BLOCK;
-    use crate::scheme::seam::numbers::{Nested, Op};
+    use crate::scheme::seam::numbers::{NestedOp, NestedScales};
     let (rows, bytes) = matrix(t)?;
     let global = all.need(t, t.name(), "_scale_2")?;
     if scale.dtype() != Dtype::F8E4M3 || global.elements() != 1 {
@@ -333,7 +333,7 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
     let cols = bytes
         .checked_mul(2)
         .ok_or_else(|| wrong(t, "it is too wide"))?;
-    let scales = Box::new(Nested {
+    let scales = Box::new(NestedScales {
         inner: Box::new(tiled(
             t,
             scale,
@@ -343,10 +343,10 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
         outer: Floats::ieee(&global)?,
         count: 1,
         rows_each: rows.max(1),
-        op: Op::Multiply,
+        op: NestedOp::Multiply,
         unit: 1.0,
     });
-    let codes = Codes::Unpacked(Box::new(high_first::HighFirst {
+    let codes = Codes::Unpacked(Box::new(high_first::HighNibbleFirst {
         part: t.part(),
         row_bytes: bytes,
     }));
@@ -389,12 +389,12 @@ mod high_first {
     use crate::scheme::{Tile, read};
 
     /// Rows of four-bit codes, the even one of a byte in its high nibble.
-    pub(super) struct HighFirst<'m> {
+    pub(super) struct HighNibbleFirst<'m> {
         pub part: Part<'m>,
         pub row_bytes: usize,
     }
 
-    impl Unpack for HighFirst<'_> {
+    impl Unpack for HighNibbleFirst<'_> {
         fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
             read(
                 &self.part,

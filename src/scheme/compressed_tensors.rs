@@ -4,7 +4,7 @@
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
-use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
+use super::mxfp4::{INT4, mx_rows, mx_rows_of};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -71,10 +71,10 @@ impl Scheme for CompressedTensors {
                     .filter(|_| auto_round);
                 match data_type {
                     Some(data_type) if data_type.starts_with("mx_int") => {
-                        nibbles_in_rows(t, name, &scale, AUTO_ROUND, INT4).map(Some)
+                        mx_rows_of(t, name, &scale, AUTO_ROUND, INT4).map(Some)
                     }
-                    Some(_) => in_rows(t, name, &scale, AUTO_ROUND).map(Some),
-                    None => in_rows(t, name, &scale, FAMILY).map(Some),
+                    Some(_) => mx_rows(t, name, &scale, AUTO_ROUND).map(Some),
+                    None => mx_rows(t, name, &scale, FAMILY).map(Some),
                 }
             }
             _ => Ok(None),
@@ -97,7 +97,7 @@ fn packed<'m>(
         .at(name, "_shape")
         .map(|shape| read_shape(&shape).map(|dims| (shape, dims)))
         .transpose()?;
-    let Packing {
+    let PackQuantized {
         bits,
         per_word,
         shape,
@@ -138,7 +138,7 @@ fn packed<'m>(
             part: t.part(),
             row_bytes: row_words(t) * 4,
         },
-        Some(per_word) => Codes::Unpacked(Box::new(Loose {
+        Some(per_word) => Codes::Unpacked(Box::new(WordAlignedCodes {
             part: t.part(),
             row_words: row_words(t),
             bits,
@@ -198,7 +198,7 @@ fn logical_name(name: &str, shape: &[usize]) -> String {
 }
 
 /// How codes lie in words, and what shape they make.
-struct Packing {
+struct PackQuantized {
     bits: usize,
     /// Codes in a word, if none goes across words: so it was where a width does not divide 32.
     per_word: Option<usize>,
@@ -209,7 +209,7 @@ fn row_words(t: &Tensor<'_>) -> usize {
     t.shape().last().copied().unwrap_or(0)
 }
 
-fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Result<Packing> {
+fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Result<PackQuantized> {
     let words = row_words(t);
     let Some((_, leading)) = t
         .shape()
@@ -228,7 +228,7 @@ fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Resu
             ));
         };
         let shape = leading.iter().copied().chain([cols]).collect();
-        return Ok(Packing {
+        return Ok(PackQuantized {
             bits,
             per_word: None,
             shape,
@@ -271,11 +271,11 @@ fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Resu
         .then(|| 32 / bits)
         .filter(|n| cols.div_ceil(*n) == words);
     let per_word = match loose {
-        Some(n) if dense && cols > n => is_loose(t, bits, n)?.then_some(n),
+        Some(n) if dense && cols > n => is_word_aligned(t, bits, n)?.then_some(n),
         loose => loose.filter(|_| !dense),
     };
     let shape = stack.iter().chain(shape).copied().collect();
-    Ok(Packing {
+    Ok(PackQuantized {
         bits,
         per_word,
         shape,
@@ -286,7 +286,7 @@ fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Resu
 const SAMPLE: usize = 4096;
 
 /// Whether the bits that loose packing leaves over are zero in all of the first words.
-fn is_loose(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool> {
+fn is_word_aligned(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool> {
     let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
     t.part().read_at(0, &mut bytes)?;
     let mut words = bytes
@@ -439,14 +439,14 @@ fn zero_points<'m>(
 }
 
 /// Words with as many whole codes as fit.
-struct Loose<'m> {
+struct WordAlignedCodes<'m> {
     part: Part<'m>,
     row_words: usize,
     bits: usize,
     per_word: usize,
 }
 
-impl Unpack for Loose<'_> {
+impl Unpack for WordAlignedCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let words = tile.cols.start / self.per_word..tile.cols.end.div_ceil(self.per_word);
         read(

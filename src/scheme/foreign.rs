@@ -6,7 +6,7 @@ use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRol
 use crate::{Dtype, Result};
 
 /// How a scheme is recognised: by the name and the dtype of a tensor of codes, and by what stands beside it.
-pub(super) struct Sign {
+pub(super) struct Signature {
     pub scheme: &'static str,
     /// End of the name of the codes.
     pub suffix: &'static str,
@@ -20,13 +20,13 @@ pub(super) struct Sign {
 
 const NOT_YET: &str = "recognised, not decoded by this version";
 
-pub(super) const fn sign(
+pub(super) const fn signature(
     scheme: &'static str,
     suffix: &'static str,
     dtypes: &'static [Dtype],
     beside: &'static [&'static str],
-) -> Sign {
-    Sign {
+) -> Signature {
+    Signature {
         scheme,
         suffix,
         dtypes,
@@ -40,36 +40,36 @@ pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
 /// Layouts as in the schemes' own libraries. The first match names the scheme.
-const SIGNS: &[Sign] = &[
-    sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
-    sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
-    sign(
+const SIGNATURES: &[Signature] = &[
+    signature("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
+    signature("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
+    signature(
         "compressed-tensors marlin-24",
         ".weight_packed",
         WORDS,
         &[".scale_packed"],
     ),
-    sign("packed weights", ".weight_packed", &[], &[]),
-    sign("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
-    sign(
+    signature("packed weights", ".weight_packed", &[], &[]),
+    signature("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
+    signature(
         "packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)",
         ".weight",
         BYTES,
         &[".weight_scale"],
     ),
-    sign("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
-    sign("EETQ", ".weight", INT8, &[".weight_scales"]),
-    sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
-    sign("AQLM", ".codes", &[], &[".codebooks"]),
-    sign("EXL2", ".q_weight", &[], &[".q_scale"]),
-    sign("EXL3", ".trellis", &[], &[]),
-    sign("QQQ", ".B", WORDS, &[".s_channel"]),
-    sign("QuIP#", ".Qidxs", &[], &[]),
-    sign("VPTQ", ".indices", &[], &[".centroids"]),
-    sign("VPTQ", ".indices", &[], &[".centroids.weight"]),
+    signature("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
+    signature("EETQ", ".weight", INT8, &[".weight_scales"]),
+    signature("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
+    signature("AQLM", ".codes", &[], &[".codebooks"]),
+    signature("EXL2", ".q_weight", &[], &[".q_scale"]),
+    signature("EXL3", ".trellis", &[], &[]),
+    signature("QQQ", ".B", WORDS, &[".s_channel"]),
+    signature("QuIP#", ".Qidxs", &[], &[]),
+    signature("VPTQ", ".indices", &[], &[".centroids"]),
+    signature("VPTQ", ".indices", &[], &[".centroids.weight"]),
 ];
 
-impl Sign {
+impl Signature {
     /// Whether `t` is codes of this scheme.
     fn fits(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
         let base = t.name().strip_suffix(self.suffix);
@@ -83,31 +83,35 @@ impl Sign {
     }
 }
 
-/// Names the scheme of the first of `signs` that `t` has.
-pub(super) fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-    signs
+/// Names the scheme of the first of `signatures` that `t` has.
+pub(super) fn kind(signatures: &[Signature], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+    signatures
         .iter()
         .find(|s| s.fits(t, all))
         .map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
 }
 
-/// Leaves `t`, unless it has one of `signs`.
+/// Leaves `t`, unless it has one of `signatures`.
 ///
 /// # Errors
 /// `Unsupported` if it has one, with the scheme, what would decode it, and what the config calls it.
 pub(super) fn refuse<'m>(
-    signs: &[Sign],
+    signatures: &[Signature],
     t: &Tensor<'m>,
     all: &Index<'m>,
 ) -> Result<Option<Group<'m>>> {
-    let Some(sign) = signs.iter().find(|s| s.fits(t, all)) else {
+    let Some(signature) = signatures.iter().find(|s| s.fits(t, all)) else {
         return Ok(None);
     };
     let method = all.config.text(&["quant_method", "method"]);
     let method = method
         .map(|(method, place)| format!("; {place} says quant_method `{method}`"))
         .unwrap_or_default();
-    Err(refused(t, sign.scheme, format!("{}{method}", sign.remedy)))
+    Err(refused(
+        t,
+        signature.scheme,
+        format!("{}{method}", signature.remedy),
+    ))
 }
 
 /// Every scheme that no build decodes: claims nothing, and refuses what it recognises.
@@ -131,10 +135,10 @@ impl Scheme for Foreign {
     }
 
     fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-        kind(SIGNS, t, all)
+        kind(SIGNATURES, t, all)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        refuse(SIGNS, t, all)
+        refuse(SIGNATURES, t, all)
     }
 }

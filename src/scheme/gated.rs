@@ -114,25 +114,25 @@ pub(super) fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
 
 /// Schemes whose features this build leaves out.
 #[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
-mod off {
+mod disabled {
     use crate::Result;
     use crate::containers::model::Tensor;
-    use crate::scheme::foreign::{Sign, kind, refuse, sign};
+    use crate::scheme::foreign::{Signature, kind, refuse, signature};
     use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme};
 
     /// A scheme that this build leaves out: claims nothing, and refuses what it recognises.
     pub(in crate::scheme) struct Disabled {
         identity: &'static Identity,
-        signs: &'static [Sign],
+        signatures: &'static [Signature],
         may_be_codes: fn(&Tensor<'_>, &Index<'_>) -> bool,
     }
 
     impl Disabled {
         #[allow(dead_code)]
-        const fn new(identity: &'static Identity, signs: &'static [Sign]) -> Self {
+        const fn new(identity: &'static Identity, signatures: &'static [Signature]) -> Self {
             Self {
                 identity,
-                signs,
+                signatures,
                 may_be_codes: |_, _| false,
             }
         }
@@ -144,11 +144,11 @@ mod off {
         }
 
         fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-            kind(self.signs, t, all)
+            kind(self.signatures, t, all)
         }
 
         fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-            refuse(self.signs, t, all)
+            refuse(self.signatures, t, all)
         }
 
         fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
@@ -156,10 +156,13 @@ mod off {
         }
     }
 
-    /// `sign`, with the feature that would decode what has it.
+    /// `signature`, with the feature that would decode what has it.
     #[allow(dead_code)]
-    const fn needs(remedy: &'static str, sign: Sign) -> Sign {
-        Sign { remedy, ..sign }
+    const fn needs(remedy: &'static str, signature: Signature) -> Signature {
+        Signature {
+            remedy,
+            ..signature
+        }
     }
 
     #[cfg(not(feature = "nvfp4"))]
@@ -169,11 +172,11 @@ mod off {
         Disabled::new(
             &super::NVFP4,
             &[
-                needs(REMEDY, sign("NVFP4", "", BYTES, &["_weight_scale_2"])),
-                needs(REMEDY, sign("NVFP4", "", BYTES, &["_scale_2"])),
+                needs(REMEDY, signature("NVFP4", "", BYTES, &["_weight_scale_2"])),
+                needs(REMEDY, signature("NVFP4", "", BYTES, &["_scale_2"])),
                 needs(
                     REMEDY,
-                    sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]),
+                    signature("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]),
                 ),
             ],
         )
@@ -186,14 +189,14 @@ mod off {
         Disabled::new(
             &super::GPTQ,
             &[
-                needs(REMEDY, sign("GPTQ", ".qweight", &[], &[".g_idx"])),
-                needs(REMEDY, sign("GPTQ Marlin", ".B", WORDS, &[".s"])),
+                needs(REMEDY, signature("GPTQ", ".qweight", &[], &[".g_idx"])),
+                needs(REMEDY, signature("GPTQ Marlin", ".B", WORDS, &[".s"])),
                 #[cfg(feature = "awq")]
-                needs(REMEDY, sign("GPTQ", ".qweight", &[], &[])),
+                needs(REMEDY, signature("GPTQ", ".qweight", &[], &[])),
                 #[cfg(not(feature = "awq"))]
                 needs(
                     "needs the features `gptq` or `awq`, which this build leaves out",
-                    sign("GPTQ or AWQ", ".qweight", &[], &[]),
+                    signature("GPTQ or AWQ", ".qweight", &[], &[]),
                 ),
             ],
         )
@@ -205,16 +208,16 @@ mod off {
         &super::AWQ,
         &[needs(
             "needs the feature `awq`, which this build leaves out",
-            sign("AWQ", ".qweight", &[], &[]),
+            signature("AWQ", ".qweight", &[], &[]),
         )],
     );
 
     #[cfg(not(feature = "bnb"))]
     pub(in crate::scheme) static BNB_4BIT_OFF: Disabled = Disabled {
         identity: &super::BNB_4BIT,
-        signs: &[needs(
+        signatures: &[needs(
             "needs the feature `bnb`, which this build leaves out",
-            sign("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"]),
+            signature("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"]),
         )],
         may_be_codes: super::may_be_bnb_4bit,
     };
@@ -226,7 +229,7 @@ mod off {
             &super::BNB_INT8,
             &[needs(
                 "needs the feature `bnb`, which this build leaves out",
-                sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]),
+                signature("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]),
             )],
         )
     };

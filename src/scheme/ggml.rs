@@ -48,7 +48,11 @@ impl Scheme for Ggml {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         if let Dtype::UnknownGgml(id) = t.dtype() {
-            return Err(refused(t, &format!("GGUF type {id}"), squatter(id)));
+            return Err(refused(
+                t,
+                &format!("GGUF type {id}"),
+                unknown_type_reason(id),
+            ));
         }
         let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else {
             return Ok(None);
@@ -74,7 +78,7 @@ impl Scheme for Ggml {
             .as_ref()
             .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
             .transpose()?;
-        let decoder = Box::new(Weight {
+        let decoder = Box::new(GgmlWeight {
             codes: t.part(),
             dtype: t.dtype(),
             decode,
@@ -133,7 +137,7 @@ fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<
 }
 
 /// What is known to be written under a number that is not ggml's.
-fn squatter(id: u32) -> &'static str {
+fn unknown_type_reason(id: u32) -> &'static str {
     match id {
         4 => {
             "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number"
@@ -148,7 +152,7 @@ fn squatter(id: u32) -> &'static str {
 }
 
 /// A tensor of blocks.
-struct Weight<'m> {
+struct GgmlWeight<'m> {
     codes: Part<'m>,
     dtype: Dtype,
     decode: GgmlDecoder,
@@ -161,7 +165,7 @@ struct Weight<'m> {
     rows_per_scale: usize,
 }
 
-impl Decode for Weight<'_> {
+impl Decode for GgmlWeight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = self.block_bytes as f64 * 8.0 / self.block as f64;
         Grid {

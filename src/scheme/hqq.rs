@@ -11,12 +11,12 @@
 
 mod meta;
 
-use self::meta::{FAMILY, Meta, Requantized};
+use self::meta::{DoubleQuantized, FAMILY, HqqMeta};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::runs::Runs;
+use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::fit::granularity;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::grouped::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
@@ -61,8 +61,8 @@ impl Scheme for Hqq {
                 "recognised, not decoded by this version",
             ));
         }
-        let mut meta = Meta::of_weight(t, base, all);
-        let weight = Weight::new(t, &mut meta)?;
+        let mut meta = HqqMeta::of_weight(t, base, all);
+        let weight = HqqWeight::new(t, &mut meta)?;
         let grid = weight.grid();
         let codes = CodeType::Int(weight.runs.bits as u8);
         let compute_dtype = meta.compute_dtype()?;
@@ -79,7 +79,7 @@ impl Scheme for Hqq {
             }),
             dtype => dtype.map(ComputeDtype::new),
         };
-        let Weight {
+        let HqqWeight {
             shape, runs, rows, ..
         } = weight;
         let (cols, bits) = (runs.cols, runs.bits);
@@ -123,19 +123,19 @@ fn packing(name: &str) -> Option<(usize, usize, usize)> {
 }
 
 /// A weight as it is stored.
-struct Weight<'m> {
+struct HqqWeight<'m> {
     t: Tensor<'m>,
     shape: Vec<usize>,
-    runs: Runs<'m>,
+    runs: StridedRows<'m>,
     /// Rows that are codes: those that fill up the last run are not among them.
     rows: usize,
     /// Values of a group, and whether groups are columns.
     group: usize,
-    by_column: bool,
+    is_by_column: bool,
 }
 
-impl<'m> Weight<'m> {
-    fn new(t: &Tensor<'m>, meta: &mut Meta<'_, 'm>) -> Result<Self> {
+impl<'m> HqqWeight<'m> {
+    fn new(t: &Tensor<'m>, meta: &mut HqqMeta<'_, 'm>) -> Result<Self> {
         let named = meta.text("packing")?.unwrap_or_default();
         if named.is_empty() {
             return Err(refused(
@@ -159,9 +159,9 @@ impl<'m> Weight<'m> {
             .iter()
             .try_fold(1usize, |n, &dim| n.checked_mul(dim))
             .unwrap_or(0);
-        let by_column = meta.is_axis_0()?;
+        let is_by_column = meta.is_axis_0()?;
         // Without groups a row is one, or a column.
-        let whole = if by_column {
+        let whole = if is_by_column {
             all / inputs.max(1)
         } else {
             inputs
@@ -170,12 +170,12 @@ impl<'m> Weight<'m> {
         if group == 0 || all == 0 || !all.is_multiple_of(group) {
             return Err(wrong(t, format!("groups of {group} do not make {shape:?}")));
         }
-        let (rows, cols) = if by_column {
+        let (rows, cols) = if is_by_column {
             (group, all / group)
         } else {
             (all / group, group)
         };
-        let runs = Runs {
+        let runs = StridedRows {
             part: t.part(),
             rows: packed,
             cols,
@@ -184,7 +184,7 @@ impl<'m> Weight<'m> {
             first,
             upward: false,
         };
-        let per_word = runs.in_word();
+        let per_word = runs.codes_per_word();
         if rows.div_ceil(per_word) != packed || row_bytes(t, word, meta)? != cols.checked_mul(word)
         {
             return Err(wrong(
@@ -198,9 +198,9 @@ impl<'m> Weight<'m> {
             runs,
             rows,
             group,
-            by_column,
+            is_by_column,
         };
-        if !by_column && inputs.is_multiple_of(group) && weight.runs.widen(inputs) {
+        if !is_by_column && inputs.is_multiple_of(group) && weight.runs.regroup(inputs) {
             weight.rows = all / inputs;
         }
         Ok(weight)
@@ -208,7 +208,7 @@ impl<'m> Weight<'m> {
 
     fn grid(&self) -> ScaleGrid {
         let (rows, cols) = (self.rows, self.runs.cols);
-        if self.by_column {
+        if self.is_by_column {
             return ScaleGrid {
                 matrix_rows: rows,
                 block_rows: rows,
@@ -223,18 +223,18 @@ impl<'m> Weight<'m> {
     /// Scales or zeros; those that are quantized themselves as the library has them in `compute_dtype`.
     fn numbers(
         &self,
-        meta: &mut Meta<'_, 'm>,
+        meta: &mut HqqMeta<'_, 'm>,
         what: &str,
         compute_dtype: Option<TargetDtype>,
     ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let grid = self.grid();
-        let groups = if self.by_column {
+        let groups = if self.is_by_column {
             grid.cols
         } else {
             self.rows * grid.cols
         };
         if meta.flag(&format!("quant_{what}"))? {
-            return Ok(Box::new(Requantized::new(
+            return Ok(Box::new(DoubleQuantized::new(
                 meta,
                 what,
                 groups,
@@ -259,7 +259,7 @@ impl<'m> Weight<'m> {
 }
 
 /// Bytes of a row of `t`, if they are words or may be taken for such.
-fn row_bytes(t: &Tensor<'_>, word: usize, meta: &mut Meta<'_, '_>) -> Result<Option<usize>> {
+fn row_bytes(t: &Tensor<'_>, word: usize, meta: &mut HqqMeta<'_, '_>) -> Result<Option<usize>> {
     let size = match t.dtype() {
         Dtype::U8 if word == 1 => 1,
         Dtype::I32 if word == 4 => 4,

@@ -142,18 +142,18 @@ fn weight<'m>(
         return Err(misfit());
     };
     let k = depth
-        .checked_mul(DEPTH)
-        .filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(RUN));
+        .checked_mul(TILE_INPUTS)
+        .filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(TILE_OUTPUTS));
     let is_words = matches!(t.dtype(), Dtype::I32 | Dtype::U32);
     let Some(k) = k.filter(|&k| is_words && k > 0 && n > 0 && groups > 0) else {
         return Err(misfit());
     };
     let group = group_size(t, groups, k, false, module)?;
-    let codes = Codes::Unpacked(Box::new(Runs { part: t.part(), n }));
-    let scale = Box::new(Permuted {
+    let codes = Codes::Unpacked(Box::new(MarlinCodes { part: t.part(), n }));
+    let scale = Box::new(PermutedScales {
         floats: Floats::ieee(scales)?,
         n,
-        single: groups == 1,
+        is_single_group: groups == 1,
     });
     let code_format = CodeFormat::Int(Int::offset_binary(4));
     let decoder = Grouped::scaled(codes, 4, code_format, [n, k], row_groups(k, group), scale);
@@ -178,36 +178,39 @@ fn weight<'m>(
 }
 
 /// Inputs and outputs of a run, and its bytes.
-const DEPTH: usize = 16;
-const RUN: usize = 64;
-const RUN_BYTES: usize = DEPTH * RUN / 2;
+const TILE_INPUTS: usize = 16;
+const TILE_OUTPUTS: usize = 64;
+const TILE_BYTES: usize = TILE_INPUTS * TILE_OUTPUTS / 2;
 
 /// Where each of the eight codes of a word lies: the first four are of one output, the others of one eight further on.
-const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+const NIBBLE_OF_CODE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Codes in runs.
-struct Runs<'m> {
+struct MarlinCodes<'m> {
     part: Part<'m>,
     n: usize,
 }
 
-impl Unpack for Runs<'_> {
+impl Unpack for MarlinCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
-        let bytes = tile.rows.start / RUN * RUN_BYTES..tile.rows.end.div_ceil(RUN) * RUN_BYTES;
-        for (i, row) in (tile.cols.start / DEPTH..tile.cols.end.div_ceil(DEPTH)).enumerate() {
+        let bytes = tile.rows.start / TILE_OUTPUTS * TILE_BYTES
+            ..tile.rows.end.div_ceil(TILE_OUTPUTS) * TILE_BYTES;
+        for (i, row) in
+            (tile.cols.start / TILE_INPUTS..tile.cols.end.div_ceil(TILE_INPUTS)).enumerate()
+        {
             read(&self.part, self.n * 8, row..row + 1, bytes.clone(), staging)?;
-            let blocks = out.chunks_exact_mut(RUN * width.max(1));
-            for (run, block) in staging.chunks_exact(RUN_BYTES).zip(blocks) {
-                place(run, block, width, i * DEPTH);
+            let blocks = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
+            for (run, block) in staging.chunks_exact(TILE_BYTES).zip(blocks) {
+                place(run, block, width, i * TILE_INPUTS);
             }
         }
         Ok(())
     }
 
     fn align(&self) -> (usize, usize) {
-        (RUN, DEPTH)
+        (TILE_OUTPUTS, TILE_INPUTS)
     }
 
     fn is_transposed(&self) -> bool {
@@ -219,7 +222,7 @@ impl Unpack for Runs<'_> {
 fn place(run: &[u8], rows: &mut [u8], width: usize, left: usize) {
     for (i, word) in run.as_chunks().0.iter().enumerate() {
         let (lane, tile, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
-        for (j, nibble) in NIBBLE.into_iter().enumerate() {
+        for (j, nibble) in NIBBLE_OF_CODE.into_iter().enumerate() {
             let row = tile * 16 + j / 4 * 8 + lane / 4;
             let col = left + j / 2 % 2 * 8 + lane % 4 * 2 + j % 2;
             rows[row * width + col] = (word >> (nibble * 4) & 15) as u8;
@@ -228,17 +231,17 @@ fn place(run: &[u8], rows: &mut [u8], width: usize, left: usize) {
 }
 
 /// Scales, of which each row is permuted.
-struct Permuted<'m> {
+struct PermutedScales<'m> {
     floats: Floats<'m>,
     n: usize,
     /// Whether there is one group.
-    single: bool,
+    is_single_group: bool,
 }
 
-impl Permuted<'_> {
+impl PermutedScales<'_> {
     /// Where the scale of output `n` is.
     fn place(&self, n: usize) -> usize {
-        if self.single {
+        if self.is_single_group {
             n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2
         } else {
             n / 64 * 64 + n % 8 * 8 + n % 64 / 8
@@ -246,7 +249,7 @@ impl Permuted<'_> {
     }
 }
 
-impl ScaleMatrix for Permuted<'_> {
+impl ScaleMatrix for PermutedScales<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -254,7 +257,8 @@ impl ScaleMatrix for Permuted<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
-        let stored = rows.start / RUN * RUN..rows.end.next_multiple_of(RUN).min(self.n);
+        let stored = rows.start / TILE_OUTPUTS * TILE_OUTPUTS
+            ..rows.end.next_multiple_of(TILE_OUTPUTS).min(self.n);
         let (at, mut row) = (out.len(), Vec::new());
         out.resize(at + rows.len() * cols.len(), 0.0);
         for (i, group) in cols.clone().enumerate() {

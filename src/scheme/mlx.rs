@@ -12,7 +12,7 @@ use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
+use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
     Sibling, TensorRole, base_of, module_of, refused, wrong,
@@ -22,10 +22,10 @@ use crate::{Dtype, Result, TargetDtype};
 pub(super) struct Mlx;
 
 /// Group sizes that MLX has for integers.
-const GROUPS: [usize; 3] = [32, 64, 128];
+const GROUP_SIZES: [usize; 3] = [32, 64, 128];
 
 /// Largest E4M3 times largest E2M1: a global scale is the largest value that a tensor has.
-const LARGEST: f32 = 448.0 * 6.0;
+const MAX_NVFP4: f32 = 448.0 * 6.0;
 
 static IDENTITY: Identity = Identity {
     name: "MLX",
@@ -50,7 +50,7 @@ impl Scheme for Mlx {
         else {
             return check_plain(t, all).map(|()| None);
         };
-        let layer = Layer {
+        let layer = MlxLayer {
             t: *t,
             base,
             scales,
@@ -109,7 +109,7 @@ fn per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
 }
 
 /// One quantized layer.
-struct Layer<'a, 'm> {
+struct MlxLayer<'a, 'm> {
     t: Tensor<'m>,
     base: &'a str,
     scales: Tensor<'m>,
@@ -118,9 +118,9 @@ struct Layer<'a, 'm> {
 }
 
 /// Bits of a code, their name, the decoder, and what goes with the layer beside its scales.
-type Decoded<'m> = (usize, CodeType, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
+type MlxDecoder<'m> = (usize, CodeType, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
 
-impl<'m> Layer<'_, 'm> {
+impl<'m> MlxLayer<'_, 'm> {
     fn row_words(&self) -> usize {
         self.t.shape().last().copied().unwrap_or(0)
     }
@@ -161,7 +161,7 @@ impl<'m> Layer<'_, 'm> {
 
     /// Bits and group sizes that the shapes allow.
     fn allowed(&self) -> Vec<(usize, usize)> {
-        let pairs = (1..=8usize).flat_map(|bits| GROUPS.map(|group| (bits, group)));
+        let pairs = (1..=8usize).flat_map(|bits| GROUP_SIZES.map(|group| (bits, group)));
         pairs.filter(|&pair| self.fits(pair)).collect()
     }
 
@@ -196,7 +196,7 @@ impl<'m> Layer<'_, 'm> {
     /// and group says little; but projections of the same input have as many columns.
     fn bits(&self, all: &Index<'m>) -> Result<usize> {
         let bits = self.said(all)?;
-        let Some((other, theirs)) = self.unlike_sibling(self.cols(bits), all)? else {
+        let Some((other, theirs)) = self.mismatched_sibling(self.cols(bits), all)? else {
             return Ok(bits);
         };
         let hidden: Vec<usize> = self.allowed().into_iter().map(|(bits, _)| bits).collect();
@@ -215,7 +215,7 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    fn affine(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
+    fn affine(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let metal = all.config.quant_method() == Some(&QuantMethod::Metal);
         let biases = all.need(&self.t, self.base, if metal { "qbiases" } else { "biases" })?;
         if biases.shape() != self.scales.shape() {
@@ -240,7 +240,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// The three floating-point modes have different products of bits and group.
-    fn floating(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
+    fn floating(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let global = all.at(self.base, "global_scale");
         let fp4 = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
@@ -307,18 +307,18 @@ impl<'m> Layer<'_, 'm> {
         }
         let outer = Floats::ieee(global)?;
         let rows_each = rows.div_ceil(count).max(1);
-        Ok(Box::new(Nested {
+        Ok(Box::new(NestedScales {
             inner,
             outer,
             count,
             rows_each,
-            op: Op::Multiply,
-            unit: LARGEST,
+            op: NestedOp::Multiply,
+            unit: MAX_NVFP4,
         }))
     }
 
     /// A projection of the same input that by the config has another number of columns, and that number.
-    fn unlike_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
+    fn mismatched_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
         let module = module_of(self.t.name());
         for siblings in [
             &["q_proj", "k_proj", "v_proj"][..],
@@ -339,7 +339,7 @@ impl<'m> Layer<'_, 'm> {
                 if t.dtype() != Dtype::U32 || scales.dtype() == Dtype::U8 {
                     continue;
                 }
-                let other = Layer {
+                let other = MlxLayer {
                     per_group: per_group(&t, &scales)?,
                     t,
                     base: &base,

@@ -10,7 +10,7 @@
 //!
 //! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
 
-use super::mxfp4::in_rows;
+use super::mxfp4::mx_rows;
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
@@ -79,7 +79,7 @@ fn mxfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
         );
         return Err(wrong(t, what));
     }
-    in_rows(t, t.name(), scale, FAMILY)
+    mx_rows(t, t.name(), scale, FAMILY)
 }
 
 fn awq<'m>(

@@ -68,7 +68,7 @@ impl Scheme for Mxfp4 {
             .and_then(|base| all.at(base, "scale"))
             .filter(|scale| scale.dtype() == Dtype::F8E8M0);
         scale
-            .map(|scale| in_rows(t, t.name(), &scale, "DeepSeek"))
+            .map(|scale| mx_rows(t, t.name(), &scale, "DeepSeek"))
             .transpose()
     }
 }
@@ -82,9 +82,9 @@ fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
 }
 
 /// What codes of four bits are, with its name.
-type Nibble = (CodeFormat, CodeType);
+type NibbleFormat = (CodeFormat, CodeType);
 
-const FP4: Nibble = (
+const FP4: NibbleFormat = (
     CodeFormat::E2M1(E2M1 {
         factor: 1.0,
         plain_zero: false,
@@ -93,25 +93,25 @@ const FP4: Nibble = (
 );
 
 /// MXINT4.
-pub(super) const INT4: Nibble = (CodeFormat::SignMagnitude, CodeType::Int(4));
+pub(super) const INT4: NibbleFormat = (CodeFormat::SignMagnitude, CodeType::Int(4));
 
 /// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
-pub(super) fn in_rows<'m>(
+pub(super) fn mx_rows<'m>(
     t: &Tensor<'m>,
     name: &str,
     scale: &Tensor<'m>,
     family: &'static str,
 ) -> Result<Group<'m>> {
-    nibbles_in_rows(t, name, scale, family, FP4)
+    mx_rows_of(t, name, scale, family, FP4)
 }
 
-/// [`in_rows`], where four bits are what `nibble` says.
-pub(super) fn nibbles_in_rows<'m>(
+/// [`mx_rows`], where four bits are what `nibble` says.
+pub(super) fn mx_rows_of<'m>(
     t: &Tensor<'m>,
     name: &str,
     scale: &Tensor<'m>,
     family: &'static str,
-    nibble: Nibble,
+    nibble: NibbleFormat,
 ) -> Result<Group<'m>> {
     let (bytes, blocks) = (t.shape().last().copied(), scale.shape().last().copied());
     let leading = |t: &Tensor<'m>| t.shape().split_last().map(|(_, leading)| leading);
@@ -190,7 +190,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         ));
     }
     let inputs = blocks * BLOCK;
-    let codes = Codes::Unpacked(Box::new(Columns {
+    let codes = Codes::Unpacked(Box::new(GptOssCodes {
         part: t.part(),
         inputs,
         outputs,
@@ -213,7 +213,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         cols: outputs,
     };
     let size = [experts.saturating_mul(inputs), outputs];
-    let turned = Grouped::scaled(codes, 4, code_format, size, grid, scales);
+    let transposed = Grouped::scaled(codes, 4, code_format, size, grid, scales);
     let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
         Group::new(
@@ -243,7 +243,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         scales,
     );
     plain.family = Some(CodeFamily::Mxfp4 { has_nan: false });
-    let mut stack = group(name.to_owned(), [experts, inputs, outputs], turned);
+    let mut stack = group(name.to_owned(), [experts, inputs, outputs], transposed);
     stack.module = Some(Box::new(group(
         format!("{name}.weight"),
         [experts, outputs, inputs],
@@ -253,16 +253,16 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
 }
 
 /// Matrices that are stored by columns, two codes to a byte.
-struct Columns<'m> {
+struct GptOssCodes<'m> {
     part: Part<'m>,
     inputs: usize,
     outputs: usize,
 }
 
-/// Bytes and columns of a square that is turned at once.
+/// Bytes and columns of a square that is transposed at once.
 const SQUARE: usize = 32;
 
-impl Unpack for Columns<'_> {
+impl Unpack for GptOssCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
@@ -282,7 +282,7 @@ impl Unpack for Columns<'_> {
                     staging,
                 )?;
                 let (matrix, next) = rest.split_at_mut(n * width);
-                turn(staging, n / 2, matrix, width);
+                transpose_nibbles(staging, n / 2, matrix, width);
                 (rest, row) = (next, row + n);
             }
         }
@@ -299,7 +299,7 @@ impl Unpack for Columns<'_> {
 }
 
 /// Makes columns of `lines`, each of `bytes` bytes: row 2i of `out` are the low nibbles of byte i, row 2i + 1 the high.
-fn turn(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
+fn transpose_nibbles(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
     for first in (0..bytes).step_by(SQUARE) {
         let rows = first..(first + SQUARE).min(bytes);
         for left in (0..width).step_by(SQUARE) {

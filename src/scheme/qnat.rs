@@ -39,7 +39,7 @@ impl Scheme for Qnat {
         let Some(layout) = t.model.qnat.get(t.index) else {
             return Ok(None);
         };
-        let decoder = Box::new(Weight {
+        let decoder = Box::new(QnatWeight {
             part: t.part(),
             layout,
         });
@@ -56,12 +56,12 @@ impl Scheme for Qnat {
 }
 
 /// A tensor whose rows are its blocks.
-struct Weight<'m> {
+struct QnatWeight<'m> {
     part: Part<'m>,
     layout: &'m QnatTensor,
 }
 
-impl Weight<'_> {
+impl QnatWeight<'_> {
     /// Appends `rows.len()` floats from byte `at` of the tensor on.
     fn floats(
         &self,
@@ -77,7 +77,7 @@ impl Weight<'_> {
     }
 }
 
-impl Decode for Weight<'_> {
+impl Decode for QnatWeight<'_> {
     fn grid(&self) -> Grid {
         let &QnatTensor { block, blocks, .. } = self.layout;
         let load_bits = 4.0 + 64.0 / block.max(1) as f64;

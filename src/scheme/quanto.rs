@@ -1,7 +1,7 @@
 //! optimum-quanto. Eight bits: `X.weight._data` I8 or FP8 with `X.weight._scale`, a scale for each row. Four and two
 //! bits: `X.weight._data._data` U8, rows packed in runs, low bits first, with `X.weight._scale` and `X.weight._shift`,
 //! both `[rows, 1]`. Wide matrices are cut into groups, each of which is such a row: their shape is lost, and found
-//! again by `Layer::shape`.
+//! again by `QuantoLayer::shape`.
 //!
 //! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
 //! `T(T(scale * q) - shift)`; with a shift of integers `scale * (q - shift)`.
@@ -9,7 +9,7 @@
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::runs::Runs;
+use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{
@@ -59,7 +59,7 @@ impl Scheme for Quanto {
             None if name.ends_with("weight") => all.need(t, name, "._scale")?,
             None => return Ok(None),
         };
-        let layer = Layer {
+        let layer = QuantoLayer {
             t: *t,
             name,
             scale,
@@ -87,7 +87,7 @@ impl Scheme for Quanto {
     }
 }
 
-struct Layer<'a, 'm> {
+struct QuantoLayer<'a, 'm> {
     t: Tensor<'m>,
     name: &'m str,
     scale: Tensor<'m>,
@@ -95,7 +95,7 @@ struct Layer<'a, 'm> {
 }
 
 /// The codes, what shares a scale, the shape, the decoder and the shift.
-type Decoded<'m> = (
+type QuantoDecoder<'m> = (
     CodeType,
     Granularity,
     Vec<usize>,
@@ -103,9 +103,9 @@ type Decoded<'m> = (
     Option<Tensor<'m>>,
 );
 
-impl<'m> Layer<'_, 'm> {
+impl<'m> QuantoLayer<'_, 'm> {
     /// What the map of the model's modules says of this one's weight.
-    fn said(&self) -> Option<&str> {
+    fn mapped_type(&self) -> Option<&str> {
         let module = self.all.config.at(module_of(self.name));
         module.text(&["weights"]).map(|(text, _)| text)
     }
@@ -117,7 +117,7 @@ impl<'m> Layer<'_, 'm> {
         )
     }
 
-    fn bytes(&self) -> Result<Decoded<'m>> {
+    fn bytes(&self) -> Result<QuantoDecoder<'m>> {
         let (codes, names): (_, &[&str]) = match self.t.dtype() {
             Dtype::I8 => (CodeType::Int(8), &["qint8"]),
             Dtype::F8E4M3 => (CodeType::Fp8, &["qfloat8", "qfloat8_e4m3fn"]),
@@ -131,10 +131,13 @@ impl<'m> Layer<'_, 'm> {
                 "its codes are neither I8 nor eight-bit floats",
             ));
         };
-        if let Some(said) = self.said().filter(|said| !names.contains(said)) {
+        if let Some(mapped_type) = self
+            .mapped_type()
+            .filter(|mapped_type| !names.contains(mapped_type))
+        {
             return Err(wrong(
                 &self.t,
-                format!("the model's map of its modules says {said}"),
+                format!("the model's map of its modules says {mapped_type}"),
             ));
         }
         let shape = self.t.shape();
@@ -162,7 +165,7 @@ impl<'m> Layer<'_, 'm> {
         ))
     }
 
-    fn packed(&self) -> Result<Decoded<'m>> {
+    fn packed(&self) -> Result<QuantoDecoder<'m>> {
         let shift = self.all.need(&self.t, self.name, "._shift")?;
         let rows = self.scale.shape().first().copied().unwrap_or(0);
         let (Some((&packed, dims @ [_, ..])), Dtype::U8) =
@@ -189,7 +192,12 @@ impl<'m> Layer<'_, 'm> {
         } else {
             whole
         };
-        let codes = Codes::Unpacked(Box::new(Runs::low_first(self.t.part(), packed, cols, bits)));
+        let codes = Codes::Unpacked(Box::new(StridedRows::low_first(
+            self.t.part(),
+            packed,
+            cols,
+            bits,
+        )));
         let column = |t| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: 1 }));
         let code_format = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(
@@ -226,13 +234,18 @@ impl<'m> Layer<'_, 'm> {
     /// Four or two: what so many rows fit, which the map has to agree with.
     fn bits(&self, packed: usize, rows: usize) -> Result<usize> {
         let fits = |bits: &usize| rows.div_ceil(8 / bits) == packed;
-        let said = match self.said() {
+        let mapped_type = match self.mapped_type() {
             Some("qint4") => vec![4],
             Some("qint2") => vec![2],
             Some(_) => vec![],
             None => vec![4, 2],
         };
-        match said.into_iter().filter(fits).collect::<Vec<_>>().as_slice() {
+        match mapped_type
+            .into_iter()
+            .filter(fits)
+            .collect::<Vec<_>>()
+            .as_slice()
+        {
             &[bits] => Ok(bits),
             several => {
                 let what = format!(
@@ -251,7 +264,7 @@ impl<'m> Layer<'_, 'm> {
             .at(module, ".bias")
             .filter(|bias| bias.shape().len() == 1)
             .map(|bias| bias.elements());
-        let found = match (bias, first_two(rows, width)) {
+        let found = match (bias, first_two_shapes(rows, width)) {
             (Some(n), _) => matrix(rows, width, Some(n), None),
             (None, [only, None]) => only,
             (None, _) => {
@@ -260,7 +273,7 @@ impl<'m> Layer<'_, 'm> {
             }
         };
         // A convolution has more dimensions, which groups lose.
-        let lost = module.contains("conv") && found != rows_of(rows, width);
+        let lost = module.contains("conv") && found != ungrouped_shape(rows, width);
         match found.filter(|_| !lost) {
             Some([rows, cols]) => Ok(vec![rows, cols]),
             None => {
@@ -279,12 +292,12 @@ fn group_size(cols: usize) -> Option<usize> {
 }
 
 /// The matrix whose rows are stored whole, if quanto would have left them so.
-fn rows_of(rows: usize, width: usize) -> Option<[usize; 2]> {
+fn ungrouped_shape(rows: usize, width: usize) -> Option<[usize; 2]> {
     group_size(width).is_none().then_some([rows, width])
 }
 
 /// The matrix of which each row is stored as `n` groups.
-fn in_groups(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
+fn grouped_shape(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
     let cols = width
         .checked_mul(n)
         .filter(|_| n > 1 && rows.is_multiple_of(n))?;
@@ -304,24 +317,24 @@ fn matrix(
         _ => return None,
     };
     let found = if n == 1 {
-        rows_of(rows, width)
+        ungrouped_shape(rows, width)
     } else {
-        in_groups(rows, width, n)
+        grouped_shape(rows, width, n)
     };
     found.filter(|[rows, _]| outputs.is_none_or(|outputs| outputs == *rows))
 }
 
 /// The first two of all matrices that could be stored like this.
-fn first_two(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
+fn first_two_shapes(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
     let pairs = (1..)
         .take_while(|n| n <= &(rows / n))
         .filter(|&n| rows.is_multiple_of(n));
     // Those of the square root apart, a divisor has another.
     let divisors =
         pairs.flat_map(|n| std::iter::once(n).chain((n * n != rows).then_some(rows / n)));
-    let mut all = rows_of(rows, width)
+    let mut all = ungrouped_shape(rows, width)
         .into_iter()
-        .chain(divisors.filter_map(|n| in_groups(rows, width, n)));
+        .chain(divisors.filter_map(|n| grouped_shape(rows, width, n)));
     [all.next(), all.next()]
 }
 
@@ -337,12 +350,12 @@ mod tests {
             [Some(96), Some(32), Some(64), Some(128), None]
         );
         // Rows of 64 that no cut of 12 into several explains, and groups that two matrices have.
-        assert_eq!(first_two(12, 64), [Some([12, 64]), None]);
-        assert!(first_two(75, 32)[1].is_some());
+        assert_eq!(first_two_shapes(12, 64), [Some([12, 64]), None]);
+        assert!(first_two_shapes(75, 32)[1].is_some());
         assert_eq!(matrix(75, 32, Some(15), Some(160)), Some([15, 160]));
         assert_eq!(matrix(75, 32, Some(15), None), Some([15, 160]));
         assert_eq!(matrix(75, 32, Some(16), Some(160)), None);
         assert_eq!(matrix(75, 32, None, None), None);
-        assert_eq!(first_two(3, 200), [Some([3, 200]), None]);
+        assert_eq!(first_two_shapes(3, 200), [Some([3, 200]), None]);
     }
 }

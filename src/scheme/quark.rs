@@ -10,7 +10,7 @@
 //! A scale of the whole tensor is a scalar, and its zero point too; codes lie as with one a row. Floats are a bit stream
 //! from the lowest bit on.
 //!
-//! Scales of groups are floats or, as U8, exponents. Signed integers are in two's complement, and their zero points
+//! ScaleSharing of groups are floats or, as U8, exponents. Signed integers are in two's complement, and their zero points
 //! too. Eight codes of a word lie in order, or as `export.pack_method: reorder` says: nibble i has the code of place
 //! 0, 2, 4, 6, 1, 3, 5, 7. FP8 is as everywhere. Dtypes and groups are in the config alone.
 //!
@@ -18,7 +18,7 @@
 
 mod transposed;
 
-use self::transposed::{Codes8, Straight, Turned, ZeroPoints};
+use self::transposed::{CodeRows, QuarkCodes, QuarkZeroPoints, TransposedCodes};
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
@@ -79,41 +79,41 @@ impl Scheme for Quark {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
             return Err(refused(t, FAMILY, what));
         }
-        let spec = Spec::of(t, &all.config.at(module_of(t.name())))?;
+        let spec = QuarkSpec::of(t, &all.config.at(module_of(t.name())))?;
         match spec.number {
-            Number::Float(code_format) => float(t, &scale, &spec, code_format, all).map(Some),
-            Number::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
+            QuarkNumber::Float(code_format) => float(t, &scale, &spec, code_format, all).map(Some),
+            QuarkNumber::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
         }
     }
 }
 
 /// What the config says of a weight.
-struct Spec {
-    number: Number,
+struct QuarkSpec {
+    number: QuarkNumber,
     /// What listings call the codes.
     codes: CodeType,
     bits: usize,
-    scales: Scales,
+    scales: ScaleSharing,
     /// Whether zero points may be left out.
     is_symmetric: bool,
     /// Whether eight codes of a word lie out of order.
-    reordered: bool,
+    is_reordered: bool,
 }
 
 /// What shares a scale.
 #[derive(Clone, Copy, PartialEq)]
-enum Scales {
+enum ScaleSharing {
     Tensor,
     Channel,
     Group(usize),
 }
 
-enum Number {
+enum QuarkNumber {
     Float(CodeFormat),
     Int(Int),
 }
 
-impl Spec {
+impl QuarkSpec {
     fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
         let plain = E2M1 {
             factor: 1.0,
@@ -125,27 +125,47 @@ impl Spec {
             .unwrap_or_default();
         let (number, codes, bits, stored) = match dtype {
             "fp4" => (
-                Number::Float(CodeFormat::E2M1(plain)),
+                QuarkNumber::Float(CodeFormat::E2M1(plain)),
                 CodeType::Fp4,
                 4,
                 Dtype::U8,
             ),
             "fp6_e2m3" => (
-                Number::Float(CodeFormat::E2M3),
+                QuarkNumber::Float(CodeFormat::E2M3),
                 CodeType::Fp6E2M3,
                 6,
                 Dtype::U8,
             ),
             "fp6_e3m2" => (
-                Number::Float(CodeFormat::E3M2),
+                QuarkNumber::Float(CodeFormat::E3M2),
                 CodeType::Fp6E3M2,
                 6,
                 Dtype::U8,
             ),
-            "int4" => (Number::Int(Int::signed(4)), CodeType::Int(4), 4, Dtype::I32),
-            "uint4" => (Number::Int(Int::UNSIGNED), CodeType::Uint(4), 4, Dtype::I32),
-            "int8" => (Number::Int(Int::signed(8)), CodeType::Int(8), 8, Dtype::I8),
-            "uint8" => (Number::Int(Int::UNSIGNED), CodeType::Uint(8), 8, Dtype::U8),
+            "int4" => (
+                QuarkNumber::Int(Int::signed(4)),
+                CodeType::Int(4),
+                4,
+                Dtype::I32,
+            ),
+            "uint4" => (
+                QuarkNumber::Int(Int::UNSIGNED),
+                CodeType::Uint(4),
+                4,
+                Dtype::I32,
+            ),
+            "int8" => (
+                QuarkNumber::Int(Int::signed(8)),
+                CodeType::Int(8),
+                8,
+                Dtype::I8,
+            ),
+            "uint8" => (
+                QuarkNumber::Int(Int::UNSIGNED),
+                CodeType::Uint(8),
+                8,
+                Dtype::U8,
+            ),
             "" => return Err(wrong(t, "the config of Quark names no dtype for its layer")),
             _ => {
                 return Err(refused(
@@ -161,7 +181,7 @@ impl Spec {
                 format!("the config says `{dtype}`, and that is stored as {stored}"),
             ));
         }
-        let scales = Scales::of(t, module)?;
+        let scales = ScaleSharing::of(t, module)?;
         let method = module
             .text(&["pack_method"])
             .map_or("reorder", |(method, _)| method);
@@ -179,7 +199,7 @@ impl Spec {
             bits,
             scales,
             is_symmetric,
-            reordered: method == "reorder",
+            is_reordered: method == "reorder",
         })
     }
 
@@ -192,7 +212,7 @@ impl Spec {
     }
 }
 
-impl Scales {
+impl ScaleSharing {
     fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
         let scheme = module
             .text(&["qscheme"])
@@ -233,7 +253,7 @@ fn misfit(t: &Tensor<'_>, companion: &Tensor<'_>, what: &str) -> crate::Anamnesi
 fn float<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
-    spec: &Spec,
+    spec: &QuarkSpec,
     code_format: CodeFormat,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
@@ -257,7 +277,7 @@ fn float<'m>(
     let shape: Vec<usize> = leading.iter().copied().chain([cols]).collect();
     let (rows, _) = rows_and_cols(&shape);
     let grid = match spec.scales {
-        Scales::Group(size) => {
+        ScaleSharing::Group(size) => {
             let wanted: Vec<usize> = leading
                 .iter()
                 .copied()
@@ -305,7 +325,7 @@ fn float<'m>(
 fn integer<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
-    spec: &Spec,
+    spec: &QuarkSpec,
     int: Int,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
@@ -318,7 +338,7 @@ fn integer<'m>(
         Some(words)
     };
     let width = width.ok_or_else(|| wrong(t, "it is too wide"))?;
-    let stored = Codes8::new(t, spec.bits, spec.reordered, width);
+    let stored = QuarkCodes::new(t, spec.bits, spec.is_reordered, width);
     let floats = Floats::ieee(scale)?;
     let zero = all.at(t.name(), "_zero_point");
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
@@ -333,7 +353,7 @@ fn integer<'m>(
         ));
     }
     let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
-        Scales::Group(size) => {
+        ScaleSharing::Group(size) => {
             let groups = lines.div_ceil(size);
             if scale.shape() != [groups, width] {
                 return Err(misfit(
@@ -346,20 +366,20 @@ fn integer<'m>(
             (
                 vec![width, lines],
                 row_groups(lines, size),
-                Codes::Unpacked(Box::new(Turned(stored))),
+                Codes::Unpacked(Box::new(TransposedCodes(stored))),
                 Box::new(scales),
             )
         }
         _ => {
             let shape = vec![lines, width];
             let grid = fit(t, &shape, scale, all)?;
-            let in_order = spec.bits == 8 || !spec.reordered;
+            let in_order = spec.bits == 8 || !spec.is_reordered;
             let codes = match in_order {
                 true => Codes::Rows {
                     part: t.part(),
                     row_bytes: stored.line_bytes(),
                 },
-                false => Codes::Unpacked(Box::new(Straight(stored))),
+                false => Codes::Unpacked(Box::new(CodeRows(stored))),
             };
             (
                 shape,
@@ -384,9 +404,9 @@ fn integer<'m>(
     );
     if let Some(zero) = zero {
         let wanted = match spec.scales {
-            Scales::Tensor => None,
-            Scales::Channel => Some([1, rows]),
-            Scales::Group(_) => Some([grid.cols, rows]),
+            ScaleSharing::Tensor => None,
+            ScaleSharing::Channel => Some([1, rows]),
+            ScaleSharing::Group(_) => Some([grid.cols, rows]),
         };
         let zero_points = zero_points(t, [scale, &zero], spec, int, wanted)?;
         decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
@@ -404,7 +424,7 @@ fn integer<'m>(
 fn zero_points<'m>(
     t: &Tensor<'m>,
     [scale, zero]: [&Tensor<'m>; 2],
-    spec: &Spec,
+    spec: &QuarkSpec,
     int: Int,
     wanted: Option<[usize; 2]>,
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
@@ -416,7 +436,7 @@ fn zero_points<'m>(
     };
     let per_word = if spec.bits == 4 { 8 } else { 1 };
     let shape = [lines, width / per_word];
-    let shape = if spec.scales == Scales::Channel {
+    let shape = if spec.scales == ScaleSharing::Channel {
         &shape[1..]
     } else {
         &shape
@@ -429,8 +449,8 @@ fn zero_points<'m>(
             &format!("its scales want {} {shape:?}", t.dtype()),
         ));
     }
-    Ok(Box::new(ZeroPoints {
-        stored: Codes8::new(zero, spec.bits, spec.reordered, width),
+    Ok(Box::new(QuarkZeroPoints {
+        stored: QuarkCodes::new(zero, spec.bits, spec.is_reordered, width),
         int,
     }))
 }

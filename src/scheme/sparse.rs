@@ -98,7 +98,7 @@ impl Scheme for Sparse {
             }
         };
         let size = t.dtype().bits() / 8;
-        let rest = Scattered {
+        let values = BitmaskValues {
             values: t.part(),
             count: t.elements(),
             bitmask: bitmask.part(),
@@ -121,12 +121,12 @@ impl Scheme for Sparse {
         };
         let (keeps, decoder): (_, Box<dyn Decode + 'm>) =
             match (TargetDtype::of(t.dtype()), code_format, scale) {
-                (Some(own), None, None) => (
-                    Some(own),
-                    Box::new(Plain {
+                (Some(dtype), None, None) => (
+                    Some(dtype),
+                    Box::new(SparseFloats {
                         dtype: t.dtype(),
                         rows,
-                        rest,
+                        values,
                     }),
                 ),
                 (None, Some(code_format), Some(scale)) => {
@@ -135,7 +135,7 @@ impl Scheme for Sparse {
                         floats: Floats::ieee(&scale)?,
                         cols: grid.cols,
                     });
-                    let codes = Codes::Unpacked(Box::new(rest));
+                    let codes = Codes::Unpacked(Box::new(values));
                     (
                         None,
                         Box::new(Grouped::scaled(
@@ -164,7 +164,7 @@ impl Scheme for Sparse {
 }
 
 /// Values and where they go.
-struct Scattered<'m> {
+struct BitmaskValues<'m> {
     values: Part<'m>,
     /// Number of values.
     count: usize,
@@ -176,7 +176,7 @@ struct Scattered<'m> {
     size: usize,
 }
 
-impl Scattered<'_> {
+impl BitmaskValues<'_> {
     /// Where the values of `rows` begin and end, checked against the bits of each row by the caller.
     fn range(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
         let Some(offsets) = &self.offsets else {
@@ -212,7 +212,7 @@ impl Scattered<'_> {
     }
 }
 
-impl Unpack for Scattered<'_> {
+impl Unpack for BitmaskValues<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let (size, mask_width) = (self.size, self.cols.div_ceil(8));
         out.clear();
@@ -269,15 +269,15 @@ impl Unpack for Scattered<'_> {
 }
 
 /// Values of ordinary floats, which keep their type.
-struct Plain<'m> {
+struct SparseFloats<'m> {
     dtype: Dtype,
     rows: usize,
-    rest: Scattered<'m>,
+    values: BitmaskValues<'m>,
 }
 
-impl Decode for Plain<'_> {
+impl Decode for SparseFloats<'_> {
     fn grid(&self) -> Grid {
-        let (cols, load_bits) = (self.rest.cols, self.rest.size as f64 * 16.0);
+        let (cols, load_bits) = (self.values.cols, self.values.size as f64 * 16.0);
         Grid {
             rows: self.rows,
             cols,
@@ -289,7 +289,7 @@ impl Decode for Plain<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        self.rest
+        self.values
             .unpack(tile, &mut buffers.staging, &mut buffers.bytes)
     }
 
@@ -301,7 +301,7 @@ impl Decode for Plain<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let width = self.rest.cols * self.rest.size;
+        let width = self.values.cols * self.values.size;
         let bytes = &buffers.bytes
             [(rows.start - tile.rows.start) * width..(rows.end - tile.rows.start) * width];
         dispatch(

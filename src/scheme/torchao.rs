@@ -16,17 +16,19 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use self::metadata::{Description, Parameter, Parts, base};
+use self::metadata::{TorchaoDescription, TorchaoParameter, TorchaoParts, base};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::{E2M1, Int};
-use crate::scheme::layout::tiled::{self, Tiled};
+use crate::scheme::layout::tiled::{self, TiledScales};
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Integers, Matrix, Nested, Op, ScaleMatrix, Transposed};
+use crate::scheme::seam::numbers::{
+    Integers, Matrix, NestedOp, NestedScales, ScaleMatrix, Transposed,
+};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, refused, wrong,
@@ -39,7 +41,7 @@ pub(super) struct Torchao;
 const FAMILY: &str = "torchao";
 
 /// Names of parts for activations, which are quantized as they come.
-const OF_ACTIVATIONS: &[&str] = &[
+const ACTIVATION_PARTS: &[&str] = &[
     "act_quant_scale",
     "act_quant_zero_point",
     "act_per_tensor_scale",
@@ -51,7 +53,7 @@ static IDENTITY: Identity = Identity {
     codes: &["_qdata"],
     companions: &[],
     optional: &[],
-    activations: OF_ACTIVATIONS,
+    activations: ACTIVATION_PARTS,
     markers: &[],
     sidecars: &[],
     container: None,
@@ -63,7 +65,7 @@ impl Scheme for Torchao {
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
-        let parts = Parts::new(&all.model.metadata);
+        let parts = TorchaoParts::new(&all.model.metadata);
         (!parts.0.is_empty()).then(|| Box::new(parts) as Prepared)
     }
 
@@ -72,7 +74,7 @@ impl Scheme for Torchao {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let parts = all.prepared::<Parts>();
+        let parts = all.prepared::<TorchaoParts>();
         let Some(parameter) = parts.and_then(|parts| parts.0.get(t.name())) else {
             if t.name().ends_with("_qdata") && t.name().contains("._") {
                 return Err(refused(
@@ -83,7 +85,7 @@ impl Scheme for Torchao {
             }
             return Ok(None);
         };
-        let Parameter { name, description } = &**parameter;
+        let TorchaoParameter { name, description } = &**parameter;
         if description.parts.iter().all(|part| part != "qdata") {
             return Err(refused(
                 t,
@@ -96,7 +98,7 @@ impl Scheme for Torchao {
         if codes.name() != t.name() {
             return Ok(None);
         }
-        let mut layer = Layer {
+        let mut layer = TorchaoLayer {
             t: *t,
             name,
             base,
@@ -104,14 +106,14 @@ impl Scheme for Torchao {
             all,
             parts: vec![(TensorRole::Quantized, *t)],
         };
-        let Decoded {
+        let TorchaoDecoder {
             codes,
             scales,
             shape,
             mut decoder,
         } = layer.decoded()?;
         decoder.columns = layer.columns(decoder.cols)?;
-        layer.check_rest()?;
+        layer.check_unused_parts()?;
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes,
@@ -128,7 +130,7 @@ impl Scheme for Torchao {
 }
 
 /// A decoder, and what to say of it.
-pub(super) struct Decoded<'m> {
+pub(super) struct TorchaoDecoder<'m> {
     pub codes: CodeType,
     pub scales: Granularity,
     pub shape: Vec<usize>,
@@ -136,17 +138,17 @@ pub(super) struct Decoded<'m> {
 }
 
 /// A parameter, with the parts that were found useful so far.
-struct Layer<'a, 'm> {
+struct TorchaoLayer<'a, 'm> {
     t: Tensor<'m>,
     name: &'a str,
     base: String,
-    description: &'a Description,
+    description: &'a TorchaoDescription,
     all: &'a Index<'m>,
     parts: Vec<(TensorRole, Tensor<'m>)>,
 }
 
-impl<'m> Layer<'_, 'm> {
-    fn decoded(&mut self) -> Result<Decoded<'m>> {
+impl<'m> TorchaoLayer<'_, 'm> {
+    fn decoded(&mut self) -> Result<TorchaoDecoder<'m>> {
         match self.description.class.as_str() {
             "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.bytes(CodeType::Fp8),
             "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => {
@@ -183,8 +185,8 @@ impl<'m> Layer<'_, 'm> {
         found.ok_or_else(|| wrong(&self.t, format!("its `{}{part}` is missing", self.base)))
     }
 
-    /// Parts that are named and mean nothing here might change the weight.
-    fn check_rest(&self) -> Result<()> {
+    /// TorchaoParts that are named and mean nothing here might change the weight.
+    fn check_unused_parts(&self) -> Result<()> {
         let used = |part: &str| {
             self.parts
                 .iter()
@@ -194,7 +196,7 @@ impl<'m> Layer<'_, 'm> {
             .description
             .parts
             .iter()
-            .find(|part| !used(part) && !OF_ACTIVATIONS.contains(&part.as_str()))
+            .find(|part| !used(part) && !ACTIVATION_PARTS.contains(&part.as_str()))
         {
             Some(part) => Err(refused(
                 &self.t,
@@ -264,7 +266,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// A byte a code.
-    fn bytes(&mut self, codes: CodeType) -> Result<Decoded<'m>> {
+    fn bytes(&mut self, codes: CodeType) -> Result<TorchaoDecoder<'m>> {
         let code_format = CodeFormat::of_bytes(self.t.dtype());
         let code_format = code_format
             .ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
@@ -274,7 +276,8 @@ impl<'m> Layer<'_, 'm> {
             1 => Some(per_tensor(shape)),
             _ => by_dimension(shape, scale.shape()),
         };
-        let grid = grid.filter(|_| codes == CodeType::Fp8 || self.says_blocks(scale.shape()));
+        let grid =
+            grid.filter(|_| codes == CodeType::Fp8 || self.agrees_with_block_size(scale.shape()));
         let grid = grid.ok_or_else(|| self.misfit(&scale))?;
         let stored = Codes::Rows {
             part: self.t.part(),
@@ -306,7 +309,7 @@ impl<'m> Layer<'_, 'm> {
             };
             decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
-        Ok(Decoded {
+        Ok(TorchaoDecoder {
             codes,
             scales: granularity(&grid, cols),
             shape: shape.to_vec(),
@@ -325,7 +328,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// Whether the metadata agree that the weight has so many blocks in each dimension.
-    fn says_blocks(&self, counts: &[usize]) -> bool {
+    fn agrees_with_block_size(&self, counts: &[usize]) -> bool {
         let (size, shape) = (self.dims("block_size"), self.t.shape());
         let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| {
             size.min(dim).checked_mul(n) == Some(dim)
@@ -337,10 +340,10 @@ impl<'m> Layer<'_, 'm> {
 
     /// Two codes a byte, with the scales of a column in a row. `signed`: two's complement, and a zero point that is
     /// added.
-    fn nibbles(&mut self, signed: bool) -> Result<Decoded<'m>> {
+    fn nibbles(&mut self, signed: bool) -> Result<TorchaoDecoder<'m>> {
         let size = self.t.dtype().bits() / 8;
         let row_bytes = self.t.shape().last().and_then(|&n| n.checked_mul(size));
-        let (shape, row_bytes) = self.halved(row_bytes)?;
+        let (shape, row_bytes) = self.unpacked_shape(row_bytes)?;
         let (rows, cols) = rows_and_cols(&shape);
         let said = self.dims("shape");
         if !said.is_empty() && said != shape {
@@ -365,7 +368,7 @@ impl<'m> Layer<'_, 'm> {
                 return Err(self.misfit(part));
             }
         }
-        let turned = |inner| {
+        let transposed = |inner| {
             Box::new(Transposed {
                 inner,
                 rows: outputs,
@@ -396,10 +399,10 @@ impl<'m> Layer<'_, 'm> {
             code_format,
             [rows, cols],
             grid,
-            turned(floats(&scale)?),
+            transposed(floats(&scale)?),
         );
         decoder.formula = if signed {
-            GroupFormula::ScaleShift(GroupOffsets::new(turned(floats(&zero)?)))
+            GroupFormula::ScaleShift(GroupOffsets::new(transposed(floats(&zero)?)))
         } else if zero.dtype().is_floating_point() {
             let what = format!(
                 "the zero points of `{}` are floats: Ascend's packing, which is not published",
@@ -407,10 +410,10 @@ impl<'m> Layer<'_, 'm> {
             );
             return Err(refused(&self.t, FAMILY, what));
         } else {
-            let zero_points = turned(Box::new(Integers::new(&zero, outputs, 0.0)?));
+            let zero_points = transposed(Box::new(Integers::new(&zero, outputs, 0.0)?));
             GroupFormula::ShiftScale(GroupOffsets::new(zero_points))
         };
-        Ok(Decoded {
+        Ok(TorchaoDecoder {
             codes: CodeType::Int(4),
             scales: Granularity::Group(group),
             shape,
@@ -419,7 +422,7 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// The shape of what lies two to a byte in rows of so many bytes, and these.
-    fn halved(&self, row_bytes: Option<usize>) -> Result<(Vec<usize>, usize)> {
+    fn unpacked_shape(&self, row_bytes: Option<usize>) -> Result<(Vec<usize>, usize)> {
         let row = row_bytes.and_then(|n| Some((n, n.checked_mul(2)?)));
         let Some(((row_bytes, cols), rows)) =
             row.zip(self.t.shape().split_last().map(|(_, rows)| rows))
@@ -432,12 +435,12 @@ impl<'m> Layer<'_, 'm> {
         Ok((rows.iter().copied().chain([cols]).collect(), row_bytes))
     }
 
-    fn nvfp4(&mut self) -> Result<Decoded<'m>> {
+    fn nvfp4(&mut self) -> Result<TorchaoDecoder<'m>> {
         let scale = self.need(TensorRole::Scale, "scale")?;
         if self.t.dtype() != Dtype::U8 || scale.dtype() != Dtype::F8E4M3 {
             return Err(wrong(&self.t, "NVFP4 is U8 with scales that are F8_E4M3"));
         }
-        let (shape, row_bytes) = self.halved(self.t.shape().last().copied())?;
+        let (shape, row_bytes) = self.unpacked_shape(self.t.shape().last().copied())?;
         let (rows, cols) = rows_and_cols(&shape);
         let group = self.group()?;
         let (mut scales, grid) = self.blocks(&scale, Floats::fp8(&scale)?, &shape, group)?;
@@ -448,12 +451,12 @@ impl<'m> Layer<'_, 'm> {
                 return Err(self.misfit(&outer));
             }
             let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
-            scales = Box::new(Nested {
+            scales = Box::new(NestedScales {
                 inner: scales,
                 outer,
                 count,
                 rows_each,
-                op: Op::Multiply,
+                op: NestedOp::Multiply,
                 unit: 1.0,
             });
         }
@@ -462,7 +465,7 @@ impl<'m> Layer<'_, 'm> {
             row_bytes,
         };
         let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
-        Ok(Decoded {
+        Ok(TorchaoDecoder {
             codes: CodeType::Nvfp4,
             scales: Granularity::Group(group),
             shape,
@@ -470,7 +473,7 @@ impl<'m> Layer<'_, 'm> {
         })
     }
 
-    fn mx(&mut self) -> Result<Decoded<'m>> {
+    fn mx(&mut self) -> Result<TorchaoDecoder<'m>> {
         let scale = self.need(TensorRole::Scale, "scale")?;
         if scale.dtype() != Dtype::F8E8M0 {
             return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
@@ -488,9 +491,9 @@ impl<'m> Layer<'_, 'm> {
             }
         };
         let bytes = self.t.shape().last().copied();
-        let (halved, row_bytes) = self.halved(bytes)?;
+        let (unpacked_shape, row_bytes) = self.unpacked_shape(bytes)?;
         let shape = if bits == 4 {
-            halved
+            unpacked_shape
         } else {
             self.t.shape().to_vec()
         };
@@ -502,7 +505,7 @@ impl<'m> Layer<'_, 'm> {
             row_bytes,
         };
         let decoder = Grouped::scaled(stored, bits, code_format, [rows, cols], grid, scales);
-        Ok(Decoded {
+        Ok(TorchaoDecoder {
             codes,
             scales: Granularity::Group(group),
             shape,
@@ -524,7 +527,7 @@ impl<'m> Layer<'_, 'm> {
             scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
         let swizzled = self.flag("is_swizzled_scales");
         let fits = if swizzled {
-            tiled::stored(rows, blocks) == Some(scale.elements())
+            tiled::stored_len(rows, blocks) == Some(scale.elements())
         } else {
             plain
         };
@@ -532,7 +535,7 @@ impl<'m> Layer<'_, 'm> {
             return Err(self.misfit(scale));
         }
         let scales: Box<dyn ScaleMatrix + 'm> = if swizzled {
-            Box::new(Tiled {
+            Box::new(TiledScales {
                 floats,
                 rows,
                 cols: blocks,

@@ -14,7 +14,9 @@ use crate::convert::report::{Encoded, Kept, Report};
 use crate::forget::{
     Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
 };
-use crate::scheme::{Decode, Group, Item, Plain, QuantScheme, Resolution, TensorRole};
+use crate::scheme::{
+    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+};
 use crate::{Result, TargetDtype};
 
 /// The choices for a model's tensors, in their order.
@@ -30,7 +32,7 @@ pub(in crate::convert) struct Encodings {
 pub(in crate::convert) enum Drafted<'m> {
     Encoded(Vec<Draft<'m>>),
     /// The item stays as it is.
-    NotEncoded(Item<'m>),
+    NotEncoded(ResolvedItem<'m>),
 }
 
 impl Encodings {
@@ -58,7 +60,7 @@ impl Encodings {
     }
 
     /// Drafts the next item, if it is encoded.
-    pub(in crate::convert) fn draft<'m>(&mut self, item: Item<'m>) -> Result<Drafted<'m>> {
+    pub(in crate::convert) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
         if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
         }
@@ -67,15 +69,17 @@ impl Encodings {
         }
         let drafts = match &item {
             // GGUF blocks that are not encoded anew stay as they are.
-            Item::Group(group) if self.is_gguf => {
+            ResolvedItem::Group(group) if self.is_gguf => {
                 let parts = group.parts.iter();
                 parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
             }
             // llama.cpp wants vectors in F32, which other containers have in a narrower type.
-            Item::Plain(t) if !self.is_gguf && t.shape().len() < 2 => match Plain::of(t) {
-                Some(plain) => vec![widened(t, plain)?],
-                None => return Ok(Drafted::NotEncoded(item)),
-            },
+            ResolvedItem::Plain(t) if !self.is_gguf && t.shape().len() < 2 => {
+                match PlainFloats::of(t) {
+                    Some(plain) => vec![widened(t, plain)?],
+                    None => return Ok(Drafted::NotEncoded(item)),
+                }
+            }
             _ => return Ok(Drafted::NotEncoded(item)),
         };
         Ok(Drafted::Encoded(drafts))
@@ -95,20 +99,20 @@ impl Encodings {
 
 /// The stored tensors that `item` becomes. The first has the jobs; the others are written with it.
 fn encode<'m>(
-    item: Item<'m>,
+    item: ResolvedItem<'m>,
     method: &dyn Method,
     label: String,
     to: TargetDtype,
 ) -> Result<Vec<Draft<'m>>> {
-    let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, Item::Plain(_)));
+    let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, ResolvedItem::Plain(_)));
     let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
-        Item::Group(g) => (
+        ResolvedItem::Group(g) => (
             g.name,
             g.shape,
             g.parts.into_iter().map(|(_, t)| t).collect(),
             g.decoder,
         ),
-        Item::Plain(t) => match Plain::of(&t) {
+        ResolvedItem::Plain(t) => match PlainFloats::of(&t) {
             Some(plain) => (
                 t.name().to_owned(),
                 t.shape().to_vec(),
@@ -158,7 +162,7 @@ fn encode<'m>(
 }
 
 /// A tensor of ordinary floats, in F32.
-fn widened<'m>(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Draft<'m>> {
+fn widened<'m>(t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
         t.name().to_owned(),
         t.shape().to_vec(),
@@ -246,7 +250,7 @@ fn choices(
         notes,
     } = decide(model, &subjects, forget, to)?;
     report.notes.extend(notes);
-    let is_refused = |item: &Item<'_>, choice: &Decision| {
+    let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
     };
     if resolution
@@ -274,7 +278,7 @@ fn choices(
             .flatten();
         module
             .into_iter()
-            .for_each(|module| *item = Item::Group(module));
+            .for_each(|module| *item = ResolvedItem::Group(module));
     }
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
@@ -295,10 +299,10 @@ fn choices(
 
 /// What the config says of the choices: modules whose weights are matrices and stay as they are are named in it.
 fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
-    let kept = |(choice, item): (&Decision, &Item<'_>)| {
+    let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
         let (name, rank) = match item {
-            Item::Group(group) => (group.name.as_str(), group.shape.len()),
-            Item::Plain(t) => (t.name(), t.shape().len()),
+            ResolvedItem::Group(group) => (group.name.as_str(), group.shape.len()),
+            ResolvedItem::Plain(t) => (t.name(), t.shape().len()),
         };
         let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
         name.strip_suffix(".weight")
@@ -317,21 +321,21 @@ fn described(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_
 }
 
 /// The type of an item's values: its own, or that which it is decoded to.
-fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
+fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
     match item {
-        Item::Group(group) => group.keeps.unwrap_or(to),
-        Item::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
+        ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
+        ResolvedItem::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
     }
 }
 
 /// What is chosen of: an item, or `module` in its stead.
 fn subject<'a>(
-    item: &'a Item<'_>,
+    item: &'a ResolvedItem<'_>,
     module: Option<&'a Group<'_>>,
     to: TargetDtype,
 ) -> Candidate<'a> {
     let (name, shape, stored) = match item {
-        Item::Group(group) => {
+        ResolvedItem::Group(group) => {
             let group = module.unwrap_or(group);
             (
                 group.name.as_str(),
@@ -339,7 +343,7 @@ fn subject<'a>(
                 group.parts[0].1.dtype(),
             )
         }
-        Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
+        ResolvedItem::Plain(t) => (t.name(), t.shape(), t.dtype()),
     };
     let weight = WeightInfo {
         name,
@@ -350,6 +354,6 @@ fn subject<'a>(
         name: item.name(),
         weight,
         stored,
-        is_quantized: matches!(item, Item::Group(_)),
+        is_quantized: matches!(item, ResolvedItem::Group(_)),
     }
 }

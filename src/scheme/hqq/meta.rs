@@ -14,7 +14,7 @@ use crate::{Dtype, Result, TargetDtype};
 pub(super) const FAMILY: &str = "HQQ";
 
 /// What else is stored with a weight in safetensors, and says nothing that is needed.
-const IDLE: &[&str] = &[
+const UNUSED: &[&str] = &[
     "nbits",
     "unpack_view_dtype",
     "offload_meta",
@@ -34,7 +34,7 @@ const IDLE: &[&str] = &[
 const MAX_TEXT: usize = 64;
 
 /// The description of a weight, with the tensors that were used so far.
-pub(super) struct Meta<'a, 'm> {
+pub(super) struct HqqMeta<'a, 'm> {
     t: Tensor<'m>,
     /// What the names of all that is described begin with.
     base: String,
@@ -42,7 +42,7 @@ pub(super) struct Meta<'a, 'm> {
     used: Vec<(TensorRole, Tensor<'m>)>,
 }
 
-impl<'a, 'm> Meta<'a, 'm> {
+impl<'a, 'm> HqqMeta<'a, 'm> {
     /// Of the codes `t`, `X.W_q`, where `base` is `X.`.
     pub(super) fn of_weight(t: &Tensor<'m>, base: &str, all: &'a Index<'m>) -> Self {
         let mut meta = Self {
@@ -51,8 +51,9 @@ impl<'a, 'm> Meta<'a, 'm> {
             all,
             used: Vec::new(),
         };
-        let idle = IDLE.iter().filter_map(|name| all.at(base, name));
-        meta.used.extend(idle.map(|t| (TensorRole::QuantState, t)));
+        let unused = UNUSED.iter().filter_map(|name| all.at(base, name));
+        meta.used
+            .extend(unused.map(|t| (TensorRole::QuantState, t)));
         let old = format!("{base}meta.");
         if all.model.facts.contains_key(&format!("{old}packing")) {
             meta.base = old;
@@ -105,7 +106,7 @@ impl<'a, 'm> Meta<'a, 'm> {
         found.ok_or_else(|| wrong(&self.t, format!("its `{}{key}` is missing", self.base)))
     }
 
-    fn senseless(&self, key: &str, text: &str) -> crate::AnamnesisError {
+    fn invalid_value(&self, key: &str, text: &str) -> crate::AnamnesisError {
         wrong(&self.t, format!("its `{}{key}` is {text:?}", self.base))
     }
 
@@ -115,7 +116,7 @@ impl<'a, 'm> Meta<'a, 'm> {
             return Ok(None);
         };
         let size = text.parse().ok().filter(|&size: &usize| size > 0);
-        size.map(Some).ok_or_else(|| self.senseless(key, &text))
+        size.map(Some).ok_or_else(|| self.invalid_value(key, &text))
     }
 
     /// A flag; false if it is not there.
@@ -123,7 +124,7 @@ impl<'a, 'm> Meta<'a, 'm> {
         match self.text(key)?.as_deref() {
             None | Some("0" | "False") => Ok(false),
             Some("1" | "True") => Ok(true),
-            Some(text) => Err(self.senseless(key, text)),
+            Some(text) => Err(self.invalid_value(key, text)),
         }
     }
 
@@ -131,7 +132,7 @@ impl<'a, 'm> Meta<'a, 'm> {
         match self.need("axis")?.as_str() {
             "0" => Ok(true),
             "1" => Ok(false),
-            text => Err(self.senseless("axis", text)),
+            text => Err(self.invalid_value("axis", text)),
         }
     }
 
@@ -142,7 +143,7 @@ impl<'a, 'm> Meta<'a, 'm> {
         }
         let text = self.need("shape")?;
         let dims: Option<Vec<usize>> = text.split(',').map(|dim| dim.parse().ok()).collect();
-        dims.ok_or_else(|| self.senseless("shape", &text))
+        dims.ok_or_else(|| self.invalid_value("shape", &text))
     }
 
     /// The type in which the library computes, if that is not F32.
@@ -152,7 +153,7 @@ impl<'a, 'm> Meta<'a, 'm> {
             Some("torch.bfloat16") => Ok(Some(TargetDtype::BF16)),
             Some("torch.float16") => Ok(Some(TargetDtype::F16)),
             Some("torch.float32") => Ok(None),
-            Some(text) => Err(self.senseless("compute_dtype", text)),
+            Some(text) => Err(self.invalid_value("compute_dtype", text)),
             None => Ok(self
                 .all
                 .at(&self.base, "scale")
@@ -175,7 +176,7 @@ impl<'a, 'm> Meta<'a, 'm> {
     }
 
     /// Runs `f` with the description of a part that is quantized itself.
-    fn within<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    fn with_nested<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let outer = std::mem::take(&mut self.base);
         self.base = format!("{outer}{name}.");
         let result = f(self);
@@ -185,37 +186,37 @@ impl<'a, 'm> Meta<'a, 'm> {
 }
 
 /// Which scale belongs to a number.
-enum Groups {
-    One,
+enum MetaGroups {
+    Single,
     /// So many numbers after each other.
-    Runs(usize),
+    Adjacent(usize),
     /// Every so-manyth.
-    Columns(usize),
+    Strided(usize),
 }
 
 /// Scales or zeros that are quantized to eight bits.
-pub(super) struct Requantized<'m> {
+pub(super) struct DoubleQuantized<'m> {
     codes: Part<'m>,
     scale: Floats<'m>,
     zero: Floats<'m>,
-    groups: Groups,
+    groups: MetaGroups,
     /// Numbers in a row of the grid that they belong to.
     cols: usize,
     /// The type that both steps are rounded to.
     round: Option<TargetDtype>,
 }
 
-impl<'m> Requantized<'m> {
+impl<'m> DoubleQuantized<'m> {
     /// `count` numbers called `what`, `cols` in a row.
     pub(super) fn new(
-        meta: &mut Meta<'_, 'm>,
+        meta: &mut HqqMeta<'_, 'm>,
         what: &str,
         count: usize,
         cols: usize,
         round: Option<TargetDtype>,
     ) -> Result<Self> {
         let codes = meta.tensor(&format!("{what}_q"))?;
-        meta.within(&format!("meta_{what}"), |meta| {
+        meta.with_nested(&format!("meta_{what}"), |meta| {
             let packing = meta.need("packing")?;
             if packing != "8bit_u8" || codes.dtype() != Dtype::U8 {
                 return Err(refused(
@@ -227,12 +228,12 @@ impl<'m> Requantized<'m> {
             let (scale, zero) = (meta.tensor("scale")?, meta.tensor("zero")?);
             let group = meta.size("group_size")?;
             let groups = match (group, scale.elements()) {
-                (None, 1) => Groups::One,
+                (None, 1) => MetaGroups::Single,
                 (Some(group), n) if group.checked_mul(n) == Some(count) => {
                     if meta.is_axis_0()? {
-                        Groups::Columns(n)
+                        MetaGroups::Strided(n)
                     } else {
-                        Groups::Runs(group)
+                        MetaGroups::Adjacent(group)
                     }
                 }
                 _ => {
@@ -263,9 +264,9 @@ impl<'m> Requantized<'m> {
     /// The numbers from `range`, whose scales lie together.
     fn piece(&self, range: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
         let group = |i: usize| match self.groups {
-            Groups::One => 0,
-            Groups::Runs(n) => i / n,
-            Groups::Columns(n) => i % n,
+            MetaGroups::Single => 0,
+            MetaGroups::Adjacent(n) => i / n,
+            MetaGroups::Strided(n) => i % n,
         };
         let used = group(range.start)..group(range.end - 1) + 1;
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());
@@ -287,7 +288,7 @@ impl<'m> Requantized<'m> {
     }
 }
 
-impl ScaleMatrix for Requantized<'_> {
+impl ScaleMatrix for DoubleQuantized<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -312,7 +313,7 @@ impl ScaleMatrix for Requantized<'_> {
             let end = at + n;
             while at < end {
                 let wrap = match self.groups {
-                    Groups::Columns(n) => at - at % n + n,
+                    MetaGroups::Strided(n) => at - at % n + n,
                     _ => end,
                 };
                 self.piece(at..wrap.min(end), staging, out)?;

@@ -21,7 +21,7 @@ const STRIP: usize = 32;
 
 /// A matrix of codes in lines.
 #[derive(Clone, Copy)]
-pub(super) struct Codes8<'m> {
+pub(super) struct QuarkCodes<'m> {
     part: Part<'m>,
     /// The nibble of each code of a word; `None`: bytes.
     nibbles: Option<[usize; PER_WORD]>,
@@ -29,10 +29,10 @@ pub(super) struct Codes8<'m> {
     width: usize,
 }
 
-impl<'m> Codes8<'m> {
+impl<'m> QuarkCodes<'m> {
     /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`: whole words, if they are in words.
-    pub(super) fn new(t: &Tensor<'m>, bits: usize, reordered: bool, width: usize) -> Self {
-        let order = if reordered {
+    pub(super) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
+        let order = if is_reordered {
             REORDERED
         } else {
             [0, 1, 2, 3, 4, 5, 6, 7]
@@ -91,9 +91,9 @@ impl<'m> Codes8<'m> {
 }
 
 /// A matrix whose rows are the lines.
-pub(super) struct Straight<'m>(pub Codes8<'m>);
+pub(super) struct CodeRows<'m>(pub QuarkCodes<'m>);
 
-impl Unpack for Straight<'_> {
+impl Unpack for CodeRows<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         self.0
             .get(tile.rows.clone(), tile.cols.clone(), staging, out)
@@ -105,9 +105,9 @@ impl Unpack for Straight<'_> {
 }
 
 /// A matrix whose columns are the lines.
-pub(super) struct Turned<'m>(pub Codes8<'m>);
+pub(super) struct TransposedCodes<'m>(pub QuarkCodes<'m>);
 
-impl Unpack for Turned<'_> {
+impl Unpack for TransposedCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let (height, width) = (tile.rows.len(), tile.cols.len());
         out.resize(height * width, 0);
@@ -137,12 +137,12 @@ impl Unpack for Turned<'_> {
 }
 
 /// Zero points: a line for each column, of one for each row.
-pub(super) struct ZeroPoints<'m> {
-    pub stored: Codes8<'m>,
+pub(super) struct QuarkZeroPoints<'m> {
+    pub stored: QuarkCodes<'m>,
     pub int: Int,
 }
 
-impl ScaleMatrix for ZeroPoints<'_> {
+impl ScaleMatrix for QuarkZeroPoints<'_> {
     fn extend(
         &self,
         rows: Range<usize>,

@@ -39,12 +39,12 @@ pub(crate) fn read(
 pub(crate) struct Floats<'m> {
     pub part: Part<'m>,
     dtype: Dtype,
-    exponents: Exponents,
+    exponents: ExponentForm,
 }
 
 /// What the bytes of exponents stand for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Exponents {
+enum ExponentForm {
     /// What their dtype says.
     Plain,
     /// Half of the power of two.
@@ -60,7 +60,7 @@ impl<'m> Floats<'m> {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
                 part: t.part(),
                 dtype: t.dtype(),
-                exponents: Exponents::Plain,
+                exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(
                 t,
@@ -74,17 +74,17 @@ impl<'m> Floats<'m> {
         Self {
             part: t.part(),
             dtype: Dtype::U8,
-            exponents: Exponents::Half,
+            exponents: ExponentForm::Half,
         }
     }
 
-    /// Exponents, of which the smallest is zero and the largest infinity (comfy-kitchen `e8m0_to_f32`).
+    /// ExponentForm, of which the smallest is zero and the largest infinity (comfy-kitchen `e8m0_to_f32`).
     pub(crate) fn flushed_exponents(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
             Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
                 part: t.part(),
                 dtype: Dtype::U8,
-                exponents: Exponents::Flushed,
+                exponents: ExponentForm::Flushed,
             }),
             _ => Err(wrong(t, "scales of these blocks are F8_E8M0")),
         }
@@ -96,7 +96,7 @@ impl<'m> Floats<'m> {
             Dtype::F8E4M3 | Dtype::U8 => Ok(Self {
                 part: t.part(),
                 dtype: Dtype::F8E4M3,
-                exponents: Exponents::Plain,
+                exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
         }
@@ -108,7 +108,7 @@ impl<'m> Floats<'m> {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self {
                 part: t.part(),
                 dtype: t.dtype(),
-                exponents: Exponents::Plain,
+                exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
         }
@@ -153,10 +153,10 @@ impl<'m> Floats<'m> {
                     .map(|&b| f32_from_bf16(u16::from_le_bytes(b))),
             ),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
-            _ if self.exponents == Exponents::Half => {
+            _ if self.exponents == ExponentForm::Half => {
                 out.extend(staging.iter().map(|&b| half_of_exponent(b)))
             }
-            _ if self.exponents == Exponents::Flushed => {
+            _ if self.exponents == ExponentForm::Flushed => {
                 out.extend(
                     staging
                         .iter()
@@ -247,9 +247,9 @@ fn transpose<const SIZE: usize>(
         for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
             let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
             for (column, word) in block.iter_mut().zip(words) {
-                let mut wide = [0; 4];
-                wide[..SIZE].copy_from_slice(word);
-                column[r * SIZE / 4] |= u32::from_le_bytes(wide) << (r * SIZE % 4 * 8);
+                let mut padded = [0; 4];
+                padded[..SIZE].copy_from_slice(word);
+                column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);
             }
         }
         for (column, block) in columns.chunks_exact_mut(height).zip(&block) {

@@ -82,14 +82,14 @@ impl ScaleMatrix for Transposed<'_> {
 }
 
 /// One of the two numbers that lie together: the first or the second of each pair of columns.
-pub(crate) struct OfPairs<'m> {
+pub(crate) struct PairMember<'m> {
     pub pairs: Floats<'m>,
     /// Pairs in a row.
     pub cols: usize,
     pub second: bool,
 }
 
-impl ScaleMatrix for OfPairs<'_> {
+impl ScaleMatrix for PairMember<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -130,24 +130,24 @@ impl ScaleMatrix for Negated<'_> {
 
 /// What a scale for a whole matrix does to those of its groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Op {
+pub(crate) enum NestedOp {
     Multiply,
     Divide,
 }
 
 /// Scales of groups, and another for each matrix of a stack, or one for all.
-pub(crate) struct Nested<'m> {
+pub(crate) struct NestedScales<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     pub outer: Floats<'m>,
     /// How many outer ones there are, and how many rows of the inner ones each covers.
     pub count: usize,
     pub rows_each: usize,
-    pub op: Op,
+    pub op: NestedOp,
     /// Divides the outer scales.
     pub unit: f32,
 }
 
-impl ScaleMatrix for Nested<'_> {
+impl ScaleMatrix for NestedScales<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -166,8 +166,8 @@ impl ScaleMatrix for Nested<'_> {
         for (r, row) in rows.zip(out[at..].chunks_exact_mut(cols.len().max(1))) {
             let outer = outer[r / each - used.start] / self.unit;
             match self.op {
-                Op::Multiply => row.iter_mut().for_each(|s| *s *= outer),
-                Op::Divide => row.iter_mut().for_each(|s| *s /= outer),
+                NestedOp::Multiply => row.iter_mut().for_each(|s| *s *= outer),
+                NestedOp::Divide => row.iter_mut().for_each(|s| *s /= outer),
             }
         }
         Ok(())

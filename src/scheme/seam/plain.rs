@@ -10,14 +10,14 @@ use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
 /// A tensor of F32, F16 or BF16.
-pub(crate) struct Plain<'m> {
+pub(crate) struct PlainFloats<'m> {
     part: Part<'m>,
     dtype: Dtype,
     rows: usize,
     cols: usize,
 }
 
-impl<'m> Plain<'m> {
+impl<'m> PlainFloats<'m> {
     /// The values of `t`, if it is of such a type.
     pub(crate) fn of(t: &Tensor<'m>) -> Option<Self> {
         TargetDtype::of(t.dtype())?;
@@ -35,7 +35,7 @@ impl<'m> Plain<'m> {
     }
 }
 
-impl Decode for Plain<'_> {
+impl Decode for PlainFloats<'_> {
     fn grid(&self) -> Grid {
         let load_bits = self.dtype.bits() as f64;
         Grid {

@@ -9,14 +9,14 @@ use crate::scheme::seam::{
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// One tensor of the output.
-pub(crate) enum Item<'m> {
+pub(crate) enum ResolvedItem<'m> {
     /// Decoded from its parts.
     Group(Group<'m>),
     /// Copied as it is.
     Plain(Tensor<'m>),
 }
 
-impl<'m> Item<'m> {
+impl<'m> ResolvedItem<'m> {
     /// Name in the output.
     pub(crate) fn name(&self) -> &str {
         match self {
@@ -56,7 +56,7 @@ pub(crate) struct Problem<'m> {
 #[derive(Default)]
 pub(crate) struct Resolution<'m> {
     /// In the order of the source; a group stands where its codes are.
-    pub items: Vec<Item<'m>>,
+    pub items: Vec<ResolvedItem<'m>>,
     /// Activation scales and markers: in no output; the report lists them.
     pub dropped: Vec<Tensor<'m>>,
     /// Failed claims first, then unclaimed tensors, then the config; each in the order of the source.
@@ -116,7 +116,7 @@ impl<'m> Resolution<'m> {
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
                 out.items
-                    .extend(group.taken_apart().into_iter().map(Item::Group));
+                    .extend(group.taken_apart().into_iter().map(ResolvedItem::Group));
             } else if owner[t.index].is_none() {
                 leftovers.sort(t, &mut out);
             }
@@ -194,8 +194,8 @@ impl<'m> Resolution<'m> {
     /// The groups among the items, in order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Group<'m>> {
         self.items.iter().filter_map(|item| match item {
-            Item::Group(group) => Some(group),
-            Item::Plain(_) => None,
+            ResolvedItem::Group(group) => Some(group),
+            ResolvedItem::Plain(_) => None,
         })
     }
 

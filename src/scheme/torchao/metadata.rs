@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// What the metadata say of a parameter.
 #[derive(serde::Deserialize)]
-pub(super) struct Description {
+pub(super) struct TorchaoDescription {
     #[serde(rename = "_type")]
     pub class: String,
     #[serde(rename = "_data", default)]
@@ -17,7 +17,7 @@ pub(super) struct Description {
     pub parts: Vec<String>,
 }
 
-fn describe(text: &str) -> Option<Description> {
+fn describe(text: &str) -> Option<TorchaoDescription> {
     // Most metadata are no JSON.
     text.trim_start()
         .starts_with('{')
@@ -26,15 +26,15 @@ fn describe(text: &str) -> Option<Description> {
 }
 
 /// A parameter that lies in parts.
-pub(super) struct Parameter {
+pub(super) struct TorchaoParameter {
     pub name: String,
-    pub description: Description,
+    pub description: TorchaoDescription,
 }
 
 /// The parameters of a model that stored parts belong to, by the names of the parts.
-pub(super) struct Parts(pub HashMap<String, Arc<Parameter>>);
+pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);
 
-impl Parts {
+impl TorchaoParts {
     pub(super) fn new(metadata: &HashMap<String, String>) -> Self {
         let mut parts = HashMap::new();
         for (name, text) in metadata {
@@ -42,7 +42,7 @@ impl Parts {
                 continue;
             };
             let (base, name) = (base(name), name.clone());
-            let parameter = Arc::new(Parameter { name, description });
+            let parameter = Arc::new(TorchaoParameter { name, description });
             for part in &parameter.description.parts {
                 parts.insert(format!("{base}{part}"), parameter.clone());
             }

@@ -11,9 +11,9 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::grouped::{GroupFormula, GroupOffsets};
-use crate::scheme::seam::numbers::{OfPairs, ScaleMatrix, Transposed};
+use crate::scheme::seam::numbers::{PairMember, ScaleMatrix, Transposed};
 use crate::scheme::seam::{CodeType, Floats, Granularity, Tile, read, wrong};
-use crate::scheme::torchao::Decoded;
+use crate::scheme::torchao::TorchaoDecoder;
 use crate::{Dtype, Result, TargetDtype};
 
 /// Rows, columns and bytes of a square.
@@ -27,7 +27,7 @@ pub(super) fn decoded<'m>(
     scales: &Tensor<'m>,
     shape: &[usize],
     group: usize,
-) -> Result<Decoded<'m>> {
+) -> Result<TorchaoDecoder<'m>> {
     let (&[down, across, 32, 4], &[rows, cols], Dtype::I32) = (t.shape(), shape, t.dtype()) else {
         return Err(wrong(
             t,
@@ -56,7 +56,7 @@ pub(super) fn decoded<'m>(
     };
     let pairs = Floats::ieee(scales)?;
     let number = |second| {
-        let inner = Box::new(OfPairs {
+        let inner = Box::new(PairMember {
             pairs,
             cols: out,
             second,
@@ -67,7 +67,7 @@ pub(super) fn decoded<'m>(
             cols: groups,
         }) as Box<dyn ScaleMatrix + 'm>
     };
-    let codes = Codes::Unpacked(Box::new(Squares {
+    let codes = Codes::Unpacked(Box::new(TinygemmTiles {
         part: t.part(),
         across,
     }));
@@ -82,7 +82,7 @@ pub(super) fn decoded<'m>(
     );
     let offsets = GroupOffsets::new(number(true)).computed_in(TargetDtype::of(scales.dtype()));
     decoder.formula = GroupFormula::ScaleShift(offsets);
-    Ok(Decoded {
+    Ok(TorchaoDecoder {
         codes: CodeType::Int(4),
         scales: Granularity::Group(group),
         shape: shape.to_vec(),
@@ -91,13 +91,13 @@ pub(super) fn decoded<'m>(
 }
 
 /// Codes in squares.
-struct Squares<'m> {
+struct TinygemmTiles<'m> {
     part: Part<'m>,
-    /// Squares side by side.
+    /// TinygemmTiles side by side.
     across: usize,
 }
 
-impl Unpack for Squares<'_> {
+impl Unpack for TinygemmTiles<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let down = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
         let across = tile.cols.start / COLS..tile.cols.end.div_ceil(COLS);

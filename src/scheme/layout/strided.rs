@@ -7,7 +7,7 @@ use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::{Tile, read};
 
 /// Codes in runs.
-pub(crate) struct Runs<'m> {
+pub(crate) struct StridedRows<'m> {
     pub part: Part<'m>,
     /// Rows of words, which is as many as a run has, and the words in one.
     pub rows: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Runs<'m> {
     pub upward: bool,
 }
 
-impl<'m> Runs<'m> {
+impl<'m> StridedRows<'m> {
     /// Bytes with the first run in their lowest bits.
     pub(crate) fn low_first(part: Part<'m>, rows: usize, cols: usize, bits: usize) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl<'m> Runs<'m> {
     }
 
     /// Codes of a word.
-    pub(crate) fn in_word(&self) -> usize {
+    pub(crate) fn codes_per_word(&self) -> usize {
         if self.upward {
             self.word * 8 / self.bits
         } else {
@@ -45,7 +45,7 @@ impl<'m> Runs<'m> {
     }
 
     /// Takes several rows for one of `cols`, if each run has whole ones.
-    pub(crate) fn widen(&mut self, cols: usize) -> bool {
+    pub(crate) fn regroup(&mut self, cols: usize) -> bool {
         let run = self
             .rows
             .checked_mul(self.cols)
@@ -57,7 +57,7 @@ impl<'m> Runs<'m> {
     }
 }
 
-impl Unpack for Runs<'_> {
+impl Unpack for StridedRows<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         let mask = (1u32 << self.bits) - 1;
