@@ -1,10 +1,11 @@
-//! HQQ: `X.W_q` with `X.scale` and `X.zero`, and what describes them: `X.shape`, `X.group_size`, `X.axis`,
-//! `X.packing`, `X.compute_dtype` and others, tensors in safetensors and Python values in a pickle; in old pickles all
-//! but the codes are below `X.meta`. In pickles zeros and scales may be quantized themselves, as `zero_q` with
-//! `meta_zero` and `scale_q` with `meta_scale`.
+//! HQQ: `X.W_q` with `X.scale` and `X.zero`. `X.shape`, `X.group_size`, `X.axis`, `X.packing`, `X.compute_dtype` and others
+//! describe them: as tensors in safetensors, as Python values in a pickle. In old pickles everything but the codes has the
+//! prefix `X.meta.`. In pickles scales and zero points may be quantized in turn, as `scale_q` with `meta_scale` and
+//! `zero_q` with `meta_zero`.
 //!
-//! The weight is cut into groups in its order, which are the rows of a matrix (axis 1) or its columns (axis 0). That
-//! matrix is packed in runs of rows, the first in the highest bits. The bytes may go by a float dtype.
+//! The flattened weight is reshaped to `[groups, group_size]` (axis 1: a group is a row) or `[group_size, groups]`
+//! (axis 0: a group is a column). The rows of that matrix are packed at a stride, the first ones in the highest bits; see
+//! `layout/strided.rs`. With `view_as_float`, the packed bytes are stored under a float dtype.
 //!
 //! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout: hqq
 //! `core/bitpack.py`.
@@ -45,7 +46,7 @@ impl Scheme for Hqq {
         &IDENTITY
     }
 
-    /// SINQ and others call their codes `W_q`, too.
+    /// SINQ and other libraries name their codes `W_q`, too.
     fn has_common_names(&self, _group: &Group<'_>) -> bool {
         true
     }
@@ -54,6 +55,7 @@ impl Scheme for Hqq {
         let Some(base) = base_of(t.name(), "W_q") else {
             return Ok(None);
         };
+        // SINQ has a second scale, for the columns.
         if all.at(base, "scale2").is_some() {
             return Err(refused(
                 t,
@@ -64,13 +66,15 @@ impl Scheme for Hqq {
         let mut meta = HqqMeta::of_weight(t, base, all);
         let weight = HqqWeight::new(t, &mut meta)?;
         let grid = weight.grid();
-        let codes = CodeType::Int(weight.runs.bits as u8);
-        let compute_dtype = meta.compute_dtype()?;
-        let quantized = meta.flag("quant_scale")? || meta.flag("quant_zero")?;
+        let codes = CodeType::Int(weight.packed_codes.bits as u8);
+        let compute_dtype = meta.read_compute_dtype()?;
+        // The library dequantizes double-quantized scales and zero points in `compute_dtype`. The decoder needs them exact
+        // for F32 outputs and rounded for outputs of that dtype.
+        let is_double_quantized = meta.read_flag("quant_scale")? || meta.read_flag("quant_zero")?;
         let scales = weight.numbers(&mut meta, "scale", None)?;
         let mut zero_points = GroupOffsets::new(weight.numbers(&mut meta, "zero", None)?);
         zero_points.compute = match compute_dtype {
-            Some(dtype) if quantized => Some(ComputeDtype {
+            Some(dtype) if is_double_quantized => Some(ComputeDtype {
                 dtype,
                 rounded: Some(RoundedMatrices {
                     scales: weight.numbers(&mut meta, "scale", compute_dtype)?,
@@ -80,10 +84,13 @@ impl Scheme for Hqq {
             dtype => dtype.map(ComputeDtype::new),
         };
         let HqqWeight {
-            shape, runs, rows, ..
+            shape,
+            packed_codes,
+            rows,
+            ..
         } = weight;
-        let (cols, bits) = (runs.cols, runs.bits);
-        let stored = Codes::Unpacked(Box::new(runs));
+        let (cols, bits) = (packed_codes.cols, packed_codes.bits);
+        let stored = Codes::Unpacked(Box::new(packed_codes));
         let mut decoder = Grouped::scaled(
             stored,
             bits,
@@ -110,7 +117,8 @@ impl Scheme for Hqq {
     }
 }
 
-/// How codes lie in words, by the name of it: bytes of a word, bits of a code, and where the first one begins.
+/// Bytes of a word, bits of a code, and the lowest bit of a word's first code, by the packing's name in hqq's
+/// `Quantizer.bit_to_packing`. `3bit_32` has ten codes in 30 bits of an I32.
 fn packing(name: &str) -> Option<(usize, usize, usize)> {
     match name {
         "8bit_u8" => Some((1, 8, 0)),
@@ -122,21 +130,22 @@ fn packing(name: &str) -> Option<(usize, usize, usize)> {
     }
 }
 
-/// A weight as it is stored.
+/// The packed codes of a weight, and how its groups lie over them.
 struct HqqWeight<'m> {
     t: Tensor<'m>,
     shape: Vec<usize>,
-    runs: StridedRows<'m>,
-    /// Rows that are codes: those that fill up the last run are not among them.
+    packed_codes: StridedRows<'m>,
+    /// Rows of the matrix without those that pad it to a multiple of the codes in a word.
     rows: usize,
-    /// Values of a group, and whether groups are columns.
+    /// Values of a group.
     group: usize,
+    /// Whether a group is a column of the matrix (axis 0), rather than a row (axis 1).
     is_by_column: bool,
 }
 
 impl<'m> HqqWeight<'m> {
     fn new(t: &Tensor<'m>, meta: &mut HqqMeta<'_, 'm>) -> Result<Self> {
-        let named = meta.text("packing")?.unwrap_or_default();
+        let named = meta.read_text("packing")?.unwrap_or_default();
         if named.is_empty() {
             return Err(refused(
                 t,
@@ -144,14 +153,14 @@ impl<'m> HqqWeight<'m> {
                 "nothing beside it says how it is packed",
             ));
         }
-        let Some((word, bits, first)) = packing(&named) else {
+        let Some((word_bytes, bits, first_shift)) = packing(&named) else {
             return Err(refused(
                 t,
                 FAMILY,
                 format!("the packing {named} is not known"),
             ));
         };
-        let shape = meta.shape()?;
+        let shape = meta.read_shape()?;
         let (&[packed, _], Some(&inputs)) = (t.shape(), shape.last()) else {
             return Err(wrong(t, "packed codes have two dimensions"));
         };
@@ -159,14 +168,14 @@ impl<'m> HqqWeight<'m> {
             .iter()
             .try_fold(1usize, |n, &dim| n.checked_mul(dim))
             .unwrap_or(0);
-        let is_by_column = meta.is_axis_0()?;
-        // Without groups a row is one, or a column.
+        let is_by_column = meta.read_is_axis_0()?;
+        // Without a group size a whole row (axis 1) or column (axis 0) of the weight is one group.
         let whole = if is_by_column {
             all / inputs.max(1)
         } else {
             inputs
         };
-        let group = meta.size("group_size")?.unwrap_or(whole);
+        let group = meta.read_size("group_size")?.unwrap_or(whole);
         if group == 0 || all == 0 || !all.is_multiple_of(group) {
             return Err(wrong(t, format!("groups of {group} do not make {shape:?}")));
         }
@@ -175,17 +184,18 @@ impl<'m> HqqWeight<'m> {
         } else {
             (all / group, group)
         };
-        let runs = StridedRows {
+        let packed_codes = StridedRows {
             part: t.part(),
-            rows: packed,
+            stride: packed,
             cols,
-            word,
+            word_bytes,
             bits,
-            first,
-            upward: false,
+            first_shift,
+            is_low_first: false,
         };
-        let per_word = runs.codes_per_word();
-        if rows.div_ceil(per_word) != packed || row_bytes(t, word, meta)? != cols.checked_mul(word)
+        let per_word = packed_codes.codes_per_word();
+        if rows.div_ceil(per_word) != packed
+            || row_bytes(t, word_bytes, meta)? != cols.checked_mul(word_bytes)
         {
             return Err(wrong(
                 t,
@@ -195,19 +205,20 @@ impl<'m> HqqWeight<'m> {
         let mut weight = Self {
             t: *t,
             shape,
-            runs,
+            packed_codes,
             rows,
             group,
             is_by_column,
         };
-        if !is_by_column && inputs.is_multiple_of(group) && weight.runs.regroup(inputs) {
+        // Groups that are parts of a row of the weight: its own rows make better tiles than rows of one group.
+        if !is_by_column && inputs.is_multiple_of(group) && weight.packed_codes.reshape(inputs) {
             weight.rows = all / inputs;
         }
         Ok(weight)
     }
 
     fn grid(&self) -> ScaleGrid {
-        let (rows, cols) = (self.rows, self.runs.cols);
+        let (rows, cols) = (self.rows, self.packed_codes.cols);
         if self.is_by_column {
             return ScaleGrid {
                 matrix_rows: rows,
@@ -220,7 +231,8 @@ impl<'m> HqqWeight<'m> {
         row_groups(cols, self.group)
     }
 
-    /// Scales or zeros; those that are quantized themselves as the library has them in `compute_dtype`.
+    /// The scales (`what` is `scale`) or the zero points (`zero`), one for each group. Double-quantized ones are rounded to
+    /// `compute_dtype`, if there is one, after each step, as the library computes them.
     fn numbers(
         &self,
         meta: &mut HqqMeta<'_, 'm>,
@@ -233,7 +245,7 @@ impl<'m> HqqWeight<'m> {
         } else {
             self.rows * grid.cols
         };
-        if meta.flag(&format!("quant_{what}"))? {
+        if meta.read_flag(&format!("quant_{what}"))? {
             return Ok(Box::new(DoubleQuantized::new(
                 meta,
                 what,
@@ -242,7 +254,7 @@ impl<'m> HqqWeight<'m> {
                 compute_dtype,
             )?));
         }
-        let t = meta.tensor(what)?;
+        let t = meta.need_tensor(what)?;
         if t.elements() != groups {
             let what = format!(
                 "its `{}` {:?} is not one for each of {groups} groups",
@@ -258,13 +270,20 @@ impl<'m> HqqWeight<'m> {
     }
 }
 
-/// Bytes of a row of `t`, if they are words or may be taken for such.
-fn row_bytes(t: &Tensor<'_>, word: usize, meta: &mut HqqMeta<'_, '_>) -> Result<Option<usize>> {
+/// Bytes of a row of the codes `t`, or `None` if that overflows.
+///
+/// # Errors
+/// `t` has neither the dtype of words of `word_bytes` bytes, nor a float dtype with `view_as_float`.
+fn row_bytes(
+    t: &Tensor<'_>,
+    word_bytes: usize,
+    meta: &mut HqqMeta<'_, '_>,
+) -> Result<Option<usize>> {
     let size = match t.dtype() {
-        Dtype::U8 if word == 1 => 1,
-        Dtype::I32 if word == 4 => 4,
+        Dtype::U8 if word_bytes == 1 => 1,
+        Dtype::I32 if word_bytes == 4 => 4,
         dtype
-            if meta.flag("view_as_float")?
+            if meta.read_flag("view_as_float")?
                 && dtype.is_floating_point()
                 && t.part().is_verbatim() =>
         {

@@ -1,6 +1,6 @@
-//! Scales in the order that NVIDIA's block-scaled matrix products want them: tiles of 128 rows and four columns, 512
-//! numbers each, row of tiles by row of tiles. In a tile, row r and column c are number
-//! `r % 32 * 16 + r / 32 * 4 + c`. What is missing of the last tiles is padding.
+//! Scales in the order that NVIDIA's block-scaled matrix products take: tiles of 128 rows and 4 columns, 512 scales
+//! each. Tiles are stored row-major. In a tile, the scale of row r and column c has the index
+//! `r % 32 * 16 + r / 32 * 4 + c`. Tiles at the lower and the right edge are padded to their full size.
 //!
 //! Layout: <https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout>, torchao `to_blocked`.
 
@@ -10,15 +10,15 @@ use crate::Result;
 use crate::scheme::seam::Floats;
 use crate::scheme::seam::numbers::ScaleMatrix;
 
-/// Rows and columns of a tile, and the numbers in it.
+/// Rows, columns and scales of a tile.
 pub(crate) const TILE_ROWS: usize = 128;
 pub(crate) const TILE_COLS: usize = 4;
 const TILE_LEN: usize = TILE_ROWS * TILE_COLS;
 
-/// Tiles that are read at once.
+/// Tiles of one row of tiles that one read takes: 32768 scales, which bounds the scratch for a wide matrix.
 const TILES_PER_READ: usize = 64;
 
-/// A matrix in tiles.
+/// A matrix of scales that is stored in tiles.
 pub(crate) struct TiledScales<'m> {
     pub floats: Floats<'m>,
     /// Rows and columns of the matrix, without the padding.
@@ -26,14 +26,14 @@ pub(crate) struct TiledScales<'m> {
     pub cols: usize,
 }
 
-/// Numbers that are stored_len for `rows` × `cols`, if they can be counted.
+/// Scales that a matrix of `rows` × `cols` takes with its padding, or `None` if that overflows.
 pub(crate) fn stored_len(rows: usize, cols: usize) -> Option<usize> {
     rows.div_ceil(TILE_ROWS)
         .checked_mul(cols.div_ceil(TILE_COLS))?
         .checked_mul(TILE_LEN)
 }
 
-/// Where a number is in its tile.
+/// Index in its tile of the scale at `row` and `col` of the matrix.
 fn offset_in_tile(row: usize, col: usize) -> usize {
     row % 32 * 16 + row % TILE_ROWS / 32 * TILE_COLS + col % TILE_COLS
 }
@@ -48,6 +48,7 @@ impl ScaleMatrix for TiledScales<'_> {
     ) -> Result<()> {
         let (at, width, across) = (out.len(), cols.len(), self.cols.div_ceil(TILE_COLS));
         out.resize(at + rows.len() * width, 0.0);
+        // All tiles as one row, so that adjacent tiles of a row of tiles are one rectangle.
         let all = across * TILE_LEN * self.rows.div_ceil(TILE_ROWS);
         let mut numbers = Vec::new();
         for down in rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS) {

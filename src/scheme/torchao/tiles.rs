@@ -55,11 +55,11 @@ pub(super) fn decoded<'m>(
         return Err(wrong(t, what));
     };
     let pairs = Floats::ieee(scales)?;
-    let number = |second| {
+    let number = |is_second| {
         let inner = Box::new(PairMember {
             pairs,
             cols: out,
-            second,
+            is_second,
         });
         Box::new(Transposed {
             inner,
