@@ -55,7 +55,7 @@ impl Scheme for Hqq {
         let Some(base) = base_of(t.name(), "W_q") else {
             return Ok(None);
         };
-        // SINQ has a second scale, for the columns.
+        // SINQ names its codes like HQQ, and has a second scale.
         if all.at(base, "scale2").is_some() {
             return Err(refused(
                 t,
