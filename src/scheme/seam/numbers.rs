@@ -239,7 +239,7 @@ impl ScaleMatrix for Integers<'_> {
 
 /// Integers of 1 to 8 bits, packed along the rows: each column of each matrix is a bit stream, least significant bit first,
 /// in little-endian words of four bytes.
-pub(crate) struct PackedDown<'m> {
+pub(crate) struct ColumnPackedInts<'m> {
     pub part: Part<'m>,
     pub cols: usize,
     pub bits: usize,
@@ -253,7 +253,7 @@ pub(crate) struct PackedDown<'m> {
     pub word_rows: usize,
 }
 
-impl ScaleMatrix for PackedDown<'_> {
+impl ScaleMatrix for ColumnPackedInts<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -295,7 +295,7 @@ impl ScaleMatrix for PackedDown<'_> {
 }
 
 /// A matrix with a column for each column of the weight: column c is column `index[c]` of `inner`, the group of c.
-pub(crate) struct Indexed<'m> {
+pub(crate) struct GroupIndexed<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     /// Columns of `inner`.
     pub groups: usize,
@@ -303,7 +303,7 @@ pub(crate) struct Indexed<'m> {
     pub index: Part<'m>,
 }
 
-impl ScaleMatrix for Indexed<'_> {
+impl ScaleMatrix for GroupIndexed<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
