@@ -1,6 +1,6 @@
-//! BitNet: `X.weight` U8 `[out / 4, in]`, a quarter of the rows in each pair of bits, low first, with one added;
-//! `X.weight_scale` `[1]`. Which of two layers the config names says whether the scale divides or multiplies. One that
-//! multiplies may be there for a weight of plain floats.
+//! BitNet: `X.weight` U8 `[out / 4, in]` with `X.weight_scale` `[1]`. Two bits of a byte have a code plus one; the first
+//! quarter of the rows is in the lowest bits (`layout/strided.rs`). With `linear_class` `bitlinear` the scale divides, with
+//! `autobitlinear` it multiplies. A scale that multiplies may also belong to an unquantized weight.
 //!
 //! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
 
@@ -20,11 +20,10 @@ use crate::{Dtype, Result};
 
 pub(super) struct BitNet;
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "BitNet";
 
-/// Codes of a byte.
-const CODES: usize = 4;
+const CODES_PER_BYTE: usize = 4;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -67,7 +66,7 @@ impl Scheme for BitNet {
         let (shape, decoder) = match t.dtype() {
             Dtype::U8 => packed(t, scales, formula)?,
             dtype if dtype.is_floating_point() && matches!(formula, GroupFormula::Scale) => {
-                plain(t, &scale)?
+                float_weight(t, &scale)?
             }
             _ => return Err(wrong(t, "a weight with this scale is packed into bytes")),
         };
@@ -87,6 +86,10 @@ impl Scheme for BitNet {
     }
 }
 
+/// Whether the scale divides or multiplies, by the config. `bitlinear` is the default of transformers.
+///
+/// # Errors
+/// The config names another layer, or one that quantizes while it runs and thus has no scale.
 fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);
     match (text("linear_class"), text("quantization_mode")) {
@@ -113,7 +116,7 @@ fn packed<'m>(
         return Err(wrong(t, "packed weights have two dimensions"));
     };
     let rows = bytes
-        .checked_mul(CODES)
+        .checked_mul(CODES_PER_BYTE)
         .ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape = vec![rows, cols];
     let codes = Codes::Unpacked(Box::new(StridedRows::low_first(t.part(), bytes, cols, 2)));
@@ -133,8 +136,9 @@ fn packed<'m>(
     Ok((shape, decoder))
 }
 
-/// A weight of floats, times its scale: as scales of codes that all are one.
-fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
+/// Decoder of an unquantized weight times its scale. The decoder has no factor for plain floats, so the floats become the
+/// scales of codes that are all 1.
+fn float_weight<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
     let (rows, cols) = rows_and_cols(t.shape());
     let inner = Box::new(Matrix {
         floats: Floats::ieee(t)?,

@@ -206,7 +206,7 @@ fn logical_name(name: &str, shape: &[usize]) -> String {
 /// The grid of scales of a weight without an index: by the config's `group_size`, or else by the shapes.
 ///
 /// # Errors
-/// The scales do not fit the group size. It is a proof where shapes are not: a last group may be smaller.
+/// The scales do not fit the group size. Shapes alone do not prove it, because the last group of a row may be smaller.
 fn grouped_rows<'m>(
     t: &Tensor<'m>,
     shape: &[usize],

@@ -1,20 +1,20 @@
-//! Schemes that are recognised and not decoded: codes must never pass for weights.
+//! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
 
 use crate::containers::model::Tensor;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
 use crate::{Dtype, Result};
 
-/// How a scheme is recognised: by the name and the dtype of a tensor of codes, and by what stands beside it.
+/// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
 pub(super) struct Signature {
     pub scheme: &'static str,
     /// End of the name of the codes.
     pub suffix: &'static str,
     /// Dtypes that the codes may have; empty: any.
     pub dtypes: &'static [Dtype],
-    /// Ends of the names of all tensors that stand beside the codes, behind the name without the suffix.
-    pub beside: &'static [&'static str],
-    /// What would decode it.
+    /// Suffixes of the companions, all of which are required. They replace `suffix` in the name of the codes.
+    pub companions: &'static [&'static str],
+    /// What the error tells the user about decoding it.
     pub remedy: &'static str,
 }
 
@@ -24,13 +24,13 @@ pub(super) const fn signature(
     scheme: &'static str,
     suffix: &'static str,
     dtypes: &'static [Dtype],
-    beside: &'static [&'static str],
+    companions: &'static [&'static str],
 ) -> Signature {
     Signature {
         scheme,
         suffix,
         dtypes,
-        beside,
+        companions,
         remedy: NOT_YET,
     }
 }
@@ -39,7 +39,7 @@ pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
-/// Layouts as in the schemes' own libraries. The first match names the scheme.
+/// Names and dtypes as the schemes' libraries write them. The first match decides, so specific signatures come first.
 const SIGNATURES: &[Signature] = &[
     signature("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
     signature("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
@@ -76,14 +76,14 @@ impl Signature {
         base.is_some_and(|base| {
             (self.dtypes.is_empty() || self.dtypes.contains(&t.dtype()))
                 && self
-                    .beside
+                    .companions
                     .iter()
                     .all(|suffix| all.at(base, suffix).is_some())
         })
     }
 }
 
-/// Names the scheme of the first of `signatures` that `t` has.
+/// The scheme of the first of `signatures` that fits `t`.
 pub(super) fn kind(signatures: &[Signature], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
     signatures
         .iter()
@@ -91,10 +91,10 @@ pub(super) fn kind(signatures: &[Signature], t: &Tensor<'_>, all: &Index<'_>) ->
         .map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
 }
 
-/// Leaves `t`, unless it has one of `signatures`.
+/// Returns `None` unless one of `signatures` fits `t`.
 ///
 /// # Errors
-/// `Unsupported` if it has one, with the scheme, what would decode it, and what the config calls it.
+/// `Unsupported` if one fits. The message has the scheme, the remedy, and the config's `quant_method`.
 pub(super) fn refuse<'m>(
     signatures: &[Signature],
     t: &Tensor<'m>,
@@ -114,7 +114,7 @@ pub(super) fn refuse<'m>(
     ))
 }
 
-/// Every scheme that no build decodes: claims nothing, and refuses what it recognises.
+/// All schemes that no build decodes. Claims nothing and refuses what it recognises.
 pub(super) struct Foreign;
 
 static IDENTITY: Identity = Identity {

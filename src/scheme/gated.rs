@@ -1,5 +1,5 @@
-//! Schemes of features: what is known of them in every build. A build without the feature recognises them all the same,
-//! and refuses them by name.
+//! Schemes that depend on a cargo feature: their identities, which every build has. A build without the feature still
+//! recognises such a scheme, and refuses its weights with the feature's name rather than copying codes as weights.
 
 #[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
 pub(super) use self::off::*;
@@ -49,7 +49,7 @@ pub(super) static GPTQ: Identity = Identity {
     markers: &[],
     sidecars: &[
         Is("quantize_config.json"),
-        // AutoRound's.
+        // Written by AutoRound.
         Is("quantization_config.json"),
     ],
     container: None,
@@ -106,8 +106,8 @@ pub(super) static BNB_INT8: Identity = Identity {
     container: None,
 };
 
-/// Whether `t` can be packed codes of BitsAndBytes: a column of bytes, stored under the dtype of the model, in a model
-/// that the config says is loaded in four bits (`bnb_4bit_quant_storage`).
+/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose config has
+/// `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
 pub(super) fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true)
 }
@@ -120,7 +120,7 @@ mod disabled {
     use crate::scheme::foreign::{Signature, kind, refuse, signature};
     use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme};
 
-    /// A scheme that this build leaves out: claims nothing, and refuses what it recognises.
+    /// A scheme that this build leaves out. It claims nothing and refuses what it recognises.
     pub(in crate::scheme) struct Disabled {
         identity: &'static Identity,
         signatures: &'static [Signature],
@@ -156,7 +156,7 @@ mod disabled {
         }
     }
 
-    /// `signature`, with the feature that would decode what has it.
+    /// `signature`, refused with `remedy`.
     #[allow(dead_code)]
     const fn needs(remedy: &'static str, signature: Signature) -> Signature {
         Signature {
@@ -202,7 +202,7 @@ mod disabled {
         )
     };
 
-    /// Comes after GPTQ, with which AWQ shares its names: whatever is left is AWQ's.
+    /// Registered after GPTQ, with which AWQ shares the name `qweight`: what GPTQ leaves is AWQ's.
     #[cfg(not(feature = "awq"))]
     pub(in crate::scheme) static AWQ_OFF: Disabled = Disabled::new(
         &super::AWQ,

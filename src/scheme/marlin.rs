@@ -203,8 +203,8 @@ impl Unpack for MarlinCodes<'_> {
         {
             read(&self.part, self.n * 8, row..row + 1, bytes.clone(), staging)?;
             let blocks = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
-            for (tile, block) in staging.chunks_exact(TILE_BYTES).zip(blocks) {
-                unpack_tile(tile, block, width, i * TILE_INPUTS);
+            for (words, rows) in staging.chunks_exact(TILE_BYTES).zip(blocks) {
+                unpack_tile(words, rows, width, i * TILE_INPUTS);
             }
         }
         Ok(())

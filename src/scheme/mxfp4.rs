@@ -1,4 +1,4 @@
-//! FP4 with a power of two for each 32 values of a row, low nibble first.
+//! MXFP4: FP4 codes, low nibble first, with a power of two for each 32 values of a row.
 //!
 //! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`; the weight is `W`
 //! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`.
@@ -81,7 +81,7 @@ fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
     }
 }
 
-/// What codes of four bits are, with its name.
+/// Format of four-bit codes, and how listings show it.
 type NibbleFormat = (CodeFormat, CodeType);
 
 const FP4: NibbleFormat = (
@@ -92,10 +92,15 @@ const FP4: NibbleFormat = (
     CodeType::Fp4,
 );
 
-/// MXINT4.
+/// MXINT4: sign and magnitude.
 pub(super) const INT4: NibbleFormat = (CodeFormat::SignMagnitude, CodeType::Int(4));
 
-/// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
+/// Claims codes in rows with an exponent for each 32: FP4, two in a byte, or FP6, four in three bytes.
+///
+/// The number of exponents proves the columns, and the number of bytes then proves the bits.
+///
+/// # Errors
+/// The shapes fit neither.
 pub(super) fn mx_rows<'m>(
     t: &Tensor<'m>,
     name: &str,
@@ -105,7 +110,7 @@ pub(super) fn mx_rows<'m>(
     mx_rows_of(t, name, scale, family, FP4)
 }
 
-/// [`mx_rows`], where four bits are what `nibble` says.
+/// Claims codes like [`mx_rows`], with the format `nibble` for codes of four bits. Only FP4 has FP6 beside it.
 pub(super) fn mx_rows_of<'m>(
     t: &Tensor<'m>,
     name: &str,
@@ -195,7 +200,8 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         inputs,
         outputs,
     }));
-    // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
+    // The library has no NaN: `ldexp` with exponent 255 - 127 scales by 2^128, which F32 cannot hold. Doubled code values
+    // and halved scales give the same products, with finite scales.
     let code_format = CodeFormat::E2M1(E2M1 {
         factor: 2.0,
         plain_zero: false,
@@ -224,7 +230,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
             Box::new(decoder),
         )
     };
-    // As it lies there.
+    // The weight of a linear module, `[experts, out, in]`, is what is stored. Encoders take groups along `in`.
     let codes = Codes::Rows {
         part: t.part(),
         row_bytes: inputs / 2,
@@ -252,14 +258,14 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     Ok(stack)
 }
 
-/// Matrices that are stored by columns, two codes to a byte.
+/// Codes of a stack of matrices that are stored transposed, two in a byte.
 struct GptOssCodes<'m> {
     part: Part<'m>,
     inputs: usize,
     outputs: usize,
 }
 
-/// Bytes and columns of a square that is transposed at once.
+/// Bytes of a line, and lines, that are transposed at once: a square of both sides stays in the cache.
 const SQUARE: usize = 32;
 
 impl Unpack for GptOssCodes<'_> {
@@ -298,7 +304,7 @@ impl Unpack for GptOssCodes<'_> {
     }
 }
 
-/// Makes columns of `lines`, each of `bytes` bytes: row 2i of `out` are the low nibbles of byte i, row 2i + 1 the high.
+/// Transposes `lines` of `bytes` bytes into `out`, `width` wide. Row 2i gets the low nibbles of bytes i, row 2i + 1 the high ones.
 fn transpose_nibbles(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
     for first in (0..bytes).step_by(SQUARE) {
         let rows = first..(first + SQUARE).min(bytes);

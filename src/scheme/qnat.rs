@@ -1,5 +1,5 @@
-//! QNAT: a tensor is its 4-bit codes, block by block, with scales, and perhaps zero points, behind them. The
-//! container says where they are ([`QnatTensor`]).
+//! QNAT: a tensor has its 4-bit codes, block by block, then the scales of the blocks and, in some files, their zero points.
+//! The container's header says where they are ([`QnatTensor`]).
 
 use std::ops::Range;
 
@@ -55,14 +55,14 @@ impl Scheme for Qnat {
     }
 }
 
-/// A tensor whose rows are its blocks.
+/// Decoder of a tensor. The rows of its grid are the blocks.
 struct QnatWeight<'m> {
     part: Part<'m>,
     layout: &'m QnatTensor,
 }
 
 impl QnatWeight<'_> {
-    /// Appends `rows.len()` floats from byte `at` of the tensor on.
+    /// Appends the F32 of blocks `rows` of the vector that begins at byte `at` of the tensor.
     fn floats(
         &self,
         at: u64,
@@ -110,6 +110,7 @@ impl Decode for QnatWeight<'_> {
         )?;
         scales.clear();
         zeros.clear();
+        // Double-quantized: a byte for each scale, and behind them their common step.
         if layout.double {
             let mut step = [0; 4];
             self.part
