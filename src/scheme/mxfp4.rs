@@ -110,7 +110,7 @@ pub(super) fn mx_rows<'m>(
     mx_rows_of(t, name, scale, family, FP4)
 }
 
-/// Claims codes like [`mx_rows`], with the format `nibble` for codes of four bits. Only FP4 has FP6 beside it.
+/// Claims codes like [`mx_rows`], with the format `nibble` for codes of four bits. FP6 is accepted only beside FP4.
 pub(super) fn mx_rows_of<'m>(
     t: &Tensor<'m>,
     name: &str,

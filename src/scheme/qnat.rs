@@ -1,5 +1,5 @@
 //! QNAT: a tensor has its 4-bit codes, block by block, then the scales of the blocks and, in some files, their zero points.
-//! The container's header says where they are ([`QnatTensor`]).
+//! [`QnatTensor`] has their offsets.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Ordinary floats behind the seam, for those who want values and not bytes.
+//! A decoder of unquantized floats, for encoders, which take values rather than bytes.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
-/// A tensor of F32, F16 or BF16.
+/// Decoder of an unquantized tensor of F32, F16 or BF16.
 pub(crate) struct PlainFloats<'m> {
     part: Part<'m>,
     dtype: Dtype,
@@ -18,7 +18,7 @@ pub(crate) struct PlainFloats<'m> {
 }
 
 impl<'m> PlainFloats<'m> {
-    /// The values of `t`, if it is of such a type.
+    /// The decoder of `t`; `None` if `t` has another dtype.
     pub(crate) fn of(t: &Tensor<'m>) -> Option<Self> {
         TargetDtype::of(t.dtype())?;
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
@@ -30,6 +30,7 @@ impl<'m> PlainFloats<'m> {
         })
     }
 
+    /// Bytes of a value.
     fn size(&self) -> usize {
         self.dtype.bits() / 8
     }
