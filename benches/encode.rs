@@ -54,7 +54,7 @@ fn encoders(c: &mut Criterion) {
             .sample_size(10);
         for level in levels() {
             group.bench_function(format!("{level:?}"), |b| {
-                b.iter(|| decode(&recovery, level).unwrap())
+                b.iter(|| decode(&recovery, level).unwrap());
             });
         }
     }

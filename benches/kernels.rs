@@ -4,187 +4,17 @@
 //! `cargo bench --features benchmarks`, or with a filter: `… -- gptq4/BF16`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-#[path = "../tests/common/gguf.rs"]
-mod gguf;
+mod schemes;
 
 use anamnesis::benchable_apis::{decode, levels};
 use anamnesis::{RememberOptions, TargetDtype};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-const ROWS: usize = 1024;
-const COLS: usize = 4096;
-
-struct Part(&'static str, &'static str, Vec<usize>, Vec<u8>);
-
-fn codes(n: usize) -> Vec<u8> {
-    let mut state = 1u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    };
-    (0..n).map(|_| next() & 0x77).collect()
-}
-
-fn f32s(n: usize) -> Vec<u8> {
-    (0..n)
-        .flat_map(|i| (0.001 + (i % 97) as f32 * 1e-4).to_le_bytes())
-        .collect()
-}
-
-fn f16s(n: usize) -> Vec<u8> {
-    (0..n)
-        .flat_map(|i| half::f16::from_f32(0.001 + (i % 97) as f32 * 1e-4).to_le_bytes())
-        .collect()
-}
-
-fn gptq(bits: usize, act_order: bool) -> Vec<Part> {
-    let groups = COLS / 128;
-    let group = |k: usize| if act_order { k * 31 % groups } else { k / 128 } as u32;
-    vec![
-        Part(
-            "w.qweight",
-            "I32",
-            vec![COLS * bits / 32, ROWS],
-            codes(COLS * ROWS * bits / 8),
-        ),
-        Part(
-            "w.qzeros",
-            "I32",
-            vec![groups, ROWS * bits / 32],
-            codes(groups * ROWS * bits / 8),
-        ),
-        Part("w.scales", "F16", vec![groups, ROWS], f16s(groups * ROWS)),
-        Part(
-            "w.g_idx",
-            "I32",
-            vec![COLS],
-            (0..COLS).flat_map(|k| group(k).to_le_bytes()).collect(),
-        ),
-    ]
-}
-
-fn schemes() -> Vec<(&'static str, Vec<Part>)> {
-    let n = ROWS * COLS;
-    let fp8 = |dtype: &'static str, shape: Vec<usize>| {
-        let scales = f32s(shape.iter().product());
-        vec![
-            Part("w.weight", dtype, vec![ROWS, COLS], codes(n)),
-            Part("w.weight_scale", "F32", shape, scales),
-        ]
-    };
-    let state = serde_json::json!({"quant_type": "nf4", "blocksize": 64, "shape": [ROWS, COLS]})
-        .to_string()
-        .into_bytes();
-    let awq = vec![
-        Part("w.qweight", "I32", vec![COLS, ROWS / 8], codes(n / 2)),
-        Part(
-            "w.qzeros",
-            "I32",
-            vec![COLS / 128, ROWS / 8],
-            codes(n / 256),
-        ),
-        Part("w.scales", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
-    ];
-    let nf4 = vec![
-        Part("w.weight", "U8", vec![n / 2, 1], codes(n / 2)),
-        Part("w.weight.absmax", "F32", vec![n / 64], f32s(n / 64)),
-        Part("w.weight.quant_map", "F32", vec![16], f32s(16)),
-        Part(
-            "w.weight.quant_state.bitsandbytes__nf4",
-            "U8",
-            vec![state.len()],
-            state,
-        ),
-    ];
-    let nvfp4 = vec![
-        Part("w.weight", "U8", vec![ROWS, COLS / 2], codes(n / 2)),
-        Part(
-            "w.weight_scale",
-            "F8_E4M3",
-            vec![ROWS, COLS / 16],
-            codes(n / 16),
-        ),
-        Part("w.weight_scale_2", "F32", vec![], f32s(1)),
-    ];
-    vec![
-        ("fp8-block", fp8("F8_E4M3", vec![ROWS / 128, COLS / 128])),
-        ("fp8-channel", fp8("F8_E4M3", vec![ROWS, 1])),
-        ("fp8-e5m2", fp8("F8_E5M2", vec![])),
-        ("fp8-fnuz", fp8("F8_E4M3FNUZ", vec![])),
-        ("gptq2", gptq(2, false)),
-        ("gptq3", gptq(3, false)),
-        ("gptq4", gptq(4, false)),
-        ("gptq8", gptq(8, false)),
-        ("gptq4-act", gptq(4, true)),
-        ("awq", awq),
-        ("nf4", nf4),
-        (
-            "int8",
-            vec![
-                Part("w.weight", "I8", vec![ROWS, COLS], codes(n)),
-                Part("w.SCB", "F32", vec![ROWS], f32s(ROWS)),
-            ],
-        ),
-        ("nvfp4", nvfp4),
-    ]
-}
-
-fn file(parts: &[Part]) -> Vec<u8> {
-    let mut header = serde_json::Map::new();
-    let mut at = 0;
-    for Part(name, dtype, shape, bytes) in parts {
-        let record = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + bytes.len()]});
-        header.insert((*name).to_owned(), record);
-        at += bytes.len();
-    }
-    let json = serde_json::to_vec(&header).unwrap();
-    let mut out = (json.len() as u64).to_le_bytes().to_vec();
-    out.extend(json);
-    parts.iter().for_each(|part| out.extend(&part.3));
-    out
-}
-
-/// GGUF types: name, number, values and bytes of a block, and where it has f16 scales.
-#[rustfmt::skip]
-const GGML: &[(&str, u32, usize, usize, &[usize])] = &[
-    ("q4_0", 2, 32, 18, &[0]), ("q4_1", 3, 32, 20, &[0, 2]), ("q5_0", 6, 32, 22, &[0]), ("q5_1", 7, 32, 24, &[0, 2]),
-    ("q8_0", 8, 32, 34, &[0]), ("q8_1", 9, 32, 36, &[0, 2]), ("q2_k", 10, 256, 84, &[80, 82]),
-    ("q3_k", 11, 256, 110, &[108]), ("q4_k", 12, 256, 144, &[0, 2]), ("q5_k", 13, 256, 176, &[0, 2]),
-    ("q6_k", 14, 256, 210, &[208]), ("q8_k", 15, 256, 292, &[]), ("iq2_xxs", 16, 256, 66, &[0]),
-    ("iq2_xs", 17, 256, 74, &[0]), ("iq3_xxs", 18, 256, 98, &[0]), ("iq1_s", 19, 256, 50, &[0]),
-    ("iq4_nl", 20, 32, 18, &[0]), ("iq3_s", 21, 256, 110, &[0]), ("iq2_s", 22, 256, 82, &[0]),
-    ("iq4_xs", 23, 256, 136, &[0]), ("iq1_m", 29, 256, 56, &[]), ("tq1_0", 34, 256, 54, &[52]),
-    ("tq2_0", 35, 256, 66, &[64]), ("mxfp4", 39, 32, 17, &[]), ("gguf-nvfp4", 40, 64, 36, &[]), ("q1_0", 41, 128, 18, &[0]),
-    ("q2_0", 42, 64, 18, &[0]),
-];
-
-fn gguf_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    GGML.iter().map(|&(name, number, block, size, scales)| {
-        let mut bytes = codes(ROWS * COLS / block * size);
-        for block in bytes.chunks_exact_mut(size) {
-            scales
-                .iter()
-                .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
-        }
-        let shape = [COLS as u64, ROWS as u64];
-        (
-            name,
-            gguf::Gguf::default()
-                .tensor("w.weight", number, &shape, &bytes)
-                .file(),
-        )
-    })
-}
+use schemes::{COLS, ROWS, models};
 
 fn kernels(criterion: &mut Criterion) {
-    let files = schemes()
-        .into_iter()
-        .map(|(name, parts)| (name, file(&parts)))
-        .chain(gguf_files());
-    for (name, file) in files {
-        let model = anamnesis::parse_bytes(file).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    for (name, model) in models(scratch.path()) {
         for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
             let recovery = model.recovery(RememberOptions::new(target)).unwrap();
             let mut group = criterion.benchmark_group(format!("{name}/{target}"));
@@ -193,7 +23,7 @@ fn kernels(criterion: &mut Criterion) {
                 .sample_size(20);
             for level in levels() {
                 group.bench_function(format!("{level:?}"), |b| {
-                    b.iter(|| decode(&recovery, level).unwrap())
+                    b.iter(|| decode(&recovery, level).unwrap());
                 });
             }
             group.finish();

@@ -13,8 +13,15 @@ pub(crate) trait Element: Pod + Send + Sync {
     /// The exact value in F32.
     fn to_f32(self) -> f32;
 
+    /// The value of `x` rounded to this type: `from_f32(x).to_f32()`, bit for bit.
+    fn rounded(x: f32) -> f32;
+
     /// Rounds `values` into `out`.
     #[inline(always)]
+    #[cfg_attr(
+        not(any(feature = "gptq", feature = "bnb", feature = "nvfp4", feature = "gguf")),
+        allow(dead_code)
+    )]
     fn store(values: &[f32], out: &mut [Self]) {
         for (o, &x) in out.iter_mut().zip(values) {
             *o = Self::from_f32(x);
@@ -31,6 +38,11 @@ impl Element for f32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self
+    }
+
+    #[inline(always)]
+    fn rounded(x: f32) -> f32 {
+        x
     }
 }
 
@@ -54,6 +66,18 @@ impl Element for bf16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32_from_bf16(self.to_bits())
+    }
+
+    #[inline(always)]
+    fn rounded(x: f32) -> f32 {
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        let out = if bits & 0x7fff_ffff > 0x7f80_0000 {
+            bits | 0x40_0000
+        } else {
+            rounded
+        };
+        f32::from_bits(out & 0xffff_0000)
     }
 }
 
@@ -84,6 +108,26 @@ impl Element for f16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32_from_f16(self.to_bits())
+    }
+
+    /// Stays in F32, which takes half of the operations that rebiasing the exponent to and fro would.
+    #[inline(always)]
+    fn rounded(x: f32) -> f32 {
+        let bits = x.to_bits();
+        let sign = bits & 0x8000_0000;
+        let abs = bits ^ sign;
+        // Below 2^-14: the last place of 0.5 is the smallest f16, and the difference is exact.
+        let small = ((f32::from_bits(abs) + 0.5) - 0.5).to_bits();
+        // To nearest even at the last place of an f16. From 65520 on this carries to 65536, which is infinity.
+        let normal = abs.wrapping_add(0xfff + ((abs >> 13) & 1)) & !0x1fff;
+        let special = if abs > 0x7f80_0000 {
+            0x7fc0_0000
+        } else {
+            0x7f80_0000
+        };
+        let out = if abs < 113 << 23 { small } else { normal };
+        let out = if normal >= 143 << 23 { special } else { out };
+        f32::from_bits(out | sign)
     }
 }
 
@@ -178,6 +222,16 @@ mod tests {
                 let (b, h) = (
                     <bf16 as Element>::from_f32(x),
                     <f16 as Element>::from_f32(x),
+                );
+                assert_eq!(
+                    <bf16 as Element>::rounded(x).to_bits(),
+                    Element::to_f32(b).to_bits()
+                );
+                assert_eq!(
+                    <f16 as Element>::rounded(x).to_bits(),
+                    Element::to_f32(h).to_bits(),
+                    "{:08x}",
+                    x.to_bits()
                 );
                 if x.is_nan() {
                     assert!(b.is_nan() && h.is_nan(), "{:08x}", x.to_bits());

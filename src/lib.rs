@@ -18,22 +18,6 @@
 //! A model that cannot be recovered faithfully is an [error](AnamnesisError) that names the tensor and the
 //! reason; codes never pass for weights.
 
-// Without its containers and schemes, what they share has no callers.
-#![cfg_attr(
-    not(all(
-        feature = "npz",
-        feature = "pth",
-        feature = "gguf",
-        feature = "qnat",
-        feature = "gptq",
-        feature = "awq",
-        feature = "bnb",
-        feature = "nvfp4",
-        feature = "lethe"
-    )),
-    allow(dead_code, unused_imports, unused_mut)
-)]
-
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
 

@@ -28,6 +28,7 @@ pub(crate) enum Source {
     /// The whole container in memory.
     Bytes(Arc<Vec<u8>>),
     /// A compressed part of another source.
+    #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     Deflated(Box<Deflated>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,
@@ -65,6 +66,7 @@ impl Source {
 
     /// Returns another source of the same bytes: with the same file handle, but a mapping of its own. Of a compressed
     /// member it is [`HeaderOnly`](Self::HeaderOnly), for members are never nested.
+    #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     pub(crate) fn share(&self) -> Self {
         match self {
             Self::File { file, len, .. } => Self::File {

@@ -5,11 +5,10 @@
 //! its scheme expects, and decoded like any model. So these functions have the checks of the pipeline and no arithmetic
 //! of their own. Blocks of ggml have no companions and go to their decoder directly.
 
-use half::bf16;
 use serde_json::{Value, json};
 
 use super::whole::{WholeTensor, to_bytes_with};
-use crate::{AnamnesisError, Dtype, Result, TargetDtype, parse_bytes};
+use crate::{Dtype, Result, TargetDtype, parse_bytes};
 
 /// A stored tensor in memory: name, type, shape, bytes.
 type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
@@ -214,7 +213,7 @@ pub fn dequantize_awq_to_bf16(
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn groups(inputs: usize, size: usize) -> Result<usize> {
     let fits = size > 0 && inputs.is_multiple_of(size);
-    let what = || AnamnesisError::parse(format!("{inputs} inputs in groups of {size}"));
+    let what = || crate::AnamnesisError::parse(format!("{inputs} inputs in groups of {size}"));
     if fits { Ok(inputs / size) } else { Err(what()) }
 }
 
@@ -355,7 +354,7 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
         dtype.block_size(),
     );
     let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
-        return Err(AnamnesisError::unsupported(
+        return Err(crate::AnamnesisError::unsupported(
             format!("GGUF {dtype}"),
             "it is no block type that is decoded",
         ));
@@ -365,9 +364,9 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
             "{} bytes are not {n_elements} values of {dtype}",
             data.len()
         );
-        return Err(AnamnesisError::parse(what));
+        return Err(crate::AnamnesisError::parse(what));
     }
-    let mut out = vec![bf16::ZERO; VALUES.min(n_elements)];
+    let mut out = vec![half::bf16::ZERO; VALUES.min(n_elements)];
     for data in data.chunks(VALUES / block * block_bytes) {
         let out = &mut out[..data.len() / block_bytes * block];
         decoder(

@@ -305,7 +305,7 @@ mod tests {
     use crate::element::Element;
     use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, dynamic_map};
     use crate::kernels::remember::bnb::Int8Rows;
-    use crate::kernels::remember::codebook::{Blocks, Pairs};
+    use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
     use crate::{element::Out, simd::dispatch};
     use half::bf16;
 
@@ -321,8 +321,8 @@ mod tests {
         map[8] = if map[8] == 0.0 { -0.0 } else { map[8] };
         let scales = floats("absmax", absmax, n.div_ceil(block))?;
         let mut out = vec![0.0; n];
-        let kernel = Blocks {
-            pairs: &Pairs::new(&map, true),
+        let kernel = CodebookBlocks {
+            pairs: &PairTable::new(&map, true),
             bytes: codes,
             start: 0,
             block,

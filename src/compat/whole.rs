@@ -1,9 +1,7 @@
 //! Writes safetensors files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
-use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Dtype, Result};
@@ -18,6 +16,7 @@ pub(crate) struct WholeTensor<'a> {
 }
 
 /// Metadata of every file: transformers refuses a file without it.
+#[cfg(any(feature = "bnb", feature = "npz", feature = "pth"))]
 const FORMAT: (&str, &str) = ("format", "pt");
 
 /// Lays out a file of `tensors` with one key of metadata.
@@ -82,7 +81,9 @@ fn write(
 }
 
 /// Writes a file atomically; an older one is replaced.
-pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
+#[cfg(any(feature = "bnb", feature = "npz", feature = "pth"))]
+pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Result<()> {
+    use crate::containers::write::atomic::{OutputFile, OutputPlace};
     let layout = plan(tensors, FORMAT)?;
     let place = OutputPlace {
         force: true,
@@ -95,6 +96,7 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &Path) -> Result<()> {
 }
 
 /// Returns the bytes of the file.
+#[cfg(any(feature = "bnb", feature = "npz", feature = "pth"))]
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)
 }

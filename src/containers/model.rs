@@ -3,14 +3,13 @@
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
 mod part;
-mod strided;
+pub(crate) mod strided;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::part::Part;
-pub(crate) use self::strided::{row_major_strides, span};
 use crate::config::QuantConfig;
 use crate::limits::{Budget, ParseLimits, zeroed};
 use crate::source::Source;

@@ -22,6 +22,9 @@ pub(super) fn layout(
 ) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
     #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
     let _ = &report;
+    if matches!(options.target, ConvertTarget::Npz | ConvertTarget::Qnat) {
+        one_file(options)?;
+    }
     match options.target {
         ConvertTarget::Safetensors => in_safetensors(
             model,
@@ -37,7 +40,7 @@ pub(super) fn layout(
         #[cfg(not(all(feature = "qnat", feature = "lethe")))]
         ConvertTarget::Qnat => left_out("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
-        ConvertTarget::Npz => Ok((vec![in_npz(drafts, options)?], vec![0; drafts.len()])),
+        ConvertTarget::Npz => Ok((vec![in_npz(drafts)?], vec![0; drafts.len()])),
         #[cfg(not(feature = "npz"))]
         ConvertTarget::Npz => left_out("writing NPZ", "npz"),
         #[cfg(feature = "gguf")]
@@ -55,7 +58,6 @@ fn in_qnat(
     report: &mut Report,
 ) -> Result<OutputLayout> {
     use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout};
-    one_file(options)?;
     let tensor = |d: &'_ Draft<'_>| match d.body.encoding() {
         Some(encoding) => Ok(encoding.shape.clone()),
         None => {
@@ -128,8 +130,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 }
 
 #[cfg(feature = "npz")]
-fn in_npz(drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<OutputLayout> {
-    one_file(options)?;
+fn in_npz(drafts: &[Draft<'_>]) -> Result<OutputLayout> {
     crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
 }
 

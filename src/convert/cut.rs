@@ -32,6 +32,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// No tiles, for an output that is written with another one.
+    #[cfg(feature = "lethe")]
     pub(super) const EMPTY: Self = Self {
         rows: 0,
         cols: 0,

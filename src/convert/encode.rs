@@ -37,6 +37,7 @@ use crate::{Result, TargetDtype};
 pub(super) struct Encoding<'m> {
     input: EncodeInput<'m>,
     /// Outermost dimension first.
+    #[cfg_attr(not(feature = "qnat"), allow(dead_code))]
     pub shape: Vec<usize>,
     /// Name of the scheme that it is encoded to, for messages.
     scheme: String,
@@ -181,7 +182,7 @@ impl<'m> Encoding<'m> {
             tile -= input.cut.tiles();
         }
         // If only the maximum is wanted, the tile is one run. Runs of a fixed length follow one another in the tensor, so
-        // an encoder that wants such has tiles of whole runs; `Survey::MeanOfMax` lets the last one be shorter.
+        // an encoder that wants such has tiles of whole runs; `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
         let run = run_len(&*self.encoder).unwrap_or(scratch.values.len().max(1));
         let max_abs = |values: &[f32]| values.iter().fold(0f32, |max, x| max.max(x.abs()));
         self.surveyed

@@ -9,16 +9,6 @@ use crate::Result;
 use crate::containers::model::ParsedModel;
 use crate::scheme::{Resolution, ResolvedItem};
 
-/// A worker's buffers for encoding: none.
-#[derive(Default)]
-pub(super) struct EncodeScratch;
-
-/// A tensor that is encoded: there is none.
-pub(super) enum Encoding<'m> {
-    #[expect(dead_code, reason = "only names the lifetime of an uninhabited type")]
-    Never(std::convert::Infallible, &'m ()),
-}
-
 /// The choices for a model's tensors: nobody can make any.
 pub(super) enum Encodings {}
 

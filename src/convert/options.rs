@@ -183,14 +183,20 @@ impl ConvertOptions {
         self
     }
 
-    /// With what a container that holds nothing but encoded tensors has them encoded to.
-    pub(crate) fn complete(mut self) -> Result<Self> {
-        if self.target == ConvertTarget::Qnat && !self.encodes() {
-            #[cfg(feature = "lethe")]
-            {
-                self.run.to = TargetDtype::F32;
-                self.forget = Some("qnat".parse::<ForgetScheme>()?.into());
-            }
+    /// Adds the scheme where only the container was named: QNAT holds nothing but NF4 tensors.
+    pub(crate) fn complete(self) -> Result<Self> {
+        #[cfg(feature = "lethe")]
+        if self.target == ConvertTarget::Qnat && self.forget.is_none() {
+            let forget = Some("qnat".parse::<ForgetScheme>()?.into());
+            let run = RememberOptions {
+                to: TargetDtype::F32,
+                ..self.run
+            };
+            return Ok(Self {
+                run,
+                forget,
+                ..self
+            });
         }
         Ok(self)
     }

@@ -1,6 +1,7 @@
 //! An output tensor and its body: what its bytes are made from, and the jobs that make them.
 
 use super::cut::Cut;
+#[cfg(feature = "lethe")]
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
 use super::run::Outcome;
@@ -51,11 +52,13 @@ pub(super) trait Body<'m>: Send + Sync {
     }
 
     /// The encoding, if the tensor's values are encoded.
+    #[cfg(feature = "lethe")]
     fn encoding(&self) -> Option<&Encoding<'m>> {
         None
     }
 
     /// The encoding, to be completed while planning.
+    #[cfg(feature = "lethe")]
     fn encoding_mut(&mut self) -> Option<&mut Encoding<'m>> {
         None
     }
@@ -110,5 +113,6 @@ pub(super) struct Worker {
     pub input: Buffers,
     /// Decoded values. `u32` is aligned for every output element type.
     pub output: Vec<u32>,
+    #[cfg(feature = "lethe")]
     pub encode: EncodeScratch,
 }

@@ -15,7 +15,7 @@ use crate::containers::write::qnat::{block_for, data_len};
 use crate::element::Out;
 use crate::forget::seam::rows::flat_block_grid;
 use crate::kernels::lethe::qnat::{encode, encode_scale, step};
-use crate::kernels::remember::qnat::Rows;
+use crate::kernels::remember::qnat::QnatRows;
 use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{Dtype, Result};
@@ -141,7 +141,7 @@ impl Encode for QnatEncoder {
                 )?;
             }
             let zeros = vec![0.0; scales.len()];
-            let decoded = Rows {
+            let decoded = QnatRows {
                 codes: &codes,
                 cols: block,
                 scales: &scales,

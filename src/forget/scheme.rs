@@ -125,9 +125,9 @@ impl ForgetScheme {
     }
 
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.
+    #[cfg(feature = "gguf")]
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {
-            #[cfg(feature = "gguf")]
             SchemeKind::Gguf(file_type) => file_type.number,
             SchemeKind::Table(_) => None,
         }

@@ -12,7 +12,7 @@ pub(super) use self::int8::BnbInt8;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::bnb::nested_absmax;
-use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::gated;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
@@ -345,8 +345,8 @@ impl Decode for Bnb4Weight<'_> {
         out: Out<'_>,
     ) {
         let codebook = self.codebook(&buffers.row);
-        let kernel = Blocks {
-            pairs: &Pairs::new(&codebook, true),
+        let kernel = CodebookBlocks {
+            pairs: &PairTable::new(&codebook, true),
             bytes: &buffers.bytes,
             start: tile.cols.start % self.block,
             block: self.block,

@@ -285,8 +285,9 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
 mod high_first {
     use crate::Result;
     use crate::containers::model::Part;
+    use crate::scheme::Tile;
     use crate::scheme::seam::grouped::Unpack;
-    use crate::scheme::{Tile, read};
+    use crate::scheme::seam::read;
 
     /// Rows of four-bit codes. The high nibble of a byte has the code of the even column.
     pub(super) struct HighNibbleFirst<'m> {

@@ -2,32 +2,28 @@
 //! tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or `X_weight_scale` beside them.
 //! ModelOpt's weights may have been divided by [`pre_quant_scale`], column by column.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::modelopt::pre_quant_scale;
 use crate::Result;
 use crate::config::QuantMethod;
-use crate::containers::model::{Part, Tensor};
-use crate::element::Out;
-use crate::kernels::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
+use crate::containers::model::Tensor;
+use crate::kernels::remember::fp8::ScaleGrid;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Fp8Format, Grid, Group, Identity, Index, Prepared, QuantScheme,
-    Scheme, Sibling, TensorRole, Tile,
+    Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
 };
-use crate::scheme::seam::{Granularity, base_of, module_of, read, wrong};
-use crate::simd::{Level, dispatch};
+use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
 
 pub(super) struct Fp8;
 
-/// Names of the scale of `X.weight`, after `X.`.
+/// Names of the scale of `X.weight` without `X.`.
 const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 
-/// Names of the scale of any tensor, after its own name.
+/// Suffixes that make a tensor's name that of its scale.
 const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_weight_scale_inv"];
 
 /// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
@@ -39,17 +35,17 @@ fn is_scale_name(name: &str) -> bool {
 
 /// Every name that the scale of a weight can have.
 fn scale_names(weight: &str) -> Vec<String> {
-    let own = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
+    let of_tensor = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
     let base = base_of(weight, "weight");
     let module = base.into_iter().flat_map(|base| {
         SCALE_OF_MODULE
             .iter()
             .map(move |end| format!("{base}{end}"))
     });
-    own.chain(module).collect()
+    of_tensor.chain(module).collect()
 }
 
-/// The scales of weight `t`; more than one is left to the caller to refuse.
+/// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses more.
 fn scales_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Vec<Tensor<'m>> {
     scale_names(t.name())
         .iter()
@@ -148,32 +144,58 @@ impl Scheme for Fp8 {
         let mut parts = vec![(TensorRole::Quantized, *t)];
         parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
-        let weight = Weight {
-            codes: t.part(),
-            scale,
-            format,
-            rows,
-            cols,
-            grid,
+        let codes = Codes::Rows {
+            part: t.part(),
+            row_bytes: cols,
         };
-        let decoder: Box<dyn Decode + 'm> = match pre_quant_scale(t, cols, all)? {
-            Some(columns) => {
-                parts.push((TensorRole::Scale, columns));
-                Box::new(smoothed(t, &weight, &columns)?)
+        let is_scaled = scale.is_some();
+        let matrix: Box<dyn ScaleMatrix + 'm> = match scale {
+            Some(floats) => Box::new(Matrix {
+                floats,
+                cols: grid.cols,
+            }),
+            None => Box::new(UnitScale),
+        };
+        let code_format = CodeFormat::of_fp8(format);
+        let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, matrix);
+        if let Some(columns) = pre_quant_scale(t, cols, all)? {
+            if !is_scaled || !matches!(format, Fp8Format::E4M3 | Fp8Format::E5M2) {
+                return Err(wrong(
+                    t,
+                    format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
+                ));
             }
-            None => Box::new(weight),
-        };
+            decoder.columns = Some(Floats::ieee(&columns)?);
+            parts.push((TensorRole::Scale, columns));
+        }
         Ok(Some(Group::new(
             t.name().to_owned(),
             t.shape().to_vec(),
             scheme,
             parts,
-            decoder,
+            Box::new(decoder),
         )))
     }
 }
 
-/// Who says that `t`, which has no scale in this file, should have one.
+/// The scale of a weight that was cast to FP8 and has none: 1, with which a product is exact.
+struct UnitScale;
+
+impl ScaleMatrix for UnitScale {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        _staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        out.resize(out.len() + rows.len() * cols.len(), 1.0);
+        Ok(())
+    }
+}
+
+/// What says that `t`, which has no scale in this file, should have one: then decoding it as a plain cast would be silently
+/// wrong.
 fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
     if all.config.is_quantized() && !all.config.skips(module_of(t.name())) {
         return Ok(Some("the config"));
@@ -185,7 +207,7 @@ fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> 
     Ok(listed.then_some("model.safetensors.index.json"))
 }
 
-/// How the scales lie, and what that is called.
+/// The grid that `scale` makes over `t`, and the scheme that has such a grid.
 fn fit(
     t: &Tensor<'_>,
     scale: &Tensor<'_>,
@@ -205,131 +227,4 @@ fn fit(
         Granularity::Block { rows, cols } => QuantScheme::FineGrainedFp8 { format, rows, cols },
     };
     Ok((scheme, grid))
-}
-
-/// `weight` with a factor for each column, by the shared decoder.
-fn smoothed<'m>(t: &Tensor<'m>, weight: &Weight<'m>, columns: &Tensor<'m>) -> Result<Grouped<'m>> {
-    let &Weight {
-        codes: part,
-        scale,
-        format,
-        rows,
-        cols,
-        grid,
-    } = weight;
-    let (Some(floats), Some(code_format)) = (scale, CodeFormat::of_fp8(format)) else {
-        return Err(wrong(
-            t,
-            format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
-        ));
-    };
-    let codes = Codes::Rows {
-        part,
-        row_bytes: cols,
-    };
-    let scales = Box::new(Matrix {
-        floats,
-        cols: grid.cols,
-    });
-    let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
-    decoder.columns = Some(Floats::ieee(columns)?);
-    Ok(decoder)
-}
-
-/// An FP8 weight with its scales.
-struct Weight<'m> {
-    codes: Part<'m>,
-    scale: Option<Floats<'m>>,
-    format: Fp8Format,
-    rows: usize,
-    cols: usize,
-    grid: ScaleGrid,
-}
-
-impl Weight<'_> {
-    /// The scales that `tile` uses, as rows and columns of the grid.
-    fn scale_range(&self, tile: &Tile) -> (Range<usize>, Range<usize>) {
-        let cols =
-            tile.cols.start / self.grid.block_cols..tile.cols.end.div_ceil(self.grid.block_cols);
-        (self.grid.rows(&tile.rows), cols)
-    }
-
-    fn run<C: Code>(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        let width = tile.cols.len();
-        let (scale_rows, scale_cols) = self.scale_range(tile);
-        let first = (rows.start - tile.rows.start) * width;
-        let kernel = Scaled::<C> {
-            codes: &buffers.bytes[first..first + rows.len() * width],
-            rows,
-            cols: tile.cols.clone(),
-            grid: self.grid,
-            scales: &buffers.scales,
-            scale_rows,
-            scale_cols,
-            format: PhantomData,
-        };
-        dispatch(level, &kernel, out);
-    }
-}
-
-impl Decode for Weight<'_> {
-    fn grid(&self) -> Grid {
-        let load_bits = 8.0 + 64.0 / self.grid.block_cols as f64;
-        Grid {
-            rows: self.rows,
-            cols: self.cols,
-            row_align: 1,
-            col_align: 1,
-            load_bits,
-            transposed: false,
-        }
-    }
-
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        read(
-            &self.codes,
-            self.cols,
-            tile.rows.clone(),
-            tile.cols.clone(),
-            &mut buffers.bytes,
-        )?;
-        buffers.scales.clear();
-        let (rows, cols) = self.scale_range(tile);
-        match &self.scale {
-            Some(scale) => scale.extend(
-                self.grid.cols,
-                rows,
-                cols,
-                &mut buffers.staging,
-                &mut buffers.scales,
-            ),
-            None => {
-                buffers.scales.push(1.0);
-                Ok(())
-            }
-        }
-    }
-
-    fn decode(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        match self.format {
-            Fp8Format::E4M3 => self.run::<E4M3>(tile, rows, buffers, level, out),
-            Fp8Format::E5M2 => self.run::<E5M2>(tile, rows, buffers, level, out),
-            Fp8Format::E4M3Fnuz => self.run::<E4M3Fnuz>(tile, rows, buffers, level, out),
-            Fp8Format::E5M2Fnuz => self.run::<E5M2Fnuz>(tile, rows, buffers, level, out),
-        }
-    }
 }

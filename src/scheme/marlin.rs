@@ -15,7 +15,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::packed::group_size;
 #[cfg(feature = "awq")]
-use crate::scheme::layout::packed::{Layout, Packed};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
@@ -59,8 +59,8 @@ impl Scheme for Marlin {
             return gptq(t, base, &scales, all).map(Some);
         }
         #[cfg(feature = "awq")]
-        if let Some(packed) = Packed::find(t, all)?
-            && packed.layout(all)? == Layout::Marlin
+        if let Some(packed) = PackedLayer::find(t, all)?
+            && packed.layout(all)? == PackedLayout::Marlin
         {
             return awq(&packed, all).map(Some);
         }
@@ -104,9 +104,9 @@ fn gptq<'m>(
 }
 
 #[cfg(feature = "awq")]
-fn awq<'m>(packed: &Packed<'m>, all: &Index<'m>) -> Result<Group<'m>> {
+fn awq<'m>(packed: &PackedLayer<'m>, all: &Index<'m>) -> Result<Group<'m>> {
     let module = all.config.at(packed.module());
-    packed.check_awq(Layout::Marlin, &module, all)?;
+    packed.check_awq(PackedLayout::Marlin, &module, all)?;
     if module.flag("zero_point") == Some(true) {
         return Err(wrong(
             &packed.qweight,

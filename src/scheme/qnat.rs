@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::Result;
 use crate::containers::model::{Part, QnatTensor, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::qnat::Rows;
+use crate::kernels::remember::qnat::QnatRows;
 use crate::scheme::seam::{
     Buffers, Decode, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile, read,
 };
@@ -142,7 +142,7 @@ impl Decode for QnatWeight<'_> {
     ) {
         let (cols, first) = (tile.cols.len(), rows.start - tile.rows.start);
         let (rows, width) = (first..first + rows.len(), cols.div_ceil(2));
-        let kernel = Rows {
+        let kernel = QnatRows {
             codes: &buffers.bytes[rows.start * width..rows.end * width],
             cols,
             scales: &buffers.scales[rows.clone()],

@@ -1,34 +1,33 @@
-//! Heap during a conversion: at most 4 MiB a thread and the header, for a model ten times that bound.
+//! Ceilings on the heap, measured with dhat. A conversion takes at most 4 MiB a thread and the header, for a model ten times
+//! that bound. A hostile file takes at most 64 MiB and eight times its length: [`trials`] are those of the test program
+//! `hostile`, and a new trial there is measured here as well.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../common/allocator.rs"]
-mod allocator;
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(all(feature = "npz", feature = "pth"))]
+mod monitor;
+mod profiler;
 mod tensors;
+#[cfg(all(feature = "npz", feature = "pth"))]
+#[path = "../hostile/trials/mod.rs"]
+mod trials;
 
 use anamnesis::{RememberOptions, TargetDtype, parse};
 
 use crate::common::file;
 #[cfg(feature = "lethe")]
 use crate::common::{Random, raw};
-use allocator::peak_of_process;
+use profiler::Profiler;
 use tensors::{gguf, tensors};
-
-#[global_allocator]
-static ALLOCATOR: allocator::CountingAllocator = allocator::CountingAllocator;
 
 const THREADS: usize = 2;
 
 const BOUND: usize = THREADS * (4 << 20);
 
-/// A single test function: the peak is that of the whole process.
 #[test]
 fn heap_is_bounded() {
-    // A bound on the heap proves nothing unless the allocator counts the allocations of every thread.
-    let allocate = || std::thread::scope(|s| s.spawn(|| vec![0u8; BOUND]).join().unwrap());
-    let (peak, _) = peak_of_process(|| std::hint::black_box(allocate()));
-    assert!(peak >= BOUND, "{peak} bytes counted");
+    let profiler = Profiler::new();
     let directory = tempfile::tempdir().unwrap();
     let input = directory.path().join("in");
     let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
@@ -75,7 +74,7 @@ fn heap_is_bounded() {
                     .remember(directory.path().join("out"), options.clone())
                     .unwrap()
             };
-            let (peak, report) = peak_of_process(to_file);
+            let (peak, report) = profiler.peak(to_file);
             if target == TargetDtype::F32 {
                 assert!(
                     report.output_bytes as usize >= 10 * BOUND,
@@ -92,7 +91,7 @@ fn heap_is_bounded() {
         let is_tall = packed.contains(&scheme) || scheme == "comfy";
         let bound = if is_tall { 6 * BOUND } else { 2 * BOUND };
         let options = RememberOptions::new(TargetDtype::BF16).with_threads(THREADS);
-        let (peak, _) = peak_of_process(|| {
+        let (peak, _) = profiler.peak(|| {
             parse(&input)
                 .unwrap()
                 .remember_to_writer(std::io::sink(), options)
@@ -111,7 +110,7 @@ fn heap_is_bounded() {
         feature = "awq",
         feature = "nvfp4"
     ))]
-    forgetting(directory.path());
+    forgetting(&profiler, directory.path());
 }
 
 /// Schemes to encode to: with and without a survey pass, with tall and with wide tiles, and those
@@ -144,7 +143,7 @@ const FORGET: &[&str] = &[
 /// Checks the heap while a plain model is encoded, and while quantized ones are decoded and
 /// encoded.
 #[cfg(feature = "lethe")]
-fn forgetting(directory: &std::path::Path) {
+fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
     let input = directory.join("forget.safetensors");
     // The config that `heap_is_bounded` wrote describes another model.
     let _ = std::fs::remove_file(directory.join("config.json"));
@@ -153,7 +152,7 @@ fn forgetting(directory: &std::path::Path) {
             anamnesis::ConvertOptions::from(scheme.parse::<anamnesis::ForgetScheme>().unwrap());
         options.run = options.run.with_threads(THREADS).with_force(true);
         options.single_file = true;
-        let (peak, report) = peak_of_process(|| {
+        let (peak, report) = profiler.peak(|| {
             parse(&input)
                 .unwrap()
                 .forget(directory.join("out"), options)

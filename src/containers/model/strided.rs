@@ -35,6 +35,7 @@ pub(super) fn offset(mut n: usize, shape: &[usize], strides: &[usize]) -> usize 
 
 /// Number of storage elements from a view's first element to its last, both included; 0 for an empty view.
 /// `None` if it overflows.
+#[cfg(any(feature = "pth", test))]
 pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);

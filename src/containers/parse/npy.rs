@@ -3,7 +3,7 @@
 //! Format: NumPy `numpy/lib/format.py`, versions 1.0 to 3.0.
 
 use super::python::{self, Literal};
-use crate::containers::model::row_major_strides;
+use crate::containers::model::strided::row_major_strides;
 use crate::limits::cap;
 use crate::{AnamnesisError, Dtype, Result};
 

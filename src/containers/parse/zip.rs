@@ -9,8 +9,6 @@
 
 mod directory;
 
-use std::io::Read;
-
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
@@ -152,6 +150,7 @@ impl ZipArchive {
     ///
     /// # Errors
     /// `Parse` if the member is malformed; `LimitExceeded` if it is too large; `Io`.
+    #[cfg(feature = "pth")]
     pub(crate) fn read_content(
         &self,
         file: &mut impl ReadAt,
@@ -185,13 +184,16 @@ impl ZipArchive {
     }
 
     /// The member with the name `name`.
+    #[cfg(feature = "pth")]
     pub(crate) fn member(&self, name: &str) -> Option<&ZipMember> {
         self.members.iter().find(|m| m.name == name)
     }
 }
 
 /// Decompresses `bytes` and returns at most the first `max` bytes of the result.
+#[cfg(feature = "pth")]
 fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
     // Allocated at once: a growing vector holds its content twice while it moves.
     let mut out = Vec::with_capacity(max as usize + 1);
     flate2::bufread::DeflateDecoder::new(bytes)

@@ -18,7 +18,7 @@ use crate::kernels::lethe::bnb::{
 };
 use crate::kernels::lethe::codebook::CodebookEncoder;
 use crate::kernels::remember::bnb::nested_absmax;
-use crate::kernels::remember::codebook::{Blocks, Pairs};
+use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::Grid;
 use crate::simd::dispatch;
 use crate::{Dtype, Result, TargetDtype};
@@ -33,7 +33,7 @@ pub(crate) enum Bnb4QuantType {
 /// Tables that depend on the codebook only: thresholds for encoding, and pairs of values for decoding a byte at once.
 struct Bnb4Tables {
     encoder: CodebookEncoder,
-    pairs: Pairs,
+    pairs: PairTable,
 }
 
 impl Bnb4QuantType {
@@ -57,7 +57,7 @@ impl Bnb4QuantType {
         let codebook = self.codebook();
         TABLES[self as usize].get_or_init(|| Bnb4Tables {
             encoder: codebook_encoder(codebook),
-            pairs: Pairs::new(codebook, true),
+            pairs: PairTable::new(codebook, true),
         })
     }
 }
@@ -283,7 +283,7 @@ impl Encode for Bnb4Encoder {
             } else {
                 put(ABSMAX, first as u64 * 4, bytemuck::cast_slice(&scales))?;
             }
-            let decoded = Blocks {
+            let decoded = CodebookBlocks {
                 pairs: &tables.pairs,
                 bytes: &codes,
                 start: 0,

@@ -10,13 +10,13 @@ use std::marker::PhantomData;
 
 use super::compute_dtype::ComputeDtype;
 use super::narrow::{NarrowFloat, ceil_log2, max_abs, narrow};
-use crate::kernels::remember::fp8::{Code, E4M3};
+use crate::kernels::remember::fp8::{E4M3, Float8};
 use crate::simd::Routine;
 
 /// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are `#[inline(always)]`.
 pub(crate) trait Fp8Arithmetic: Sync {
     /// The float that values become.
-    type Code: NarrowFloat + Code;
+    type Code: NarrowFloat + Float8;
 
     /// The scale that is stored for a block with this largest magnitude, and the factor that [`scaled`](Self::scaled)
     /// takes.
@@ -79,7 +79,7 @@ impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
 /// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in `E`.
 pub(crate) struct ComfyKitchenFp8<E, N>(PhantomData<(E, N)>);
 
-impl<E: ComputeDtype, N: NarrowFloat + Code> Fp8Arithmetic for ComfyKitchenFp8<E, N> {
+impl<E: ComputeDtype, N: NarrowFloat + Float8> Fp8Arithmetic for ComfyKitchenFp8<E, N> {
     type Code = N;
 
     #[inline(always)]

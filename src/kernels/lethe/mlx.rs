@@ -20,8 +20,8 @@ use super::mx::GgmlMxfp4;
 use super::narrow::narrow;
 use crate::TargetDtype;
 use crate::element::Element;
-use crate::kernels::remember::fp8::{Code, E4M3, f32_from_exponent};
-use crate::kernels::remember::grouped::{E2M1, Number};
+use crate::kernels::remember::fp8::{E4M3, Float8, f32_from_exponent};
+use crate::kernels::remember::grouped::{CodeValue, E2M1};
 use crate::simd::{Level, Routine, perform};
 
 /// A floating-point `mode` of `mx.quantize`.
@@ -102,7 +102,7 @@ trait MlxFloatArithmetic {
 
     #[inline(always)]
     fn widen(code: u8) -> f32 {
-        FP4.widen(u32::from(code))
+        FP4.value(code)
     }
 }
 

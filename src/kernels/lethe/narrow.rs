@@ -135,7 +135,7 @@ fn log2_binade(exponent: i32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::remember::fp8::Code;
+    use crate::kernels::remember::fp8::Float8;
 
     /// Nearest of all codes, the even one of two.
     fn twin(x: f32, codes: u8, widen: impl Fn(u8) -> f32) -> u8 {

@@ -1,9 +1,9 @@
 //! AWQ, GEMM layout: `w = (q - z) * s`, eight output columns to a word, interleaved.
 //!
-//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`.
+//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`. The difference of two integers of
+//! four bits is exact in F32, so the product's rounding is the only one.
 
 use crate::element::Element;
-use crate::kernels::remember::packed::Groups;
 use crate::simd::Kernel;
 
 /// Codes in a word.
@@ -12,9 +12,10 @@ pub(crate) const PER_WORD: usize = 8;
 /// Position in a word of output column `c` of its eight.
 pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Output rows, eight to a run of words.
-pub(crate) struct Rows<'a> {
-    /// Words of each eight rows: one for each column, `cols` apart.
+/// Output rows. Word k of a run of words has the codes of eight rows at column k. Each row reads the whole run with a
+/// shift of its own: the words are in the cache after the first, and the loop over columns is vectorised.
+pub(crate) struct AwqRows<'a> {
+    /// Runs of `cols` words, one for each eight rows.
     pub words: &'a [u32],
     /// The first row's place among the eight of its word.
     pub first: usize,
@@ -24,11 +25,11 @@ pub(crate) struct Rows<'a> {
     pub zeros: &'a [f32],
     pub groups: usize,
     pub group_size: usize,
-    /// The first column, from the start of the first loaded group.
+    /// Columns of the first loaded group that lie before the first column.
     pub start: usize,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for AwqRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
@@ -37,7 +38,7 @@ impl Kernel for Rows<'_> {
             let range = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[range.clone()], &self.zeros[range]);
             let shift = POSITION[place] * 4;
-            let groups = Groups {
+            let groups = RowGroups {
                 scales,
                 zeros,
                 size: self.group_size,
@@ -48,6 +49,33 @@ impl Kernel for Rows<'_> {
                     *o = E::from_f32(((word >> shift & 15) as f32 - zero) * scale);
                 }
             });
+        }
+    }
+}
+
+/// Scales and zero points of the groups of one output row.
+struct RowGroups<'a> {
+    scales: &'a [f32],
+    zeros: &'a [f32],
+    size: usize,
+    /// Columns of the first group that lie before the row's first column.
+    start: usize,
+}
+
+impl RowGroups<'_> {
+    /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
+    #[inline(always)]
+    fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {
+        let mut at = 0;
+        let mut left = self.size - self.start % self.size;
+        let first = self.start / self.size;
+        for (&scale, &zero) in self.scales[first..].iter().zip(&self.zeros[first..]) {
+            if at == n {
+                break;
+            }
+            let end = (at + left).min(n);
+            f(at..end, scale, zero);
+            (at, left) = (end, self.size);
         }
     }
 }

@@ -1,28 +1,33 @@
-//! FP8: `w = T(f32(code) * scale)`, one scale for each block of a matrix; a row, a column or the whole
-//! tensor is a block too.
+//! Floats of eight bits, powers of two of eight bits, and the grid that scales make over a weight.
 //!
-//! Formula: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`.
 //! Formats: OCP 8-bit floating point, <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>;
 //! FNUZ variants: <https://arxiv.org/abs/2206.02915>.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::element::Element;
-use crate::simd::Kernel;
-
-/// An 8-bit float.
-pub(crate) trait Code: Sync {
-    /// The exact value.
+/// An 8-bit float format.
+pub(crate) trait Float8: Copy + Sync {
+    /// The exact value of a code.
     fn widen(code: u8) -> f32;
 }
 
+/// OCP's format with four bits of exponent: NaN, but no infinity.
+#[derive(Clone, Copy)]
 pub(crate) struct E4M3;
+
+/// OCP's format with five bits of exponent: the upper byte of an IEEE half.
+#[derive(Clone, Copy)]
 pub(crate) struct E5M2;
+
+/// AMD's E4M3: a bias one higher, one NaN, and no negative zero.
+#[derive(Clone, Copy)]
 pub(crate) struct E4M3Fnuz;
+
+/// AMD's E5M2: a bias one higher, one NaN, and no negative zero.
+#[derive(Clone, Copy)]
 pub(crate) struct E5M2Fnuz;
 
-impl Code for E4M3 {
+impl Float8 for E4M3 {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
         if code & 0x7f == 0x7f {
@@ -33,7 +38,7 @@ impl Code for E4M3 {
     }
 }
 
-impl Code for E5M2 {
+impl Float8 for E5M2 {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
         let special =
@@ -46,7 +51,7 @@ impl Code for E5M2 {
     }
 }
 
-impl Code for E4M3Fnuz {
+impl Float8 for E4M3Fnuz {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
         if code == 0x80 {
@@ -57,7 +62,7 @@ impl Code for E4M3Fnuz {
     }
 }
 
-impl Code for E5M2Fnuz {
+impl Float8 for E5M2Fnuz {
     #[inline(always)]
     fn widen(code: u8) -> f32 {
         if code == 0x80 {
@@ -143,59 +148,6 @@ impl ScaleGrid {
             0..0
         } else {
             self.row(rows.start)..self.row(rows.end - 1) + 1
-        }
-    }
-}
-
-/// Rows of codes with their scales.
-pub(crate) struct Scaled<'a, C> {
-    pub codes: &'a [u8],
-    /// Rows and columns of the stack that `codes` are.
-    pub rows: Range<usize>,
-    pub cols: Range<usize>,
-    pub grid: ScaleGrid,
-    /// Scales of `scale_rows` × `scale_cols` of the grid.
-    pub scales: &'a [f32],
-    pub scale_rows: Range<usize>,
-    pub scale_cols: Range<usize>,
-    pub format: PhantomData<C>,
-}
-
-impl<C: Code> Kernel for Scaled<'_, C> {
-    #[inline(always)]
-    fn run<E: Element>(&self, out: &mut [E]) {
-        let width = self.cols.len().max(1);
-        let rows = self
-            .codes
-            .chunks_exact(width)
-            .zip(out.chunks_exact_mut(width));
-        for (r, (codes, out)) in self.rows.clone().zip(rows) {
-            let first = (self.grid.row(r) - self.scale_rows.start) * self.scale_cols.len();
-            let scales = &self.scales[first..first + self.scale_cols.len()];
-            if self.grid.block_cols == 1 {
-                for ((o, &code), &scale) in out.iter_mut().zip(codes).zip(scales) {
-                    *o = E::from_f32(C::widen(code) * scale);
-                }
-            } else {
-                self.blocks(codes, scales, out);
-            }
-        }
-    }
-}
-
-impl<C: Code> Scaled<'_, C> {
-    /// One row, block by block.
-    #[inline(always)]
-    fn blocks<E: Element>(&self, mut codes: &[u8], scales: &[f32], mut out: &mut [E]) {
-        let mut left = self.grid.block_cols - self.cols.start % self.grid.block_cols;
-        for &scale in scales {
-            let n = left.min(codes.len());
-            let (block, rest) = codes.split_at(n);
-            let (target, tail) = out.split_at_mut(n);
-            for (o, &code) in target.iter_mut().zip(block) {
-                *o = E::from_f32(C::widen(code) * scale);
-            }
-            (codes, out, left) = (rest, tail, self.grid.block_cols);
         }
     }
 }

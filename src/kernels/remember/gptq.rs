@@ -1,141 +1,131 @@
 //! GPTQ: `w = (q - z) * s`, codes packed down the input dimension.
 //!
-//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. Exact in f32 up to the product's one
-//! rounding. Zero points of version 1 are stored one too low; see [`restore_zeros`]. Codes are one bit stream, or planes:
-//! gptqmodel `utils/planar_packing.py`.
+//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. The difference of two integers of at most eight bits is
+//! exact in F32, so the product's rounding is the only one. Zero points of version 1 are stored one too low; see
+//! [`GptqPacking::zero_points`]. Codes are one bit stream, or planes: gptqmodel `utils/planar_packing.py`.
+
+use std::ops::Range;
 
 use crate::element::Element;
-use crate::kernels::remember::packed::{CHUNK, Groups, chunk, unpack, unpack_planes};
+use crate::kernels::remember::packed::{CHUNK, chunk, unpack, unpack_bytes, unpack_planes};
 use crate::simd::Kernel;
 
-/// Which group a column belongs to.
-#[derive(Clone, Copy)]
-pub(crate) enum Columns<'a> {
-    /// Column k is in group k / size.
-    Even { size: usize, start: usize },
-    /// By index, from the first loaded group (act-order).
-    Indexed(&'a [u32]),
-}
+/// Values that are computed before any is rounded: the loop that looks up groups is scalar, the one that rounds is
+/// vectorised.
+const TILE: usize = 256;
 
-/// 32 codes, as a stream or in planes.
-#[inline(always)]
-fn codes<const BITS: usize, const PLANES: bool>(words: &[u32; BITS]) -> [u32; CHUNK] {
-    if PLANES {
-        unpack_planes(words)
-    } else {
-        unpack(words)
-    }
-}
-
-/// Rows of packed codes with their scales and zero points.
-pub(crate) struct Rows<'a, const BITS: usize, const PLANES: bool> {
-    /// Words of each row, `words_per_row` apart.
-    pub words: &'a [u32],
-    pub words_per_row: usize,
+/// Rows of codes whose columns belong to groups by an index (act-order). Groups that are runs of columns go by
+/// [`GroupedRows`](super::grouped::GroupedRows).
+pub(crate) struct IndexedRows<'a> {
+    /// Codes of each row, `row_bytes` apart: a bit stream of `bits` bits a code.
+    pub bytes: &'a [u8],
+    pub row_bytes: usize,
+    pub bits: usize,
     pub cols: usize,
     /// Scales and zero points of each row, `groups` apart.
     pub scales: &'a [f32],
     pub zeros: &'a [f32],
     pub groups: usize,
-    pub columns: Columns<'a>,
+    /// The group of each column, counted from the first that is loaded.
+    pub index: &'a [u32],
 }
 
-impl<const BITS: usize, const PLANES: bool> Kernel for Rows<'_, BITS, PLANES> {
+impl Kernel for IndexedRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        let (mut codes, mut values) = ([0u8; TILE], [0.0; TILE]);
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
-            let words = &self.words[r * self.words_per_row..(r + 1) * self.words_per_row];
+            let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
             let groups = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
-            match self.columns {
-                Columns::Even { size, start } if size % CHUNK == 0 && start % CHUNK == 0 => {
-                    even::<BITS, PLANES, E>(
-                        words,
-                        Groups {
-                            scales,
-                            zeros,
-                            size,
-                            start,
-                        },
-                        out,
-                    );
+            for (at, out) in (0..).step_by(TILE).zip(out.chunks_mut(TILE)) {
+                unpack_bytes(
+                    self.bits,
+                    &bytes[at * self.bits / 8..],
+                    &mut codes[..out.len()],
+                );
+                let index = &self.index[at..at + out.len()];
+                for ((value, &code), &group) in values.iter_mut().zip(&codes).zip(index) {
+                    let group = group as usize;
+                    *value = (f32::from(code) - zeros[group]) * scales[group];
                 }
-                Columns::Even { size, start } => {
-                    each::<BITS, PLANES, E>(
-                        words,
-                        scales,
-                        zeros,
-                        |k| (start + k) / size - start / size,
-                        out,
-                    );
-                }
-                Columns::Indexed(index) => {
-                    each::<BITS, PLANES, E>(words, scales, zeros, |k| index[k] as usize, out)
-                }
+                E::store(&values, out);
             }
         }
     }
 }
 
-/// A row whose groups are runs of whole chunks.
-#[inline(always)]
-fn even<const BITS: usize, const PLANES: bool, E: Element>(
-    words: &[u32],
-    groups: Groups<'_>,
-    out: &mut [E],
-) {
-    let groups = Groups {
-        start: groups.start % groups.size,
-        ..groups
-    };
-    groups.runs(out.len(), |cols, scale, zero| {
-        let first = cols.start / CHUNK;
-        for (i, out) in out[cols].chunks_mut(CHUNK).enumerate() {
-            let codes = codes::<BITS, PLANES>(&chunk(words, (first + i) * BITS));
-            let mut values = [0.0; CHUNK];
-            for (value, code) in values.iter_mut().zip(codes) {
-                *value = (code as f32 - zero) * scale;
-            }
-            E::store(&values, out);
-        }
-    });
+/// How GPTQ's codes and zero points lie in words: as one bit stream, or each 32 of them in planes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GptqPacking {
+    /// Bits of a code, two to eight.
+    pub bits: usize,
+    /// Bits of a stored word: 32, or 16 or 8 where `bits` divides it.
+    pub word_bits: usize,
+    pub has_planes: bool,
 }
 
-/// A row with a group of its own for each column.
-#[inline(always)]
-fn each<const BITS: usize, const PLANES: bool, E: Element>(
-    words: &[u32],
-    scales: &[f32],
-    zeros: &[f32],
-    group: impl Fn(usize) -> usize,
-    out: &mut [E],
-) {
-    for (i, out) in out.chunks_mut(CHUNK).enumerate() {
-        let codes = codes::<BITS, PLANES>(&chunk(words, i * BITS));
-        let mut values = [0.0; CHUNK];
-        for (k, value) in values.iter_mut().enumerate().take(out.len()) {
-            let g = group(i * CHUNK + k);
-            *value = (codes[k] as f32 - zeros[g]) * scales[g];
+impl GptqPacking {
+    /// The bytes of a row that hold codes `codes`, which begin with a whole chunk.
+    pub(crate) fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
+        codes.start * self.bits / 8
+            ..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
+    }
+
+    /// Chunk `i` of the codes in `words`.
+    pub(crate) fn unpack(&self, words: &[u32], i: usize) -> [u32; CHUNK] {
+        let at = i * self.bits;
+        match (self.bits, self.has_planes) {
+            (2, _) => unpack::<2>(&chunk(words, at)),
+            (3, false) => unpack::<3>(&chunk(words, at)),
+            (3, true) => unpack_planes::<3>(&chunk(words, at)),
+            (4, _) => unpack::<4>(&chunk(words, at)),
+            (5, false) => unpack::<5>(&chunk(words, at)),
+            (5, true) => unpack_planes::<5>(&chunk(words, at)),
+            (6, false) => unpack::<6>(&chunk(words, at)),
+            (6, true) => unpack_planes::<6>(&chunk(words, at)),
+            (7, false) => unpack::<7>(&chunk(words, at)),
+            (7, true) => unpack_planes::<7>(&chunk(words, at)),
+            _ => unpack::<8>(&chunk(words, at)),
         }
-        E::store(&values, out);
+    }
+
+    /// The zero points in `words`, chunk by chunk without end. Those of version 1 are stored one too low, and this undoes
+    /// it as gptqmodel `convert_gptq_v1_to_v2_format_module` does: 2, 4 and 8 bits by adding one to every field of a stored
+    /// word at once, with carry between the fields. Other widths straddle words and are corrected after unpacking, each
+    /// by itself.
+    pub(crate) fn zero_points(
+        self,
+        words: &mut [u32],
+        is_version_1: bool,
+    ) -> impl Iterator<Item = [u32; CHUNK]> {
+        let ones = match self.bits {
+            2 => 0x5555_5555,
+            4 => 0x1111_1111,
+            8 => 0x0101_0101,
+            _ => 0,
+        };
+        if is_version_1 && ones != 0 {
+            add_to_fields(words, ones, self.word_bits);
+        }
+        let one = u32::from(is_version_1 && ones == 0);
+        let mask = (1 << self.bits) - 1;
+        (0..).map(move |i| {
+            let mut zeros = self.unpack(words, i);
+            for zero in &mut zeros {
+                *zero = (*zero + one) & mask;
+            }
+            zeros
+        })
     }
 }
 
-/// Undoes version 1's "stored minus one" on packed zero points, as gptqmodel
-/// `convert_gptq_v1_to_v2_format_module` does: 2, 4 and 8 bits by adding one to every field of a stored word, which has
-/// `word_bits`, at once, with carry between the fields. Other widths straddle words and are corrected after unpacking,
-/// each by itself.
-pub(crate) fn restore_zeros(words: &mut [u32], bits: usize, word_bits: usize) {
-    let ones: u32 = match bits {
-        2 => 0x5555_5555,
-        4 => 0x1111_1111,
-        8 => 0x0101_0101,
-        _ => return,
-    };
+/// Adds `ones` to each stored word of `word_bits` in `words`. A carry leaves a field, but no stored word.
+fn add_to_fields(words: &mut [u32], ones: u32, word_bits: usize) {
     if word_bits == 32 {
-        words
-            .iter_mut()
-            .for_each(|word| *word = word.wrapping_add(ones));
+        for word in words {
+            *word = word.wrapping_add(ones);
+        }
         return;
     }
     let mask = (1 << word_bits) - 1;

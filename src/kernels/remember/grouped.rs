@@ -1,24 +1,31 @@
-//! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values.
+//! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
+//! most schemes, which differ in names and layouts.
 //!
-//! Most schemes are this and differ in names and layouts: `v * s`, `(v - z) * s` or `v * s + b` in F32, where `v`
-//! is what the code stands for. Libraries that round in between are followed where the output has their own dtype.
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, where `v` is the value that the code stands for. A
+//! library that computes in a narrower dtype rounds between two operations; so does the kernel if the output has that
+//! dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
+//! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
+//!
+//! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop over a group takes
+//! a code to its value, applies the formula, rounds and stores. LLVM vectorises that loop because the scale is constant
+//! in it, and because everything in it is a select and no branch.
 
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::kernels::remember::fp8::{Code, E4M3, E4M3Fnuz, E5M2, ScaleGrid, finite};
-use crate::kernels::remember::packed::{CHUNK, unpack};
+use crate::kernels::remember::fp8::{Float8, ScaleGrid, finite};
+use crate::kernels::remember::packed::unpack_bytes;
 use crate::simd::Kernel;
 
-/// What a code stands for.
-pub(crate) trait Number: Copy + Sync {
-    fn widen(self, code: u32) -> f32;
+/// A code format: the value that a code stands for.
+pub(crate) trait CodeValue: Copy + Sync {
+    fn value(self, code: u8) -> f32;
 }
 
 /// An integer: `(code ^ flip) - offset`. Flipping the sign bit turns two's complement into an offset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Int {
-    pub flip: u32,
+    pub flip: u8,
     pub offset: f32,
 }
 
@@ -45,10 +52,10 @@ impl Int {
     }
 }
 
-impl Number for Int {
+impl CodeValue for Int {
     #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        (code ^ self.flip) as i32 as f32 - self.offset
+    fn value(self, code: u8) -> f32 {
+        f32::from(code ^ self.flip) - self.offset
     }
 }
 
@@ -56,28 +63,29 @@ impl Number for Int {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct E2M1 {
     pub factor: f32,
-    /// Whether code 8 is a plain zero rather than a negative one.
+    /// Whether code 8 is 0 and not -0.
     pub plain_zero: bool,
 }
 
-impl Number for E2M1 {
+impl CodeValue for E2M1 {
     #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        // The sign moves to where an eight-bit float has it.
-        let value = finite::<1, 1>((code & 7 | (code & 8) << 4) as u8) * self.factor;
+    fn value(self, code: u8) -> f32 {
+        // The sign moves to bit 7, where an eight-bit float has it.
+        let value = finite::<1, 1>(code & 7 | (code & 8) << 4) * self.factor;
+        // -0 + 0 is 0; any other value stays as it is.
         if self.plain_zero { value + 0.0 } else { value }
     }
 }
 
-/// Four bits, a sign and a magnitude in quarters, with a negative zero.
+/// Four bits, a sign and a magnitude of three bits in quarters; code 8 is -0.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Quarters;
+pub(crate) struct SignMagnitude;
 
-impl Number for Quarters {
+impl CodeValue for SignMagnitude {
     #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        let magnitude = (code & 7) as i32 as f32 * 0.25;
-        f32::from_bits(magnitude.to_bits() | (code & 8) << 28)
+    fn value(self, code: u8) -> f32 {
+        let magnitude = f32::from(code & 7) * 0.25;
+        f32::from_bits(magnitude.to_bits() | u32::from(code & 8) << 28)
     }
 }
 
@@ -85,10 +93,10 @@ impl Number for Quarters {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct E2M3;
 
-impl Number for E2M3 {
+impl CodeValue for E2M3 {
     #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        finite::<3, 1>((code & 31 | (code & 32) << 2) as u8)
+    fn value(self, code: u8) -> f32 {
+        finite::<3, 1>(code & 31 | (code & 32) << 2)
     }
 }
 
@@ -96,47 +104,21 @@ impl Number for E2M3 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct E3M2;
 
-impl Number for E3M2 {
+impl CodeValue for E3M2 {
     #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        finite::<2, 3>((code & 31 | (code & 32) << 2) as u8)
+    fn value(self, code: u8) -> f32 {
+        finite::<2, 3>(code & 31 | (code & 32) << 2)
     }
 }
 
-/// FP8 with three bits of mantissa.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fp8E4M3;
-
-impl Number for Fp8E4M3 {
+impl<F: Float8> CodeValue for F {
     #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        E4M3::widen(code as u8)
+    fn value(self, code: u8) -> f32 {
+        F::widen(code)
     }
 }
 
-/// FP8 with two bits of mantissa.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fp8E5M2;
-
-impl Number for Fp8E5M2 {
-    #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        E5M2::widen(code as u8)
-    }
-}
-
-/// FP8 of AMD's: one more exponent, no negative zero.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fp8E4M3Fnuz;
-
-impl Number for Fp8E4M3Fnuz {
-    #[inline(always)]
-    fn widen(self, code: u32) -> f32 {
-        E4M3Fnuz::widen(code as u8)
-    }
-}
-
-/// How values, scales and offsets come together.
+/// The formula by which a code's value `v`, a scale and an offset make a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Formula {
     /// `v * s`.
@@ -149,14 +131,77 @@ pub(crate) enum Formula {
     ScaleShift,
 }
 
-/// Rows of codes, `BITS` wide, least significant bit first, each row from a whole byte on.
-pub(crate) struct Rows<'a, const BITS: usize, N> {
+/// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is rounded to.
+trait Arithmetic {
+    /// Whether an intermediate result is rounded.
+    const ROUNDS: bool = false;
+
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32;
+}
+
+/// [`Formula::Scale`].
+struct ScaleOp;
+
+impl Arithmetic for ScaleOp {
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, _offset: f32) -> f32 {
+        value * scale
+    }
+}
+
+/// [`Formula::Divide`].
+struct DivideOp;
+
+impl Arithmetic for DivideOp {
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, _offset: f32) -> f32 {
+        value / scale
+    }
+}
+
+/// [`Formula::ShiftScale`].
+struct ShiftScaleOp<const ROUNDS: bool>;
+
+impl<const ROUNDS: bool> Arithmetic for ShiftScaleOp<ROUNDS> {
+    const ROUNDS: bool = ROUNDS;
+
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        rounded::<E, ROUNDS>(value - offset) * scale
+    }
+}
+
+/// [`Formula::ScaleShift`].
+struct ScaleShiftOp<const ROUNDS: bool>;
+
+impl<const ROUNDS: bool> Arithmetic for ScaleShiftOp<ROUNDS> {
+    const ROUNDS: bool = ROUNDS;
+
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        rounded::<E, ROUNDS>(value * scale) + offset
+    }
+}
+
+/// `x`, rounded to the output's type if `ROUNDS`.
+#[inline(always)]
+fn rounded<E: Element, const ROUNDS: bool>(x: f32) -> f32 {
+    if ROUNDS { E::rounded(x) } else { x }
+}
+
+/// Rows of codes with the scales and offsets of their groups.
+pub(crate) struct GroupedRows<'a, V> {
+    /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
     pub bytes: &'a [u8],
     pub row_bytes: usize,
-    /// Rows and columns that `bytes` are.
+    /// Stored bits of a code.
+    pub bits: usize,
+    /// Whether every code is below 16, whatever it is stored in.
+    pub are_nibbles: bool,
+    /// Rows and columns of the weight that `bytes` hold.
     pub rows: Range<usize>,
     pub cols: Range<usize>,
-    pub number: N,
+    pub format: V,
     pub grid: ScaleGrid,
     /// Scales, and offsets unless the formula has none, of `scale_rows` × `scale_cols` of the grid.
     pub scales: &'a [f32],
@@ -166,18 +211,27 @@ pub(crate) struct Rows<'a, const BITS: usize, N> {
     pub formula: Formula,
     /// Whether the first of two operations is rounded to the output's type.
     pub round: bool,
-    /// A factor for each column, applied last; or none.
+    /// A factor for each of `cols`, applied last; empty if there is none.
     pub columns: &'a [f32],
 }
 
-/// Values that are unpacked before any is scaled: whole chunks.
-const TILE: usize = 16 * CHUNK;
+/// Codes narrower than a byte that are unpacked before any becomes a value. A multiple of eight, so that a tile begins
+/// with a whole byte at every width, and of the usual group sizes, so that their groups are not cut. The bytes lie in the
+/// first-level cache, and are written so long before they are read that no load waits for a store.
+const TILE: usize = 512;
 
-impl<const BITS: usize, N: Number> Kernel for Rows<'_, BITS, N> {
+/// Shortest group of codes below 16 for which a table of its 16 values is made. Rounding twice costs more than looking up;
+/// with one rounding the vectorised loop is faster than a look-up.
+const MIN_TABLE: usize = 64;
+
+impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
+        // Codes of eight bits are decoded from where they are, a whole row at once.
+        let tile = if self.bits == 8 { width } else { TILE };
+        let mut unpacked = [0; TILE];
         for ((r, out), bytes) in self
             .rows
             .clone()
@@ -186,90 +240,129 @@ impl<const BITS: usize, N: Number> Kernel for Rows<'_, BITS, N> {
         {
             let first = (self.grid.row(r) - self.scale_rows.start) * per_row;
             let scales = &self.scales[first..first + per_row];
-            let plain = matches!(self.formula, Formula::Scale | Formula::Divide);
-            let offsets = if plain {
-                scales
-            } else {
-                &self.offsets[first..first + per_row]
+            // Formulas of one operation ignore the offset: any slice of this length will do.
+            let offsets = match self.formula {
+                Formula::Scale | Formula::Divide => scales,
+                Formula::ShiftScale | Formula::ScaleShift => &self.offsets[first..first + per_row],
             };
-            let mut values = [0.0; TILE];
-            for (i, out) in out.chunks_mut(TILE).enumerate() {
-                let values = &mut values[..out.len().next_multiple_of(CHUNK)];
-                self.unpack(&bytes[i * TILE / 8 * BITS..], values);
-                let values = &mut values[..out.len()];
-                self.scale::<E>(i * TILE, values, scales, offsets);
-                if !self.columns.is_empty() {
-                    values
-                        .iter_mut()
-                        .zip(&self.columns[i * TILE..])
-                        .for_each(|(v, &c)| *v *= c);
+            for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
+                let bytes = &bytes[at * self.bits / 8..];
+                let codes = if self.bits == 8 {
+                    &bytes[..out.len()]
+                } else {
+                    unpack_bytes(self.bits, bytes, &mut unpacked[..out.len()]);
+                    &unpacked[..out.len()]
+                };
+                let tile = CodeTile {
+                    at,
+                    codes,
+                    scales,
+                    offsets,
+                };
+                // The formula is chosen here and not for each value: every arm is a loop of its own.
+                match (self.formula, self.round) {
+                    (Formula::Scale, _) => self.decode::<E, ScaleOp>(tile, out),
+                    (Formula::Divide, _) => self.decode::<E, DivideOp>(tile, out),
+                    (Formula::ShiftScale, false) => {
+                        self.decode::<E, ShiftScaleOp<false>>(tile, out);
+                    }
+                    (Formula::ShiftScale, true) => self.decode::<E, ShiftScaleOp<true>>(tile, out),
+                    (Formula::ScaleShift, false) => {
+                        self.decode::<E, ScaleShiftOp<false>>(tile, out);
+                    }
+                    (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
                 }
-                E::store(values, out);
             }
         }
     }
 }
 
-impl<const BITS: usize, N: Number> Rows<'_, BITS, N> {
-    /// The values of as many chunks as `out` has.
+/// Codes of a row, a byte each.
+#[derive(Clone, Copy)]
+struct CodeTile<'a> {
+    /// The first column, counted from the first that is loaded.
+    at: usize,
+    codes: &'a [u8],
+    /// Scales and offsets of the whole row.
+    scales: &'a [f32],
+    offsets: &'a [f32],
+}
+
+impl<V: CodeValue> GroupedRows<'_, V> {
+    /// Decodes a tile, group by group.
     #[inline(always)]
-    fn unpack(&self, bytes: &[u8], out: &mut [f32]) {
-        for (i, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            let bytes = &bytes[(i * 4 * BITS).min(bytes.len())..];
-            let mut words = [0; BITS];
-            if let Some(whole) = bytes.get(..4 * BITS) {
-                for (word, bytes) in words.iter_mut().zip(whole.as_chunks().0) {
-                    *word = u32::from_le_bytes(*bytes);
+    fn decode<E: Element, A: Arithmetic>(&self, tile: CodeTile<'_>, mut out: &mut [E]) {
+        let CodeTile {
+            at,
+            mut codes,
+            scales,
+            offsets,
+        } = tile;
+        let mut columns = self.columns.get(at..).unwrap_or_default();
+        let width = self.grid.block_cols;
+        // A scale for each column is read along with its code.
+        if width == 1 {
+            let numbers = scales[at..].iter().zip(&offsets[at..]);
+            if columns.is_empty() {
+                for ((out, &code), (&scale, &offset)) in out.iter_mut().zip(codes).zip(numbers) {
+                    *out = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
                 }
             } else {
-                for (k, &byte) in bytes.iter().enumerate() {
-                    words[k / 4] |= u32::from(byte) << (k % 4 * 8);
+                for (((out, &code), (&scale, &offset)), &factor) in
+                    out.iter_mut().zip(codes).zip(numbers).zip(columns)
+                {
+                    *out =
+                        E::from_f32(A::apply::<E>(self.format.value(code), scale, offset) * factor);
                 }
-            }
-            let codes = unpack::<BITS>(&words);
-            for (value, code) in out.iter_mut().zip(codes) {
-                *value = self.number.widen(code);
-            }
-        }
-    }
-
-    /// Scales the values of a row from its column `at` on.
-    #[inline(always)]
-    fn scale<E: Element>(&self, at: usize, values: &mut [f32], scales: &[f32], offsets: &[f32]) {
-        let width = self.grid.block_cols;
-        if width == 1 {
-            for ((v, &s), &o) in values.iter_mut().zip(&scales[at..]).zip(&offsets[at..]) {
-                *v = self.one::<E>(*v, s, o);
             }
             return;
         }
         let start = self.cols.start + at;
-        let (mut done, mut group) = (0, start / width - self.scale_cols.start);
+        let first = start / width - self.scale_cols.start;
+        // The first group may begin before the tile, and the last end behind it.
         let mut left = width - start % width;
-        while done < values.len() {
-            let n = left.min(values.len() - done);
-            let (s, o) = (scales[group], offsets[group]);
-            for v in &mut values[done..done + n] {
-                *v = self.one::<E>(*v, s, o);
+        for (&scale, &offset) in scales[first..].iter().zip(&offsets[first..]) {
+            let n = left.min(out.len());
+            let (group, rest) = codes.split_at(n);
+            let (target, tail) = out.split_at_mut(n);
+            if columns.is_empty() {
+                self.group::<E, A>(group, scale, offset, target);
+            } else {
+                let (factors, rest) = columns.split_at(n);
+                for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
+                    *out =
+                        E::from_f32(A::apply::<E>(self.format.value(code), scale, offset) * factor);
+                }
+                columns = rest;
             }
-            (done, group, left) = (done + n, group + 1, width);
+            (codes, out, left) = (rest, tail, width);
+            if out.is_empty() {
+                break;
+            }
         }
     }
 
+    /// Decodes codes that share a scale.
     #[inline(always)]
-    fn one<E: Element>(&self, v: f32, s: f32, o: f32) -> f32 {
-        let between = |x: f32| {
-            if self.round {
-                E::from_f32(x).to_f32()
-            } else {
-                x
+    fn group<E: Element, A: Arithmetic>(
+        &self,
+        codes: &[u8],
+        scale: f32,
+        offset: f32,
+        out: &mut [E],
+    ) {
+        if A::ROUNDS && size_of::<E>() == 2 && self.are_nibbles && out.len() >= MIN_TABLE {
+            let mut table = [E::from_f32(0.0); 16];
+            for (code, value) in (0u8..).zip(&mut table) {
+                *value = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
             }
-        };
-        match self.formula {
-            Formula::Scale => v * s,
-            Formula::Divide => v / s,
-            Formula::ShiftScale => between(v - o) * s,
-            Formula::ScaleShift => between(v * s) + o,
+            for (out, &code) in out.iter_mut().zip(codes) {
+                *out = table[usize::from(code & 15)];
+            }
+            return;
+        }
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
         }
     }
 }

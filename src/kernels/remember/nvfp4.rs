@@ -4,12 +4,12 @@
 //! Formulas: modelopt `NVFP4QTensor.dequantize`; compressed-tensors `nvfp4/base.py`, `_dequantize`; auto-round
 //! `experimental/qmodules/nvfp4.py`, `_dequant_nvfp4_tensor`.
 
-use crate::kernels::remember::fp8::{Code, E4M3};
+use crate::kernels::remember::fp8::{E4M3, Float8};
 
 /// Values that share a scale.
 pub(crate) const BLOCK: usize = 16;
 
-/// E2M1 by code. ModelOpt's table has a plain zero for code 8, compressed-tensors' a negative one.
+/// The value of each E2M1 code. Code 8 is 0 in ModelOpt's table and -0 in compressed-tensors'.
 pub(crate) const fn e2m1(divides: bool) -> [f32; 16] {
     let zero = if divides { -0.0 } else { 0.0 };
     [
@@ -17,12 +17,12 @@ pub(crate) const fn e2m1(divides: bool) -> [f32; 16] {
     ]
 }
 
-/// What AutoRound multiplies codes by (`get_reciprocal`).
+/// The factor that AutoRound applies to codes: the reciprocal of a global scale, and 0 for 0 (`get_reciprocal`).
 pub(crate) fn inverse(global: f32) -> f32 {
     if global == 0.0 { 0.0 } else { 1.0 / global }
 }
 
-/// The scale of a block, rounded to f32 before it meets a code.
+/// The scale of a block, rounded to F32 before a code's value is multiplied by it.
 #[inline(always)]
 pub(crate) fn block_scale(code: u8, global: f32, divides: bool) -> f32 {
     if divides {

@@ -1,10 +1,12 @@
-//! Integers packed into 32-bit words: a continuous bit stream, least significant bit first.
+//! Codes of one to eight bits as bit streams, least significant bit first, in words of 32 bits or in bytes; or in bit
+//! planes.
 
 /// Codes in a chunk. 32 codes of `BITS` bits fill `BITS` words exactly, whatever `BITS` is.
 pub(crate) const CHUNK: usize = 32;
 
 /// Unpacks the 32 codes of one chunk.
 #[inline(always)]
+#[cfg(feature = "gptq")]
 pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     if BITS == 8 {
@@ -28,9 +30,11 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     codes
 }
 
-/// Unpacks 32 codes that lie in planes: of each code first the low four bits, then two, then one, as far as the width has
-/// them; each plane is packed by itself.
+/// Unpacks 32 codes that lie in bit planes (gptqmodel `utils/planar_packing.py`). A width is the sum of some of 4, 2 and
+/// 1; there is a plane of so many bits of each code for each of them, the widest first and with the lowest bits. Each
+/// plane is a bit stream.
 #[inline(always)]
+#[cfg(feature = "gptq")]
 pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     // A plane of n bits fills n words, so that the bits before it are the words before it.
@@ -48,8 +52,71 @@ pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHU
     codes
 }
 
-/// A chunk of `words` from word `at` on, zeros where they end.
+/// Unpacks the first codes of a bit stream, `bits` bits each, one to eight, into a byte each.
 #[inline(always)]
+pub(crate) fn unpack_bytes(bits: usize, bytes: &[u8], out: &mut [u8]) {
+    match bits {
+        1 => unpack_eights::<1>(bytes, out),
+        2 => unpack_eights::<2>(bytes, out),
+        3 => unpack_eights::<3>(bytes, out),
+        4 => unpack_nibbles(bytes, out),
+        5 => unpack_eights::<5>(bytes, out),
+        6 => unpack_eights::<6>(bytes, out),
+        7 => unpack_eights::<7>(bytes, out),
+        _ => out.copy_from_slice(&bytes[..out.len()]),
+    }
+}
+
+/// Unpacks eight codes at a time: they fill `BITS` bytes exactly.
+#[inline(always)]
+fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
+    let (eights, rest) = out.as_chunks_mut::<8>();
+    let stored = bytes.as_chunks::<BITS>().0;
+    for (codes, &bytes) in eights.iter_mut().zip(stored) {
+        *codes = spread::<BITS>(bytes);
+    }
+    if !rest.is_empty() {
+        // The last codes of a row may end before their `BITS` bytes do.
+        let bytes = &bytes[eights.len() * BITS..];
+        let n = bytes.len().min(BITS);
+        let mut last = [0; BITS];
+        last[..n].copy_from_slice(&bytes[..n]);
+        rest.copy_from_slice(&spread(last)[..rest.len()]);
+    }
+}
+
+/// The eight codes of `BITS` bytes. They are moved apart by halves: four to each half of a word of 64 bits, two to each
+/// quarter, one to each byte. Three steps of shifts and masks take the place of eight shifts.
+#[inline(always)]
+fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
+    let mut wide = [0; 8];
+    wide[..BITS].copy_from_slice(&bytes);
+    let mut word = u64::from_le_bytes(wide);
+    let ones = |bits: usize| (1u64 << bits) - 1;
+    word = word & ones(4 * BITS) | (word >> (4 * BITS)) << 32;
+    let quarters = ones(2 * BITS) * 0x1_0000_0001;
+    word = word & quarters | (word >> (2 * BITS) & quarters) << 16;
+    let eighths = ones(BITS) * 0x0001_0001_0001_0001;
+    word = word & eighths | (word >> BITS & eighths) << 8;
+    word.to_le_bytes()
+}
+
+/// Unpacks two codes a byte, the first in the low half. LLVM turns the loop into an interleaving of two vectors, which is
+/// less work than [`spread`].
+#[inline(always)]
+fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
+    let (pairs, last) = out.as_chunks_mut::<2>();
+    for (pair, &byte) in pairs.iter_mut().zip(bytes) {
+        *pair = [byte & 15, byte >> 4];
+    }
+    if let [code] = last {
+        *code = bytes[pairs.len()] & 15;
+    }
+}
+
+/// The `BITS` words from word `at` on, with zeros behind the end of `words`.
+#[inline(always)]
+#[cfg(feature = "gptq")]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
     let rest = &words[at.min(words.len())..];
     if let Some(whole) = rest.first_chunk::<BITS>() {
@@ -58,34 +125,6 @@ pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] 
     let mut partial = [0; BITS];
     partial[..rest.len()].copy_from_slice(rest);
     partial
-}
-
-/// Scale and zero point of each group, for one output row.
-#[derive(Clone, Copy)]
-pub(crate) struct Groups<'a> {
-    pub scales: &'a [f32],
-    pub zeros: &'a [f32],
-    pub size: usize,
-    /// The first column of the row, from the start of group 0 of `scales`.
-    pub start: usize,
-}
-
-impl Groups<'_> {
-    /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
-    #[inline(always)]
-    pub(crate) fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {
-        let mut at = 0;
-        let mut left = self.size - self.start % self.size;
-        let first = self.start / self.size;
-        for (&scale, &zero) in self.scales[first..].iter().zip(&self.zeros[first..]) {
-            if at == n {
-                break;
-            }
-            let end = (at + left).min(n);
-            f(at..end, scale, zero);
-            (at, left) = (end, self.size);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -98,6 +137,7 @@ mod tests {
             .sum()
     }
 
+    #[cfg(feature = "gptq")]
     fn check<const BITS: usize>() {
         let words: [u32; BITS] =
             std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
@@ -107,6 +147,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "gptq")]
     fn check_planes<const BITS: usize>(planes: &[usize]) {
         let words: [u32; BITS] =
             std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
@@ -122,6 +163,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "gptq")]
     #[test]
     fn planes_equal_reading_bit_by_bit() {
         check_planes::<3>(&[2, 1]);
@@ -130,6 +172,27 @@ mod tests {
         check_planes::<7>(&[4, 2, 1]);
     }
 
+    #[test]
+    fn unpacking_into_bytes_equals_reading_bit_by_bit() {
+        let words: [u32; 32] =
+            std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for bits in 1..=8 {
+            for n in [0usize, 1, 7, 8, 61, 64] {
+                let mut codes = vec![0; n];
+                unpack_bytes(bits, &bytes[..(n * bits).div_ceil(8)], &mut codes);
+                for (i, &code) in codes.iter().enumerate() {
+                    assert_eq!(
+                        u32::from(code),
+                        twin(&words, bits, i),
+                        "{bits} bits, code {i}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "gptq")]
     #[test]
     fn unpacking_equals_reading_bit_by_bit() {
         check::<1>();

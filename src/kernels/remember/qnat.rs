@@ -19,15 +19,15 @@ pub(crate) fn level(code: usize) -> f32 {
     f32::from_bits(LEVEL_BITS[code])
 }
 
-/// Rows of codes (whole blocks, or the same part of each), with a scale and a zero point each.
-pub(crate) struct Rows<'a> {
+/// Blocks of codes (whole ones, or the same columns of each), with a scale and a zero point each.
+pub(crate) struct QnatRows<'a> {
     pub codes: &'a [u8],
     pub cols: usize,
     pub scales: &'a [f32],
     pub zeros: &'a [f32],
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for QnatRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.div_ceil(2).max(1);

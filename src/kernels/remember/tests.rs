@@ -4,7 +4,6 @@ mod grouped;
 
 use half::{bf16, f16};
 
-use super::fp8::{Code, E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid, Scaled};
 use crate::element::Out;
 use crate::simd::{Kernel, Level, dispatch};
 
@@ -37,6 +36,7 @@ fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
+#[cfg(feature = "awq")]
 fn words(n: usize) -> Vec<u32> {
     bytes(n * 4)
         .as_chunks()
@@ -89,155 +89,42 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
     });
 }
 
-fn fp8<C: Code>(name: &str) {
-    // A stack of two matrices of 5 × 77, whose scales lie in every way that they can.
-    for (block_rows, block_cols) in [(2usize, 16usize), (5, 77), (1, 77), (5, 1), (3, 100)] {
-        let (matrix_rows, cols) = (5usize, 77usize);
-        let (grid_rows, grid_cols) = (matrix_rows.div_ceil(block_rows), cols.div_ceil(block_cols));
-        let grid = ScaleGrid {
-            matrix_rows,
-            block_rows,
-            block_cols,
-            rows_per_matrix: grid_rows,
-            cols: grid_cols,
-        };
-        let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
-        for (rows, part) in [
-            (0..10, 0..cols),
-            (3..8, 0..cols),
-            (4..5, 32..77),
-            (2..3, 5..6),
-        ] {
-            let scale_rows = grid.rows(&rows);
-            let scale_cols = part.start / block_cols..part.end.div_ceil(block_cols);
-            let pick = |rows: &std::ops::Range<usize>, cols: &std::ops::Range<usize>| {
-                rows.clone()
-                    .flat_map(|r| cols.clone().map(move |c| (r, c)))
-                    .collect::<Vec<_>>()
-            };
-            let (tile, loaded) = (pick(&rows, &part), pick(&scale_rows, &scale_cols));
-            let kernel = Scaled::<C> {
-                codes: &tile
-                    .iter()
-                    .map(|(r, c)| codes[r * cols + c])
-                    .collect::<Vec<_>>(),
-                rows: rows.clone(),
-                cols: part.clone(),
-                grid,
-                scales: &loaded
-                    .iter()
-                    .map(|(r, c)| scales[r * grid_cols + c])
-                    .collect::<Vec<_>>(),
-                scale_rows,
-                scale_cols,
-                format: std::marker::PhantomData,
-            };
-            check(name, &kernel, tile.len(), |i| {
-                let (r, c) = tile[i];
-                let scale = scales[(r / matrix_rows * grid_rows + r % matrix_rows / block_rows)
-                    * grid_cols
-                    + c / block_cols];
-                C::widen(codes[r * cols + c]) * scale
-            });
-        }
-    }
-}
-
-#[test]
-fn fp8_kernels() {
-    fp8::<E4M3>("E4M3");
-    fp8::<E5M2>("E5M2");
-    fp8::<E4M3Fnuz>("E4M3FNUZ");
-    fp8::<E5M2Fnuz>("E5M2FNUZ");
-}
-
 #[cfg(feature = "gptq")]
-fn gptq<const BITS: usize, const PLANES: bool>() {
-    use super::gptq::{Columns, Rows};
-    for (cols, size, start) in [
-        (96usize, 32usize, 0),
-        (100, 64, 32),
-        (77, 128, 0),
-        (50, 7, 0),
-        (70, 24, 8),
-    ] {
-        let (rows, groups) = (3, (start + cols).div_ceil(size));
-        let whole = if PLANES {
-            cols.next_multiple_of(32)
-        } else {
-            cols
-        };
-        let words_per_row = (whole * BITS).div_ceil(32);
-        let (words, scales) = (words(rows * words_per_row), scales(rows * groups));
+#[test]
+fn act_order_kernel() {
+    use super::gptq::IndexedRows;
+    for (bits, cols) in (2..=8).flat_map(|bits| [96usize, 77, 515].map(|cols| (bits, cols))) {
+        let (rows, groups) = (3, 5);
+        let row_bytes = (cols * bits).div_ceil(32) * 4;
+        let (bytes, scales) = (bytes(rows * row_bytes), scales(rows * groups));
         let zeros: Vec<f32> = (0..rows * groups)
-            .map(|i| (i % (1 << BITS)) as f32)
+            .map(|i| (i % (1 << bits)) as f32)
             .collect();
         let index: Vec<u32> = (0..cols).map(|k| (k * 31 % groups) as u32).collect();
-        let code = |r: usize, k: usize| {
-            // Of planes: the first bit of the one that bit b is in, and its width.
-            let planes = [(0, BITS & 4), (BITS & 4, BITS & 2), (BITS & 6, BITS & 1)];
-            let bit = |b: usize| {
-                let plane = planes
-                    .iter()
-                    .find(|(first, width)| (*first..first + width).contains(&b));
-                let at = match plane.filter(|_| PLANES) {
-                    Some((first, width)) => {
-                        k / 32 * BITS * 32 + first * 32 + k % 32 * width + b - first
-                    }
-                    None => k * BITS + b,
-                };
-                words[r * words_per_row + at / 32] >> (at % 32) & 1
-            };
-            (0..BITS).map(|b| bit(b) << b).sum::<u32>() as f32
+        let kernel = IndexedRows {
+            bytes: &bytes,
+            row_bytes,
+            bits,
+            cols,
+            scales: &scales,
+            zeros: &zeros,
+            groups,
+            index: &index,
         };
-        for columns in [Columns::Even { size, start }, Columns::Indexed(&index)] {
-            let (words, scales, zeros) = (&words, &scales, &zeros);
-            let kernel = Rows::<BITS, PLANES> {
-                words,
-                words_per_row,
-                cols,
-                scales,
-                zeros,
-                groups,
-                columns,
-            };
-            check(
-                &format!("GPTQ {BITS} {PLANES}"),
-                &kernel,
-                rows * cols,
-                |i| {
-                    let (r, k) = (i / cols, i % cols);
-                    let g = match columns {
-                        Columns::Even { .. } => (start + k) / size,
-                        Columns::Indexed(index) => index[k] as usize,
-                    };
-                    (code(r, k) - zeros[r * groups + g]) * scales[r * groups + g]
-                },
-            );
-        }
+        check(&format!("GPTQ {bits}"), &kernel, rows * cols, |i| {
+            let (r, k) = (i / cols, i % cols);
+            let bit = |at: usize| u32::from(bytes[r * row_bytes + at / 8] >> (at % 8) & 1);
+            let code: u32 = (0..bits).map(|b| bit(k * bits + b) << b).sum();
+            let g = r * groups + index[k] as usize;
+            (code as f32 - zeros[g]) * scales[g]
+        });
     }
-}
-
-#[cfg(feature = "gptq")]
-#[test]
-fn gptq_kernels() {
-    gptq::<2, false>();
-    gptq::<3, false>();
-    gptq::<4, false>();
-    gptq::<5, false>();
-    gptq::<6, false>();
-    gptq::<7, false>();
-    gptq::<8, false>();
-    gptq::<3, true>();
-    gptq::<5, true>();
-    gptq::<6, true>();
-    gptq::<7, true>();
 }
 
 #[cfg(feature = "awq")]
 #[test]
 fn awq_kernel() {
-    use super::awq::{POSITION, Rows};
+    use super::awq::{AwqRows, POSITION};
     for (cols, group_size, start, first, rows) in [
         (64usize, 32usize, 0usize, 0usize, 16usize),
         (77, 20, 13, 3, 10),
@@ -249,7 +136,7 @@ fn awq_kernel() {
             scales(rows * groups),
         );
         let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % 16) as f32).collect();
-        let kernel = Rows {
+        let kernel = AwqRows {
             words: &words,
             first,
             cols,
@@ -271,11 +158,11 @@ fn awq_kernel() {
 #[cfg(any(feature = "bnb", feature = "nvfp4"))]
 #[test]
 fn codebook_kernel() {
-    use super::codebook::{Blocks, Pairs};
+    use super::codebook::{CodebookBlocks, PairTable};
     let codebook: [f32; 16] =
         std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
     for high_first in [true, false] {
-        let pairs = Pairs::new(&codebook, high_first);
+        let pairs = PairTable::new(&codebook, high_first);
         for (start, n, block) in [
             (0usize, 256usize, 64usize),
             (0, 77, 64),
@@ -289,7 +176,7 @@ fn codebook_kernel() {
                 bytes(usize::div_ceil(n, 2)),
                 scales((start + n).div_ceil(block)),
             );
-            let kernel = Blocks {
+            let kernel = CodebookBlocks {
                 pairs: &pairs,
                 bytes: &bytes,
                 start,

@@ -13,7 +13,7 @@ use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::gated;
-use crate::scheme::layout::packed::{Layout, Packed, configured_group};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, configured_group};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
@@ -37,11 +37,11 @@ impl Scheme for Gemv {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else {
+        let Some(packed) = PackedLayer::find(t, all)? else {
             return Ok(None);
         };
         let layout = packed.layout(all)?;
-        if !matches!(layout, Layout::Gemv | Layout::GemvFast) {
+        if !matches!(layout, PackedLayout::Gemv | PackedLayout::GemvFast) {
             return Ok(None);
         }
         let Some(zeros) = packed.qzeros else {
@@ -49,13 +49,13 @@ impl Scheme for Gemv {
         };
         let module = all.config.at(packed.module());
         packed.check_awq(layout, &module, all)?;
-        let decoder = if layout == Layout::Gemv {
+        let decoder = if layout == PackedLayout::Gemv {
             gemv(&packed, &zeros, &module)
         } else {
             fast(&packed, &zeros, &module)
         }?;
         let scales = Granularity::Group(decoder.grid.block_cols);
-        let family = if layout == Layout::Gemv {
+        let family = if layout == PackedLayout::Gemv {
             "AWQ GEMV"
         } else {
             "AWQ GEMV-fast"
@@ -81,7 +81,11 @@ impl Scheme for Gemv {
     }
 }
 
-fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Result<Grouped<'m>> {
+fn gemv<'m>(
+    packed: &PackedLayer<'m>,
+    zeros: &Tensor<'m>,
+    module: &Module<'_>,
+) -> Result<Grouped<'m>> {
     let t = &packed.qweight;
     packed.check_words(&[Dtype::I32, Dtype::U32])?;
     let [n, words] = packed.words;
@@ -108,7 +112,11 @@ fn gemv<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
     Ok(decoder)
 }
 
-fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Result<Grouped<'m>> {
+fn fast<'m>(
+    packed: &PackedLayer<'m>,
+    zeros: &Tensor<'m>,
+    module: &Module<'_>,
+) -> Result<Grouped<'m>> {
     let t = &packed.qweight;
     let ([quads, k], n, padded) = (packed.words, packed.n, packed.groups);
     if quads.checked_mul(ROWS) != Some(n) || !k.is_multiple_of(RUN) {
@@ -142,7 +150,7 @@ fn fast<'m>(packed: &Packed<'m>, zeros: &Tensor<'m>, module: &Module<'_>) -> Res
     Ok(decoder)
 }
 
-/// The group size: configured, or the only one with which zero points fill `zw` words a row.
+/// The group size: the configured one, or the only one with which a row's zero points fill `zw` words.
 fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Result<usize> {
     let fits = |size: usize| size > 0 && k.is_multiple_of(size) && zeros_width(k, size) == Some(zw);
     if let Some((size, place)) =
@@ -176,7 +184,7 @@ fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Resul
     }
 }
 
-/// Words of zero points in a row: of small groups they are filled up to what a warp reads at once.
+/// Words of zero points in a row. AutoAWQ `calculate_zeros_width` rounds them up to what a warp reads at once.
 fn zeros_width(k: usize, group: usize) -> Option<usize> {
     let multiple = match group {
         128.. => 1,
@@ -187,7 +195,7 @@ fn zeros_width(k: usize, group: usize) -> Option<usize> {
     Some((k / group).div_ceil(8).next_multiple_of(multiple))
 }
 
-/// Zero points in rows, eight to a word, the first lowest.
+/// Zero points in rows, eight to a word, the first in the lowest bits.
 struct Nibbles<'m> {
     part: Part<'m>,
     row_bytes: usize,
@@ -213,14 +221,14 @@ impl ScaleMatrix for Nibbles<'_> {
     }
 }
 
-/// Rows and columns of a run of codes.
+/// Rows and columns whose codes lie in one run of bytes.
 const ROWS: usize = 4;
 const RUN: usize = 64;
 
 /// Bytes of a row's codes in a run.
 const RUN_BYTES: usize = RUN / 2;
 
-/// Codes that are reordered by themselves.
+/// Codes of a row that are reordered among themselves.
 const REORDERED: usize = 32;
 
 /// Where the code of each of 32 columns lies: column 8a + 2b + c is nibble 8b + 4c + a.
@@ -234,7 +242,7 @@ const PLACE: [usize; REORDERED] = {
     place
 };
 
-/// Codes of four rows in turn, 64 columns each.
+/// Codes of four rows in turn, 64 columns of each.
 struct Quads<'m> {
     part: Part<'m>,
     /// Columns, and words of 16 bits in a row.

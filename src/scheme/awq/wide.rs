@@ -12,7 +12,7 @@ use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
 use crate::scheme::gated;
-use crate::scheme::layout::packed::{Layout, Packed, group_size};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, group_size};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
@@ -40,12 +40,12 @@ impl Scheme for AwqWide {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(packed) = Packed::find(t, all)? else {
+        let Some(packed) = PackedLayer::find(t, all)? else {
             return Ok(None);
         };
         let layout = packed.layout(all)?;
         let bits = match layout {
-            Layout::Gemm { bits } if bits != 4 => bits,
+            PackedLayout::Gemm { bits } if bits != 4 => bits,
             _ => return Ok(None),
         };
         let module = all.config.at(packed.module());
@@ -63,7 +63,7 @@ impl Scheme for AwqWide {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
         let row_bytes = words * 4;
-        let codes = Codes::Unpacked(Box::new(Interleaved {
+        let codes = Codes::Unpacked(Box::new(InterleavedBits {
             part: t.part(),
             row_bytes,
             bits,
@@ -75,7 +75,7 @@ impl Scheme for AwqWide {
         ));
         let int = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(codes, bits, int, [n, k], row_groups(k, group), scales);
-        let zero_points = Box::new(Interleaved {
+        let zero_points = Box::new(InterleavedBits {
             part: zeros.part(),
             row_bytes,
             bits,
@@ -101,18 +101,18 @@ impl Scheme for AwqWide {
     }
 }
 
-/// Stored rows that are turned at once.
+/// Stored rows that are transposed together.
 const STRIP: usize = 32;
 
-/// Codes or zero points: stored rows are columns of what is read.
-struct Interleaved<'m> {
+/// A transposed matrix of codes or zero points: its columns are the stored rows.
+struct InterleavedBits<'m> {
     part: Part<'m>,
     row_bytes: usize,
     bits: usize,
 }
 
-impl Interleaved<'_> {
-    /// Calls `each(row, column, code)` with the place of each code of the tile within it.
+impl InterleavedBits<'_> {
+    /// Calls `each(row, column, code)` for each code in `rows` × `cols`, with its place in that rectangle.
     fn each(
         &self,
         rows: Range<usize>,
@@ -153,7 +153,7 @@ impl Interleaved<'_> {
     }
 }
 
-impl Unpack for Interleaved<'_> {
+impl Unpack for InterleavedBits<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
@@ -174,7 +174,7 @@ impl Unpack for Interleaved<'_> {
     }
 }
 
-impl ScaleMatrix for Interleaved<'_> {
+impl ScaleMatrix for InterleavedBits<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -185,7 +185,7 @@ impl ScaleMatrix for Interleaved<'_> {
         let (at, width) = (out.len(), cols.len());
         out.resize(at + rows.len() * width, 0.0);
         self.each(rows, cols, staging, |r, c, code| {
-            out[at + r * width + c] = f32::from(code)
+            out[at + r * width + c] = f32::from(code);
         })
     }
 }

@@ -1,56 +1,15 @@
 //! How GPTQ's codes lie in words: told from the shapes of a layer's tensors, and from the config where those do not tell.
 
-use std::ops::Range;
-
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::packed::{CHUNK, chunk, unpack, unpack_planes};
-use crate::scheme::layout::packed::Packed;
+use crate::kernels::remember::gptq::GptqPacking;
+use crate::kernels::remember::packed::CHUNK;
+use crate::scheme::layout::packed::PackedLayer;
 use crate::scheme::seam::{Index, wrong};
 use crate::{Dtype, Result};
 
-/// How codes and zero points lie in words.
-#[derive(Clone, Copy)]
-pub(super) struct Packing {
-    pub bits: usize,
-    /// Of a stored word.
-    pub word_bits: usize,
-    pub planes: bool,
-}
-
-impl Packing {
-    /// Bytes that hold codes `codes`, which begin with a whole chunk.
-    pub(super) fn bytes(&self, codes: &Range<usize>) -> Range<usize> {
-        codes.start * self.bits / 8
-            ..(codes.end * self.bits).div_ceil(self.word_bits) * self.word_bits / 8
-    }
-
-    /// Whether a field can lie in two words.
-    pub(super) fn straddles(&self) -> bool {
-        !matches!(self.bits, 2 | 4 | 8)
-    }
-
-    /// Chunk `i` of `words`.
-    pub(super) fn unpack(&self, words: &[u32], i: usize) -> [u32; CHUNK] {
-        let at = i * self.bits;
-        match (self.bits, self.planes) {
-            (2, _) => unpack::<2>(&chunk(words, at)),
-            (3, false) => unpack::<3>(&chunk(words, at)),
-            (3, true) => unpack_planes::<3>(&chunk(words, at)),
-            (4, _) => unpack::<4>(&chunk(words, at)),
-            (5, false) => unpack::<5>(&chunk(words, at)),
-            (5, true) => unpack_planes::<5>(&chunk(words, at)),
-            (6, false) => unpack::<6>(&chunk(words, at)),
-            (6, true) => unpack_planes::<6>(&chunk(words, at)),
-            (7, false) => unpack::<7>(&chunk(words, at)),
-            (7, true) => unpack_planes::<7>(&chunk(words, at)),
-            _ => unpack::<8>(&chunk(words, at)),
-        }
-    }
-}
-
-/// Bits of a word, of codes and zero points alike.
-pub(super) fn word_bits(packed: &Packed<'_>) -> Result<usize> {
+/// Bits of a stored word. Codes and zero points have the same.
+pub(super) fn word_bits(packed: &PackedLayer<'_>) -> Result<usize> {
     let dtype = packed.qweight.dtype();
     match dtype {
         Dtype::I16 | Dtype::I8 => packed.check_words(&[dtype])?,
@@ -62,7 +21,7 @@ pub(super) fn word_bits(packed: &Packed<'_>) -> Result<usize> {
 /// Bits of a code, and input features. The width must fit the shapes of all tensors at once; the config
 /// decides where several do, and must be among them.
 pub(super) fn bits_and_inputs(
-    packed: &Packed<'_>,
+    packed: &PackedLayer<'_>,
     word_bits: usize,
     g_idx: Option<&Tensor<'_>>,
     module: &Module<'_>,
@@ -115,29 +74,29 @@ pub(super) fn bits_and_inputs(
     }
 }
 
-/// Words that `codes` codes take.
+/// The number of words that `codes` codes take.
 fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
     Some(codes.checked_mul(bits)?.div_ceil(word_bits))
 }
 
-/// The name of a format of zero points, under whichever key it is.
+/// Config keys for the format of zero points.
 pub(super) const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
 
 /// How the codes are packed: planes and streams have the same shapes, so that only the config can tell.
 pub(super) fn packing(
-    packed: &Packed<'_>,
+    packed: &PackedLayer<'_>,
     word_bits: usize,
     bits: usize,
     k: usize,
     module: &Module<'_>,
     all: &Index<'_>,
-) -> Result<Packing> {
+) -> Result<GptqPacking> {
     let t = &packed.qweight;
     let format = module.text(FORMAT).map(|(format, _)| format);
     // AutoRound says so in what it exports under GPTQ's name, too.
     let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound)
         || module.text(&["autoround_version"]).is_some();
-    let planes = match (bits, format) {
+    let has_planes = match (bits, format) {
         (2 | 4 | 8, _) => false,
         (_, Some("gptq_p")) => true,
         (3, _) => false,
@@ -150,7 +109,8 @@ pub(super) fn packing(
             return Err(wrong(t, what));
         }
     };
-    if planes && !(word_bits == 32 && k.is_multiple_of(CHUNK) && packed.n.is_multiple_of(CHUNK)) {
+    if has_planes && !(word_bits == 32 && k.is_multiple_of(CHUNK) && packed.n.is_multiple_of(CHUNK))
+    {
         return Err(wrong(
             t,
             format!(
@@ -158,9 +118,9 @@ pub(super) fn packing(
             ),
         ));
     }
-    Ok(Packing {
+    Ok(GptqPacking {
         bits,
         word_bits,
-        planes,
+        has_planes,
     })
 }

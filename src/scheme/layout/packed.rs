@@ -8,7 +8,7 @@ use crate::scheme::seam::{Floats, Index, base_of, read, refused, wrong};
 use crate::{Dtype, Result};
 
 /// The tensors of one packed linear layer.
-pub(crate) struct Packed<'m> {
+pub(crate) struct PackedLayer<'m> {
     /// Name up to and with the last dot.
     pub base: &'m str,
     pub qweight: Tensor<'m>,
@@ -23,7 +23,7 @@ pub(crate) struct Packed<'m> {
 
 /// How `qweight` is laid out, told from the shapes of it, of the scales and of the zero points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum PackedLayout {
     /// `[in * bits / 32, out]`, scales `[groups, out]`.
     Gptq,
     /// AWQ GEMM: `[in, out * bits / 32]`, scales `[groups, out]`.
@@ -36,8 +36,8 @@ pub(crate) enum Layout {
     Marlin,
 }
 
-impl Layout {
-    /// What messages call it.
+impl PackedLayout {
+    /// The layout's name in messages.
     fn name(self) -> &'static str {
         match self {
             Self::Gptq => "GPTQ",
@@ -49,8 +49,8 @@ impl Layout {
     }
 }
 
-impl<'m> Packed<'m> {
-    /// What the shapes say of the codes' width, for an error.
+impl<'m> PackedLayer<'m> {
+    /// The widths in `fitting` and the shapes that they were told from, for a message.
     #[cfg(feature = "gptq")]
     pub(crate) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
         let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
@@ -69,7 +69,10 @@ impl<'m> Packed<'m> {
         )
     }
 
-    /// Collects the tensors around `t` if it is a `qweight`.
+    /// The layer of `t` if that is a `qweight`, else `None`.
+    ///
+    /// # Errors
+    /// Scales are missing, or a tensor has no elements or not two dimensions.
     pub(crate) fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
         let Some(base) = base_of(t.name(), "qweight") else {
             return Ok(None);
@@ -98,38 +101,41 @@ impl<'m> Packed<'m> {
         }))
     }
 
-    /// The module that it is.
+    /// The name of the module.
     pub(crate) fn module(&self) -> &'m str {
         self.base.trim_end_matches('.')
     }
 
-    /// The name of what comes out of it.
+    /// The name of the decoded weight.
     pub(crate) fn weight(&self) -> String {
         format!("{}weight", self.base)
     }
 
-    /// The layout that the shapes prove. Where two fit, only the config can tell.
-    pub(crate) fn layout(&self, all: &Index<'m>) -> Result<Layout> {
+    /// The layout that the shapes prove, or the config where two fit.
+    ///
+    /// # Errors
+    /// No layout fits, or two do and no config tells.
+    pub(crate) fn layout(&self, all: &Index<'m>) -> Result<PackedLayout> {
         let t = &self.qweight;
         if t.dtype() == Dtype::I16 && self.qzeros.is_some_and(|z| z.dtype().is_floating_point()) {
-            return Ok(Layout::GemvFast);
+            return Ok(PackedLayout::GemvFast);
         }
         let cols = self.words[1];
         let bits = (4..8).find(|&bits| cols.checked_mul(32) == self.n.checked_mul(bits));
         let found = match bits {
-            _ if cols == self.n => Some(Layout::Gptq),
-            Some(bits) => Some(Layout::Gemm { bits }),
+            _ if cols == self.n => Some(PackedLayout::Gptq),
+            Some(bits) => Some(PackedLayout::Gemm { bits }),
             None if self.n.checked_mul(2) == Some(cols) && self.qzeros.is_none() => {
-                Some(Layout::Marlin)
+                Some(PackedLayout::Marlin)
             }
             None => None,
         };
         match (found, self.is_gemv()) {
             (Some(layout), false) => Ok(layout),
-            (None, true) => Ok(Layout::Gemv),
+            (None, true) => Ok(PackedLayout::Gemv),
             // A group of a few inputs, as no library makes it, or rows by outputs.
             (Some(layout), true) => match (version(all), all.config.quant_method()) {
-                (Some(("gemv", _)), _) => Ok(Layout::Gemv),
+                (Some(("gemv", _)), _) => Ok(PackedLayout::Gemv),
                 (Some(_), _) | (_, Some(QuantMethod::Gptq)) => Ok(layout),
                 _ => Err(wrong(
                     t,
@@ -156,7 +162,7 @@ impl<'m> Packed<'m> {
         self.words[0] == self.groups && zeros.is_some_and(fits)
     }
 
-    /// That the zero points' words are those of the codes.
+    /// Checks that codes and zero points are words of one of `dtypes`, the first of which the message names.
     pub(crate) fn check_words(&self, dtypes: &[Dtype]) -> Result<()> {
         for words in [Some(self.qweight), self.qzeros].into_iter().flatten() {
             if !dtypes.contains(&words.dtype()) {
@@ -170,10 +176,11 @@ impl<'m> Packed<'m> {
         Ok(())
     }
 
-    /// That the config, whose method is AWQ or nothing else, has nothing against `layout`.
+    /// Checks `layout`, which the shapes prove to be AWQ's, against the config.
+    #[cfg(feature = "awq")]
     pub(crate) fn check_awq(
         &self,
-        layout: Layout,
+        layout: PackedLayout,
         module: &Module<'_>,
         all: &Index<'_>,
     ) -> Result<()> {
@@ -190,7 +197,7 @@ impl<'m> Packed<'m> {
                 format!("{place} says `{format}`, and the shapes say AWQ"),
             ));
         }
-        let bits = if let Layout::Gemm { bits } = layout {
+        let bits = if let PackedLayout::Gemm { bits } = layout {
             bits
         } else {
             4
@@ -208,11 +215,11 @@ impl<'m> Packed<'m> {
             return Ok(());
         };
         let says = match version {
-            "gemm" => matches!(layout, Layout::Gemm { .. }),
-            "gemv" => layout == Layout::Gemv,
-            "gemv_fast" | "llm-awq" => layout == Layout::GemvFast,
+            "gemm" => matches!(layout, PackedLayout::Gemm { .. }),
+            "gemv" => layout == PackedLayout::Gemv,
+            "gemv_fast" | "llm-awq" => layout == PackedLayout::GemvFast,
             // gptqmodel calls words of GEMM so, and repacks them when it loads them.
-            "marlin" => matches!(layout, Layout::Gemm { .. } | Layout::Marlin),
+            "marlin" => matches!(layout, PackedLayout::Gemm { .. } | PackedLayout::Marlin),
             other => {
                 return Err(refused(
                     t,
@@ -233,7 +240,7 @@ impl<'m> Packed<'m> {
     }
 }
 
-/// AWQ's `version`, which gptqmodel has as a format.
+/// AWQ's `version`, which gptqmodel writes as the format, and the place in the config that says it.
 fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     let format = || {
         let is_awq = all.config.quant_method() == Some(&QuantMethod::Awq);
@@ -252,8 +259,8 @@ fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     ))
 }
 
-/// The group size: configured, or implied by the number of groups of `k` input features. Where an index
-/// has the group of each input, several sizes may fit.
+/// The group size: the configured one, or the one implied by the number of groups of `k` input features. Several sizes can
+/// fit a ragged number of groups; with an index for each input any of them serves.
 pub(crate) fn group_size(
     t: &Tensor<'_>,
     groups: usize,
@@ -286,7 +293,7 @@ pub(crate) fn group_size(
     }
 }
 
-/// The group size that the config says; 0 if it is none.
+/// The group size in the config, with the place that says it: -1 is all `k` inputs, and 0 stands for a senseless one.
 pub(crate) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usize, &'c str)> {
     let (size, place) = module.int(&["group_size", "q_group_size"])?;
     Some((
@@ -299,7 +306,7 @@ pub(crate) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usi
     ))
 }
 
-/// Makes `out` the scales of groups `groups`, columns `cols`, a row for each column:
+/// Replaces `out` with the scales of groups `groups` and columns `cols`, a row for each column:
 /// `out[c * groups.len() + g]`.
 pub(crate) fn load_scales(
     scales: &Floats<'_>,

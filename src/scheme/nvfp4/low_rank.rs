@@ -16,22 +16,26 @@ use crate::simd::{Level, dispatch};
 /// Names of both factors, after the module's and without the last letter.
 const NAMES: &[&str] = &["svdquant_lora_", "weight_quantizer._svdquant_lora_"];
 
-/// Numbers of both factors that are read at once.
+/// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
 
-/// Values of the quantized part that are decoded at once, if a row is not longer.
+/// Values of the quantized part that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the
+/// second-level cache until the product is added.
 const STRIP: usize = 16 << 10;
 
-/// The factors beside a weight.
-pub(super) struct Factors<'m> {
+/// The two factors of the product that belongs to a weight.
+pub(super) struct LowRankFactors<'m> {
     tensors: [Tensor<'m>; 2],
     a: Floats<'m>,
     b: Floats<'m>,
     rank: usize,
 }
 
-impl<'m> Factors<'m> {
-    /// Those of weight `t` of `rows` rows and `cols` columns, if it has any.
+impl<'m> LowRankFactors<'m> {
+    /// The factors of weight `t` of `rows` rows and `cols` columns, or `None` if it has none.
+    ///
+    /// # Errors
+    /// One of them is missing, or their shapes do not go with the weight's.
     pub(super) fn find(
         t: &Tensor<'m>,
         [rows, cols]: [usize; 2],
@@ -82,15 +86,15 @@ impl<'m> Factors<'m> {
     }
 }
 
-/// A weight of two parts.
-pub(super) struct Sum<'m> {
+/// The decoder of a quantized weight and a product of low rank that is added to it.
+pub(super) struct LowRankSum<'m> {
     pub quantized: Box<dyn Decode + 'm>,
-    pub factors: Factors<'m>,
+    pub factors: LowRankFactors<'m>,
     /// A factor for each column, applied last.
     pub columns: Option<Floats<'m>>,
 }
 
-impl Decode for Sum<'_> {
+impl Decode for LowRankSum<'_> {
     fn grid(&self) -> Grid {
         let grid = self.quantized.grid();
         Grid {
@@ -99,7 +103,7 @@ impl Decode for Sum<'_> {
         }
     }
 
-    /// Brings the product itself into the buffers: the rank can be anything, and a tile's size is bounded.
+    /// Computes the product while loading: the factors' rank has no bound, and the product of a tile has its size.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.quantized.load(tile, buffers)?;
         let Buffers {

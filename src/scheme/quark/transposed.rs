@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::grouped::{Int, Number};
+use crate::kernels::remember::grouped::{CodeValue, Int};
 use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Tile, read};
@@ -161,7 +161,7 @@ impl ScaleMatrix for QuarkZeroPoints<'_> {
                     .iter()
                     .skip(r)
                     .step_by(height)
-                    .map(|&code| self.int.widen(u32::from(code))),
+                    .map(|&code| self.int.value(code)),
             );
         }
         Ok(())

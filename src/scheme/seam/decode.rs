@@ -76,14 +76,17 @@ pub(crate) struct Buffers {
     /// Codes as bytes.
     pub bytes: Vec<u8>,
     /// Codes as packed words.
+    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub words: Vec<u32>,
     /// Scales.
     pub scales: Vec<f32>,
     /// Zero points.
     pub zeros: Vec<f32>,
     /// Packed zero points of one group.
+    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub zero_words: Vec<u32>,
     /// Group of each column.
+    #[cfg(feature = "gptq")]
     pub index: Vec<u32>,
     /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,

@@ -8,9 +8,9 @@ use std::ops::Range;
 pub(crate) use self::formula::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
 use crate::containers::model::Part;
 use crate::element::Out;
-use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid};
 use crate::kernels::remember::grouped::{
-    E2M1, E2M3, E3M2, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Quarters, Rows,
+    CodeValue, E2M1, E2M3, E3M2, GroupedRows, Int, SignMagnitude,
 };
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
@@ -36,6 +36,7 @@ pub(crate) enum CodeFormat {
     E4M3,
     E5M2,
     E4M3Fnuz,
+    E5M2Fnuz,
 }
 
 impl CodeFormat {
@@ -50,12 +51,13 @@ impl CodeFormat {
         }
     }
 
-    /// The format of FP8 codes as OCP defines them; `None` for AMD's FNUZ variants.
-    pub(crate) fn of_fp8(format: Fp8Format) -> Option<Self> {
+    /// The format of FP8 codes.
+    pub(crate) fn of_fp8(format: Fp8Format) -> Self {
         match format {
-            Fp8Format::E4M3 => Some(Self::E4M3),
-            Fp8Format::E5M2 => Some(Self::E5M2),
-            _ => None,
+            Fp8Format::E4M3 => Self::E4M3,
+            Fp8Format::E5M2 => Self::E5M2,
+            Fp8Format::E4M3Fnuz => Self::E4M3Fnuz,
+            Fp8Format::E5M2Fnuz => Self::E5M2Fnuz,
         }
     }
 }
@@ -141,9 +143,9 @@ impl<'m> Grouped<'m> {
         (self.grid.rows(&tile.rows), cols)
     }
 
-    fn run<'a, const BITS: usize, N: Number>(
+    fn run<'a, V: CodeValue>(
         &self,
-        number: N,
+        format: V,
         tile: &Tile,
         rows: Range<usize>,
         buffers: &'a Buffers,
@@ -165,12 +167,14 @@ impl<'m> Grouped<'m> {
             (true, (_, rounded)) if round => rounded,
             (true, (in_f32, _)) => in_f32,
         };
-        let kernel = Rows::<BITS, N> {
+        let kernel = GroupedRows {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
             row_bytes,
+            bits: self.loaded_bits(),
+            are_nibbles: self.bits <= 4,
             rows,
             cols: tile.cols.clone(),
-            number,
+            format,
             grid: self.grid,
             scales: chosen(&buffers.scales),
             offsets: chosen(&buffers.zeros),
@@ -265,29 +269,20 @@ impl Decode for Grouped<'_> {
         out: Out<'_>,
     ) {
         macro_rules! run {
-            ($bits:literal, $number:expr) => {
-                self.run::<$bits, _>($number, tile, rows, buffers, level, out)
+            ($format:expr) => {
+                self.run($format, tile, rows, buffers, level, out)
             };
         }
-        match (self.code_format, self.loaded_bits()) {
-            (CodeFormat::Int(int), 1) => run!(1, int),
-            (CodeFormat::Int(int), 2) => run!(2, int),
-            (CodeFormat::Int(int), 3) => run!(3, int),
-            (CodeFormat::Int(int), 4) => run!(4, int),
-            (CodeFormat::Int(int), 5) => run!(5, int),
-            (CodeFormat::Int(int), 6) => run!(6, int),
-            (CodeFormat::Int(int), 7) => run!(7, int),
-            (CodeFormat::Int(int), _) => run!(8, int),
-            (CodeFormat::E2M1(fp4), 4) => run!(4, fp4),
-            (CodeFormat::E2M1(fp4), _) => run!(8, fp4),
-            (CodeFormat::SignMagnitude, _) => run!(4, Quarters),
-            (CodeFormat::E2M3, 6) => run!(6, E2M3),
-            (CodeFormat::E2M3, _) => run!(8, E2M3),
-            (CodeFormat::E3M2, 6) => run!(6, E3M2),
-            (CodeFormat::E3M2, _) => run!(8, E3M2),
-            (CodeFormat::E4M3, _) => run!(8, Fp8E4M3),
-            (CodeFormat::E5M2, _) => run!(8, Fp8E5M2),
-            (CodeFormat::E4M3Fnuz, _) => run!(8, Fp8E4M3Fnuz),
+        match self.code_format {
+            CodeFormat::Int(int) => run!(int),
+            CodeFormat::E2M1(fp4) => run!(fp4),
+            CodeFormat::SignMagnitude => run!(SignMagnitude),
+            CodeFormat::E2M3 => run!(E2M3),
+            CodeFormat::E3M2 => run!(E3M2),
+            CodeFormat::E4M3 => run!(E4M3),
+            CodeFormat::E5M2 => run!(E5M2),
+            CodeFormat::E4M3Fnuz => run!(E4M3Fnuz),
+            CodeFormat::E5M2Fnuz => run!(E5M2Fnuz),
         }
     }
 

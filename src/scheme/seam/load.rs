@@ -6,7 +6,7 @@ use super::wrong;
 use crate::containers::model::{Part, Tensor};
 use crate::element::{f32_from_bf16, f32_from_f16};
 use crate::kernels::remember::fp8::{
-    Code, E4M3, f32_from_e8m0, f32_from_exponent, half_of_exponent,
+    E4M3, Float8, f32_from_e8m0, f32_from_exponent, half_of_exponent,
 };
 use crate::{Dtype, Result};
 
@@ -115,6 +115,7 @@ impl<'m> Floats<'m> {
     }
 
     /// Dtype that the values are stored in.
+    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -154,7 +155,7 @@ impl<'m> Floats<'m> {
             ),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
             _ if self.exponents == ExponentForm::Half => {
-                out.extend(staging.iter().map(|&b| half_of_exponent(b)))
+                out.extend(staging.iter().map(|&b| half_of_exponent(b)));
             }
             _ if self.exponents == ExponentForm::Flushed => {
                 out.extend(

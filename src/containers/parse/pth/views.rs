@@ -2,7 +2,8 @@
 
 use super::storage::StoragePlace;
 use super::value::TensorView;
-use crate::containers::model::{Check, TensorInfo, row_major_strides, span};
+use crate::containers::model::strided::{row_major_strides, span};
+use crate::containers::model::{Check, TensorInfo};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap and repeat elements

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::{MlxFloatMode, encode};
 use crate::TargetDtype;
-use crate::kernels::remember::fp8::{Code, E4M3, f32_from_exponent};
+use crate::kernels::remember::fp8::{E4M3, Float8, f32_from_exponent};
 use crate::simd::Level;
 
 const FP4: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];

@@ -68,19 +68,26 @@ fn eight_rows_of_a_word_lie_in_order_of_awq() {
 #[cfg(feature = "gptq")]
 #[test]
 fn lowered_zero_points_are_restored() {
-    use crate::kernels::remember::gptq::restore_zeros;
+    use crate::kernels::remember::gptq::GptqPacking;
     let words = [0u32, 0x7777_7777, 0x8080_8080, u32::MAX];
     for bits in [2, 4, 8] {
+        let packing = GptqPacking {
+            bits,
+            word_bits: 32,
+            has_planes: false,
+        };
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         super::lower_packed_zero_points(&mut bytes, bits);
-        let mut restored: Vec<u32> = bytes
+        let mut lowered: Vec<u32> = bytes
             .as_chunks()
             .0
             .iter()
             .map(|&word| u32::from_le_bytes(word))
             .collect();
-        restore_zeros(&mut restored, bits, 32);
-        assert_eq!(restored, words);
+        let restored = packing.zero_points(&mut lowered, true);
+        let chunks = words.len().div_ceil(bits);
+        let expected = (0..chunks).map(|i| packing.unpack(&words, i));
+        assert!(restored.take(chunks).eq(expected));
     }
     let mut codes = [0, 1, 4, 7];
     super::lower_zero_points(&mut codes, 3);

@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::{bytes, each_level, scales};
-use crate::kernels::remember::fp8::ScaleGrid;
+use super::{bytes, check as check_one_rounding, each_level, scales};
+use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, Float8, ScaleGrid};
 use crate::kernels::remember::grouped::{
-    E2M1, E2M3, E3M2, Formula, Fp8E4M3, Fp8E4M3Fnuz, Fp8E5M2, Int, Number, Rows,
+    CodeValue, E2M1, E2M3, E3M2, Formula, GroupedRows, Int, SignMagnitude,
 };
 
 const ROWS: usize = 7;
@@ -42,7 +42,7 @@ struct Case {
     columns: bool,
 }
 
-const CASES: [Case; 8] = {
+const CASES: [Case; 10] = {
     let plain = Case {
         group: 32,
         block_rows: 1,
@@ -93,15 +93,40 @@ const CASES: [Case; 8] = {
             first_col: 32,
             ..plain
         },
+        Case {
+            group: 1,
+            formula: Formula::ScaleShift,
+            round: true,
+            columns: true,
+            ..plain
+        },
+        Case {
+            group: 80,
+            formula: Formula::ShiftScale,
+            round: true,
+            columns: true,
+            ..plain
+        },
     ]
 };
 
-fn check<const BITS: usize, N: Number>(number: N, twin: impl Fn(u32) -> f32) {
+fn check<const BITS: usize, V: CodeValue>(format: V, twin: impl Fn(u32) -> f32) {
     let row_bytes = (COLS * BITS).div_ceil(8);
-    let stored = bytes(ROWS * row_bytes);
+    check_stored(BITS, BITS <= 4, format, &bytes(ROWS * row_bytes), twin);
+}
+
+/// Every case with the codes `stored`, rows of whole bytes.
+fn check_stored<V: CodeValue>(
+    bits: usize,
+    are_nibbles: bool,
+    format: V,
+    stored: &[u8],
+    twin: impl Fn(u32) -> f32,
+) {
+    let row_bytes = (COLS * bits).div_ceil(8);
     let code = |r: usize, c: usize| -> u32 {
         let bit = |i: usize| u32::from(stored[r * row_bytes + i / 8] >> (i % 8) & 1);
-        (0..BITS).map(|b| bit(c * BITS + b) << b).sum()
+        (0..bits).map(|b| bit(c * bits + b) << b).sum()
     };
     for case in CASES {
         let Case {
@@ -130,18 +155,20 @@ fn check<const BITS: usize, N: Number>(number: N, twin: impl Fn(u32) -> f32) {
             rows.flat_map(|r| values[r * grid_cols..][scale_cols.clone()].to_vec())
                 .collect()
         };
-        let start = first_col * BITS / 8;
+        let start = first_col * bits / 8;
         let tile: Vec<u8> = stored
             .chunks(row_bytes)
             .flat_map(|row| row[start..].to_vec())
             .collect();
         let factors = scales(COLS);
-        let kernel = Rows::<BITS, N> {
+        let kernel = GroupedRows {
             bytes: &tile,
             row_bytes: row_bytes - start,
+            bits,
+            are_nibbles,
             rows: 0..ROWS,
             cols: first_col..COLS,
-            number,
+            format,
             grid,
             scales: &pick(&s),
             offsets: &if matches!(formula, Formula::Scale | Formula::Divide) {
@@ -172,11 +199,12 @@ fn check<const BITS: usize, N: Number>(number: N, twin: impl Fn(u32) -> f32) {
 }
 
 /// Every level and type; what is rounded in between is rounded to the output's type.
-fn compare<const BITS: usize, N: Number>(
-    kernel: &Rows<'_, BITS, N>,
+fn compare<V: CodeValue>(
+    kernel: &GroupedRows<'_, V>,
     n: usize,
     want: impl Fn(usize, &dyn Fn(f32) -> f32) -> f32,
 ) {
+    let bits = kernel.bits;
     let as_f16 = |x: f32| f16::from_f32_const(x).to_f32_const();
     let as_bf16 = |x: f32| bf16::from_f32(x).to_f32();
     each_level(kernel, n, |level, single, half, brain| {
@@ -186,15 +214,15 @@ fn compare<const BITS: usize, N: Number>(
             };
             assert!(
                 same(single[i], want(i, &|x| x)),
-                "{BITS} bits F32 {level:?} [{i}]"
+                "{bits} bits F32 {level:?} [{i}]"
             );
             assert!(
                 same(half[i].to_f32_const(), as_f16(want(i, &as_f16))),
-                "{BITS} bits F16 {level:?} [{i}]"
+                "{bits} bits F16 {level:?} [{i}]"
             );
             assert!(
                 same(brain[i].to_f32(), as_bf16(want(i, &as_bf16))),
-                "{BITS} bits BF16 {level:?} [{i}]"
+                "{bits} bits BF16 {level:?} [{i}]"
             );
         }
     });
@@ -214,6 +242,8 @@ fn integers() {
     check::<6, _>(Int::UNSIGNED, |c| c as f32);
     check::<7, _>(Int::signed(7), |c| signed(c, 7));
     check::<8, _>(Int::signed(8), |c| signed(c, 8));
+    let nibbles: Vec<u8> = bytes(ROWS * COLS).iter().map(|byte| byte & 15).collect();
+    check_stored(8, true, Int::signed(4), &nibbles, |c| signed(c, 4));
 }
 
 #[test]
@@ -225,9 +255,13 @@ fn floats() {
         if c == 8 { 0.0 } else { float(c, 1, 2, 1) }
     });
     check::<8, _>(e2m1(2.0, false), |c| float(c & 15, 1, 2, 1) * 2.0);
+    check::<4, _>(SignMagnitude, |c| {
+        let magnitude = (c & 7) as f32 / 4.0;
+        if c & 8 == 0 { magnitude } else { -magnitude }
+    });
     check::<6, _>(E2M3, |c| float(c, 3, 2, 1));
     check::<6, _>(E3M2, |c| float(c, 2, 3, 3));
-    check::<8, _>(Fp8E4M3, |c| {
+    check::<8, _>(E4M3, |c| {
         if c & 0x7f == 0x7f {
             f32::NAN
         } else {
@@ -241,7 +275,76 @@ fn floats() {
             float(c, 3, 4, 8)
         }
     };
-    check::<8, _>(Fp8E4M3Fnuz, fnuz);
+    check::<8, _>(E4M3Fnuz, fnuz);
     let e5m2 = |c: u32| f16::from_bits((c << 8) as u16).to_f32_const();
-    check::<8, _>(Fp8E5M2, e5m2);
+    check::<8, _>(E5M2, e5m2);
+}
+
+/// A stack of two matrices of 5 × 77, whose scales lie in every way that they can.
+fn stack<F: Float8>(name: &str, format: F) {
+    for (block_rows, block_cols) in [(2usize, 16usize), (5, 77), (1, 77), (5, 1), (3, 100)] {
+        let (matrix_rows, cols) = (5usize, 77usize);
+        let (grid_rows, grid_cols) = (matrix_rows.div_ceil(block_rows), cols.div_ceil(block_cols));
+        let grid = ScaleGrid {
+            matrix_rows,
+            block_rows,
+            block_cols,
+            rows_per_matrix: grid_rows,
+            cols: grid_cols,
+        };
+        let (codes, scales) = (bytes(10 * cols), scales(2 * grid_rows * grid_cols));
+        for (rows, part) in [
+            (0..10, 0..cols),
+            (3..8, 0..cols),
+            (4..5, 32..77),
+            (2..3, 5..6),
+        ] {
+            let scale_rows = grid.rows(&rows);
+            let scale_cols = part.start / block_cols..part.end.div_ceil(block_cols);
+            let pick = |rows: &std::ops::Range<usize>, cols: &std::ops::Range<usize>| {
+                rows.clone()
+                    .flat_map(|r| cols.clone().map(move |c| (r, c)))
+                    .collect::<Vec<_>>()
+            };
+            let (tile, loaded) = (pick(&rows, &part), pick(&scale_rows, &scale_cols));
+            let kernel = GroupedRows {
+                bytes: &tile
+                    .iter()
+                    .map(|(r, c)| codes[r * cols + c])
+                    .collect::<Vec<_>>(),
+                rows: rows.clone(),
+                cols: part.clone(),
+                grid,
+                scales: &loaded
+                    .iter()
+                    .map(|(r, c)| scales[r * grid_cols + c])
+                    .collect::<Vec<_>>(),
+                scale_rows,
+                scale_cols,
+                row_bytes: part.len(),
+                bits: 8,
+                are_nibbles: false,
+                format,
+                offsets: &[],
+                formula: Formula::Scale,
+                round: false,
+                columns: &[],
+            };
+            check_one_rounding(name, &kernel, tile.len(), |i| {
+                let (r, c) = tile[i];
+                let scale = scales[(r / matrix_rows * grid_rows + r % matrix_rows / block_rows)
+                    * grid_cols
+                    + c / block_cols];
+                F::widen(codes[r * cols + c]) * scale
+            });
+        }
+    }
+}
+
+#[test]
+fn stacks_of_fp8() {
+    stack("E4M3", E4M3);
+    stack("E5M2", E5M2);
+    stack("E4M3FNUZ", E4M3Fnuz);
+    stack("E5M2FNUZ", E5M2Fnuz);
 }

@@ -2,14 +2,14 @@
 
 use crate::common::verdict::{Limit, Parse};
 use crate::common::zip::*;
-use crate::trial::Trial;
+use crate::trials::Trial;
 
 #[test]
 fn end_records() {
+    let mut trial = Trial::new();
     let whole = two().file();
     let at = whole.windows(4).position(|w| w == b"PK\x01\x02").unwrap() as u64;
     let real = whole.len() as u64 - 22 - at;
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("as it is", whole.clone()),
         ("64-bit", wide(End64::default())),
@@ -119,6 +119,7 @@ fn end_records() {
 
 #[test]
 fn zip64_end_records() {
+    let mut trial = Trial::new();
     const MAX: u64 = u64::MAX;
     let with = |change: &dyn Fn(&mut End64)| {
         let mut end = End64::default();
@@ -128,7 +129,6 @@ fn zip64_end_records() {
     let entries = |n| with(&|end| end.entries = [Some(n); 2]);
     let place = |n| with(&|end| end.place = Some(n));
     let size = |n| with(&|end| end.size = Some(n));
-    let mut trial = Trial::new();
     trial.refused_numbers(&[
         ("entries", &entries, &[0, 1], Parse, "more than the"),
         ("entries", &entries, &[3, 1 << 20], Parse, "2 members where"),

@@ -1,20 +1,23 @@
-//! Trials of hostile files: a file is parsed, inspected and decoded, with bounds on time and
-//! memory, and a look at the files that are left behind.
+//! Trials of hostile files: a file is parsed, inspected and decoded, and the files that are left behind are checked. Two test
+//! programs compile this module: `hostile`, whose `Monitor` limits time, and `heap`, whose `Monitor` limits memory.
 
-use std::hint::black_box;
+mod npz;
+mod pickles;
+mod pth;
+mod zip;
+
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anamnesis::{
     AnamnesisError, ConvertOptions, ConvertTarget, ParsedModel, Result, parse, parse_bytes,
 };
 use safetensors::SafeTensors;
 
-use crate::allocator::peak_of_thread;
 use crate::common::Random;
 use crate::common::verdict::{Kind, Parse, verdict};
+use crate::monitor::Monitor;
 
 /// What is wrong, the file, the kind of the error, and words of its message.
 pub type Row<'a> = (&'a str, Vec<u8>, Kind, &'a [&'a str]);
@@ -29,40 +32,28 @@ pub type Numbers<'a> = (
     &'a str,
 );
 
-/// Bytes of memory that a file may take, beside eight for each of its own.
-const MEMORY: usize = 64 << 20;
-const TIME: Duration = Duration::from_secs(2);
-
 /// Tries files, and collects what goes wrong.
-#[derive(Default)]
 pub struct Trial {
+    monitor: Monitor,
     failures: String,
     files: usize,
-    peak: (usize, String),
-    slowest: (Duration, String),
 }
 
 impl Trial {
+    /// Must be the first statement of a test: in `heap` it waits for the other tests, and their measurements must not count
+    /// what this test allocates.
     pub fn new() -> Self {
-        // Bounds on memory prove nothing unless the allocator counts.
-        let (peak, _) = peak_of_thread(|| black_box(vec![0u8; 4096]));
-        assert!(peak >= 4096, "{peak} bytes counted");
-        Self::default()
+        Self {
+            monitor: Monitor::new(),
+            failures: String::new(),
+            files: 0,
+        }
     }
 
-    /// Prints the peaks, and fails if any file failed.
+    /// Prints the peak, and fails if any file failed.
     pub fn end(self) {
-        let Self {
-            files,
-            peak,
-            slowest,
-            failures,
-        } = self;
-        println!(
-            "{files} files; {} bytes for `{:.60}`; {:?} for `{:.60}`",
-            peak.0, peak.1, slowest.0, slowest.1
-        );
-        assert!(failures.is_empty(), "{failures}");
+        println!("{} files; {}", self.files, self.monitor.summary());
+        assert!(self.failures.is_empty(), "{}", self.failures);
     }
 
     pub fn fail(&mut self, what: &str, wrong: impl std::fmt::Display) {
@@ -189,38 +180,29 @@ impl Trial {
         good
     }
 
-    /// Runs `f`, which must end within `TIME`. A slow run is repeated up to twice, because the
-    /// machine may be busy.
+    /// Runs `f`, which must end within the time that the program allows and may run again if it does not. Returns `None`
+    /// if it panics.
     pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> Option<T> {
-        let mut run = || {
-            let start = Instant::now();
-            let caught = catch_unwind(AssertUnwindSafe(&mut f));
-            (start.elapsed(), caught)
-        };
-        let (mut time, mut caught) = run();
-        for _ in 0..2 {
-            if time > TIME {
-                (time, caught) = run();
-            }
-        }
-        if time > self.slowest.0 {
-            self.slowest = (time, what.to_owned());
-        }
-        if time > TIME {
-            self.fail(what, format!("{time:?}"));
-        }
-        caught.map_err(|_| self.fail(what, "panic")).ok()
+        let run = || catch_unwind(AssertUnwindSafe(&mut f));
+        let (caught, wrong) = self.monitor.time(what, run);
+        self.finish(what, caught, wrong)
     }
 
-    /// Runs `f`, which must stay within the memory for a file of `len` bytes. Only this thread is counted: `f` starts none.
+    /// Runs `f`, which must stay within the memory that the program allows for a file of `len` bytes. Returns `None` if it
+    /// panics.
     pub fn watch<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
-        let (peak, caught) = peak_of_thread(|| catch_unwind(AssertUnwindSafe(f)));
-        if peak > self.peak.0 {
-            self.peak = (peak, what.to_owned());
-        }
-        if peak > MEMORY + 8 * len {
-            self.fail(what, format!("{peak} bytes of memory for {len} of file"));
-        }
+        let run = || catch_unwind(AssertUnwindSafe(f));
+        let (caught, wrong) = self.monitor.heap(what, len, run);
+        self.finish(what, caught, wrong)
+    }
+
+    fn finish<T>(
+        &mut self,
+        what: &str,
+        caught: std::thread::Result<T>,
+        wrong: Option<String>,
+    ) -> Option<T> {
+        wrong.into_iter().for_each(|wrong| self.fail(what, wrong));
         caught.map_err(|_| self.fail(what, "panic")).ok()
     }
 }

@@ -3,10 +3,11 @@
 use crate::common::pickle::*;
 use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::common::zip::{Header, Member, Zip};
-use crate::trial::Trial;
+use crate::trials::Trial;
 
 #[test]
 fn archives() {
+    let mut trial = Trial::new();
     let pickle = [b"\x80\x02", &dict(&good())[..]].concat();
     let members = [
         Member::stored("m/data.pkl", &pickle),
@@ -31,7 +32,6 @@ fn archives() {
         let name = String::from_utf8(members[i].central.name.clone()).unwrap();
         with(&|all| all[i] = Member::stored(&name, content))
     };
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("as it is", with(&|_| ())),
         (

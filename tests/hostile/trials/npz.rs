@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use crate::common::data;
 use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::common::zip::*;
-use crate::trial::{Row, Trial};
+use crate::trials::{Row, Trial};
 
 /// Each array as a bare file, and as a member of an archive.
 fn in_both(mut rows: Vec<Row<'_>>) -> Vec<Row<'_>> {
@@ -22,6 +22,7 @@ fn in_both(mut rows: Vec<Row<'_>>) -> Vec<Row<'_>> {
 
 #[test]
 fn magic_version_and_length() {
+    let mut trial = Trial::new();
     let version = |major: u8, minor: u8| [&b"\x93NUMPY"[..], &[major, minor], &[b' '; 40]].concat();
     let long = |version: u8, len: u32| {
         let len = len.to_le_bytes();
@@ -33,7 +34,6 @@ fn magic_version_and_length() {
         ]
         .concat()
     };
-    let mut trial = Trial::new();
     trial.refused(in_both(vec![
         ("magic alone", b"\x93NUMPY".to_vec(), Parse, &["truncated"]),
         (
@@ -77,12 +77,12 @@ fn magic_version_and_length() {
 
 #[test]
 fn headers() {
+    let mut trial = Trial::new();
     let with = |descr: &str, fortran: &str, data: usize| {
         npy(&dict(descr, fortran, "(2,)"), &vec![0; data])
     };
     let whole = |text: &str| npy(text, &[0; 8]);
     let descr = |text: &str| with(text, "False", 8);
-    let mut trial = Trial::new();
     trial.fine(vec![
         (
             "no newline",
@@ -188,9 +188,9 @@ fn headers() {
 
 #[test]
 fn shapes() {
+    let mut trial = Trial::new();
     let shape = |shape: &str, data: usize| npy(&dict("'<f4'", "True", shape), &vec![0; data]);
     let ones = |n: usize| shape(&format!("({})", "1,".repeat(n)), 4);
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("64 dimensions", ones(64)),
         (
@@ -262,6 +262,7 @@ fn shapes() {
 /// Time and memory for many members grow in proportion to their number.
 #[test]
 fn many_members() {
+    let mut trial = Trial::new();
     let name = |i: usize| format!("{i}.npy");
     let empty = Zip::of(
         &(0..5000)
@@ -275,7 +276,6 @@ fn many_members() {
             .collect::<Vec<_>>(),
     )
     .file();
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("5000 empty arrays", empty),
         ("500 compressed ones", packed),
@@ -286,9 +286,9 @@ fn many_members() {
 /// Member names that look like paths are only names: nothing is written there.
 #[test]
 fn names() {
+    let mut trial = Trial::new();
     let names =
         "../x|../../out/x|/etc/x|C:\\x|..||a/../../x|x\0y|\u{202e}x|x\n|CON|in/model".split('|');
-    let mut trial = Trial::new();
     for name in names {
         let bytes = Zip::of(&[Member::deflated(&format!("{name}.npy"), &zeros(300))]).file();
         match trial.try_file(name, &bytes) {
@@ -314,6 +314,7 @@ fn truncations() {
 
 #[test]
 fn mutations() {
+    let mut trial = Trial::new();
     let names = [
         "stored.npz",
         "compressed.npz",
@@ -328,7 +329,6 @@ fn mutations() {
         .map(read)
         .chain([wide(End64::default())])
         .collect();
-    let mut trial = Trial::new();
     let good = trial.mutations(&files, 32);
     assert!(good > 100 && good < 4900, "{good}");
     trial.end();

@@ -3,15 +3,15 @@
 use crate::common::pickle::*;
 use crate::common::verdict::{Limit, Parse};
 use crate::common::zip::tarred;
-use crate::trial::{Trial, try_everything};
+use crate::trials::{Trial, try_everything};
 
 #[test]
 fn streams() {
+    let mut trial = Trial::new();
     let (root, keys) = (dict(&good()), [b"]", &text("0")[..], b"a"].concat());
     let with = |n: u64, bytes: usize| stream(&root, &keys, &[(n, bytes)]);
     let double = view(&storage("DoubleStorage", &text("0"), 6), 0, &[1], &[1]);
     let both = [b"](", &good()[..], &double, b"e."].concat();
-    let mut trial = Trial::new();
     trial.fine(vec![("as it is", with(6, 24))]);
     trial.refused(vec![
         ("no keys", stream(&root, b"]", &[]), Parse, &["`0`"]),
@@ -97,6 +97,7 @@ fn streams() {
 
 #[test]
 fn tars() {
+    let mut trial = Trial::new();
     let stored = |n: u64, views: &[u8]| {
         let id = b"K\x01.K\x01U\x03cpuctorch\nFloatStorage\n\x87.";
         [&id[..], &n.to_le_bytes(), &[0; 24], views, b"."].concat()
@@ -112,7 +113,6 @@ fn tars() {
     let sized = |size: &str| [&tarred("storages", size, &six)[..], &end].concat();
     let file = |name: &str| tarred(name, "0", b"");
     let many: Vec<u8> = (0..65).flat_map(|i| file(&i.to_string())).collect();
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("as it is", tar(&six, &flat)),
         (

@@ -5,7 +5,7 @@ use anamnesis::{AnamnesisError, pickle_globals};
 use crate::common::pickle::*;
 use crate::common::verdict::{Limit, Parse, Unsupported, verdict};
 use crate::common::zip::tarred;
-use crate::trial::Trial;
+use crate::trials::Trial;
 
 /// Globals that are not allowed, some of them similar to allowed ones: `module name`, one per line.
 const GLOBALS: &str = "builtins eval\nbuiltins getattr\nbuiltins Set\n__builtin__ apply\nos system\nposix system\n\
@@ -39,6 +39,7 @@ fn classes_and_opcodes_are_named() {
 
 #[test]
 fn globals() {
+    let mut trial = Trial::new();
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("model");
     let command = [
@@ -50,7 +51,7 @@ fn globals() {
         .split('\n')
         .map(|global| global.split_once(' ').unwrap())
         .collect();
-    let (mut trial, mut all) = (Trial::new(), [const { Vec::new() }; 3]);
+    let mut all = [const { Vec::new() }; 3];
     for &(module, name) in &names {
         let lines = format!("{module}\n{name}\n").into_bytes();
         let global = [b"c", &lines[..], &command, b"R"].concat();
@@ -88,8 +89,8 @@ fn globals() {
 /// `pickle_globals` lists every global that is named, whatever else is wrong with the file.
 #[test]
 fn lists_of_globals() {
-    let place = tempfile::NamedTempFile::new().unwrap();
     let mut trial = Trial::new();
+    let place = tempfile::NamedTempFile::new().unwrap();
     let mut list = |bytes: &[u8]| {
         std::fs::write(&place, bytes).unwrap();
         trial.time("list", || pickle_globals(&place)).unwrap()

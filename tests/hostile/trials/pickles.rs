@@ -9,7 +9,7 @@ use crate::common::Random;
 use crate::common::pickle::*;
 use crate::common::verdict::{Limit, Parse, Unsupported, verdict};
 use crate::common::zip::{Member, Zip};
-use crate::trial::{Trial, try_everything};
+use crate::trials::{Trial, try_everything};
 
 #[test]
 fn opcodes() {
@@ -103,7 +103,8 @@ fn opcodes() {
 /// Values that cannot be called, built or used as keys, and values that are invalid in themselves.
 #[test]
 fn values() {
-    let (mut trial, tensor) = (Trial::new(), good());
+    let mut trial = Trial::new();
+    let tensor = good();
     let odd = [
         b"N|\x88|K\x07|G\0\0\0\0\0\0\0\0|U\x01a|C\x01a|]|)|}|\x8f|",
         &tensor[..],
@@ -147,10 +148,11 @@ fn values() {
 /// Small files that would become large values.
 #[test]
 fn large_amounts() {
+    let mut trial = Trial::new();
     let many = |n: usize, opcodes: &[u8]| opcodes.repeat(n);
     let with = |parts: &[&[u8]]| archive(&[&parts.concat()[..], b"."].concat());
     let mib = |opcode: &[u8]| with(&[&many((1 << 20) / opcode.len(), opcode)]);
-    let (mut trial, tensor) = (Trial::new(), good());
+    let tensor = good();
     let wide = [&b"("[..], &many(30, b"h\x02"), b"tq\x020"].concat();
     let key = [
         text(&"k".repeat(4000)),

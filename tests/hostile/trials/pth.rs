@@ -6,10 +6,11 @@ mod streams;
 
 use crate::common::pickle::*;
 use crate::common::verdict::{Limit, Parse};
-use crate::trial::{Trial, try_everything};
+use crate::trials::{Trial, try_everything};
 
 #[test]
 fn views() {
+    let mut trial = Trial::new();
     const MAX: i64 = i64::MAX;
     let typed = |class: &str, key: &str, len: i64| {
         one(&view(&storage(class, &text(key), len), 0, &[1], &[1]))
@@ -48,7 +49,6 @@ fn views() {
     };
     let x =
         |offset: i64, shape: &[i64], strides: &[i64]| one(&view(&floats(), offset, shape, strides));
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("all of it", x(0, &[2, 2], &[3, 2])),
         ("64 dimensions", x(5, &[1; 64], &[MAX; 64])),

@@ -5,7 +5,7 @@ use anamnesis::parse_bytes;
 use crate::common::Random;
 use crate::common::verdict::{Parse, verdict};
 use crate::common::zip::*;
-use crate::trial::Trial;
+use crate::trials::Trial;
 
 /// An archive of one compressed array, changed by `change`.
 fn deflated(content: &[u8], change: impl FnOnce(&mut Member)) -> Vec<u8> {
@@ -25,6 +25,7 @@ fn instead(member: &mut Member, data: Vec<u8>) {
 
 #[test]
 fn compressed_data() {
+    let mut trial = Trial::new();
     let (small, content) = (zeros(300), [zeros(0), vec![0; 300]].concat());
     let noise = npy(&dict("'|u1'", "False", "(3000,)"), &Random(31).bytes(3000));
     let more = |n: i64| move |m: &mut Member| m.central.len = (i64::from(m.central.len) + n) as u32;
@@ -42,7 +43,6 @@ fn compressed_data() {
         ]
         .concat()
     };
-    let mut trial = Trial::new();
     trial.fine(vec![
         ("as it is", deflated(&noise, |_| ())),
         ("10 MiB of zeros", deflated(&zeros(10 << 20), |_| ())),

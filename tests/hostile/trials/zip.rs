@@ -4,10 +4,11 @@ mod end_records;
 
 use crate::common::verdict::{Limit, Parse, Unsupported};
 use crate::common::zip::*;
-use crate::trial::Trial;
+use crate::trials::Trial;
 
 #[test]
 fn directories() {
+    let mut trial = Trial::new();
     const MAX: u64 = u64::MAX;
     let name = |bytes: &[u8]| both(|h| h.name = bytes.to_vec());
     // Sizes in a ZIP64 extra field.
@@ -31,7 +32,6 @@ fn directories() {
     let second = |n| changed(|z| z.members[1].central.offset = Some(n as u32));
     let (len, all) = (zeros(9).len() as u64, two().file().len() as u64);
     let resized = |n: u64| both(move |h| (h.len, h.stored_len) = (n as u32, n as u32));
-    let mut trial = Trial::new();
     trial.fine(vec![("64-bit sizes that would fit", sizes(len))]);
     let twice = Zip::of(&[
         two().members[1].clone(),
