@@ -1,6 +1,6 @@
-//! BitNet: `X.weight` U8 `[out / 4, in]` with `X.weight_scale` `[1]`. Two bits of a byte have a code plus one; the first
-//! quarter of the rows is in the lowest bits (`layout/strided.rs`). With `linear_class` `bitlinear` the scale divides, with
-//! `autobitlinear` it multiplies. A scale that multiplies may also belong to an unquantized weight.
+//! BitNet: `X.weight` U8 `[out / 4, in]` with `X.weight_scale` `[1]`. Two bits of a byte have a code plus one; the
+//! first quarter of the rows is in the lowest bits (`layout/strided.rs`). With `linear_class` `bitlinear` the scale
+//! divides, with `autobitlinear` it multiplies. A scale that multiplies may also belong to an unquantized weight.
 //!
 //! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
 
@@ -136,8 +136,8 @@ fn packed<'m>(
     Ok((shape, decoder))
 }
 
-/// Decoder of an unquantized weight times its scale. The decoder has no factor for plain floats, so the floats become the
-/// scales of codes that are all 1.
+/// Decoder of an unquantized weight times its scale. The decoder has no factor for plain floats, so the floats become
+/// the scales of codes that are all 1.
 fn float_weight<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
     let (rows, cols) = rows_and_cols(t.shape());
     let inner = Box::new(Matrix {

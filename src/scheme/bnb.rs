@@ -27,8 +27,8 @@ const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 
 pub(super) struct Bnb4;
 
-/// Prepared if some tensor of the model belongs to a 4-bit weight. In other models, which are most, claims then build no
-/// names of companions to look up.
+/// Prepared if some tensor of the model belongs to a 4-bit weight. In other models, which are most, claims then build
+/// no names of companions to look up.
 struct HasBnb4;
 
 impl Scheme for Bnb4 {
@@ -78,7 +78,8 @@ impl Scheme for Bnb4 {
         if map.dtype() != Dtype::F32 || map.elements() != 16 {
             return Err(wrong(&map, "a 4-bit codebook is F32 [16]"));
         }
-        // The packed bytes may be stored under any dtype (`bnb_4bit_quant_storage`), so their number counts, not the shape.
+        // The packed bytes may be stored under any dtype (`bnb_4bit_quant_storage`), so their number counts, not the
+        // shape.
         let bytes = t.info().len as usize;
         let state = if state_tensor.part().is_readable() {
             Bnb4State::read(&state_tensor)?

@@ -1,7 +1,7 @@
-//! compressed-tensors, packed. Integers: `W_packed` I32 with `W_scale` and, in most files, `W_shape`. Asymmetric weights have
-//! `W_zero_point` I32, packed along the rows. `W_g_idx` has the group of each column if groups are not in order.
-//! MXFP4: `W_packed` U8 with exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound stores MXINT4 like
-//! MXFP4.
+//! compressed-tensors, packed. Integers: `W_packed` I32 with `W_scale` and, in most files, `W_shape`. Asymmetric
+//! weights have `W_zero_point` I32, packed along the rows. `W_g_idx` has the group of each column if groups are not
+//! in order. MXFP4: `W_packed` U8 with exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound
+//! stores MXINT4 like MXFP4.
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
@@ -170,8 +170,8 @@ fn packed_ints<'m>(
         }
         None => {}
     }
-    // Relayed codes need groups in order along a row, and zero points in the range of the codes, which those of a byte each
-    // need not be.
+    // Relayed codes need groups in order along a row, and zero points in the range of the codes, which those of a
+    // byte each need not be.
     if grid.block_rows == 1 && !has_index && zero.is_none_or(|zero| zero.dtype() != Dtype::I8) {
         decoder.family =
             CodeFamily::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
@@ -195,7 +195,8 @@ fn packed_ints<'m>(
     ))
 }
 
-/// Name of the weight in outputs. A stack of experts is a parameter itself, not the weight of a module: it has no `.weight`.
+/// Name of the weight in outputs. A stack of experts is a parameter itself, not the weight of a module: it has no
+/// `.weight`.
 fn logical_name(name: &str, shape: &[usize]) -> String {
     let stacked = name
         .strip_suffix(".weight")

@@ -2,7 +2,7 @@
 //! recognises such a scheme, and refuses its weights with the feature's name rather than copying codes as weights.
 
 #[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
-pub(super) use self::off::*;
+pub(super) use self::disabled::*;
 use super::seam::NamePattern::{Contains, Ends, Is};
 use super::seam::{Identity, Index, Sibling, TensorRole};
 use crate::config::QuantMethod;
@@ -106,8 +106,8 @@ pub(super) static BNB_INT8: Identity = Identity {
     container: None,
 };
 
-/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose config has
-/// `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
+/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose
+/// config has `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
 pub(super) fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true)
 }

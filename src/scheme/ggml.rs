@@ -1,6 +1,6 @@
-//! GGUF: tensors of ggml's block types. A block has its scales and its codes. NVFP4 alone has a further scale outside: `X.scale`
-//! F32 for `X.weight`, one for the tensor or one for each matrix of a stack. llama.cpp multiplies the product of the layer
-//! by it; here it multiplies the weight.
+//! GGUF: tensors of ggml's block types. A block has its scales and its codes. NVFP4 alone has a further scale
+//! outside: `X.scale` F32 for `X.weight`, one for the tensor or one for each matrix of a stack. llama.cpp multiplies
+//! the product of the layer by it; here it multiplies the weight.
 //!
 //! Names: llama.cpp `llama-model.cpp`, `load_tensors`. Some writers name the scale `X.weight.scale`.
 

@@ -1,14 +1,14 @@
-//! HQQ: `X.W_q` with `X.scale` and `X.zero`. `X.shape`, `X.group_size`, `X.axis`, `X.packing`, `X.compute_dtype` and others
-//! describe them: as tensors in safetensors, as Python values in a pickle. In old pickles everything but the codes has the
-//! prefix `X.meta.`. In pickles scales and zero points may be quantized in turn, as `scale_q` with `meta_scale` and
-//! `zero_q` with `meta_zero`.
+//! HQQ: `X.W_q` with `X.scale` and `X.zero`. `X.shape`, `X.group_size`, `X.axis`, `X.packing`, `X.compute_dtype` and
+//! others describe them: as tensors in safetensors, as Python values in a pickle. In old pickles everything but the
+//! codes has the prefix `X.meta.`. In pickles scales and zero points may be quantized in turn, as `scale_q` with
+//! `meta_scale` and `zero_q` with `meta_zero`.
 //!
 //! The flattened weight is reshaped to `[groups, group_size]` (axis 1: a group is a row) or `[group_size, groups]`
-//! (axis 0: a group is a column). The rows of that matrix are packed at a stride, the first ones in the highest bits; see
-//! `layout/strided.rs`. With `view_as_float`, the packed bytes are stored under a float dtype.
+//! (axis 0: a group is a column). The rows of that matrix are packed at a stride, the first ones in the highest bits;
+//! see `layout/strided.rs`. With `view_as_float`, the packed bytes are stored under a float dtype.
 //!
-//! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout: hqq
-//! `core/bitpack.py`.
+//! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout:
+//! hqq `core/bitpack.py`.
 
 mod meta;
 
@@ -68,8 +68,8 @@ impl Scheme for Hqq {
         let grid = weight.grid();
         let codes = CodeType::Int(weight.packed_codes.bits as u8);
         let compute_dtype = meta.read_compute_dtype()?;
-        // The library dequantizes double-quantized scales and zero points in `compute_dtype`. The decoder needs them exact
-        // for F32 outputs and rounded for outputs of that dtype.
+        // The library dequantizes double-quantized scales and zero points in `compute_dtype`. The decoder needs them
+        // exact for F32 outputs and rounded for outputs of that dtype.
         let is_double_quantized = meta.read_flag("quant_scale")? || meta.read_flag("quant_zero")?;
         let scales = weight.numbers(&mut meta, "scale", None)?;
         let mut zero_points = GroupOffsets::new(weight.numbers(&mut meta, "zero", None)?);
@@ -231,8 +231,8 @@ impl<'m> HqqWeight<'m> {
         row_groups(cols, self.group)
     }
 
-    /// The scales (`what` is `scale`) or the zero points (`zero`), one for each group. Double-quantized ones are rounded to
-    /// `compute_dtype`, if there is one, after each step, as the library computes them.
+    /// The scales (`what` is `scale`) or the zero points (`zero`), one for each group. Double-quantized ones are
+    /// rounded to `compute_dtype`, if there is one, after each step, as the library computes them.
     fn numbers(
         &self,
         meta: &mut HqqMeta<'_, 'm>,

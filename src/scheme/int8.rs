@@ -1,5 +1,5 @@
-//! INT8: `W` I8 with `W_scale`, per tensor, row, group or block, and with `W_zero_point` I8 if it is asymmetric. ModelOpt may
-//! have divided the columns of a weight by [`pre_quant_scale`].
+//! INT8: `W` I8 with `W_scale`, per tensor, row, group or block, and with `W_zero_point` I8 if it is asymmetric.
+//! ModelOpt may have divided the columns of a weight by [`pre_quant_scale`].
 //!
 //! Layouts: compressed-tensors `compressors/naive_quantized`, modelopt `export/quant_utils.py`.
 

@@ -1,10 +1,10 @@
-//! Marlin, four bits, symmetric. GPTQ: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`, and `X.workspace`, which
-//! is scratch of the kernel. AWQ: `X.qweight` and `X.scales` of the same shapes, without `X.qzeros`. The weight is
-//! `X.weight` `[out, in]`: `(q - 8) * s`.
+//! Marlin, four bits, symmetric. GPTQ: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`, and `X.workspace`,
+//! which is scratch of the kernel. AWQ: `X.qweight` and `X.scales` of the same shapes, without `X.qzeros`. The weight
+//! is `X.weight` `[out, in]`: `(q - 8) * s`.
 //!
-//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them. Word
-//! `4l + t` belongs to lane l and to the t-th 16 outputs. It has eight codes, interleaved 0, 2, 4, 6, 1, 3, 5, 7. Scales
-//! are permuted within 64 outputs or, if there is one group, within 32.
+//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them.
+//! Word `4l + t` belongs to lane l and to the t-th 16 outputs. It has eight codes, interleaved 0, 2, 4, 6, 1, 3, 5,
+//! 7. Scales are permuted within 64 outputs or, if there is one group, within 32.
 //!
 //! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`), AutoAWQ `modules/linear/marlin.py`.
 
@@ -182,7 +182,8 @@ const TILE_INPUTS: usize = 16;
 const TILE_OUTPUTS: usize = 64;
 const TILE_BYTES: usize = TILE_INPUTS * TILE_OUTPUTS / 2;
 
-/// Nibble of each of the eight codes of a word. Codes 0 to 3 belong to one output, codes 4 to 7 to the output eight after it.
+/// Nibble of each of the eight codes of a word. Codes 0 to 3 belong to one output, codes 4 to 7 to the output eight
+/// after it.
 const NIBBLE_OF_CODE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Codes in Marlin tiles.

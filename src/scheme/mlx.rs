@@ -1,6 +1,6 @@
-//! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, whose rows are bit streams, with `P.scales` `[…, out, in / group]`.
-//! Affine: float `P.scales` and `P.biases`, of the groups; the bias of the layer is `P.bias`. Floating point: U8 `P.scales`, exponents
-//! for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`.
+//! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, whose rows are bit streams, with `P.scales` `[…, out, in /
+//! group]`. Affine: float `P.scales` and `P.biases`, of the groups; the bias of the layer is `P.bias`. Floating
+//! point: U8 `P.scales`, exponents for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`.
 //!
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
@@ -24,7 +24,8 @@ pub(super) struct Mlx;
 /// Group sizes of the affine mode.
 const GROUP_SIZES: [usize; 3] = [32, 64, 128];
 
-/// Largest E4M3 times largest E2M1. `P.global_scale` is the largest magnitude of the tensor, and the scale is its quotient by this.
+/// Largest E4M3 times largest E2M1. `P.global_scale` is the largest magnitude of the tensor, and the scale is its
+/// quotient by this.
 const MAX_NVFP4: f32 = 448.0 * 6.0;
 
 static IDENTITY: Identity = Identity {
@@ -197,9 +198,9 @@ impl<'m> MlxLayer<'_, 'm> {
 
     /// Bits of the integers, checked against the columns of sibling projections.
     ///
-    /// A config need not name every layer that differs from its default, and the default may fit the shapes of such a layer
-    /// with a wrong number of columns. Projections of the same input have equally many columns, so siblings reveal that. Then
-    /// `hidden_size` decides.
+    /// A config need not name every layer that differs from its default, and the default may fit the shapes of such a
+    /// layer with a wrong number of columns. Projections of the same input have equally many columns, so siblings
+    /// reveal that. Then `hidden_size` decides.
     fn bits(&self, all: &Index<'m>) -> Result<usize> {
         let bits = self.configured_bits(all)?;
         let Some((other, theirs)) = self.mismatched_sibling(self.cols(bits), all)? else {
@@ -245,7 +246,8 @@ impl<'m> MlxLayer<'_, 'm> {
         ))
     }
 
-    /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 × 16), and the products differ.
+    /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 × 16), and the
+    /// products differ.
     fn float_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let global = all.at(self.base, "global_scale");
         let fp4 = CodeFormat::E2M1(E2M1 {

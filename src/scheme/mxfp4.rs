@@ -200,8 +200,8 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         inputs,
         outputs,
     }));
-    // The library has no NaN: `ldexp` with exponent 255 - 127 scales by 2^128, which F32 cannot hold. Doubled code values
-    // and halved scales give the same products, with finite scales.
+    // The library has no NaN: `ldexp` with exponent 255 - 127 scales by 2^128, which F32 cannot hold. Doubled code
+    // values and halved scales give the same products, with finite scales.
     let code_format = CodeFormat::E2M1(E2M1 {
         factor: 2.0,
         plain_zero: false,
@@ -304,7 +304,8 @@ impl Unpack for GptOssCodes<'_> {
     }
 }
 
-/// Transposes `lines` of `bytes` bytes into `out`, `width` wide. Row 2i gets the low nibbles of bytes i, row 2i + 1 the high ones.
+/// Transposes `lines` of `bytes` bytes into `out`, `width` wide. Row 2i gets the low nibbles of bytes i, row 2i + 1
+/// the high ones.
 fn transpose_nibbles(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
     for first in (0..bytes).step_by(SQUARE) {
         let rows = first..(first + SQUARE).min(bytes);

@@ -1,7 +1,7 @@
 //! optimum-quanto. Eight bits: `X.weight._data` I8 or FP8 with `X.weight._scale`, a scale for each row. Four and two
-//! bits: `X.weight._data._data` U8 with `X.weight._scale` and `X.weight._shift`, both `[rows, 1]`; rows are packed at a
-//! stride, the first ones in the lowest bits (`layout/strided.rs`). A wide matrix is reshaped so that each group is a row.
-//! The file then does not have its shape, which `QuantoLayer::find_shape` restores.
+//! bits: `X.weight._data._data` U8 with `X.weight._scale` and `X.weight._shift`, both `[rows, 1]`; rows are packed at
+//! a stride, the first ones in the lowest bits (`layout/strided.rs`). A wide matrix is reshaped so that each group is
+//! a row. The file then does not have its shape, which `QuantoLayer::find_shape` restores.
 //!
 //! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
 //! `T(T(scale * q) - shift)`; with an integer shift `scale * (q - shift)`.
@@ -235,7 +235,8 @@ impl<'m> QuantoLayer<'_, 'm> {
         ))
     }
 
-    /// Bits of a code: the one of 4 and 2 with which `rows` rows take `packed` rows of bytes, and which the map does not exclude.
+    /// Bits of a code: the one of 4 and 2 with which `rows` rows take `packed` rows of bytes, and which the map does
+    /// not exclude.
     ///
     /// # Errors
     /// Neither fits or, which is possible for few rows, both do.
@@ -265,8 +266,8 @@ impl<'m> QuantoLayer<'_, 'm> {
 
     /// The shape of a matrix that is stored as `rows` rows of `width`, each of which is a group or a row of the matrix.
     ///
-    /// The number of outputs is known from a bias or from config.json. Without either, the shape has to be the only one that
-    /// quanto stores like this.
+    /// The number of outputs is known from a bias or from config.json. Without either, the shape has to be the only
+    /// one that quanto stores like this.
     ///
     /// # Errors
     /// Several shapes are possible. A guess would keep the values and give the tensor a wrong shape, so it is an error.
@@ -317,7 +318,8 @@ fn grouped_shape(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
     (group_size(cols) == Some(width)).then_some([rows / n, cols])
 }
 
-/// The shape with `outputs` rows and `inputs` columns, as far as they are known, that quanto stores as `rows` × `width`.
+/// The shape with `outputs` rows and `inputs` columns, as far as they are known, that quanto stores as `rows` ×
+/// `width`.
 fn matching_shape(
     rows: usize,
     width: usize,

@@ -275,8 +275,8 @@ fn integer<'m>(
     ))
 }
 
-/// Zero points, one for each scale. `wanted` is their number as `[lines, line width]`, packed as the codes are; `None`: a
-/// single zero point for the tensor, which is not packed.
+/// Zero points, one for each scale. `wanted` is their number as `[lines, line width]`, packed as the codes are;
+/// `None`: a single zero point for the tensor, which is not packed.
 ///
 /// # Errors
 /// The zero points do not have that shape, or another dtype than the codes.

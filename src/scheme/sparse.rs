@@ -1,6 +1,7 @@
-//! Weights without their zeros: `P.compressed` has the values that are not zero, `P.bitmask` U8 `[rows, cols / 8]` a bit for
-//! each column, lowest first, and `P.shape` the dimensions. sparse-bitmask: the values of all rows in one vector, with
-//! `P.row_offsets` I64. sparse-24-bitmask: values `[rows, cols / 2]`. FP8 and INT8 values have `P.weight_scale`.
+//! Weights without their zeros: `P.compressed` has the values that are not zero, `P.bitmask` U8 `[rows, cols / 8]` a
+//! bit for each column, lowest first, and `P.shape` the dimensions. sparse-bitmask: the values of all rows in one
+//! vector, with `P.row_offsets` I64. sparse-24-bitmask: values `[rows, cols / 2]`. FP8 and INT8 values have
+//! `P.weight_scale`.
 //!
 //! Layouts: compressed-tensors `compressors/sparse_compressors/sparse_bitmask.py`, `sparse_24_bitmask.py`.
 

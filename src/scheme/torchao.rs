@@ -1,6 +1,6 @@
-//! torchao in safetensors: the parameter `M.P` is stored in parts `M._P_qdata`, `M._P_scale` and so on. The file's metadata
-//! describe each parameter in JSON: `{"_type": class, "_data": {…}, "_tensor_data_names": [part, …]}`. The metadata of a
-//! shard may describe parameters of other shards.
+//! torchao in safetensors: the parameter `M.P` is stored in parts `M._P_qdata`, `M._P_scale` and so on. The file's
+//! metadata describe each parameter in JSON: `{"_type": class, "_data": {…}, "_tensor_data_names": [part, …]}`. The
+//! metadata of a shard may describe parameters of other shards.
 //!
 //! - Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: one byte a code, scales with as many dimensions as the weight,
 //!   `(q - zero) * scale`.
@@ -206,8 +206,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         }
     }
 
-    /// `act_pre_scale`, which torchao multiplies the layer's inputs by. The same factors on the columns of the weight give the
-    /// same product.
+    /// `act_pre_scale`, which torchao multiplies the layer's inputs by. The same factors on the columns of the weight
+    /// give the same product.
     fn column_factors(&mut self, cols: usize) -> Result<Option<Floats<'m>>> {
         let Some(scale) = self.find_part(TensorRole::Scale, "act_pre_scale")? else {
             return Ok(None);
@@ -229,8 +229,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
             .unwrap_or_default()
     }
 
-    /// Columns of a group: `block_size`, a number or a list with a size for each dimension. A list is accepted if groups lie
-    /// in one row.
+    /// Columns of a group: `block_size`, a number or a list with a size for each dimension. A list is accepted if
+    /// groups lie in one row.
     fn group_size(&self) -> Result<usize> {
         let (size, list) = (
             self.description.data.get("block_size"),
@@ -328,7 +328,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         }
     }
 
-    /// Whether `block_size` of the metadata divides the weight into `counts` blocks. A `block_size` of another rank says nothing.
+    /// Whether `block_size` of the metadata divides the weight into `counts` blocks. A `block_size` of another rank
+    /// says nothing.
     fn agrees_with_block_size(&self, counts: &[usize]) -> bool {
         let (size, shape) = (self.dims("block_size"), self.t.shape());
         let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| {

@@ -57,8 +57,8 @@ pub(super) struct ComfyDescription<'m> {
 impl<'m> ComfyDescription<'m> {
     /// The description of weight `t`, if there is one. That of a tensor precedes that of the metadata.
     ///
-    /// # Errors
-    /// A description is there and is not understood. The dtype alone does not tell the format, so that a guess could be wrong.
+    /// # Errors A description is there and is not understood. The dtype alone does not tell the format, so that a
+    /// guess could be wrong.
     pub(super) fn find(
         t: &Tensor<'m>,
         layers: &ComfyLayers,

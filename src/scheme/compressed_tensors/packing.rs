@@ -1,5 +1,6 @@
-//! How compressed-tensors packs integers into the words of a row: as a bit stream or, in older files and for widths that do
-//! not divide 32, as many whole codes in a word as fit. The dtypes are the same, and often the shapes are, too.
+//! How compressed-tensors packs integers into the words of a row: as a bit stream or, in older files and for widths
+//! that do not divide 32, as many whole codes in a word as fit. The dtypes are the same, and often the shapes are,
+//! too.
 
 use crate::containers::model::{Part, Tensor};
 use crate::scheme::seam::grouped::Unpack;
@@ -9,8 +10,8 @@ use crate::{Dtype, Result};
 /// The packing of a weight, and its logical shape.
 pub(super) struct PackQuantized {
     pub bits: usize,
-    /// Codes in a word if no code crosses into the next word; `None`: a row is a bit stream. The two differ only for widths
-    /// that do not divide 32.
+    /// Codes in a word if no code crosses into the next word; `None`: a row is a bit stream. The two differ only for
+    /// widths that do not divide 32.
     pub per_word: Option<usize>,
     pub shape: Vec<usize>,
 }
@@ -105,8 +106,8 @@ pub(super) fn packing(
 /// Words that are read at most to tell the packings apart, and indices in one read of an index.
 pub(super) const SAMPLE: usize = 4096;
 
-/// Whether the bits that word-aligned packing leaves unused are zero in all of the first words. In a bit stream they belong
-/// to codes.
+/// Whether the bits that word-aligned packing leaves unused are zero in all of the first words. In a bit stream they
+/// belong to codes.
 ///
 /// # Errors
 /// They are zero in a tensor of fewer than 64 words, which could be by chance.

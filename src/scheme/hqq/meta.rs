@@ -1,5 +1,5 @@
-//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of a pickle; and scales and
-//! zero points that are quantized in turn.
+//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of a pickle; and
+//! scales and zero points that are quantized in turn.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -14,7 +14,8 @@ use crate::{Dtype, Result, TargetDtype};
 /// Name in listings.
 pub(super) const FAMILY: &str = "HQQ";
 
-/// Tensors that hqq stores with a weight in safetensors. They are parts of the weight even where the decoder reads none of them.
+/// Tensors that hqq stores with a weight in safetensors. They are parts of the weight even where the decoder reads
+/// none of them.
 const UNUSED: &[&str] = &[
     "nbits",
     "unpack_view_dtype",
@@ -271,8 +272,8 @@ impl<'m> DoubleQuantized<'m> {
         })
     }
 
-    /// Appends the values `range` of the flattened grid. In a strided grouping the range must not cross a multiple of the
-    /// stride, so that the scales it uses are adjacent.
+    /// Appends the values `range` of the flattened grid. In a strided grouping the range must not cross a multiple of
+    /// the stride, so that the scales it uses are adjacent.
     fn piece(&self, range: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
         let group = |i: usize| match self.groups {
             MetaGroups::Single => 0,

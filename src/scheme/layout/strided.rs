@@ -1,5 +1,6 @@
-//! Matrices whose rows are packed at a stride. With `stride` rows of words and n codes in a word, word row r holds the codes
-//! of rows r, r + stride, r + 2 * stride, …, r + (n - 1) * stride of the matrix. BitNet, quanto and HQQ pack like this.
+//! Matrices whose rows are packed at a stride. With `stride` rows of words and n codes in a word, word row r holds
+//! the codes of rows r, r + stride, r + 2 * stride, …, r + (n - 1) * stride of the matrix. BitNet, quanto and HQQ
+//! pack like this.
 
 use crate::Result;
 use crate::containers::model::Part;
@@ -44,7 +45,8 @@ impl<'m> StridedRows<'m> {
         }
     }
 
-    /// Reshapes the matrix to rows of `cols` columns, and returns true, if `stride` rows together are whole rows of `cols`.
+    /// Reshapes the matrix to rows of `cols` columns, and returns true, if `stride` rows together are whole rows of
+    /// `cols`.
     ///
     /// The codes of `stride` rows are adjacent, row by row, at one bit position. If they make up whole rows of the new
     /// width, a change of stride and width moves no code to another word or bit.

@@ -1,5 +1,5 @@
-//! What Quark's config says about one weight. Dtypes and groups are in the config alone: U8 rows may be fp4 or fp6, and I32
-//! words may be int4 or uint4 in either of two orders.
+//! What Quark's config says about one weight. Dtypes and groups are in the config alone: U8 rows may be fp4 or fp6,
+//! and I32 words may be int4 or uint4 in either of two orders.
 
 use super::FAMILY;
 use crate::config::Module;

@@ -1,5 +1,6 @@
-//! Quark's integer codes: four bits, eight in a word, in order or interleaved, or eight bits. The stored tensor is read by
-//! its rows, called lines here. A line is a row of the weight, or a column if the weight is stored transposed.
+//! Quark's integer codes: four bits, eight in a word, in order or interleaved, or eight bits. The stored tensor is
+//! read by its rows, called lines here. A line is a row of the weight, or a column if the weight is stored
+//! transposed.
 
 use std::ops::Range;
 
@@ -30,7 +31,8 @@ pub(super) struct QuarkCodes<'m> {
 }
 
 impl<'m> QuarkCodes<'m> {
-    /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of eight.
+    /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of
+    /// eight.
     pub(super) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
         let order = if is_reordered {
             REORDERED

@@ -1,7 +1,8 @@
-//! Which values of a weight share a scale: inferred from the shapes of weight and scales, and checked against the config.
+//! Which values of a weight share a scale: inferred from the shapes of weight and scales, and checked against the
+//! config.
 //!
-//! Configs are often incomplete, while a wrong grid decodes to plausible garbage. So it is an error if the config contradicts
-//! the shapes, or if the shapes fit two grids and the config does not name one of them.
+//! Configs are often incomplete, while a wrong grid decodes to plausible garbage. So it is an error if the config
+//! contradicts the shapes, or if the shapes fit two grids and the config does not name one of them.
 
 use crate::Result;
 use crate::config::{QuantConfig, QuantMethod};
@@ -86,16 +87,16 @@ pub(crate) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
     }
 }
 
-/// The grid of scales with as many dimensions as the weight, each of which divides that of the weight. A block may be part of
-/// a matrix, a matrix of a stack, or several matrices.
+/// The grid of scales with as many dimensions as the weight, each of which divides that of the weight. A block may be
+/// part of a matrix, a matrix of a stack, or several matrices.
 pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let ((&cols, rows), (&scale_cols, scale_rows)) = (w.split_last()?, s.split_last()?);
     let divides = |(&dim, &n): (&usize, &usize)| dim == n || n > 0 && dim.is_multiple_of(n);
     if rows.len() != scale_rows.len() || !w.iter().zip(s).all(divides) {
         return None;
     }
-    // A `ScaleGrid` has blocks of adjacent rows. So dimensions before the first that is cut have a scale for each index, and
-    // dimensions behind it have one scale for all.
+    // A `ScaleGrid` has blocks of adjacent rows. So dimensions before the first that is cut have a scale for each
+    // index, and dimensions behind it have one scale for all.
     let cut = rows
         .iter()
         .zip(scale_rows)
@@ -124,9 +125,9 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     })
 }
 
-/// The grid of FBGEMM's experts: the weight is `[experts, in, out]`, transposed with regard to that of a linear module, with a
-/// scale for each column of each expert, `[experts, out, 1]`. In a square matrix the same scales could be of rows: then the
-/// config decides.
+/// The grid of FBGEMM's experts: the weight is `[experts, in, out]`, transposed with regard to that of a linear
+/// module, with a scale for each column of each expert, `[experts, out, 1]`. In a square matrix the same scales could
+/// be of rows: then the config decides.
 fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<ScaleGrid> {
     let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else {
         return None;
@@ -143,8 +144,8 @@ fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<Sc
     fits.then_some(grid)
 }
 
-/// The grid of one scale for the tensor, or of one for each index of the leading dimensions: for each row of a matrix, each
-/// expert of a stack, or each row of each expert.
+/// The grid of one scale for the tensor, or of one for each index of the leading dimensions: for each row of a
+/// matrix, each expert of a stack, or each row of each expert.
 fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     let s = scale.shape();
     let whole = per_tensor(w);
@@ -166,8 +167,8 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     })
 }
 
-/// The grid of blocks over each matrix of a stack. Blocks have the `configured` size if it fits the shapes, else the size that
-/// the shapes imply.
+/// The grid of blocks over each matrix of a stack. Blocks have the `configured` size if it fits the shapes, else the
+/// size that the shapes imply.
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
     let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else {
         return None;
@@ -189,7 +190,8 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     })
 }
 
-/// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that kept its dimensions.
+/// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that kept its
+/// dimensions.
 fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let (&[_, _], &[rows, 1, cols, 1]) = (w, s) else {
         return None;
@@ -197,8 +199,8 @@ fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     blocks(w, &[rows, cols], Some([128, 128]))
 }
 
-/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. If one side fits two
-/// sizes and one of them is that of the other side, blocks are square. `None` if the size is not certain.
+/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. If one side
+/// fits two sizes and one of them is that of the other side, blocks are square. `None` if the size is not certain.
 fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     let [rows, cols] = [sizes(dims[0], counts[0]), sizes(dims[1], counts[1])];
     match (rows.as_slice(), cols.as_slice()) {
@@ -209,8 +211,8 @@ fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     }
 }
 
-/// The plausible sizes that cut `dim` into `n` pieces. One piece is the whole dimension, `dim` pieces are single values.
-/// Otherwise a size is the power of two with that many pieces, or an exact divisor that is a multiple of 16.
+/// The plausible sizes that cut `dim` into `n` pieces. One piece is the whole dimension, `dim` pieces are single
+/// values. Otherwise a size is the power of two with that many pieces, or an exact divisor that is a multiple of 16.
 fn sizes(dim: usize, n: usize) -> Vec<usize> {
     match n {
         0 => vec![],

@@ -10,8 +10,8 @@ use crate::kernels::remember::fp8::{
 };
 use crate::{Dtype, Result};
 
-/// Replaces `out` with rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row. Whole rows take one read,
-/// parts of rows one read each.
+/// Replaces `out` with rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row. Whole rows take
+/// one read, parts of rows one read each.
 pub(crate) fn read(
     part: &Part<'_>,
     stride: usize,
@@ -175,7 +175,8 @@ impl<'m> Floats<'m> {
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const STRIP: usize = 16;
 
-/// Largest gap in bytes between the wanted pieces of two rows that is read along. A read for each piece would cost more.
+/// Largest gap in bytes between the wanted pieces of two rows that is read along. A read for each piece would cost
+/// more.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const GAP: usize = 4096;
 
@@ -185,8 +186,8 @@ const SPAN: usize = 256 << 10;
 
 /// Replaces `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
 ///
-/// In `out` each column begins at a multiple of the number of 32-bit words that `rows` take. With words of four bytes, word
-/// (r, c) is at `out[c * rows.len() + r]`; smaller words are packed, the first in the lowest bytes.
+/// In `out` each column begins at a multiple of the number of 32-bit words that `rows` take. With words of four
+/// bytes, word (r, c) is at `out[c * rows.len() + r]`; smaller words are packed, the first in the lowest bytes.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) fn read_transposed<const SIZE: usize>(
     part: &Part<'_>,
@@ -197,8 +198,8 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     out: &mut Vec<u32>,
 ) -> Result<()> {
     let (height, width) = (rows.len(), cols.len() * SIZE);
-    // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads them. The pitch
-    // also covers whole squares, so that `transpose` may read beyond `width`.
+    // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
+    // them. The pitch also covers whole squares, so that `transpose` may read beyond `width`.
     let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
     let span = stride * SIZE * STRIP;
     let joined = stride * SIZE - width <= GAP && span <= SPAN;
@@ -235,8 +236,8 @@ pub(crate) fn read_transposed<const SIZE: usize>(
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const SQUARE: usize = 8;
 
-/// Transposes at most `STRIP` lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A column has
-/// `height` words of 32 bits.
+/// Transposes at most `STRIP` lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A
+/// column has `height` words of 32 bits.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn transpose<const SIZE: usize>(
     lines: &[u8],

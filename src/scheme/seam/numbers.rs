@@ -1,5 +1,5 @@
-//! Matrices of scales, zero points and offsets, and how they are stored: as floats, as integers, packed, transposed, nested
-//! or behind an index of groups. Each reads a rectangle of its values as F32.
+//! Matrices of scales, zero points and offsets, and how they are stored: as floats, as integers, packed, transposed,
+//! nested or behind an index of groups. Each reads a rectangle of its values as F32.
 
 use std::ops::Range;
 
@@ -150,8 +150,8 @@ pub(crate) struct NestedScales<'m> {
     /// Rows of `inner` that share an outer scale.
     pub rows_each: usize,
     pub op: NestedOp,
-    /// Divisor of the outer scales, in F32 and before they combine with the inner ones. MLX stores the largest value of a
-    /// tensor in place of a scale; the divisor makes it one. Otherwise 1.
+    /// Divisor of the outer scales, in F32 and before they combine with the inner ones. MLX stores the largest value
+    /// of a tensor in place of a scale; the divisor makes it one. Otherwise 1.
     pub unit: f32,
 }
 
@@ -238,8 +238,8 @@ impl ScaleMatrix for Integers<'_> {
     }
 }
 
-/// Integers of 1 to 8 bits, packed along the rows: each column of each matrix is a bit stream, least significant bit first,
-/// in little-endian words of four bytes.
+/// Integers of 1 to 8 bits, packed along the rows: each column of each matrix is a bit stream, least significant bit
+/// first, in little-endian words of four bytes.
 pub(crate) struct ColumnPackedInts<'m> {
     pub part: Part<'m>,
     pub cols: usize,

@@ -64,8 +64,8 @@ pub(crate) struct Resolution<'m> {
 }
 
 impl<'m> Resolution<'m> {
-    /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no group took. Problems do not
-    /// end the sorting, so that a listing can show all of them.
+    /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no group took.
+    /// Problems do not end the sorting, so that a listing can show all of them.
     pub(crate) fn new(model: &'m ParsedModel, registry: &Registry) -> Self {
         let schemes = registry.candidates(model);
         let all = Index::new(model, &schemes);
@@ -103,8 +103,8 @@ impl<'m> Resolution<'m> {
                 }
             }
         }
-        // A failed claim leaves its companions without an owner. They would be reported as further problems, which hide the
-        // first: after a failed claim, unclaimed companions are not blamed.
+        // A failed claim leaves its companions without an owner. They would be reported as further problems, which
+        // hide the first: after a failed claim, unclaimed companions are not blamed.
         let blame = out.problems.is_empty();
         let is_quantized =
             all.config.is_quantized() || !blame || groups.iter().any(Option::is_some);
@@ -129,8 +129,9 @@ impl<'m> Resolution<'m> {
         out
     }
 
-    /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A shard that is parsed alone may
-    /// lack it because it lies in another shard. The weight would be decoded without it, and silently wrong.
+    /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A shard that is
+    /// parsed alone may lack it because it lies in another shard. The weight would be decoded without it, and
+    /// silently wrong.
     fn check_whole(
         &mut self,
         t: &Tensor<'m>,
@@ -160,8 +161,9 @@ impl<'m> Resolution<'m> {
         });
     }
 
-    /// Adds a problem if the config names a quantization method that no scheme knows: then tensors that look like plain weights
-    /// may be codes. Groups outweigh the config, unless other libraries use the same names for different contents.
+    /// Adds a problem if the config names a quantization method that no scheme knows: then tensors that look like
+    /// plain weights may be codes. Groups outweigh the config, unless other libraries use the same names for
+    /// different contents.
     fn check_config(&mut self, all: &Index<'m>, registry: &Registry, has_common_names: bool) {
         let is_claimed = !self.problems.is_empty() || self.groups().next().is_some();
         let is_unknown = |method: &QuantMethod| !registry.knows(method);

@@ -1,5 +1,5 @@
-//! torchao's block formats: NVFP4Tensor and MXTensor, whose scales cover short blocks of a row. Scales are row-major, or in
-//! tiles if `is_swizzled_scales`.
+//! torchao's block formats: NVFP4Tensor and MXTensor, whose scales cover short blocks of a row. Scales are row-major,
+//! or in tiles if `is_swizzled_scales`.
 //!
 //! Formulas: torchao `prototype/mx_formats` (`NVFP4Tensor.dequantize`, `to_dtype`).
 
