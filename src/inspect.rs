@@ -8,7 +8,7 @@ use std::fmt;
 pub use self::modules::ModuleClass;
 use crate::containers::model::Tensor;
 use crate::error::printable;
-use crate::scheme::{Item, Resolution};
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::{Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
 
 /// Summary of a model: what it stores, and what [`remember`](ParsedModel::remember) would make of it.
@@ -200,8 +200,8 @@ fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
 fn dequantized_size(resolution: &Resolution<'_>, to: TargetDtype) -> u64 {
     let plain = |t: &Tensor<'_>| t.info().len;
     let items = resolution.items.iter().map(|item| match item {
-        Item::Plain(t) => plain(t),
-        Item::Group(group) => group
+        ResolvedItem::Plain(t) => plain(t),
+        ResolvedItem::Group(group) => group
             .shape
             .iter()
             .fold(to.byte_size() as u64, |n, &d| n.saturating_mul(d as u64)),

@@ -37,9 +37,9 @@ mod torchao;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Item, Resolution, Tile, count};
+pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Resolution, ResolvedItem, Tile, count};
 #[cfg(feature = "lethe")]
-pub(crate) use self::seam::{CodeFamily, GroupCodes, Plain, RelaySource, lcm};
+pub(crate) use self::seam::{CodeFamily, GroupCodes, PlainFloats, RelaySource, lcm};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 use self::seam::{Registry, Scheme};
 use crate::ParsedModel;

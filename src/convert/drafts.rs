@@ -10,7 +10,7 @@ use super::summary::summary;
 use crate::ConvertTarget;
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
-use crate::scheme::Item;
+use crate::scheme::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
@@ -86,14 +86,14 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
 
 /// Drafts a tensor that is not encoded: it is copied or decoded.
 fn draft_unencoded<'m>(
-    item: Item<'m>,
+    item: ResolvedItem<'m>,
     model: &ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
     let mut draft = match item {
-        Item::Plain(t) => Draft::copy(&t),
-        Item::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
-        Item::Group(group) => Draft::decode(group, options.run.to),
+        ResolvedItem::Plain(t) => Draft::copy(&t),
+        ResolvedItem::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
+        ResolvedItem::Group(group) => Draft::decode(group, options.run.to),
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata. safetensors can hold
     // that shape.

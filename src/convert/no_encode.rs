@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::report::{Distance, Report};
 use crate::Result;
 use crate::containers::model::ParsedModel;
-use crate::scheme::{Item, Resolution};
+use crate::scheme::{Resolution, ResolvedItem};
 
 /// Stands for the decisions on a model's tensors; no value exists.
 pub(super) enum Encodings {}
@@ -17,7 +17,7 @@ pub(super) enum Drafted<'m> {
     #[expect(dead_code, reason = "only the encoder makes it")]
     Encoded(Vec<Draft<'m>>),
     #[expect(dead_code, reason = "only the encoder makes it")]
-    NotEncoded(Item<'m>),
+    NotEncoded(ResolvedItem<'m>),
 }
 
 impl Encodings {
@@ -30,7 +30,7 @@ impl Encodings {
         Ok(None)
     }
 
-    pub(super) fn draft<'m>(&mut self, _item: Item<'m>) -> Result<Drafted<'m>> {
+    pub(super) fn draft<'m>(&mut self, _item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
         match *self {}
     }
 

@@ -12,7 +12,7 @@ use super::{Forget, Method, WeightInfo};
 #[cfg(not(feature = "gguf"))]
 use crate::AnamnesisError;
 use crate::config::Selection;
-use crate::scheme::Item;
+use crate::scheme::ResolvedItem;
 use crate::{Dtype, ParsedModel, Result, TargetDtype};
 
 /// A logical tensor of the model, which may be encoded.
@@ -163,7 +163,8 @@ impl TensorFilter {
 fn quantized_names(path: &Path) -> Result<HashSet<String>> {
     let model = crate::parse(path)?;
     let resolution = model.resolve();
-    let quantized =
-        |item: &Item<'_>| matches!(item, Item::Group(_)).then(|| item.name().to_owned());
+    let quantized = |item: &ResolvedItem<'_>| {
+        matches!(item, ResolvedItem::Group(_)).then(|| item.name().to_owned())
+    };
     Ok(resolution.items.iter().filter_map(quantized).collect())
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::containers::model::Tensor;
-use crate::scheme::{Item, Resolution};
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::{QuantScheme, TensorRole};
 
 /// Tensors of one scheme whose names differ only in numbers, such as the index of a layer.
@@ -58,13 +58,13 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
     };
     for item in &resolution.items {
         let (name, scheme, shape, bytes) = match item {
-            Item::Group(group) => (
+            ResolvedItem::Group(group) => (
                 group.name.as_str(),
                 group.scheme,
                 group.shape.as_slice(),
                 stored(&group.parts),
             ),
-            Item::Plain(t) => (t.name(), QuantScheme::Unquantized, t.shape(), t.info().len),
+            ResolvedItem::Plain(t) => (t.name(), QuantScheme::Unquantized, t.shape(), t.info().len),
         };
         let class = class_name(name);
         let row = *at.entry((class.clone(), scheme)).or_insert_with(|| {

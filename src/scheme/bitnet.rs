@@ -1,17 +1,17 @@
-//! BitNet: `X.weight` U8 `[out / 4, in]`, a quarter of the rows in each pair of bits, low first, with one added;
-//! `X.weight_scale` `[1]`. Which of two layers the config names says whether the scale divides or multiplies. One that
-//! multiplies may be there for a weight of plain floats.
+//! BitNet: `X.weight` U8 `[out / 4, in]` with `X.weight_scale` `[1]`. Two bits of a byte have a code plus one; the
+//! first quarter of the rows is in the lowest bits (`layout/strided.rs`). With `linear_class` `bitlinear` the scale
+//! divides, with `autobitlinear` it multiplies. A scale that multiplies may also belong to an unquantized weight.
 //!
 //! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::runs::Runs;
+use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
+use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     base_of, refused, wrong,
@@ -20,11 +20,10 @@ use crate::{Dtype, Result};
 
 pub(super) struct BitNet;
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "BitNet";
 
-/// Codes of a byte.
-const CODES: usize = 4;
+const CODES_PER_BYTE: usize = 4;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -67,7 +66,7 @@ impl Scheme for BitNet {
         let (shape, decoder) = match t.dtype() {
             Dtype::U8 => packed(t, scales, formula)?,
             dtype if dtype.is_floating_point() && matches!(formula, GroupFormula::Scale) => {
-                plain(t, &scale)?
+                float_weight(t, &scale)?
             }
             _ => return Err(wrong(t, "a weight with this scale is packed into bytes")),
         };
@@ -87,6 +86,10 @@ impl Scheme for BitNet {
     }
 }
 
+/// Whether the scale divides or multiplies, by the config. `bitlinear` is the default of transformers.
+///
+/// # Errors
+/// The config names another layer, or one that quantizes while it runs and thus has no scale.
 fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);
     match (text("linear_class"), text("quantization_mode")) {
@@ -113,10 +116,10 @@ fn packed<'m>(
         return Err(wrong(t, "packed weights have two dimensions"));
     };
     let rows = bytes
-        .checked_mul(CODES)
+        .checked_mul(CODES_PER_BYTE)
         .ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape = vec![rows, cols];
-    let codes = Codes::Unpacked(Box::new(Runs::low_first(t.part(), bytes, cols, 2)));
+    let codes = Codes::Unpacked(Box::new(StridedRows::low_first(t.part(), bytes, cols, 2)));
     let code_format = CodeFormat::Int(Int {
         flip: 0,
         offset: 1.0,
@@ -133,25 +136,26 @@ fn packed<'m>(
     Ok((shape, decoder))
 }
 
-/// A weight of floats, times its scale: as scales of codes that all are one.
-fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
+/// Decoder of an unquantized weight times its scale. The decoder has no factor for plain floats, so the floats become
+/// the scales of codes that are all 1.
+fn float_weight<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
     let (rows, cols) = rows_and_cols(t.shape());
     let inner = Box::new(Matrix {
         floats: Floats::ieee(t)?,
         cols,
     });
     let outer = Floats::ieee(scale)?;
-    let scaled = Nested {
+    let scaled = NestedScales {
         inner,
         outer,
         count: 1,
         rows_each: rows,
-        op: Op::Multiply,
+        op: NestedOp::Multiply,
         unit: 1.0,
     };
     let code_format = CodeFormat::Int(Int::UNSIGNED);
     let decoder = Grouped::scaled(
-        Codes::Unpacked(Box::new(Ones)),
+        Codes::Unpacked(Box::new(AllOnes)),
         8,
         code_format,
         [rows, cols],
@@ -161,9 +165,9 @@ fn plain<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<
     Ok((t.shape().to_vec(), decoder))
 }
 
-struct Ones;
+struct AllOnes;
 
-impl Unpack for Ones {
+impl Unpack for AllOnes {
     fn unpack(&self, tile: &Tile, _staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         out.resize(tile.values(), 1);

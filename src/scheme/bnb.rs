@@ -1,21 +1,24 @@
 //! BitsAndBytes. 4-bit: `X` (packed bytes, of any dtype), `X.absmax`, `X.quant_map` F32 `[16]`,
 //! `X.quant_state.bitsandbytes__nf4|fp4` (JSON as U8) and, double-quantized, `X.nested_absmax` and
-//! `X.nested_quant_map` F32 `[256]`. INT8: `P.weight` I8 `[out, in]`, `P.SCB` F32 `[out]`, `P.weight_format`.
+//! `X.nested_quant_map` F32 `[256]`. INT8: see `bnb/int8.rs`.
 //!
-//! Layout: bitsandbytes `functional.QuantState.as_dict`, `nn.Linear8bitLt._save_to_state_dict`.
+//! Layout: bitsandbytes `functional.QuantState.as_dict`.
+
+mod int8;
 
 use std::ops::Range;
 
+pub(super) use self::int8::BnbInt8;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::bnb::{Int8Rows, nested_absmax};
+use crate::kernels::remember::bnb::nested_absmax;
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::gated;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, Tile,
 };
-use crate::scheme::seam::{read, refused, wrong};
+use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -24,8 +27,9 @@ const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 
 pub(super) struct Bnb4;
 
-/// Prepared if some tensor of the model belongs to a 4-bit weight. Most models have none: then no names are made.
-struct HasFourBit;
+/// Prepared if some tensor of the model belongs to a 4-bit weight. In other models, which are most, claims then build
+/// no names of companions to look up.
+struct HasBnb4;
 
 impl Scheme for Bnb4 {
     fn identity(&self) -> &'static Identity {
@@ -41,7 +45,7 @@ impl Scheme for Bnb4 {
         let mut tensors = all.model.tensors();
         tensors
             .any(|t| parts.iter().any(|part| t.name().contains(part)))
-            .then(|| Box::new(HasFourBit) as Prepared)
+            .then(|| Box::new(HasBnb4) as Prepared)
     }
 
     fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
@@ -49,7 +53,7 @@ impl Scheme for Bnb4 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if all.prepared::<HasFourBit>().is_none() {
+        if all.prepared::<HasBnb4>().is_none() {
             return Ok(None);
         }
         let name = t.name();
@@ -74,11 +78,13 @@ impl Scheme for Bnb4 {
         if map.dtype() != Dtype::F32 || map.elements() != 16 {
             return Err(wrong(&map, "a 4-bit codebook is F32 [16]"));
         }
+        // The packed bytes may be stored under any dtype (`bnb_4bit_quant_storage`), so their number counts, not the
+        // shape.
         let bytes = t.info().len as usize;
         let state = if state_tensor.part().is_readable() {
-            State::read(&state_tensor)?
+            Bnb4State::read(&state_tensor)?
         } else {
-            State::unread(bytes)
+            Bnb4State::unread(bytes)
         };
         let total = state
             .shape
@@ -98,9 +104,9 @@ impl Scheme for Bnb4 {
             (TensorRole::Scale, absmax),
             (TensorRole::QuantMap, map),
         ];
-        let absmax = absmax_of(t, &absmax, &state, total, all, &mut parts)?;
+        let absmax = find_absmax(t, &absmax, &state, total, all, &mut parts)?;
         parts.push((TensorRole::QuantState, state_tensor));
-        let decoder = Box::new(FourBit {
+        let decoder = Box::new(Bnb4Weight {
             codes: t.part(),
             map: map.part(),
             absmax,
@@ -118,9 +124,9 @@ impl Scheme for Bnb4 {
     }
 }
 
-/// What a `quant_state` says.
+/// Contents of a `quant_state`.
 #[derive(serde::Deserialize)]
-struct State {
+struct Bnb4State {
     #[serde(rename = "blocksize")]
     block: usize,
     shape: Vec<usize>,
@@ -129,7 +135,7 @@ struct State {
     nested_offset: Option<f64>,
 }
 
-impl State {
+impl Bnb4State {
     fn read(t: &Tensor<'_>) -> Result<Self> {
         let json = t.part().read_small(MAX_QUANT_STATE_BYTES)?;
         let state: Self = serde_json::from_slice(&json).map_err(|e| wrong(t, e))?;
@@ -147,7 +153,7 @@ impl State {
         Ok(state)
     }
 
-    /// As much as the packed length tells, where only the header is known.
+    /// A state for listings, when the header of the file is all that is at hand: a flat weight of `bytes` packed bytes.
     fn unread(bytes: usize) -> Self {
         Self {
             block: 64,
@@ -159,9 +165,10 @@ impl State {
     }
 }
 
-/// The scales of the blocks.
+/// The absmax of the blocks.
 enum Absmax<'m> {
     Plain(Floats<'m>),
+    /// Codes of eight bits in blocks of their own: `map[code] * scale + offset`.
     Nested {
         codes: Part<'m>,
         map: Part<'m>,
@@ -171,15 +178,20 @@ enum Absmax<'m> {
     },
 }
 
-fn absmax_of<'m>(
+/// The absmax of the blocks of `t`, whose further tensors are appended to `parts`.
+///
+/// # Errors
+/// A tensor is missing, or has another number of elements than there are blocks.
+fn find_absmax<'m>(
     t: &Tensor<'m>,
     absmax: &Tensor<'m>,
-    state: &State,
+    state: &Bnb4State,
     total: usize,
     all: &Index<'m>,
     parts: &mut Vec<(TensorRole, Tensor<'m>)>,
 ) -> Result<Absmax<'m>> {
     let blocks = total.div_ceil(state.block);
+    // Without data the block size is a guess (`Bnb4State::unread`) and proves nothing.
     let readable = absmax.part().is_readable();
     if absmax.elements() != blocks && readable {
         return Err(wrong(
@@ -228,8 +240,8 @@ fn absmax_of<'m>(
     })
 }
 
-/// A flattened 4-bit tensor.
-struct FourBit<'m> {
+/// Decoder of a 4-bit weight. Blocks are cut from the flattened weight and may cross rows, so the grid is one row.
+struct Bnb4Weight<'m> {
     codes: Part<'m>,
     map: Part<'m>,
     absmax: Absmax<'m>,
@@ -238,8 +250,8 @@ struct FourBit<'m> {
     fp4: bool,
 }
 
-impl FourBit<'_> {
-    /// The codebook as the library uses it: its FP4 kernel has -0 for code 8, where the stored map has 0.
+impl Bnb4Weight<'_> {
+    /// The codebook as the library's kernels use it: the FP4 kernel decodes code 8 to -0, where the stored map has 0.
     fn codebook(&self, map: &[f32]) -> [f32; 16] {
         std::array::from_fn(|i| {
             if self.fp4 && i == 8 && map[i] == 0.0 {
@@ -250,6 +262,7 @@ impl FourBit<'_> {
         })
     }
 
+    /// Blocks that overlap `tile`.
     fn blocks(&self, tile: &Tile) -> Range<usize> {
         tile.cols.start / self.block..tile.cols.end.div_ceil(self.block)
     }
@@ -265,7 +278,7 @@ fn read_floats(part: &Part<'_>) -> Result<Vec<f32>> {
         .collect())
 }
 
-impl Decode for FourBit<'_> {
+impl Decode for Bnb4Weight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = 4.0 + 72.0 / self.block as f64;
         Grid {
@@ -341,125 +354,5 @@ impl Decode for FourBit<'_> {
             scales: &buffers.scales,
         };
         dispatch(level, &kernel, out);
-    }
-}
-
-pub(super) struct BnbInt8;
-
-impl Scheme for BnbInt8 {
-    fn identity(&self) -> &'static Identity {
-        &gated::BNB_INT8
-    }
-
-    fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
-        QuantScheme::BnbInt8
-    }
-
-    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let Some(base) = t
-            .name()
-            .strip_suffix("weight")
-            .filter(|_| t.dtype() == Dtype::I8)
-        else {
-            return Ok(None);
-        };
-        let Some(scb) = all.at(base, "SCB") else {
-            return Ok(None);
-        };
-        let &[n, k] = t.shape() else {
-            return Err(wrong(t, "an LLM.int8() weight has two dimensions"));
-        };
-        if scb.dtype() != Dtype::F32 || scb.elements() != n {
-            return Err(wrong(
-                &scb,
-                format!("the scales of `{}` are F32 [{n}]", t.name()),
-            ));
-        }
-        let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scb)];
-        if let Some(format) = all.at(base, "weight_format") {
-            if format.part().is_readable() && format.part().read_small(8)?.iter().any(|&b| b != 0) {
-                return Err(refused(
-                    t,
-                    "BitsAndBytes INT8",
-                    "its weight_format is a tiling for GPUs; only row-major (0) is decoded",
-                ));
-            }
-            parts.push((TensorRole::QuantState, format));
-        }
-        let decoder = Box::new(Int8 {
-            codes: t.part(),
-            scb: Floats::ieee(&scb)?,
-            n,
-            k,
-        });
-        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-        Ok(Some(Group::new(
-            name,
-            shape,
-            QuantScheme::BnbInt8,
-            parts,
-            decoder,
-        )))
-    }
-}
-
-/// An LLM.int8() weight.
-struct Int8<'m> {
-    codes: Part<'m>,
-    scb: Floats<'m>,
-    n: usize,
-    k: usize,
-}
-
-impl Decode for Int8<'_> {
-    fn grid(&self) -> Grid {
-        let load_bits = 8.0 + 64.0 / self.k.max(1) as f64;
-        Grid {
-            rows: self.n,
-            cols: self.k,
-            row_align: 1,
-            col_align: 1,
-            load_bits,
-            transposed: false,
-        }
-    }
-
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        read(
-            &self.codes,
-            self.k,
-            tile.rows.clone(),
-            tile.cols.clone(),
-            &mut buffers.bytes,
-        )?;
-        buffers.scales.clear();
-        self.scb.extend(
-            self.n,
-            0..1,
-            tile.rows.clone(),
-            &mut buffers.staging,
-            &mut buffers.scales,
-        )
-    }
-
-    fn decode(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        let (cols, first, count) = (tile.cols.len(), rows.start - tile.rows.start, rows.len());
-        let codes = &buffers.bytes[first * cols..(first + count) * cols];
-        dispatch(
-            level,
-            &Int8Rows {
-                codes,
-                cols,
-                scb: &buffers.scales[first..first + count],
-            },
-            out,
-        );
     }
 }

@@ -1,10 +1,15 @@
-//! compressed-tensors, packed: `W_packed` I32 with `W_scale`, and mostly `W_shape`; `W_zero_point` I32, packed down
-//! the rows, if it is asymmetric; `W_g_idx` if columns lie in groups out of order. MXFP4: `W_packed` U8 with
-//! exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound's MXINT4 lies as MXFP4.
+//! compressed-tensors, packed. Integers: `W_packed` I32 with `W_scale` and, in most files, `W_shape`. Asymmetric
+//! weights have `W_zero_point` I32, packed along the rows. `W_g_idx` has the group of each column if groups are not
+//! in order. MXFP4: `W_packed` U8 with exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound
+//! stores MXINT4 like MXFP4.
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
-use super::mxfp4::{INT4, in_rows, nibbles_in_rows};
+mod packing;
+
+pub(super) use self::packing::read_shape;
+use self::packing::{PackQuantized, SAMPLE, WordAlignedCodes, packing, row_words};
+use super::mxfp4::{INT4, mx_rows, mx_rows_of};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -12,16 +17,16 @@ use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
-    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Indexed, Integers, Matrix, PackedDown, ScaleMatrix};
+use crate::scheme::seam::numbers::{ColumnPackedInts, GroupIndexed, Integers, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    Sibling, TensorRole, Tile, module_of, read, wrong,
+    Sibling, TensorRole, module_of, wrong,
 };
 use crate::{Dtype, Result};
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "compressed-tensors";
 const AUTO_ROUND: &str = "AutoRound";
 
@@ -60,9 +65,9 @@ impl Scheme for CompressedTensors {
             return Ok(None);
         };
         match t.dtype() {
-            Dtype::I32 | Dtype::U32 => packed(t, name, &scale, all).map(Some),
+            Dtype::I32 | Dtype::U32 => packed_ints(t, name, &scale, all).map(Some),
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
-                // Nothing but AutoRound's config says that nibbles are integers (`experimental/qmodules/mxint4_utils.py`).
+                // MXINT4 and MXFP4 differ only in AutoRound's config (`experimental/qmodules/mxint4_utils.py`).
                 let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound);
                 let module = all.config.at(module_of(name));
                 let data_type = module
@@ -71,10 +76,10 @@ impl Scheme for CompressedTensors {
                     .filter(|_| auto_round);
                 match data_type {
                     Some(data_type) if data_type.starts_with("mx_int") => {
-                        nibbles_in_rows(t, name, &scale, AUTO_ROUND, INT4).map(Some)
+                        mx_rows_of(t, name, &scale, AUTO_ROUND, INT4).map(Some)
                     }
-                    Some(_) => in_rows(t, name, &scale, AUTO_ROUND).map(Some),
-                    None => in_rows(t, name, &scale, FAMILY).map(Some),
+                    Some(_) => mx_rows(t, name, &scale, AUTO_ROUND).map(Some),
+                    None => mx_rows(t, name, &scale, FAMILY).map(Some),
                 }
             }
             _ => Ok(None),
@@ -82,8 +87,8 @@ impl Scheme for CompressedTensors {
     }
 }
 
-/// Integers of one to eight bits.
-fn packed<'m>(
+/// Claims integers of one to eight bits.
+fn packed_ints<'m>(
     t: &Tensor<'m>,
     name: &str,
     scale: &Tensor<'m>,
@@ -97,7 +102,7 @@ fn packed<'m>(
         .at(name, "_shape")
         .map(|shape| read_shape(&shape).map(|dims| (shape, dims)))
         .transpose()?;
-    let Packing {
+    let PackQuantized {
         bits,
         per_word,
         shape,
@@ -121,15 +126,15 @@ fn packed<'m>(
     } else {
         grid.cols
     };
-    let behind_index = |numbers: Box<dyn ScaleMatrix + 'm>| match index {
-        Some(index) => Box::new(Indexed {
+    let indexed = |numbers: Box<dyn ScaleMatrix + 'm>| match index {
+        Some(index) => Box::new(GroupIndexed {
             inner: numbers,
             groups,
             index,
         }) as Box<dyn ScaleMatrix + 'm>,
         None => numbers,
     };
-    let scales = behind_index(Box::new(Matrix {
+    let scales = indexed(Box::new(Matrix {
         floats: Floats::ieee(scale)?,
         cols: groups,
     }));
@@ -138,7 +143,7 @@ fn packed<'m>(
             part: t.part(),
             row_bytes: row_words(t) * 4,
         },
-        Some(per_word) => Codes::Unpacked(Box::new(Loose {
+        Some(per_word) => Codes::Unpacked(Box::new(WordAlignedCodes {
             part: t.part(),
             row_words: row_words(t),
             bits,
@@ -152,7 +157,7 @@ fn packed<'m>(
         Some(zero) => {
             parts.push((TensorRole::ZeroPoint, zero));
             let numbers = zero_points(&zero, &shape, scale.elements(), groups, (bits, per_word))?;
-            let zero_points = GroupOffsets::new(behind_index(numbers));
+            let zero_points = GroupOffsets::new(indexed(numbers));
             decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
         None if module.flag("symmetric") == Some(false) => {
@@ -165,7 +170,8 @@ fn packed<'m>(
         }
         None => {}
     }
-    // Zero points of a byte each could be beyond what so many bits hold.
+    // Relayed codes need groups in order along a row, and zero points in the range of the codes, which those of a
+    // byte each need not be.
     if grid.block_rows == 1 && !has_index && zero.is_none_or(|zero| zero.dtype() != Dtype::I8) {
         decoder.family =
             CodeFamily::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
@@ -189,7 +195,8 @@ fn packed<'m>(
     ))
 }
 
-/// Stacks of experts are parameters themselves, and not the weight of a module.
+/// Name of the weight in outputs. A stack of experts is a parameter itself, not the weight of a module: it has no
+/// `.weight`.
 fn logical_name(name: &str, shape: &[usize]) -> String {
     let stacked = name
         .strip_suffix(".weight")
@@ -197,144 +204,10 @@ fn logical_name(name: &str, shape: &[usize]) -> String {
     stacked.unwrap_or(name).to_owned()
 }
 
-/// How codes lie in words, and what shape they make.
-struct Packing {
-    bits: usize,
-    /// Codes in a word, if none goes across words: so it was where a width does not divide 32.
-    per_word: Option<usize>,
-    shape: Vec<usize>,
-}
-
-fn row_words(t: &Tensor<'_>) -> usize {
-    t.shape().last().copied().unwrap_or(0)
-}
-
-fn packing(t: &Tensor<'_>, shape: Option<&[usize]>, bits: Option<usize>) -> Result<Packing> {
-    let words = row_words(t);
-    let Some((_, leading)) = t
-        .shape()
-        .split_last()
-        .filter(|(_, leading)| !leading.is_empty())
-    else {
-        return Err(wrong(t, "packed weights have two dimensions or three"));
-    };
-    let Some(shape) = shape else {
-        let bits = bits.filter(|bits| matches!(bits, 1 | 2 | 4 | 8));
-        let Some((bits, cols)) = bits.and_then(|bits| Some((bits, words.checked_mul(32 / bits)?)))
-        else {
-            return Err(wrong(
-                t,
-                "neither its shape nor the config tells how many columns it has",
-            ));
-        };
-        let shape = leading.iter().copied().chain([cols]).collect();
-        return Ok(Packing {
-            bits,
-            per_word: None,
-            shape,
-        });
-    };
-    let Some((&cols, rows)) = shape.split_last() else {
-        return Err(wrong(t, "its shape has no dimensions"));
-    };
-    // Stacks of experts may keep the shape of one.
-    let stack = &leading[..leading.len().saturating_sub(rows.len())];
-    if leading[stack.len()..] != *rows {
-        return Err(wrong(
-            t,
-            format!("its rows are not those of its shape, {shape:?}"),
-        ));
-    }
-    let fits = |&bits: &usize| {
-        let dense = cols
-            .checked_mul(bits)
-            .is_some_and(|n| n.div_ceil(32) == words);
-        let loose = !32usize.is_multiple_of(bits) && cols.div_ceil(32 / bits) == words;
-        dense || loose
-    };
-    let found: Vec<usize> = match bits {
-        Some(bits) => Some(bits)
-            .filter(|bits| (1..=8).contains(bits) && fits(bits))
-            .into_iter()
-            .collect(),
-        None => (1..=8).filter(fits).collect(),
-    };
-    let [bits] = *found.as_slice() else {
-        let says = bits.map_or_else(|| format!("{found:?}"), |bits| bits.to_string());
-        return Err(wrong(
-            t,
-            format!("{words} words a row do not hold {cols} codes of {says} bits"),
-        ));
-    };
-    let dense = (cols * bits).div_ceil(32) == words;
-    let loose = (!32usize.is_multiple_of(bits))
-        .then(|| 32 / bits)
-        .filter(|n| cols.div_ceil(*n) == words);
-    let per_word = match loose {
-        Some(n) if dense && cols > n => is_loose(t, bits, n)?.then_some(n),
-        loose => loose.filter(|_| !dense),
-    };
-    let shape = stack.iter().chain(shape).copied().collect();
-    Ok(Packing {
-        bits,
-        per_word,
-        shape,
-    })
-}
-
-/// Words that tell a packing.
-const SAMPLE: usize = 4096;
-
-/// Whether the bits that loose packing leaves over are zero in all of the first words.
-fn is_loose(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool> {
-    let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
-    t.part().read_at(0, &mut bytes)?;
-    let mut words = bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&word| u32::from_le_bytes(word));
-    let loose = words.all(|word| word >> (bits * per_word) == 0);
-    // A few words could be like this by chance.
-    if loose && bytes.len() < 64 * 4 {
-        return Err(wrong(
-            t,
-            format!(
-                "its rows hold codes of {bits} bits in two ways, and its data does not tell which"
-            ),
-        ));
-    }
-    Ok(loose)
-}
-
-/// The numbers of a small tensor of dimensions.
-pub(super) fn read_shape(t: &Tensor<'_>) -> Result<Vec<usize>> {
-    let size = match t.dtype() {
-        Dtype::I64 | Dtype::U64 => 8,
-        Dtype::I32 | Dtype::U32 => 4,
-        _ => return Err(wrong(t, "a shape is I64 or I32")),
-    };
-    if t.elements() == 0 || t.elements() > 4 {
-        return Err(wrong(t, "a shape has a few dimensions"));
-    }
-    let mut bytes = vec![0; t.elements() * size];
-    t.part().read_at(0, &mut bytes)?;
-    let dim = |bytes: &[u8]| {
-        let mut wide = [0; 8];
-        wide[..size].copy_from_slice(bytes);
-        usize::try_from(u64::from_le_bytes(wide)).ok()
-    };
-    let dims: Option<Vec<usize>> = bytes.chunks_exact(size).map(dim).collect();
-    let fits = |dims: &Vec<usize>| {
-        dims.iter()
-            .try_fold(1usize, |n, &d| n.checked_mul(d))
-            .is_some_and(|n| n < 1 << 60)
-    };
-    dims.filter(fits)
-        .ok_or_else(|| wrong(t, "its dimensions are no sizes"))
-}
-
-/// The grid of scales, a group of columns of one row each, or one for more.
+/// The grid of scales of a weight without an index: by the config's `group_size`, or else by the shapes.
+///
+/// # Errors
+/// The scales do not fit the group size. Shapes alone do not prove it, because the last group of a row may be smaller.
 fn grouped_rows<'m>(
     t: &Tensor<'m>,
     shape: &[usize],
@@ -361,7 +234,7 @@ fn grouped_rows<'m>(
     fit(t, shape, scale, all)
 }
 
-/// The index, unless it says nothing: -1 stands for a group that was never set.
+/// The index, or `None` if it was never set: compressed-tensors initializes it to -1.
 fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> {
     if index.dtype() != Dtype::I32 || index.elements() != cols {
         return Err(wrong(
@@ -385,6 +258,7 @@ fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> 
     Ok(Some(part))
 }
 
+/// The grid of a weight with an index: each column has its own scale, which the index looks up.
 fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Result<ScaleGrid> {
     if rows == 0 || !scale.elements().is_multiple_of(rows) || scale.elements() / rows > cols {
         return Err(wrong(
@@ -399,7 +273,10 @@ fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Res
     Ok(row_groups(cols, 1))
 }
 
-/// Zero points, stored as the codes are but down the rows.
+/// Zero points, packed as the codes are but along the rows, or as one I8 each.
+///
+/// # Errors
+/// Their dtype or shape fits neither.
 fn zero_points<'m>(
     zero: &Tensor<'m>,
     shape: &[usize],
@@ -414,20 +291,24 @@ fn zero_points<'m>(
     let matrix_rows = shape.iter().nth_back(1).copied().unwrap_or(1);
     let word_rows = zero.shape().iter().nth_back(1).copied().unwrap_or(0);
     let dense = (matrix_rows * bits).div_ceil(32) == word_rows;
-    let loose = (!32usize.is_multiple_of(bits)).then(|| 32 / bits);
-    let loose =
-        loose.filter(|n| (per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows);
+    let word_aligned = (!32usize.is_multiple_of(bits)).then(|| 32 / bits);
+    let word_aligned = word_aligned
+        .filter(|n| (per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows);
     let stack = rows.checked_div(matrix_rows).unwrap_or(0);
     let fits = zero.elements() == stack.saturating_mul(word_rows).saturating_mul(groups);
-    if !(matches!(zero.dtype(), Dtype::I32 | Dtype::U32) && fits && (dense || loose.is_some())) {
+    if !(matches!(zero.dtype(), Dtype::I32 | Dtype::U32)
+        && fits
+        && (dense || word_aligned.is_some()))
+    {
         return Err(wrong(
             zero,
             format!("{groups} groups of {rows} rows want another shape of zero points"),
         ));
     }
+    // Packed values are offset to be non-negative, as the codes are.
     let offset = (1u32 << (bits - 1)) as f32;
-    let (part, per_word) = (zero.part(), loose);
-    Ok(Box::new(PackedDown {
+    let (part, per_word) = (zero.part(), word_aligned);
+    Ok(Box::new(ColumnPackedInts {
         part,
         cols: groups,
         bits,
@@ -436,39 +317,4 @@ fn zero_points<'m>(
         rows: matrix_rows,
         word_rows,
     }))
-}
-
-/// Words with as many whole codes as fit.
-struct Loose<'m> {
-    part: Part<'m>,
-    row_words: usize,
-    bits: usize,
-    per_word: usize,
-}
-
-impl Unpack for Loose<'_> {
-    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let words = tile.cols.start / self.per_word..tile.cols.end.div_ceil(self.per_word);
-        read(
-            &self.part,
-            self.row_words * 4,
-            tile.rows.clone(),
-            words.start * 4..words.end * 4,
-            staging,
-        )?;
-        out.clear();
-        let mask = (1u32 << self.bits) - 1;
-        for row in staging.chunks_exact(words.len().max(1) * 4) {
-            let codes = row.as_chunks().0.iter().flat_map(|&word| {
-                let word = u32::from_le_bytes(word);
-                (0..self.per_word).map(move |i| (word >> (i * self.bits) & mask) as u8)
-            });
-            out.extend(codes.take(tile.cols.len()));
-        }
-        Ok(())
-    }
-
-    fn align(&self) -> (usize, usize) {
-        (1, self.per_word)
-    }
 }

@@ -1,36 +1,36 @@
-//! Schemes that are recognised and not decoded: codes must never pass for weights.
+//! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
 
 use crate::containers::model::Tensor;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
 use crate::{Dtype, Result};
 
-/// How a scheme is recognised: by the name and the dtype of a tensor of codes, and by what stands beside it.
-pub(super) struct Sign {
+/// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
+pub(super) struct Signature {
     pub scheme: &'static str,
     /// End of the name of the codes.
     pub suffix: &'static str,
     /// Dtypes that the codes may have; empty: any.
     pub dtypes: &'static [Dtype],
-    /// Ends of the names of all tensors that stand beside the codes, behind the name without the suffix.
-    pub beside: &'static [&'static str],
-    /// What would decode it.
+    /// Suffixes of the companions, all of which are required. They replace `suffix` in the name of the codes.
+    pub companions: &'static [&'static str],
+    /// What the error tells the user about decoding it.
     pub remedy: &'static str,
 }
 
 const NOT_YET: &str = "recognised, not decoded by this version";
 
-pub(super) const fn sign(
+pub(super) const fn signature(
     scheme: &'static str,
     suffix: &'static str,
     dtypes: &'static [Dtype],
-    beside: &'static [&'static str],
-) -> Sign {
-    Sign {
+    companions: &'static [&'static str],
+) -> Signature {
+    Signature {
         scheme,
         suffix,
         dtypes,
-        beside,
+        companions,
         remedy: NOT_YET,
     }
 }
@@ -39,78 +39,82 @@ pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
-/// Layouts as in the schemes' own libraries. The first match names the scheme.
-const SIGNS: &[Sign] = &[
-    sign("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
-    sign("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
-    sign(
+/// Names and dtypes as the schemes' libraries write them. The first match decides, so specific signatures come first.
+const SIGNATURES: &[Signature] = &[
+    signature("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
+    signature("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
+    signature(
         "compressed-tensors marlin-24",
         ".weight_packed",
         WORDS,
         &[".scale_packed"],
     ),
-    sign("packed weights", ".weight_packed", &[], &[]),
-    sign("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
-    sign(
+    signature("packed weights", ".weight_packed", &[], &[]),
+    signature("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
+    signature(
         "packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)",
         ".weight",
         BYTES,
         &[".weight_scale"],
     ),
-    sign("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
-    sign("EETQ", ".weight", INT8, &[".weight_scales"]),
-    sign("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
-    sign("AQLM", ".codes", &[], &[".codebooks"]),
-    sign("EXL2", ".q_weight", &[], &[".q_scale"]),
-    sign("EXL3", ".trellis", &[], &[]),
-    sign("QQQ", ".B", WORDS, &[".s_channel"]),
-    sign("QuIP#", ".Qidxs", &[], &[]),
-    sign("VPTQ", ".indices", &[], &[".centroids"]),
-    sign("VPTQ", ".indices", &[], &[".centroids.weight"]),
+    signature("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
+    signature("EETQ", ".weight", INT8, &[".weight_scales"]),
+    signature("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
+    signature("AQLM", ".codes", &[], &[".codebooks"]),
+    signature("EXL2", ".q_weight", &[], &[".q_scale"]),
+    signature("EXL3", ".trellis", &[], &[]),
+    signature("QQQ", ".B", WORDS, &[".s_channel"]),
+    signature("QuIP#", ".Qidxs", &[], &[]),
+    signature("VPTQ", ".indices", &[], &[".centroids"]),
+    signature("VPTQ", ".indices", &[], &[".centroids.weight"]),
 ];
 
-impl Sign {
+impl Signature {
     /// Whether `t` is codes of this scheme.
     fn fits(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
         let base = t.name().strip_suffix(self.suffix);
         base.is_some_and(|base| {
             (self.dtypes.is_empty() || self.dtypes.contains(&t.dtype()))
                 && self
-                    .beside
+                    .companions
                     .iter()
                     .all(|suffix| all.at(base, suffix).is_some())
         })
     }
 }
 
-/// Names the scheme of the first of `signs` that `t` has.
-pub(super) fn kind(signs: &[Sign], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-    signs
+/// The scheme of the first of `signatures` that fits `t`.
+pub(super) fn kind(signatures: &[Signature], t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
+    signatures
         .iter()
         .find(|s| s.fits(t, all))
         .map_or(QuantScheme::Unquantized, |s| QuantScheme::Other(s.scheme))
 }
 
-/// Leaves `t`, unless it has one of `signs`.
+/// Returns `None` unless one of `signatures` fits `t`.
 ///
 /// # Errors
-/// `Unsupported` if it has one, with the scheme, what would decode it, and what the config calls it.
+/// `Unsupported` if one fits. The message has the scheme, the remedy, and the config's `quant_method`.
 pub(super) fn refuse<'m>(
-    signs: &[Sign],
+    signatures: &[Signature],
     t: &Tensor<'m>,
     all: &Index<'m>,
 ) -> Result<Option<Group<'m>>> {
-    let Some(sign) = signs.iter().find(|s| s.fits(t, all)) else {
+    let Some(signature) = signatures.iter().find(|s| s.fits(t, all)) else {
         return Ok(None);
     };
     let method = all.config.text(&["quant_method", "method"]);
     let method = method
         .map(|(method, place)| format!("; {place} says quant_method `{method}`"))
         .unwrap_or_default();
-    Err(refused(t, sign.scheme, format!("{}{method}", sign.remedy)))
+    Err(refused(
+        t,
+        signature.scheme,
+        format!("{}{method}", signature.remedy),
+    ))
 }
 
-/// Every scheme that no build decodes: claims nothing, and refuses what it recognises.
+/// All schemes that no build decodes. Claims nothing and refuses what it recognises.
 pub(super) struct Foreign;
 
 static IDENTITY: Identity = Identity {
@@ -131,10 +135,10 @@ impl Scheme for Foreign {
     }
 
     fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-        kind(SIGNS, t, all)
+        kind(SIGNATURES, t, all)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        refuse(SIGNS, t, all)
+        refuse(SIGNATURES, t, all)
     }
 }

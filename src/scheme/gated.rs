@@ -1,8 +1,8 @@
-//! Schemes of features: what is known of them in every build. A build without the feature recognises them all the same,
-//! and refuses them by name.
+//! Schemes that depend on a cargo feature: their identities, which every build has. A build without the feature still
+//! recognises such a scheme, and refuses its weights with the feature's name rather than copying codes as weights.
 
 #[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
-pub(super) use self::off::*;
+pub(super) use self::disabled::*;
 use super::seam::NamePattern::{Contains, Ends, Is};
 use super::seam::{Identity, Index, Sibling, TensorRole};
 use crate::config::QuantMethod;
@@ -49,7 +49,7 @@ pub(super) static GPTQ: Identity = Identity {
     markers: &[],
     sidecars: &[
         Is("quantize_config.json"),
-        // AutoRound's.
+        // Written by AutoRound.
         Is("quantization_config.json"),
     ],
     container: None,
@@ -106,33 +106,33 @@ pub(super) static BNB_INT8: Identity = Identity {
     container: None,
 };
 
-/// Whether `t` can be packed codes of BitsAndBytes: a column of bytes, stored under the dtype of the model, in a model
-/// that the config says is loaded in four bits (`bnb_4bit_quant_storage`).
+/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose
+/// config has `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
 pub(super) fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true)
 }
 
 /// Schemes whose features this build leaves out.
 #[cfg(not(all(feature = "nvfp4", feature = "gptq", feature = "awq", feature = "bnb")))]
-mod off {
+mod disabled {
     use crate::Result;
     use crate::containers::model::Tensor;
-    use crate::scheme::foreign::{Sign, kind, refuse, sign};
+    use crate::scheme::foreign::{Signature, kind, refuse, signature};
     use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme};
 
-    /// A scheme that this build leaves out: claims nothing, and refuses what it recognises.
+    /// A scheme that this build leaves out. It claims nothing and refuses what it recognises.
     pub(in crate::scheme) struct Disabled {
         identity: &'static Identity,
-        signs: &'static [Sign],
+        signatures: &'static [Signature],
         may_be_codes: fn(&Tensor<'_>, &Index<'_>) -> bool,
     }
 
     impl Disabled {
         #[allow(dead_code)]
-        const fn new(identity: &'static Identity, signs: &'static [Sign]) -> Self {
+        const fn new(identity: &'static Identity, signatures: &'static [Signature]) -> Self {
             Self {
                 identity,
-                signs,
+                signatures,
                 may_be_codes: |_, _| false,
             }
         }
@@ -144,11 +144,11 @@ mod off {
         }
 
         fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-            kind(self.signs, t, all)
+            kind(self.signatures, t, all)
         }
 
         fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-            refuse(self.signs, t, all)
+            refuse(self.signatures, t, all)
         }
 
         fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
@@ -156,10 +156,13 @@ mod off {
         }
     }
 
-    /// `sign`, with the feature that would decode what has it.
+    /// `signature`, refused with `remedy`.
     #[allow(dead_code)]
-    const fn needs(remedy: &'static str, sign: Sign) -> Sign {
-        Sign { remedy, ..sign }
+    const fn needs(remedy: &'static str, signature: Signature) -> Signature {
+        Signature {
+            remedy,
+            ..signature
+        }
     }
 
     #[cfg(not(feature = "nvfp4"))]
@@ -169,11 +172,11 @@ mod off {
         Disabled::new(
             &super::NVFP4,
             &[
-                needs(REMEDY, sign("NVFP4", "", BYTES, &["_weight_scale_2"])),
-                needs(REMEDY, sign("NVFP4", "", BYTES, &["_scale_2"])),
+                needs(REMEDY, signature("NVFP4", "", BYTES, &["_weight_scale_2"])),
+                needs(REMEDY, signature("NVFP4", "", BYTES, &["_scale_2"])),
                 needs(
                     REMEDY,
-                    sign("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]),
+                    signature("NVFP4", ".weight_packed", BYTES, &[".weight_global_scale"]),
                 ),
             ],
         )
@@ -186,35 +189,35 @@ mod off {
         Disabled::new(
             &super::GPTQ,
             &[
-                needs(REMEDY, sign("GPTQ", ".qweight", &[], &[".g_idx"])),
-                needs(REMEDY, sign("GPTQ Marlin", ".B", WORDS, &[".s"])),
+                needs(REMEDY, signature("GPTQ", ".qweight", &[], &[".g_idx"])),
+                needs(REMEDY, signature("GPTQ Marlin", ".B", WORDS, &[".s"])),
                 #[cfg(feature = "awq")]
-                needs(REMEDY, sign("GPTQ", ".qweight", &[], &[])),
+                needs(REMEDY, signature("GPTQ", ".qweight", &[], &[])),
                 #[cfg(not(feature = "awq"))]
                 needs(
                     "needs the features `gptq` or `awq`, which this build leaves out",
-                    sign("GPTQ or AWQ", ".qweight", &[], &[]),
+                    signature("GPTQ or AWQ", ".qweight", &[], &[]),
                 ),
             ],
         )
     };
 
-    /// Comes after GPTQ, with which AWQ shares its names: whatever is left is AWQ's.
+    /// Registered after GPTQ, with which AWQ shares the name `qweight`: what GPTQ leaves is AWQ's.
     #[cfg(not(feature = "awq"))]
     pub(in crate::scheme) static AWQ_OFF: Disabled = Disabled::new(
         &super::AWQ,
         &[needs(
             "needs the feature `awq`, which this build leaves out",
-            sign("AWQ", ".qweight", &[], &[]),
+            signature("AWQ", ".qweight", &[], &[]),
         )],
     );
 
     #[cfg(not(feature = "bnb"))]
     pub(in crate::scheme) static BNB_4BIT_OFF: Disabled = Disabled {
         identity: &super::BNB_4BIT,
-        signs: &[needs(
+        signatures: &[needs(
             "needs the feature `bnb`, which this build leaves out",
-            sign("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"]),
+            signature("BitsAndBytes 4-bit", "", &[], &[".absmax", ".quant_map"]),
         )],
         may_be_codes: super::may_be_bnb_4bit,
     };
@@ -226,7 +229,7 @@ mod off {
             &super::BNB_INT8,
             &[needs(
                 "needs the feature `bnb`, which this build leaves out",
-                sign("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]),
+                signature("BitsAndBytes INT8", ".weight", INT8, &[".SCB"]),
             )],
         )
     };

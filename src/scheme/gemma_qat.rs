@@ -1,6 +1,6 @@
-//! Gemma as it was trained for few bits: `X.weight` U8 or I8, rows of two, four or eight bits, low bits first, with
-//! `X.weight_scale` F32 `[out, 1]`; embeddings are `X.embedding_quantized` with `X.embedding_scale` `[rows, blocks]`.
-//! The config says how many bits a module has. What is left of a row's last byte is padding.
+//! Gemma QAT (quantization-aware training): `X.weight` U8 or I8, rows of codes of two, four or eight bits, low bits
+//! first, with `X.weight_scale` F32 `[out, 1]`. Embeddings are `X.embedding_quantized` with `X.embedding_scale`
+//! `[rows, blocks]`. The config has the bits of each module. The last byte of a row is padded.
 //!
 //! Formula: transformers `integrations/gemma_quant.py` (`QuantizedLinear._dequantize_weights`, `QuantizedEmbedding`).
 
@@ -19,10 +19,10 @@ use crate::{Dtype, Result};
 
 pub(super) struct GemmaQat;
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "Gemma QAT";
 
-/// The config's own default.
+/// Bits of a module that the config does not mention.
 const BITS: usize = 4;
 
 static IDENTITY: Identity = Identity {
@@ -81,6 +81,7 @@ impl Scheme for GemmaQat {
     }
 }
 
+/// Logical shape, bits and decoder of `t`.
 fn decoder<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
@@ -106,7 +107,8 @@ fn decoder<'m>(
     let full = bytes
         .checked_mul(8 / bits)
         .ok_or_else(|| wrong(t, "its size overflows"))?;
-    // The last byte may be filled in part.
+    // Padding makes the bytes of a row fit several widths. Where the config tells the inputs of the layer, they have
+    // to fit the bits, and cut the padding off.
     let [_, inputs] = all.config.layer_sizes(module);
     let bytes_at = |inputs: usize, bits: usize| inputs.checked_mul(bits).map(|n| n.div_ceil(8));
     let contrary = |inputs: &usize| {
@@ -125,7 +127,7 @@ fn decoder<'m>(
         .filter(|&inputs| inputs <= full && (inputs * bits).div_ceil(8) == bytes)
         .unwrap_or(full);
     let blocks = match scale.shape() {
-        // Only rows of embeddings are cut.
+        // Only embeddings have several blocks in a row.
         &[n, blocks]
             if n == rows
                 && blocks > 0

@@ -1,8 +1,8 @@
-//! GGUF: tensors of ggml's block types, which hold their scales among their codes. Only NVFP4 has one more
-//! beside it: `X.weight` with `X.scale` F32, one or one for each matrix of a stack. llama.cpp multiplies the product
-//! by it; here the weight is.
+//! GGUF: tensors of ggml's block types. A block has its scales and its codes. NVFP4 alone has a further scale
+//! outside: `X.scale` F32 for `X.weight`, one for the tensor or one for each matrix of a stack. llama.cpp multiplies
+//! the product of the layer by it; here it multiplies the weight.
 //!
-//! Names: llama.cpp `llama-model.cpp`, `load_tensors`; some writers have `X.weight.scale`.
+//! Names: llama.cpp `llama-model.cpp`, `load_tensors`. Some writers name the scale `X.weight.scale`.
 
 use std::ops::Range;
 
@@ -48,7 +48,11 @@ impl Scheme for Ggml {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         if let Dtype::UnknownGgml(id) = t.dtype() {
-            return Err(refused(t, &format!("GGUF type {id}"), squatter(id)));
+            return Err(refused(
+                t,
+                &format!("GGUF type {id}"),
+                unknown_type_reason(id),
+            ));
         }
         let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else {
             return Ok(None);
@@ -74,7 +78,7 @@ impl Scheme for Ggml {
             .as_ref()
             .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
             .transpose()?;
-        let decoder = Box::new(Weight {
+        let decoder = Box::new(GgmlWeight {
             codes: t.part(),
             dtype: t.dtype(),
             decode,
@@ -100,7 +104,10 @@ impl Scheme for Ggml {
     }
 }
 
-/// The scale beside an NVFP4 tensor, if it has one, of 1 or `stack` values.
+/// The scale of the NVFP4 tensor `t`, if it has one.
+///
+/// # Errors
+/// Both names are there, or the scale does not have 1 or `stack` values.
 fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<Tensor<'m>>> {
     let beside = t
         .name()
@@ -132,8 +139,8 @@ fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<
     }
 }
 
-/// What is known to be written under a number that is not ggml's.
-fn squatter(id: u32) -> &'static str {
+/// Which library is known to write type number `id`, which ggml does not have (any more).
+fn unknown_type_reason(id: u32) -> &'static str {
     match id {
         4 => {
             "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number"
@@ -147,8 +154,8 @@ fn squatter(id: u32) -> &'static str {
     }
 }
 
-/// A tensor of blocks.
-struct Weight<'m> {
+/// Decoder of a tensor of blocks.
+struct GgmlWeight<'m> {
     codes: Part<'m>,
     dtype: Dtype,
     decode: GgmlDecoder,
@@ -156,12 +163,12 @@ struct Weight<'m> {
     block_bytes: usize,
     rows: usize,
     cols: usize,
-    /// With their number.
+    /// The scales outside of the blocks, and their number.
     scales: Option<(Floats<'m>, usize)>,
     rows_per_scale: usize,
 }
 
-impl Decode for Weight<'_> {
+impl Decode for GgmlWeight<'_> {
     fn grid(&self) -> Grid {
         let load_bits = self.block_bytes as f64 * 8.0 / self.block as f64;
         Grid {
@@ -205,7 +212,7 @@ impl Decode for Weight<'_> {
         let row_bytes = width / self.block * self.block_bytes;
         let mut row = rows.start;
         while row < rows.end {
-            // Rows that share a scale, or all of them.
+            // The kernel takes one scale: decode the rows that share it, or all rows if there is none.
             let end = ((row / self.rows_per_scale + 1) * self.rows_per_scale).min(rows.end);
             let bytes = (row - tile.rows.start) * row_bytes..(end - tile.rows.start) * row_bytes;
             let scale = buffers
@@ -225,7 +232,7 @@ impl Decode for Weight<'_> {
     }
 }
 
-/// How the codes of MXFP4 blocks lie in a decoder's buffers.
+/// Extracts codes and exponents from MXFP4 blocks in a decoder's buffers.
 struct Mxfp4Codes {
     block_bytes: usize,
 }
@@ -234,7 +241,7 @@ impl ExtractCodes for Mxfp4Codes {
     fn extract(&self, _size: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
         out.exponents.clear();
-        // An exponent, and bytes of which each has a code of either half of the block.
+        // A block is an exponent and 16 bytes. Low nibbles are its first half, high nibbles its second.
         for block in buffers.bytes.chunks_exact(self.block_bytes.max(1)) {
             if let Some((&exponent, nibbles)) = block.split_first() {
                 out.exponents.push(exponent);

@@ -1,22 +1,23 @@
-//! HQQ: `X.W_q` with `X.scale` and `X.zero`, and what describes them: `X.shape`, `X.group_size`, `X.axis`,
-//! `X.packing`, `X.compute_dtype` and others, tensors in safetensors and Python values in a pickle; in old pickles all
-//! but the codes are below `X.meta`. In pickles zeros and scales may be quantized themselves, as `zero_q` with
-//! `meta_zero` and `scale_q` with `meta_scale`.
+//! HQQ: `X.W_q` with `X.scale` and `X.zero`. `X.shape`, `X.group_size`, `X.axis`, `X.packing`, `X.compute_dtype` and
+//! others describe them: as tensors in safetensors, as Python values in a pickle. In old pickles everything but the
+//! codes has the prefix `X.meta.`. In pickles scales and zero points may be quantized in turn, as `scale_q` with
+//! `meta_scale` and `zero_q` with `meta_zero`.
 //!
-//! The weight is cut into groups in its order, which are the rows of a matrix (axis 1) or its columns (axis 0). That
-//! matrix is packed in runs of rows, the first in the highest bits. The bytes may go by a float dtype.
+//! The flattened weight is reshaped to `[groups, group_size]` (axis 1: a group is a row) or `[group_size, groups]`
+//! (axis 0: a group is a column). The rows of that matrix are packed at a stride, the first ones in the highest bits;
+//! see `layout/strided.rs`. With `view_as_float`, the packed bytes are stored under a float dtype.
 //!
-//! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout: hqq
-//! `core/bitpack.py`.
+//! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout:
+//! hqq `core/bitpack.py`.
 
 mod meta;
 
-use self::meta::{FAMILY, Meta, Requantized};
+use self::meta::{DoubleQuantized, FAMILY, HqqMeta};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::runs::Runs;
+use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::fit::granularity;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::grouped::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
@@ -45,7 +46,7 @@ impl Scheme for Hqq {
         &IDENTITY
     }
 
-    /// SINQ and others call their codes `W_q`, too.
+    /// SINQ and other libraries name their codes `W_q`, too.
     fn has_common_names(&self, _group: &Group<'_>) -> bool {
         true
     }
@@ -54,6 +55,7 @@ impl Scheme for Hqq {
         let Some(base) = base_of(t.name(), "W_q") else {
             return Ok(None);
         };
+        // SINQ names its codes like HQQ, and has a second scale.
         if all.at(base, "scale2").is_some() {
             return Err(refused(
                 t,
@@ -61,16 +63,18 @@ impl Scheme for Hqq {
                 "recognised, not decoded by this version",
             ));
         }
-        let mut meta = Meta::of_weight(t, base, all);
-        let weight = Weight::new(t, &mut meta)?;
+        let mut meta = HqqMeta::of_weight(t, base, all);
+        let weight = HqqWeight::new(t, &mut meta)?;
         let grid = weight.grid();
-        let codes = CodeType::Int(weight.runs.bits as u8);
-        let compute_dtype = meta.compute_dtype()?;
-        let quantized = meta.flag("quant_scale")? || meta.flag("quant_zero")?;
+        let codes = CodeType::Int(weight.packed_codes.bits as u8);
+        let compute_dtype = meta.read_compute_dtype()?;
+        // The library dequantizes double-quantized scales and zero points in `compute_dtype`. The decoder needs them
+        // exact for F32 outputs and rounded for outputs of that dtype.
+        let is_double_quantized = meta.read_flag("quant_scale")? || meta.read_flag("quant_zero")?;
         let scales = weight.numbers(&mut meta, "scale", None)?;
         let mut zero_points = GroupOffsets::new(weight.numbers(&mut meta, "zero", None)?);
         zero_points.compute = match compute_dtype {
-            Some(dtype) if quantized => Some(ComputeDtype {
+            Some(dtype) if is_double_quantized => Some(ComputeDtype {
                 dtype,
                 rounded: Some(RoundedMatrices {
                     scales: weight.numbers(&mut meta, "scale", compute_dtype)?,
@@ -79,11 +83,14 @@ impl Scheme for Hqq {
             }),
             dtype => dtype.map(ComputeDtype::new),
         };
-        let Weight {
-            shape, runs, rows, ..
+        let HqqWeight {
+            shape,
+            packed_codes,
+            rows,
+            ..
         } = weight;
-        let (cols, bits) = (runs.cols, runs.bits);
-        let stored = Codes::Unpacked(Box::new(runs));
+        let (cols, bits) = (packed_codes.cols, packed_codes.bits);
+        let stored = Codes::Unpacked(Box::new(packed_codes));
         let mut decoder = Grouped::scaled(
             stored,
             bits,
@@ -110,7 +117,8 @@ impl Scheme for Hqq {
     }
 }
 
-/// How codes lie in words, by the name of it: bytes of a word, bits of a code, and where the first one begins.
+/// Bytes of a word, bits of a code, and the lowest bit of a word's first code, by the packing's name in hqq's
+/// `Quantizer.bit_to_packing`. `3bit_32` has ten codes in 30 bits of an I32.
 fn packing(name: &str) -> Option<(usize, usize, usize)> {
     match name {
         "8bit_u8" => Some((1, 8, 0)),
@@ -122,21 +130,22 @@ fn packing(name: &str) -> Option<(usize, usize, usize)> {
     }
 }
 
-/// A weight as it is stored.
-struct Weight<'m> {
+/// The packed codes of a weight, and how its groups lie over them.
+struct HqqWeight<'m> {
     t: Tensor<'m>,
     shape: Vec<usize>,
-    runs: Runs<'m>,
-    /// Rows that are codes: those that fill up the last run are not among them.
+    packed_codes: StridedRows<'m>,
+    /// Rows of the matrix without those that pad it to a multiple of the codes in a word.
     rows: usize,
-    /// Values of a group, and whether groups are columns.
+    /// Values of a group.
     group: usize,
-    by_column: bool,
+    /// Whether a group is a column of the matrix (axis 0), rather than a row (axis 1).
+    is_by_column: bool,
 }
 
-impl<'m> Weight<'m> {
-    fn new(t: &Tensor<'m>, meta: &mut Meta<'_, 'm>) -> Result<Self> {
-        let named = meta.text("packing")?.unwrap_or_default();
+impl<'m> HqqWeight<'m> {
+    fn new(t: &Tensor<'m>, meta: &mut HqqMeta<'_, 'm>) -> Result<Self> {
+        let named = meta.read_text("packing")?.unwrap_or_default();
         if named.is_empty() {
             return Err(refused(
                 t,
@@ -144,14 +153,14 @@ impl<'m> Weight<'m> {
                 "nothing beside it says how it is packed",
             ));
         }
-        let Some((word, bits, first)) = packing(&named) else {
+        let Some((word_bytes, bits, first_shift)) = packing(&named) else {
             return Err(refused(
                 t,
                 FAMILY,
                 format!("the packing {named} is not known"),
             ));
         };
-        let shape = meta.shape()?;
+        let shape = meta.read_shape()?;
         let (&[packed, _], Some(&inputs)) = (t.shape(), shape.last()) else {
             return Err(wrong(t, "packed codes have two dimensions"));
         };
@@ -159,33 +168,34 @@ impl<'m> Weight<'m> {
             .iter()
             .try_fold(1usize, |n, &dim| n.checked_mul(dim))
             .unwrap_or(0);
-        let by_column = meta.is_axis_0()?;
-        // Without groups a row is one, or a column.
-        let whole = if by_column {
+        let is_by_column = meta.read_is_axis_0()?;
+        // Without a group size a whole row (axis 1) or column (axis 0) of the weight is one group.
+        let whole = if is_by_column {
             all / inputs.max(1)
         } else {
             inputs
         };
-        let group = meta.size("group_size")?.unwrap_or(whole);
+        let group = meta.read_size("group_size")?.unwrap_or(whole);
         if group == 0 || all == 0 || !all.is_multiple_of(group) {
             return Err(wrong(t, format!("groups of {group} do not make {shape:?}")));
         }
-        let (rows, cols) = if by_column {
+        let (rows, cols) = if is_by_column {
             (group, all / group)
         } else {
             (all / group, group)
         };
-        let runs = Runs {
+        let packed_codes = StridedRows {
             part: t.part(),
-            rows: packed,
+            stride: packed,
             cols,
-            word,
+            word_bytes,
             bits,
-            first,
-            upward: false,
+            first_shift,
+            is_low_first: false,
         };
-        let per_word = runs.in_word();
-        if rows.div_ceil(per_word) != packed || row_bytes(t, word, meta)? != cols.checked_mul(word)
+        let per_word = packed_codes.codes_per_word();
+        if rows.div_ceil(per_word) != packed
+            || row_bytes(t, word_bytes, meta)? != cols.checked_mul(word_bytes)
         {
             return Err(wrong(
                 t,
@@ -195,20 +205,21 @@ impl<'m> Weight<'m> {
         let mut weight = Self {
             t: *t,
             shape,
-            runs,
+            packed_codes,
             rows,
             group,
-            by_column,
+            is_by_column,
         };
-        if !by_column && inputs.is_multiple_of(group) && weight.runs.widen(inputs) {
+        // Groups that are parts of a row of the weight: its own rows make better tiles than rows of one group.
+        if !is_by_column && inputs.is_multiple_of(group) && weight.packed_codes.reshape(inputs) {
             weight.rows = all / inputs;
         }
         Ok(weight)
     }
 
     fn grid(&self) -> ScaleGrid {
-        let (rows, cols) = (self.rows, self.runs.cols);
-        if self.by_column {
+        let (rows, cols) = (self.rows, self.packed_codes.cols);
+        if self.is_by_column {
             return ScaleGrid {
                 matrix_rows: rows,
                 block_rows: rows,
@@ -220,21 +231,22 @@ impl<'m> Weight<'m> {
         row_groups(cols, self.group)
     }
 
-    /// Scales or zeros; those that are quantized themselves as the library has them in `compute_dtype`.
+    /// The scales (`what` is `scale`) or the zero points (`zero`), one for each group. Double-quantized ones are
+    /// rounded to `compute_dtype`, if there is one, after each step, as the library computes them.
     fn numbers(
         &self,
-        meta: &mut Meta<'_, 'm>,
+        meta: &mut HqqMeta<'_, 'm>,
         what: &str,
         compute_dtype: Option<TargetDtype>,
     ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let grid = self.grid();
-        let groups = if self.by_column {
+        let groups = if self.is_by_column {
             grid.cols
         } else {
             self.rows * grid.cols
         };
-        if meta.flag(&format!("quant_{what}"))? {
-            return Ok(Box::new(Requantized::new(
+        if meta.read_flag(&format!("quant_{what}"))? {
+            return Ok(Box::new(DoubleQuantized::new(
                 meta,
                 what,
                 groups,
@@ -242,7 +254,7 @@ impl<'m> Weight<'m> {
                 compute_dtype,
             )?));
         }
-        let t = meta.tensor(what)?;
+        let t = meta.need_tensor(what)?;
         if t.elements() != groups {
             let what = format!(
                 "its `{}` {:?} is not one for each of {groups} groups",
@@ -258,13 +270,20 @@ impl<'m> Weight<'m> {
     }
 }
 
-/// Bytes of a row of `t`, if they are words or may be taken for such.
-fn row_bytes(t: &Tensor<'_>, word: usize, meta: &mut Meta<'_, '_>) -> Result<Option<usize>> {
+/// Bytes of a row of the codes `t`, or `None` if that overflows.
+///
+/// # Errors
+/// `t` has neither the dtype of words of `word_bytes` bytes, nor a float dtype with `view_as_float`.
+fn row_bytes(
+    t: &Tensor<'_>,
+    word_bytes: usize,
+    meta: &mut HqqMeta<'_, '_>,
+) -> Result<Option<usize>> {
     let size = match t.dtype() {
-        Dtype::U8 if word == 1 => 1,
-        Dtype::I32 if word == 4 => 4,
+        Dtype::U8 if word_bytes == 1 => 1,
+        Dtype::I32 if word_bytes == 4 => 4,
         dtype
-            if meta.flag("view_as_float")?
+            if meta.read_flag("view_as_float")?
                 && dtype.is_floating_point()
                 && t.part().is_verbatim() =>
         {

@@ -2,5 +2,5 @@
 
 #[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) mod packed;
-pub(crate) mod runs;
+pub(crate) mod strided;
 pub(crate) mod tiled;

@@ -1,10 +1,10 @@
-//! Marlin, four bits, symmetric: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`, and `X.workspace`, which says
-//! nothing (GPTQ); `X.qweight` and `X.scales` of the same shapes, without `X.qzeros` (AWQ). The weight is `X.weight`
-//! `[out, in]`: `(q - 8) * s`.
+//! Marlin, four bits, symmetric. GPTQ: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`, and `X.workspace`,
+//! which is scratch of the kernel. AWQ: `X.qweight` and `X.scales` of the same shapes, without `X.qzeros`. The weight
+//! is `X.weight` `[out, in]`: `(q - 8) * s`.
 //!
-//! 16 inputs of 64 outputs are a run of 128 words, in the order in which the threads of a warp take them: word `4l + t` is
-//! of lane l and of the t-th 16 outputs, and has eight codes, interleaved 0, 2, 4, 6, 1, 3, 5, 7. Scales are permuted
-//! within 64 outputs; if there is one group, within 32.
+//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them.
+//! Word `4l + t` belongs to lane l and to the t-th 16 outputs. It has eight codes, interleaved 0, 2, 4, 6, 1, 3, 5,
+//! 7. Scales are permuted within 64 outputs or, if there is one group, within 32.
 //!
 //! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`), AutoAWQ `modules/linear/marlin.py`.
 
@@ -93,7 +93,7 @@ fn gptq<'m>(
         ));
     }
     let mut group = weight(t, scales, format!("{base}weight"), "GPTQ Marlin", &module)?;
-    // Zeros for the locks of the kernel.
+    // Locks of the kernel, all zero. A part of the group, so that no output has it.
     let workspace = all
         .at(base, "workspace")
         .filter(|w| w.dtype() == Dtype::I32);
@@ -142,18 +142,18 @@ fn weight<'m>(
         return Err(misfit());
     };
     let k = depth
-        .checked_mul(DEPTH)
-        .filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(RUN));
+        .checked_mul(TILE_INPUTS)
+        .filter(|_| n.checked_mul(2) == Some(words) && n.is_multiple_of(TILE_OUTPUTS));
     let is_words = matches!(t.dtype(), Dtype::I32 | Dtype::U32);
     let Some(k) = k.filter(|&k| is_words && k > 0 && n > 0 && groups > 0) else {
         return Err(misfit());
     };
     let group = group_size(t, groups, k, false, module)?;
-    let codes = Codes::Unpacked(Box::new(Runs { part: t.part(), n }));
-    let scale = Box::new(Permuted {
+    let codes = Codes::Unpacked(Box::new(MarlinCodes { part: t.part(), n }));
+    let scale = Box::new(PermutedScales {
         floats: Floats::ieee(scales)?,
         n,
-        single: groups == 1,
+        is_single_group: groups == 1,
     });
     let code_format = CodeFormat::Int(Int::offset_binary(4));
     let decoder = Grouped::scaled(codes, 4, code_format, [n, k], row_groups(k, group), scale);
@@ -177,37 +177,42 @@ fn weight<'m>(
     ))
 }
 
-/// Inputs and outputs of a run, and its bytes.
-const DEPTH: usize = 16;
-const RUN: usize = 64;
-const RUN_BYTES: usize = DEPTH * RUN / 2;
+/// Inputs, outputs and bytes of a tile.
+const TILE_INPUTS: usize = 16;
+const TILE_OUTPUTS: usize = 64;
+const TILE_BYTES: usize = TILE_INPUTS * TILE_OUTPUTS / 2;
 
-/// Where each of the eight codes of a word lies: the first four are of one output, the others of one eight further on.
-const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+/// Nibble of each of the eight codes of a word. Codes 0 to 3 belong to one output, codes 4 to 7 to the output eight
+/// after it.
+const NIBBLE_OF_CODE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Codes in runs.
-struct Runs<'m> {
+/// Codes in Marlin tiles.
+struct MarlinCodes<'m> {
     part: Part<'m>,
+    /// Outputs.
     n: usize,
 }
 
-impl Unpack for Runs<'_> {
+impl Unpack for MarlinCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
-        let bytes = tile.rows.start / RUN * RUN_BYTES..tile.rows.end.div_ceil(RUN) * RUN_BYTES;
-        for (i, row) in (tile.cols.start / DEPTH..tile.cols.end.div_ceil(DEPTH)).enumerate() {
+        let bytes = tile.rows.start / TILE_OUTPUTS * TILE_BYTES
+            ..tile.rows.end.div_ceil(TILE_OUTPUTS) * TILE_BYTES;
+        for (i, row) in
+            (tile.cols.start / TILE_INPUTS..tile.cols.end.div_ceil(TILE_INPUTS)).enumerate()
+        {
             read(&self.part, self.n * 8, row..row + 1, bytes.clone(), staging)?;
-            let blocks = out.chunks_exact_mut(RUN * width.max(1));
-            for (run, block) in staging.chunks_exact(RUN_BYTES).zip(blocks) {
-                place(run, block, width, i * DEPTH);
+            let blocks = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
+            for (words, rows) in staging.chunks_exact(TILE_BYTES).zip(blocks) {
+                unpack_tile(words, rows, width, i * TILE_INPUTS);
             }
         }
         Ok(())
     }
 
     fn align(&self) -> (usize, usize) {
-        (RUN, DEPTH)
+        (TILE_OUTPUTS, TILE_INPUTS)
     }
 
     fn is_transposed(&self) -> bool {
@@ -215,30 +220,31 @@ impl Unpack for Runs<'_> {
     }
 }
 
-/// Puts the codes of a run into columns from `left` on of 64 rows, `width` wide.
-fn place(run: &[u8], rows: &mut [u8], width: usize, left: usize) {
-    for (i, word) in run.as_chunks().0.iter().enumerate() {
-        let (lane, tile, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
-        for (j, nibble) in NIBBLE.into_iter().enumerate() {
-            let row = tile * 16 + j / 4 * 8 + lane / 4;
+/// Unpacks a tile into 16 columns, from `left` on, of the 64 rows of `rows`, which are `width` wide.
+fn unpack_tile(tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
+    for (i, word) in tile.as_chunks().0.iter().enumerate() {
+        let (lane, block, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
+        for (j, nibble) in NIBBLE_OF_CODE.into_iter().enumerate() {
+            let row = block * 16 + j / 4 * 8 + lane / 4;
             let col = left + j / 2 % 2 * 8 + lane % 4 * 2 + j % 2;
             rows[row * width + col] = (word >> (nibble * 4) & 15) as u8;
         }
     }
 }
 
-/// Scales, of which each row is permuted.
-struct Permuted<'m> {
+/// Scales whose outputs are permuted in each group.
+struct PermutedScales<'m> {
     floats: Floats<'m>,
+    /// Outputs.
     n: usize,
-    /// Whether there is one group.
-    single: bool,
+    /// Whether all inputs are one group, for which Marlin has another permutation (`_get_perms`).
+    is_single_group: bool,
 }
 
-impl Permuted<'_> {
-    /// Where the scale of output `n` is.
-    fn place(&self, n: usize) -> usize {
-        if self.single {
+impl PermutedScales<'_> {
+    /// Index in its stored row of the scale of output `n`.
+    fn stored_index(&self, n: usize) -> usize {
+        if self.is_single_group {
             n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2
         } else {
             n / 64 * 64 + n % 8 * 8 + n % 64 / 8
@@ -246,7 +252,7 @@ impl Permuted<'_> {
     }
 }
 
-impl ScaleMatrix for Permuted<'_> {
+impl ScaleMatrix for PermutedScales<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -254,7 +260,9 @@ impl ScaleMatrix for Permuted<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
-        let stored = rows.start / RUN * RUN..rows.end.next_multiple_of(RUN).min(self.n);
+        // The permutation stays within 64 outputs, so whole blocks of 64 are enough.
+        let stored = rows.start / TILE_OUTPUTS * TILE_OUTPUTS
+            ..rows.end.next_multiple_of(TILE_OUTPUTS).min(self.n);
         let (at, mut row) = (out.len(), Vec::new());
         out.resize(at + rows.len() * cols.len(), 0.0);
         for (i, group) in cols.clone().enumerate() {
@@ -262,7 +270,7 @@ impl ScaleMatrix for Permuted<'_> {
             self.floats
                 .extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
             for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
-                out[i] = row[self.place(n) - stored.start];
+                out[i] = row[self.stored_index(n) - stored.start];
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, a bit stream in each row, with `P.scales` for groups of a row.
-//! Affine: float `P.scales` and `P.biases`; the layer's own bias is `P.bias`. Floating point: U8 `P.scales`, exponents
-//! for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`.
+//! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, whose rows are bit streams, with `P.scales` `[…, out, in /
+//! group]`. Affine: float `P.scales` and `P.biases`, of the groups; the bias of the layer is `P.bias`. Floating
+//! point: U8 `P.scales`, exponents for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`.
 //!
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
@@ -12,7 +12,7 @@ use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Matrix, Nested, Op, ScaleMatrix};
+use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
     Sibling, TensorRole, base_of, module_of, refused, wrong,
@@ -21,11 +21,12 @@ use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Mlx;
 
-/// Group sizes that MLX has for integers.
-const GROUPS: [usize; 3] = [32, 64, 128];
+/// Group sizes of the affine mode.
+const GROUP_SIZES: [usize; 3] = [32, 64, 128];
 
-/// Largest E4M3 times largest E2M1: a global scale is the largest value that a tensor has.
-const LARGEST: f32 = 448.0 * 6.0;
+/// Largest E4M3 times largest E2M1. `P.global_scale` is the largest magnitude of the tensor, and the scale is its
+/// quotient by this.
+const MAX_NVFP4: f32 = 448.0 * 6.0;
 
 static IDENTITY: Identity = Identity {
     name: "MLX",
@@ -48,21 +49,21 @@ impl Scheme for Mlx {
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::U32);
         let Some((base, scales)) = base.and_then(|base| Some((base, all.at(base, "scales")?)))
         else {
-            return check_plain(t, all).map(|()| None);
+            return check_unquantized_stack(t, all).map(|()| None);
         };
-        let layer = Layer {
+        let layer = MlxLayer {
             t: *t,
             base,
             scales,
-            per_group: per_group(t, &scales)?,
+            bits_per_group: bits_per_group(t, &scales)?,
         };
         let (bits, codes, mut decoder, companions) = match scales.dtype() {
-            Dtype::U8 => layer.floating(all)?,
-            _ => layer.affine(all)?,
+            Dtype::U8 => layer.float_decoder(all)?,
+            _ => layer.affine_decoder(all)?,
         };
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales)];
         parts.extend(companions);
-        let group = layer.per_group / bits;
+        let group = layer.bits_per_group / bits;
         decoder.grid = row_groups(decoder.cols, group);
         let shape: Vec<usize> = t.shape()[..t.shape().len() - 1]
             .iter()
@@ -83,8 +84,8 @@ impl Scheme for Mlx {
     }
 }
 
-/// Bits of all the codes that share a scale.
-fn per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
+/// Bits of all codes that share a scale. The shapes prove this product of bits and group size, but neither of the two.
+fn bits_per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
     let misfit = || {
         wrong(
             t,
@@ -108,24 +109,24 @@ fn per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
         .ok_or_else(misfit)
 }
 
-/// One quantized layer.
-struct Layer<'a, 'm> {
+/// A weight that is being claimed.
+struct MlxLayer<'a, 'm> {
     t: Tensor<'m>,
     base: &'a str,
     scales: Tensor<'m>,
-    /// Bits of a group's codes.
-    per_group: usize,
+    /// Bits of all codes of a group.
+    bits_per_group: usize,
 }
 
-/// Bits of a code, their name, the decoder, and what goes with the layer beside its scales.
-type Decoded<'m> = (usize, CodeType, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
+/// Bits of a code, kind of the codes, decoder, and companions besides the scales.
+type MlxDecoder<'m> = (usize, CodeType, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
 
-impl<'m> Layer<'_, 'm> {
+impl<'m> MlxLayer<'_, 'm> {
     fn row_words(&self) -> usize {
         self.t.shape().last().copied().unwrap_or(0)
     }
 
-    /// Columns at `bits` a code.
+    /// Columns of the weight if a code has `bits` bits.
     fn cols(&self, bits: usize) -> usize {
         self.row_words() * 32 / bits
     }
@@ -147,7 +148,7 @@ impl<'m> Layer<'_, 'm> {
             bits,
             code_format,
             [rows, cols],
-            row_groups(cols, self.per_group / bits),
+            row_groups(cols, self.bits_per_group / bits),
             scales,
         )
     }
@@ -159,30 +160,33 @@ impl<'m> Layer<'_, 'm> {
         })
     }
 
-    /// Bits and group sizes that the shapes allow.
+    /// All pairs of bits and group size that the shapes allow.
     fn allowed(&self) -> Vec<(usize, usize)> {
-        let pairs = (1..=8usize).flat_map(|bits| GROUPS.map(|group| (bits, group)));
+        let pairs = (1..=8usize).flat_map(|bits| GROUP_SIZES.map(|group| (bits, group)));
         pairs.filter(|&pair| self.fits(pair)).collect()
     }
 
     fn fits(&self, (bits, group): (usize, usize)) -> bool {
-        bits.checked_mul(group) == Some(self.per_group)
+        bits.checked_mul(group) == Some(self.bits_per_group)
             && (1..=8).contains(&bits)
             && (self.row_words() * 32).is_multiple_of(bits)
     }
 
-    /// What the config says, if that fits the shapes; else what the shapes say alone.
-    fn said(&self, all: &Index<'m>) -> Result<usize> {
+    /// Bits by the config, if they fit the shapes; else by the shapes alone.
+    ///
+    /// # Errors
+    /// The config does not fit, and the shapes allow several pairs of bits and group size.
+    fn configured_bits(&self, all: &Index<'m>) -> Result<usize> {
         let module = all.config.at(module_of(self.t.name()));
         let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| usize::try_from(n).ok());
-        let said = number(&["bits"]).zip(number(&["group_size"]));
-        if let Some((bits, _)) = said.filter(|&pair| self.fits(pair)) {
+        let configured = number(&["bits"]).zip(number(&["group_size"]));
+        if let Some((bits, _)) = configured.filter(|&pair| self.fits(pair)) {
             return Ok(bits);
         }
         match self.allowed().as_slice() {
             [(bits, _)] => Ok(*bits),
             several => {
-                let says = said.map_or("nothing".to_owned(), |(bits, group)| {
+                let says = configured.map_or("nothing".to_owned(), |(bits, group)| {
                     format!("{bits} bits in groups of {group}")
                 });
                 let what =
@@ -192,15 +196,18 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    /// Bits of the integers. A config need not name every layer that differs from the rest, and the product of bits
-    /// and group says little; but projections of the same input have as many columns.
+    /// Bits of the integers, checked against the columns of sibling projections.
+    ///
+    /// A config need not name every layer that differs from its default, and the default may fit the shapes of such a
+    /// layer with a wrong number of columns. Projections of the same input have equally many columns, so siblings
+    /// reveal that. Then `hidden_size` decides.
     fn bits(&self, all: &Index<'m>) -> Result<usize> {
-        let bits = self.said(all)?;
-        let Some((other, theirs)) = self.unlike_sibling(self.cols(bits), all)? else {
+        let bits = self.configured_bits(all)?;
+        let Some((other, theirs)) = self.mismatched_sibling(self.cols(bits), all)? else {
             return Ok(bits);
         };
-        let hidden: Vec<usize> = self.allowed().into_iter().map(|(bits, _)| bits).collect();
-        match hidden
+        let allowed: Vec<usize> = self.allowed().into_iter().map(|(bits, _)| bits).collect();
+        match allowed
             .iter()
             .find(|&&bits| Some(self.cols(bits)) == all.config.hidden_size())
         {
@@ -215,7 +222,7 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    fn affine(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
+    fn affine_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let metal = all.config.quant_method() == Some(&QuantMethod::Metal);
         let biases = all.need(&self.t, self.base, if metal { "qbiases" } else { "biases" })?;
         if biases.shape() != self.scales.shape() {
@@ -239,15 +246,16 @@ impl<'m> Layer<'_, 'm> {
         ))
     }
 
-    /// The three floating-point modes have different products of bits and group.
-    fn floating(&self, all: &Index<'m>) -> Result<Decoded<'m>> {
+    /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 × 16), and the
+    /// products differ.
+    fn float_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let global = all.at(self.base, "global_scale");
         let fp4 = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
             plain_zero: false,
         });
         let exponents = || Floats::new(&self.scales).map(|floats| self.matrix(floats));
-        let (bits, codes, mut decoder) = match self.per_group {
+        let (bits, codes, mut decoder) = match self.bits_per_group {
             128 => (4, CodeType::Mxfp4, self.decoder(4, fp4, exponents()?)),
             256 => (
                 8,
@@ -257,7 +265,7 @@ impl<'m> Layer<'_, 'm> {
             64 => {
                 let inner = self.matrix(Floats::fp8(&self.scales)?);
                 let scales = match &global {
-                    Some(global) => self.nested(inner, global)?,
+                    Some(global) => self.globally_scaled(inner, global)?,
                     None => inner,
                 };
                 (4, CodeType::Nvfp4, self.decoder(4, fp4, scales))
@@ -283,7 +291,7 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    fn nested(
+    fn globally_scaled(
         &self,
         inner: Box<dyn ScaleMatrix + 'm>,
         global: &Tensor<'m>,
@@ -307,18 +315,18 @@ impl<'m> Layer<'_, 'm> {
         }
         let outer = Floats::ieee(global)?;
         let rows_each = rows.div_ceil(count).max(1);
-        Ok(Box::new(Nested {
+        Ok(Box::new(NestedScales {
             inner,
             outer,
             count,
             rows_each,
-            op: Op::Multiply,
-            unit: LARGEST,
+            op: NestedOp::Multiply,
+            unit: MAX_NVFP4,
         }))
     }
 
-    /// A projection of the same input that by the config has another number of columns, and that number.
-    fn unlike_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
+    /// A projection of the same input whose number of columns by the config is not `cols`: its name and that number.
+    fn mismatched_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
         let module = module_of(self.t.name());
         for siblings in [
             &["q_proj", "k_proj", "v_proj"][..],
@@ -339,13 +347,13 @@ impl<'m> Layer<'_, 'm> {
                 if t.dtype() != Dtype::U32 || scales.dtype() == Dtype::U8 {
                     continue;
                 }
-                let other = Layer {
-                    per_group: per_group(&t, &scales)?,
+                let other = MlxLayer {
+                    bits_per_group: bits_per_group(&t, &scales)?,
                     t,
                     base: &base,
                     scales,
                 };
-                let theirs = other.cols(other.said(all)?);
+                let theirs = other.cols(other.configured_bits(all)?);
                 if theirs != cols {
                     return Ok(Some((t.name(), theirs)));
                 }
@@ -355,7 +363,7 @@ impl<'m> Layer<'_, 'm> {
     }
 }
 
-/// Names of the experts of a stack, as Hugging Face has them; none if it is no stack of experts.
+/// Names of the experts of the stack `base` in the Hugging Face layout; empty if `base` is no stack of experts.
 fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
     let Some((parent, projection)) = base
         .split_once(".switch_mlp.")
@@ -364,7 +372,7 @@ fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
         return Vec::new();
     };
     let projection = projection.trim_end_matches('.');
-    // Mixtral numbers them.
+    // Mixtral numbers its projections.
     let projection = match projection {
         "gate_proj" if parent.ends_with("block_sparse_moe") => "w1",
         "down_proj" if parent.ends_with("block_sparse_moe") => "w2",
@@ -376,8 +384,8 @@ fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
         .collect()
 }
 
-/// A stack of experts that is not quantized would keep a name that only MLX knows.
-fn check_plain(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
+/// Refuses an unquantized stack of experts in a quantized model: the output would keep a name that only MLX knows.
+fn check_unquantized_stack(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
     let stacked =
         t.name().contains(".switch_mlp.") && t.shape().len() == 3 && all.config.is_quantized();
     if stacked && t.dtype().is_floating_point() && t.name().ends_with(".weight") {

@@ -1,16 +1,17 @@
-//! ModelOpt's weights that no other scheme is like.
+//! ModelOpt's formats that no other library has. The schemes of FP8, NVFP4 and INT8 decode its other weights.
 //!
-//! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`, of which a byte has row 2i in its low nibble and row 2i + 1 in
-//!   its high one, in two's complement; `X.weight_scale` floats `[out, in / group]`. `X.weight_scale_2` of W4A8 belongs
-//!   to the cast to FP8 that runs on top of it, and is no part of the weight.
+//! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`. A byte of row i has the code of row 2i in its low nibble and
+//!   that of
+//!   row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
+//!   `X.weight_scale_2` of W4A8 belongs to the cast of the weight to FP8 at run time, and is not a factor of the weight.
 //! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents.
 //!
-//! Beside any weight can be `X.pre_quant_scale` `[in]`, which multiplies what goes into the layer: in its stead it
-//! multiplies the weight's columns.
+//! Any weight may have `X.pre_quant_scale` `[in]`, which multiplies the input of the layer. Here it multiplies the
+//! columns of the weight, which gives the same product.
 //!
 //! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
 
-use super::mxfp4::in_rows;
+use super::mxfp4::mx_rows;
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
@@ -23,7 +24,7 @@ use crate::scheme::seam::{
 };
 use crate::{Dtype, Result};
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "ModelOpt";
 
 pub(super) struct ModelOpt;
@@ -69,6 +70,7 @@ impl Scheme for ModelOpt {
     }
 }
 
+/// Claims MXFP4. FP6, which [`mx_rows`] knows as well, does not occur.
 fn mxfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let last = |t: &Tensor<'m>| t.shape().last().copied().unwrap_or(0);
     if last(scale).checked_mul(16) != Some(last(t)) {
@@ -79,7 +81,7 @@ fn mxfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
         );
         return Err(wrong(t, what));
     }
-    in_rows(t, t.name(), scale, FAMILY)
+    mx_rows(t, t.name(), scale, FAMILY)
 }
 
 fn awq<'m>(
@@ -163,8 +165,13 @@ fn awq<'m>(
     ))
 }
 
-/// What multiplies the columns of weight `t` after all else, if there is such a tensor: the config does not tell, for
-/// most of them are merged into the layer before.
+/// The factors of the columns of weight `t`, which are applied last, if there are any.
+///
+/// The config does not say which layers have them, because ModelOpt merges most of them into the layer before. So
+/// none is required.
+///
+/// # Errors
+/// Their number is not that of the columns.
 pub(super) fn pre_quant_scale<'m>(
     t: &Tensor<'m>,
     cols: usize,
@@ -183,7 +190,7 @@ pub(super) fn pre_quant_scale<'m>(
     }
 }
 
-/// Matrices of four-bit codes, of which a byte has those of two rows, the even one in its low nibble.
+/// Four-bit codes. A byte has those of two adjacent rows, the even one in its low nibble.
 pub(super) struct RowPairs<'m> {
     pub part: Part<'m>,
     pub cols: usize,

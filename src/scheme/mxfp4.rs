@@ -1,4 +1,4 @@
-//! FP4 with a power of two for each 32 values of a row, low nibble first.
+//! MXFP4: FP4 codes, low nibble first, with a power of two for each 32 values of a row.
 //!
 //! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`; the weight is `W`
 //! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`.
@@ -68,7 +68,7 @@ impl Scheme for Mxfp4 {
             .and_then(|base| all.at(base, "scale"))
             .filter(|scale| scale.dtype() == Dtype::F8E8M0);
         scale
-            .map(|scale| in_rows(t, t.name(), &scale, "DeepSeek"))
+            .map(|scale| mx_rows(t, t.name(), &scale, "DeepSeek"))
             .transpose()
     }
 }
@@ -81,10 +81,10 @@ fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
     }
 }
 
-/// What codes of four bits are, with its name.
-type Nibble = (CodeFormat, CodeType);
+/// Format of four-bit codes, and how listings show it.
+type NibbleFormat = (CodeFormat, CodeType);
 
-const FP4: Nibble = (
+const FP4: NibbleFormat = (
     CodeFormat::E2M1(E2M1 {
         factor: 1.0,
         plain_zero: false,
@@ -92,26 +92,31 @@ const FP4: Nibble = (
     CodeType::Fp4,
 );
 
-/// MXINT4.
-pub(super) const INT4: Nibble = (CodeFormat::SignMagnitude, CodeType::Int(4));
+/// MXINT4: sign and magnitude.
+pub(super) const INT4: NibbleFormat = (CodeFormat::SignMagnitude, CodeType::Int(4));
 
-/// Codes in rows, with an exponent for each 32: FP4, two to a byte, or FP6, four to three bytes.
-pub(super) fn in_rows<'m>(
+/// Claims codes in rows with an exponent for each 32: FP4, two in a byte, or FP6, four in three bytes.
+///
+/// The number of exponents proves the columns, and the number of bytes then proves the bits.
+///
+/// # Errors
+/// The shapes fit neither.
+pub(super) fn mx_rows<'m>(
     t: &Tensor<'m>,
     name: &str,
     scale: &Tensor<'m>,
     family: &'static str,
 ) -> Result<Group<'m>> {
-    nibbles_in_rows(t, name, scale, family, FP4)
+    mx_rows_of(t, name, scale, family, FP4)
 }
 
-/// [`in_rows`], where four bits are what `nibble` says.
-pub(super) fn nibbles_in_rows<'m>(
+/// Claims codes like [`mx_rows`], with the format `nibble` for codes of four bits. FP6 is accepted only beside FP4.
+pub(super) fn mx_rows_of<'m>(
     t: &Tensor<'m>,
     name: &str,
     scale: &Tensor<'m>,
     family: &'static str,
-    nibble: Nibble,
+    nibble: NibbleFormat,
 ) -> Result<Group<'m>> {
     let (bytes, blocks) = (t.shape().last().copied(), scale.shape().last().copied());
     let leading = |t: &Tensor<'m>| t.shape().split_last().map(|(_, leading)| leading);
@@ -190,12 +195,13 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         ));
     }
     let inputs = blocks * BLOCK;
-    let codes = Codes::Unpacked(Box::new(Columns {
+    let codes = Codes::Unpacked(Box::new(GptOssCodes {
         part: t.part(),
         inputs,
         outputs,
     }));
-    // Twice the values, with half the scales, so that the scale of exponent 255 is finite, as it is in the library.
+    // The library has no NaN: `ldexp` with exponent 255 - 127 scales by 2^128, which F32 cannot hold. Doubled code
+    // values and halved scales give the same products, with finite scales.
     let code_format = CodeFormat::E2M1(E2M1 {
         factor: 2.0,
         plain_zero: false,
@@ -213,7 +219,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         cols: outputs,
     };
     let size = [experts.saturating_mul(inputs), outputs];
-    let turned = Grouped::scaled(codes, 4, code_format, size, grid, scales);
+    let transposed = Grouped::scaled(codes, 4, code_format, size, grid, scales);
     let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
         Group::new(
@@ -224,7 +230,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
             Box::new(decoder),
         )
     };
-    // As it lies there.
+    // The weight of a linear module, `[experts, out, in]`, is what is stored. Encoders take groups along `in`.
     let codes = Codes::Rows {
         part: t.part(),
         row_bytes: inputs / 2,
@@ -243,7 +249,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         scales,
     );
     plain.family = Some(CodeFamily::Mxfp4 { has_nan: false });
-    let mut stack = group(name.to_owned(), [experts, inputs, outputs], turned);
+    let mut stack = group(name.to_owned(), [experts, inputs, outputs], transposed);
     stack.module = Some(Box::new(group(
         format!("{name}.weight"),
         [experts, outputs, inputs],
@@ -252,17 +258,17 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     Ok(stack)
 }
 
-/// Matrices that are stored by columns, two codes to a byte.
-struct Columns<'m> {
+/// Codes of a stack of matrices that are stored transposed, two in a byte.
+struct GptOssCodes<'m> {
     part: Part<'m>,
     inputs: usize,
     outputs: usize,
 }
 
-/// Bytes and columns of a square that is turned at once.
+/// Bytes of a line, and lines, that are transposed at once: a square of both sides stays in the cache.
 const SQUARE: usize = 32;
 
-impl Unpack for Columns<'_> {
+impl Unpack for GptOssCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
@@ -282,7 +288,7 @@ impl Unpack for Columns<'_> {
                     staging,
                 )?;
                 let (matrix, next) = rest.split_at_mut(n * width);
-                turn(staging, n / 2, matrix, width);
+                transpose_nibbles(staging, n / 2, matrix, width);
                 (rest, row) = (next, row + n);
             }
         }
@@ -298,8 +304,9 @@ impl Unpack for Columns<'_> {
     }
 }
 
-/// Makes columns of `lines`, each of `bytes` bytes: row 2i of `out` are the low nibbles of byte i, row 2i + 1 the high.
-fn turn(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
+/// Transposes `lines` of `bytes` bytes into `out`, `width` wide. Row 2i gets the low nibbles of bytes i, row 2i + 1
+/// the high ones.
+fn transpose_nibbles(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
     for first in (0..bytes).step_by(SQUARE) {
         let rows = first..(first + SQUARE).min(bytes);
         for left in (0..width).step_by(SQUARE) {

@@ -27,7 +27,7 @@ use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
 use crate::scheme::gated;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Nested, Op};
+use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales};
 use crate::scheme::seam::{
     Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme,
     Scheme, TensorRole, Tile,
@@ -240,7 +240,7 @@ impl Nvfp4Layout {
             )
         };
         let count = global.elements();
-        let scales = Box::new(Nested {
+        let scales = Box::new(NestedScales {
             inner: Box::new(Matrix {
                 floats: Floats::fp8(scales)?,
                 cols: grid.cols,
@@ -248,7 +248,11 @@ impl Nvfp4Layout {
             outer: Floats::ieee(global)?,
             count,
             rows_each: (scale_rows / count).max(1),
-            op: if divides { Op::Divide } else { Op::Multiply },
+            op: if divides {
+                NestedOp::Divide
+            } else {
+                NestedOp::Multiply
+            },
             unit: 1.0,
         });
         let code_format = CodeFormat::E2M1(E2M1 {

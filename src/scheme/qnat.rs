@@ -1,5 +1,5 @@
-//! QNAT: a tensor is its 4-bit codes, block by block, with scales, and perhaps zero points, behind them. The
-//! container says where they are ([`QnatTensor`]).
+//! QNAT: a tensor has its 4-bit codes, block by block, then the scales of the blocks and, in some files, their zero
+//! points. [`QnatTensor`] has their offsets.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl Scheme for Qnat {
         let Some(layout) = t.model.qnat.get(t.index) else {
             return Ok(None);
         };
-        let decoder = Box::new(Weight {
+        let decoder = Box::new(QnatWeight {
             part: t.part(),
             layout,
         });
@@ -55,14 +55,14 @@ impl Scheme for Qnat {
     }
 }
 
-/// A tensor whose rows are its blocks.
-struct Weight<'m> {
+/// Decoder of a tensor. The rows of its grid are the blocks.
+struct QnatWeight<'m> {
     part: Part<'m>,
     layout: &'m QnatTensor,
 }
 
-impl Weight<'_> {
-    /// Appends `rows.len()` floats from byte `at` of the tensor on.
+impl QnatWeight<'_> {
+    /// Appends the F32 of blocks `rows` of the vector that begins at byte `at` of the tensor.
     fn floats(
         &self,
         at: u64,
@@ -77,7 +77,7 @@ impl Weight<'_> {
     }
 }
 
-impl Decode for Weight<'_> {
+impl Decode for QnatWeight<'_> {
     fn grid(&self) -> Grid {
         let &QnatTensor { block, blocks, .. } = self.layout;
         let load_bits = 4.0 + 64.0 / block.max(1) as f64;
@@ -110,6 +110,7 @@ impl Decode for Weight<'_> {
         )?;
         scales.clear();
         zeros.clear();
+        // Double-quantized: a byte for each scale, and behind them their common step.
         if layout.double {
             let mut step = [0; 4];
             self.part

@@ -1,15 +1,15 @@
 //! optimum-quanto. Eight bits: `X.weight._data` I8 or FP8 with `X.weight._scale`, a scale for each row. Four and two
-//! bits: `X.weight._data._data` U8, rows packed in runs, low bits first, with `X.weight._scale` and `X.weight._shift`,
-//! both `[rows, 1]`. Wide matrices are cut into groups, each of which is such a row: their shape is lost, and found
-//! again by `Layer::shape`.
+//! bits: `X.weight._data._data` U8 with `X.weight._scale` and `X.weight._shift`, both `[rows, 1]`; rows are packed at
+//! a stride, the first ones in the lowest bits (`layout/strided.rs`). A wide matrix is reshaped so that each group is
+//! a row. The file then does not have its shape, which `QuantoLayer::find_shape` restores.
 //!
 //! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
-//! `T(T(scale * q) - shift)`; with a shift of integers `scale * (q - shift)`.
+//! `T(T(scale * q) - shift)`; with an integer shift `scale * (q - shift)`.
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::runs::Runs;
+use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{
@@ -24,7 +24,7 @@ use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Quanto;
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "quanto";
 
 static IDENTITY: Identity = Identity {
@@ -51,7 +51,7 @@ impl Scheme for Quanto {
         let Some(data) = t.name().strip_suffix("._data") else {
             return Ok(None);
         };
-        let (name, packed) = data
+        let (name, is_packed) = data
             .strip_suffix("._data")
             .map_or((data, false), |name| (name, true));
         let scale = match all.at(name, "._scale") {
@@ -59,16 +59,16 @@ impl Scheme for Quanto {
             None if name.ends_with("weight") => all.need(t, name, "._scale")?,
             None => return Ok(None),
         };
-        let layer = Layer {
+        let layer = QuantoLayer {
             t: *t,
             name,
             scale,
             all,
         };
-        let (codes, scales, shape, decoder, shift) = if packed {
-            layer.packed()?
+        let (codes, scales, shape, decoder, shift) = if is_packed {
+            layer.packed_decoder()?
         } else {
-            layer.bytes()?
+            layer.byte_decoder()?
         };
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         parts.extend(shift.map(|shift| (TensorRole::ZeroPoint, shift)));
@@ -87,15 +87,16 @@ impl Scheme for Quanto {
     }
 }
 
-struct Layer<'a, 'm> {
+/// A weight that is being claimed.
+struct QuantoLayer<'a, 'm> {
     t: Tensor<'m>,
     name: &'m str,
     scale: Tensor<'m>,
     all: &'a Index<'m>,
 }
 
-/// The codes, what shares a scale, the shape, the decoder and the shift.
-type Decoded<'m> = (
+/// Kind of the codes, granularity of the scales, logical shape, decoder, and shift.
+type QuantoDecoder<'m> = (
     CodeType,
     Granularity,
     Vec<usize>,
@@ -103,9 +104,9 @@ type Decoded<'m> = (
     Option<Tensor<'m>>,
 );
 
-impl<'m> Layer<'_, 'm> {
-    /// What the map of the model's modules says of this one's weight.
-    fn said(&self) -> Option<&str> {
+impl<'m> QuantoLayer<'_, 'm> {
+    /// The type of the weight (`qint4`, …) in `quantization_map.json`, which quanto stores beside the model.
+    fn mapped_type(&self) -> Option<&str> {
         let module = self.all.config.at(module_of(self.name));
         module.text(&["weights"]).map(|(text, _)| text)
     }
@@ -117,7 +118,7 @@ impl<'m> Layer<'_, 'm> {
         )
     }
 
-    fn bytes(&self) -> Result<Decoded<'m>> {
+    fn byte_decoder(&self) -> Result<QuantoDecoder<'m>> {
         let (codes, names): (_, &[&str]) = match self.t.dtype() {
             Dtype::I8 => (CodeType::Int(8), &["qint8"]),
             Dtype::F8E4M3 => (CodeType::Fp8, &["qfloat8", "qfloat8_e4m3fn"]),
@@ -131,10 +132,14 @@ impl<'m> Layer<'_, 'm> {
                 "its codes are neither I8 nor eight-bit floats",
             ));
         };
-        if let Some(said) = self.said().filter(|said| !names.contains(said)) {
+        // The dtype proves the type: the map is only checked.
+        if let Some(mapped_type) = self
+            .mapped_type()
+            .filter(|mapped_type| !names.contains(mapped_type))
+        {
             return Err(wrong(
                 &self.t,
-                format!("the model's map of its modules says {said}"),
+                format!("the model's map of its modules says {mapped_type}"),
             ));
         }
         let shape = self.t.shape();
@@ -162,7 +167,7 @@ impl<'m> Layer<'_, 'm> {
         ))
     }
 
-    fn packed(&self) -> Result<Decoded<'m>> {
+    fn packed_decoder(&self) -> Result<QuantoDecoder<'m>> {
         let shift = self.all.need(&self.t, self.name, "._shift")?;
         let rows = self.scale.shape().first().copied().unwrap_or(0);
         let (Some((&packed, dims @ [_, ..])), Dtype::U8) =
@@ -184,12 +189,18 @@ impl<'m> Layer<'_, 'm> {
         let cols = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
         let cols = cols.ok_or_else(|| wrong(&self.t, "its size overflows"))?;
         let whole: Vec<usize> = std::iter::once(rows).chain(dims.iter().copied()).collect();
+        // Groups are stored with two dimensions; more of them are the weight's own.
         let shape = if dims.len() == 1 {
-            self.shape(rows, cols)?
+            self.find_shape(rows, cols)?
         } else {
             whole
         };
-        let codes = Codes::Unpacked(Box::new(Runs::low_first(self.t.part(), packed, cols, bits)));
+        let codes = Codes::Unpacked(Box::new(StridedRows::low_first(
+            self.t.part(),
+            packed,
+            cols,
+            bits,
+        )));
         let column = |t| Floats::ieee(t).map(|floats| Box::new(Matrix { floats, cols: 1 }));
         let code_format = CodeFormat::Int(Int::UNSIGNED);
         let mut decoder = Grouped::scaled(
@@ -201,6 +212,7 @@ impl<'m> Layer<'_, 'm> {
             column(&self.scale)?,
         );
         if shift.dtype().is_floating_point() {
+            // The formula adds its offsets, and quanto subtracts the shift. `a - b` is `a + -b` for floats.
             let offsets = GroupOffsets::new(Box::new(Negated(column(&shift)?)))
                 .computed_in(TargetDtype::of(self.scale.dtype()));
             decoder.formula = GroupFormula::ScaleShift(offsets);
@@ -223,16 +235,25 @@ impl<'m> Layer<'_, 'm> {
         ))
     }
 
-    /// Four or two: what so many rows fit, which the map has to agree with.
+    /// Bits of a code: the one of 4 and 2 with which `rows` rows take `packed` rows of bytes, and which the map does
+    /// not exclude.
+    ///
+    /// # Errors
+    /// Neither fits or, which is possible for few rows, both do.
     fn bits(&self, packed: usize, rows: usize) -> Result<usize> {
         let fits = |bits: &usize| rows.div_ceil(8 / bits) == packed;
-        let said = match self.said() {
+        let mapped_type = match self.mapped_type() {
             Some("qint4") => vec![4],
             Some("qint2") => vec![2],
             Some(_) => vec![],
             None => vec![4, 2],
         };
-        match said.into_iter().filter(fits).collect::<Vec<_>>().as_slice() {
+        match mapped_type
+            .into_iter()
+            .filter(fits)
+            .collect::<Vec<_>>()
+            .as_slice()
+        {
             &[bits] => Ok(bits),
             several => {
                 let what = format!(
@@ -243,24 +264,30 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    /// The shape of a matrix that is stored as `rows` groups of `width`, or rows.
-    fn shape(&self, rows: usize, width: usize) -> Result<Vec<usize>> {
+    /// The shape of a matrix that is stored as `rows` rows of `width`, each of which is a group or a row of the matrix.
+    ///
+    /// The number of outputs is known from a bias or from config.json. Without either, the shape has to be the only
+    /// one that quanto stores like this.
+    ///
+    /// # Errors
+    /// Several shapes are possible. A guess would keep the values and give the tensor a wrong shape, so it is an error.
+    fn find_shape(&self, rows: usize, width: usize) -> Result<Vec<usize>> {
         let module = module_of(self.name);
         let bias = self
             .all
             .at(module, ".bias")
             .filter(|bias| bias.shape().len() == 1)
             .map(|bias| bias.elements());
-        let found = match (bias, first_two(rows, width)) {
-            (Some(n), _) => matrix(rows, width, Some(n), None),
+        let found = match (bias, first_two_shapes(rows, width)) {
+            (Some(n), _) => matching_shape(rows, width, Some(n), None),
             (None, [only, None]) => only,
             (None, _) => {
                 let [outputs, inputs] = self.all.config.layer_sizes(module);
-                matrix(rows, width, outputs, inputs)
+                matching_shape(rows, width, outputs, inputs)
             }
         };
-        // A convolution has more dimensions, which groups lose.
-        let lost = module.contains("conv") && found != rows_of(rows, width);
+        // Grouping drops the further dimensions of a convolution.
+        let lost = module.contains("conv") && found != ungrouped_shape(rows, width);
         match found.filter(|_| !lost) {
             Some([rows, cols]) => Ok(vec![rows, cols]),
             None => {
@@ -271,28 +298,29 @@ impl<'m> Layer<'_, 'm> {
     }
 }
 
-/// The group size that quanto chooses for rows of `cols` values; none if it leaves them whole.
+/// The group size that quanto chooses for rows of `cols` values; `None` if it does not group them.
 fn group_size(cols: usize) -> Option<usize> {
     [128, 96, 64, 32]
         .into_iter()
         .find(|&size| cols > 128 && cols.is_multiple_of(size))
 }
 
-/// The matrix whose rows are stored whole, if quanto would have left them so.
-fn rows_of(rows: usize, width: usize) -> Option<[usize; 2]> {
+/// The shape `[rows, width]`, if quanto does not group rows of that width.
+fn ungrouped_shape(rows: usize, width: usize) -> Option<[usize; 2]> {
     group_size(width).is_none().then_some([rows, width])
 }
 
-/// The matrix of which each row is stored as `n` groups.
-fn in_groups(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
+/// The shape of the matrix whose rows quanto stores as `n` groups of `width` each, if there is one.
+fn grouped_shape(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
     let cols = width
         .checked_mul(n)
         .filter(|_| n > 1 && rows.is_multiple_of(n))?;
     (group_size(cols) == Some(width)).then_some([rows / n, cols])
 }
 
-/// The one matrix of so many outputs and inputs, as far as they are known, that is stored like this.
-fn matrix(
+/// The shape with `outputs` rows and `inputs` columns, as far as they are known, that quanto stores as `rows` ×
+/// `width`.
+fn matching_shape(
     rows: usize,
     width: usize,
     outputs: Option<usize>,
@@ -304,24 +332,24 @@ fn matrix(
         _ => return None,
     };
     let found = if n == 1 {
-        rows_of(rows, width)
+        ungrouped_shape(rows, width)
     } else {
-        in_groups(rows, width, n)
+        grouped_shape(rows, width, n)
     };
     found.filter(|[rows, _]| outputs.is_none_or(|outputs| outputs == *rows))
 }
 
-/// The first two of all matrices that could be stored like this.
-fn first_two(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
+/// The first two of all shapes that quanto stores as `rows` × `width`: one alone is certain.
+fn first_two_shapes(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
     let pairs = (1..)
         .take_while(|n| n <= &(rows / n))
         .filter(|&n| rows.is_multiple_of(n));
-    // Those of the square root apart, a divisor has another.
+    // Divisors come in pairs, except the square root.
     let divisors =
         pairs.flat_map(|n| std::iter::once(n).chain((n * n != rows).then_some(rows / n)));
-    let mut all = rows_of(rows, width)
+    let mut all = ungrouped_shape(rows, width)
         .into_iter()
-        .chain(divisors.filter_map(|n| in_groups(rows, width, n)));
+        .chain(divisors.filter_map(|n| grouped_shape(rows, width, n)));
     [all.next(), all.next()]
 }
 
@@ -337,12 +365,12 @@ mod tests {
             [Some(96), Some(32), Some(64), Some(128), None]
         );
         // Rows of 64 that no cut of 12 into several explains, and groups that two matrices have.
-        assert_eq!(first_two(12, 64), [Some([12, 64]), None]);
-        assert!(first_two(75, 32)[1].is_some());
-        assert_eq!(matrix(75, 32, Some(15), Some(160)), Some([15, 160]));
-        assert_eq!(matrix(75, 32, Some(15), None), Some([15, 160]));
-        assert_eq!(matrix(75, 32, Some(16), Some(160)), None);
-        assert_eq!(matrix(75, 32, None, None), None);
-        assert_eq!(first_two(3, 200), [Some([3, 200]), None]);
+        assert_eq!(first_two_shapes(12, 64), [Some([12, 64]), None]);
+        assert!(first_two_shapes(75, 32)[1].is_some());
+        assert_eq!(matching_shape(75, 32, Some(15), Some(160)), Some([15, 160]));
+        assert_eq!(matching_shape(75, 32, Some(15), None), Some([15, 160]));
+        assert_eq!(matching_shape(75, 32, Some(16), Some(160)), None);
+        assert_eq!(matching_shape(75, 32, None, None), None);
+        assert_eq!(first_two_shapes(3, 200), [Some([3, 200]), None]);
     }
 }

@@ -2,26 +2,28 @@
 //!
 //! | | scales of groups | one scale a row |
 //! |---|---|---|
-//! | fp4, fp6 | U8 `[out, in * bits / 8]`; `[out, in / group]` | the same; `[out]` |
+//! | fp4, fp6 | U8 `[out, in * bits / 8]`; `[out, in / group]` | U8 `[out, in * bits / 8]`; `[out]` |
 //! | int4, uint4 | I32 `[in, out / 8]`; `[in / group, out]` | I32 `[out, in / 8]`; `[out]` |
-//! | their zero points | I32 `[in / group, out / 8]` | I32 `[out / 8]` |
+//! | zero points of int4, uint4 | I32 `[in / group, out / 8]` | I32 `[out / 8]` |
 //! | int8, uint8 | `[in, out]`; `[in / group, out]`, zero points too | `[out, in]`; `[out]`, zero points too |
 //!
-//! A scale of the whole tensor is a scalar, and its zero point too; codes lie as with one a row. Floats are a bit stream
-//! from the lowest bit on.
+//! A scale of the whole tensor is a scalar, as is its zero point; the codes are laid out as with one scale a row. Float
+//! codes are a bit stream, least significant bit first.
 //!
-//! Scales of groups are floats or, as U8, exponents. Signed integers are in two's complement, and their zero points
-//! too. Eight codes of a word lie in order, or as `export.pack_method: reorder` says: nibble i has the code of place
-//! 0, 2, 4, 6, 1, 3, 5, 7. FP8 is as everywhere. Dtypes and groups are in the config alone.
+//! Scales of groups are floats or, as U8, exponents. Signed integers and their zero points are in two's complement. The
+//! eight codes of a word are in order, or with `export.pack_method: reorder` nibbles 0 to 7 hold codes
+//! 0, 2, 4, 6, 1, 3, 5, 7. The scheme for FP8 decodes Quark's FP8 weights.
 //!
 //! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
 
+mod spec;
 mod transposed;
 
-use self::transposed::{Codes8, Straight, Turned, ZeroPoints};
-use crate::config::{Module, QuantMethod};
+use self::spec::{QuarkCodeKind, QuarkSpec, ScaleSharing};
+use self::transposed::{CodeRows, QuarkCodes, QuarkZeroPoints, TransposedCodes};
+use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::{E2M1, Int};
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
@@ -29,12 +31,11 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
-    module_of, refused, wrong,
+    Floats, Group, Identity, Index, Scheme, TensorRole, module_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "Quark";
 
 pub(super) struct Quark;
@@ -68,6 +69,7 @@ impl Scheme for Quark {
         let Some(scale) = all.at(t.name(), "_scale") else {
             return Ok(None);
         };
+        // The scales would have to be dequantized first.
         if let Some(second) = all.at(t.name(), "_scale_2") {
             return Err(refused(
                 t,
@@ -79,141 +81,12 @@ impl Scheme for Quark {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
             return Err(refused(t, FAMILY, what));
         }
-        let spec = Spec::of(t, &all.config.at(module_of(t.name())))?;
-        match spec.number {
-            Number::Float(code_format) => float(t, &scale, &spec, code_format, all).map(Some),
-            Number::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
-        }
-    }
-}
-
-/// What the config says of a weight.
-struct Spec {
-    number: Number,
-    /// What listings call the codes.
-    codes: CodeType,
-    bits: usize,
-    scales: Scales,
-    /// Whether zero points may be left out.
-    is_symmetric: bool,
-    /// Whether eight codes of a word lie out of order.
-    reordered: bool,
-}
-
-/// What shares a scale.
-#[derive(Clone, Copy, PartialEq)]
-enum Scales {
-    Tensor,
-    Channel,
-    Group(usize),
-}
-
-enum Number {
-    Float(CodeFormat),
-    Int(Int),
-}
-
-impl Spec {
-    fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
-        let plain = E2M1 {
-            factor: 1.0,
-            plain_zero: false,
-        };
-        let dtype = module
-            .text(&["dtype"])
-            .map(|(dtype, _)| dtype)
-            .unwrap_or_default();
-        let (number, codes, bits, stored) = match dtype {
-            "fp4" => (
-                Number::Float(CodeFormat::E2M1(plain)),
-                CodeType::Fp4,
-                4,
-                Dtype::U8,
-            ),
-            "fp6_e2m3" => (
-                Number::Float(CodeFormat::E2M3),
-                CodeType::Fp6E2M3,
-                6,
-                Dtype::U8,
-            ),
-            "fp6_e3m2" => (
-                Number::Float(CodeFormat::E3M2),
-                CodeType::Fp6E3M2,
-                6,
-                Dtype::U8,
-            ),
-            "int4" => (Number::Int(Int::signed(4)), CodeType::Int(4), 4, Dtype::I32),
-            "uint4" => (Number::Int(Int::UNSIGNED), CodeType::Uint(4), 4, Dtype::I32),
-            "int8" => (Number::Int(Int::signed(8)), CodeType::Int(8), 8, Dtype::I8),
-            "uint8" => (Number::Int(Int::UNSIGNED), CodeType::Uint(8), 8, Dtype::U8),
-            "" => return Err(wrong(t, "the config of Quark names no dtype for its layer")),
-            _ => {
-                return Err(refused(
-                    t,
-                    FAMILY,
-                    format!("the config says `{dtype}`, which is not decoded"),
-                ));
+        let spec = QuarkSpec::of(t, &all.config.at(module_of(t.name())))?;
+        match spec.kind {
+            QuarkCodeKind::Float(code_format) => {
+                float(t, &scale, &spec, code_format, all).map(Some)
             }
-        };
-        if t.dtype() != stored {
-            return Err(wrong(
-                t,
-                format!("the config says `{dtype}`, and that is stored as {stored}"),
-            ));
-        }
-        let scales = Scales::of(t, module)?;
-        let method = module
-            .text(&["pack_method"])
-            .map_or("reorder", |(method, _)| method);
-        if !matches!(method, "reorder" | "order") {
-            return Err(refused(
-                t,
-                FAMILY,
-                format!("the config says `pack_method: {method}`, which is not decoded"),
-            ));
-        }
-        let is_symmetric = module.flag("symmetric") != Some(false);
-        Ok(Self {
-            number,
-            codes,
-            bits,
-            scales,
-            is_symmetric,
-            reordered: method == "reorder",
-        })
-    }
-
-    fn scheme(&self, scales: Granularity) -> QuantScheme {
-        QuantScheme::Grouped {
-            family: FAMILY,
-            codes: self.codes,
-            scales,
-        }
-    }
-}
-
-impl Scales {
-    fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
-        let scheme = module
-            .text(&["qscheme"])
-            .map(|(scheme, _)| scheme)
-            .unwrap_or_default();
-        let axis = module.int(&["ch_axis"]).map(|(axis, _)| axis);
-        match scheme {
-            "per_tensor" => Ok(Self::Tensor),
-            "per_channel" if matches!(axis, None | Some(0)) => Ok(Self::Channel),
-            "per_group" if matches!(axis, None | Some(-1 | 1)) => {
-                let size = module
-                    .int(&["group_size"])
-                    .and_then(|(size, _)| usize::try_from(size).ok());
-                let size = size.filter(|&n| n > 0).map(Self::Group);
-                size.ok_or_else(|| wrong(t, "the config of Quark has no size of its groups"))
-            }
-            _ => Err(refused(
-                t,
-                FAMILY,
-                format!("scales `{scheme}` along its axis are not decoded"),
-            )),
+            QuarkCodeKind::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
         }
     }
 }
@@ -229,11 +102,11 @@ fn misfit(t: &Tensor<'_>, companion: &Tensor<'_>, what: &str) -> crate::Anamnesi
     )
 }
 
-/// Narrow floats in rows.
+/// Claims fp4 or fp6 codes, whose rows are bit streams.
 fn float<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
-    spec: &Spec,
+    spec: &QuarkSpec,
     code_format: CodeFormat,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
@@ -257,7 +130,7 @@ fn float<'m>(
     let shape: Vec<usize> = leading.iter().copied().chain([cols]).collect();
     let (rows, _) = rows_and_cols(&shape);
     let grid = match spec.scales {
-        Scales::Group(size) => {
+        ScaleSharing::Group(size) => {
             let wanted: Vec<usize> = leading
                 .iter()
                 .copied()
@@ -301,14 +174,15 @@ fn float<'m>(
     ))
 }
 
-/// Integers: the other way round if they are in groups.
+/// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`.
 fn integer<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
-    spec: &Spec,
+    spec: &QuarkSpec,
     int: Int,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
+    // A line is a row of the stored tensor: a row of the weight, or a column if it is transposed.
     let &[lines, words] = t.shape() else {
         return Err(wrong(t, "its weights have two dimensions"));
     };
@@ -318,7 +192,7 @@ fn integer<'m>(
         Some(words)
     };
     let width = width.ok_or_else(|| wrong(t, "it is too wide"))?;
-    let stored = Codes8::new(t, spec.bits, spec.reordered, width);
+    let stored = QuarkCodes::new(t, spec.bits, spec.is_reordered, width);
     let floats = Floats::ieee(scale)?;
     let zero = all.at(t.name(), "_zero_point");
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
@@ -333,7 +207,7 @@ fn integer<'m>(
         ));
     }
     let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
-        Scales::Group(size) => {
+        ScaleSharing::Group(size) => {
             let groups = lines.div_ceil(size);
             if scale.shape() != [groups, width] {
                 return Err(misfit(
@@ -346,20 +220,21 @@ fn integer<'m>(
             (
                 vec![width, lines],
                 row_groups(lines, size),
-                Codes::Unpacked(Box::new(Turned(stored))),
+                Codes::Unpacked(Box::new(TransposedCodes(stored))),
                 Box::new(scales),
             )
         }
         _ => {
             let shape = vec![lines, width];
             let grid = fit(t, &shape, scale, all)?;
-            let in_order = spec.bits == 8 || !spec.reordered;
+            // Nibbles in order, least significant first, are an ordinary bit stream.
+            let in_order = spec.bits == 8 || !spec.is_reordered;
             let codes = match in_order {
                 true => Codes::Rows {
                     part: t.part(),
                     row_bytes: stored.line_bytes(),
                 },
-                false => Codes::Unpacked(Box::new(Straight(stored))),
+                false => Codes::Unpacked(Box::new(CodeRows(stored))),
             };
             (
                 shape,
@@ -384,9 +259,9 @@ fn integer<'m>(
     );
     if let Some(zero) = zero {
         let wanted = match spec.scales {
-            Scales::Tensor => None,
-            Scales::Channel => Some([1, rows]),
-            Scales::Group(_) => Some([grid.cols, rows]),
+            ScaleSharing::Tensor => None,
+            ScaleSharing::Channel => Some([1, rows]),
+            ScaleSharing::Group(_) => Some([grid.cols, rows]),
         };
         let zero_points = zero_points(t, [scale, &zero], spec, int, wanted)?;
         decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
@@ -400,11 +275,15 @@ fn integer<'m>(
     ))
 }
 
-/// One for each scale, packed as the codes are: `wanted` lines of so many. A single one is not packed.
+/// Zero points, one for each scale. `wanted` is their number as `[lines, line width]`, packed as the codes are;
+/// `None`: a single zero point for the tensor, which is not packed.
+///
+/// # Errors
+/// The zero points do not have that shape, or another dtype than the codes.
 fn zero_points<'m>(
     t: &Tensor<'m>,
     [scale, zero]: [&Tensor<'m>; 2],
-    spec: &Spec,
+    spec: &QuarkSpec,
     int: Int,
     wanted: Option<[usize; 2]>,
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
@@ -416,7 +295,7 @@ fn zero_points<'m>(
     };
     let per_word = if spec.bits == 4 { 8 } else { 1 };
     let shape = [lines, width / per_word];
-    let shape = if spec.scales == Scales::Channel {
+    let shape = if spec.scales == ScaleSharing::Channel {
         &shape[1..]
     } else {
         &shape
@@ -429,8 +308,8 @@ fn zero_points<'m>(
             &format!("its scales want {} {shape:?}", t.dtype()),
         ));
     }
-    Ok(Box::new(ZeroPoints {
-        stored: Codes8::new(zero, spec.bits, spec.reordered, width),
+    Ok(Box::new(QuarkZeroPoints {
+        stored: QuarkCodes::new(zero, spec.bits, spec.is_reordered, width),
         int,
     }))
 }

@@ -30,9 +30,9 @@ pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 #[cfg(feature = "lethe")]
-pub(crate) use self::plain::Plain;
+pub(crate) use self::plain::PlainFloats;
 pub(crate) use self::registry::Registry;
-pub(crate) use self::resolve::{Item, Resolution};
+pub(crate) use self::resolve::{Resolution, ResolvedItem};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};

@@ -1,6 +1,7 @@
-//! Weights without their zeros: `P.compressed` has the values that are there, `P.bitmask` U8 `[rows, cols / 8]` a bit
-//! for each place, lowest first, and `P.shape` the sizes. sparse-bitmask: values of all rows in one, and
-//! `P.row_offsets` I64. sparse-24-bitmask: values `[rows, cols / 2]`. FP8 and INT8 values have `P.weight_scale`.
+//! Weights without their zeros: `P.compressed` has the values that are not zero, `P.bitmask` U8 `[rows, cols / 8]` a
+//! bit for each column, lowest first, and `P.shape` the dimensions. sparse-bitmask: the values of all rows in one
+//! vector, with `P.row_offsets` I64. sparse-24-bitmask: values `[rows, cols / 2]`. FP8 and INT8 values have
+//! `P.weight_scale`.
 //!
 //! Layouts: compressed-tensors `compressors/sparse_compressors/sparse_bitmask.py`, `sparse_24_bitmask.py`.
 
@@ -25,7 +26,7 @@ use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 pub(super) struct Sparse;
 
-/// Columns that a row may have: rows are made as a whole.
+/// Largest number of columns. A row is decoded as a whole, because its values lie where the bits before them say.
 const MAX_COLS: usize = 1 << 20;
 
 static IDENTITY: Identity = Identity {
@@ -98,7 +99,7 @@ impl Scheme for Sparse {
             }
         };
         let size = t.dtype().bits() / 8;
-        let rest = Scattered {
+        let scattered = BitmaskValues {
             values: t.part(),
             count: t.elements(),
             bitmask: bitmask.part(),
@@ -121,12 +122,12 @@ impl Scheme for Sparse {
         };
         let (keeps, decoder): (_, Box<dyn Decode + 'm>) =
             match (TargetDtype::of(t.dtype()), code_format, scale) {
-                (Some(own), None, None) => (
-                    Some(own),
-                    Box::new(Plain {
+                (Some(dtype), None, None) => (
+                    Some(dtype),
+                    Box::new(SparseFloats {
                         dtype: t.dtype(),
                         rows,
-                        rest,
+                        scattered,
                     }),
                 ),
                 (None, Some(code_format), Some(scale)) => {
@@ -135,7 +136,7 @@ impl Scheme for Sparse {
                         floats: Floats::ieee(&scale)?,
                         cols: grid.cols,
                     });
-                    let codes = Codes::Unpacked(Box::new(rest));
+                    let codes = Codes::Unpacked(Box::new(scattered));
                     (
                         None,
                         Box::new(Grouped::scaled(
@@ -163,27 +164,30 @@ impl Scheme for Sparse {
     }
 }
 
-/// Values and where they go.
-struct Scattered<'m> {
+/// The stored values of a weight, and the columns that they belong to.
+struct BitmaskValues<'m> {
     values: Part<'m>,
-    /// Number of values.
+    /// Number of stored values.
     count: usize,
     bitmask: Part<'m>,
-    /// Where each row begins; `None`: half of the columns are there in each.
+    /// Index of the first value of each row; `None`: each row has `cols / 2` values.
     offsets: Option<Part<'m>>,
     cols: usize,
     /// Bytes of a value.
     size: usize,
 }
 
-impl Scattered<'_> {
-    /// Where the values of `rows` begin and end, checked against the bits of each row by the caller.
-    fn range(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
+impl BitmaskValues<'_> {
+    /// Indices of the values of `rows`. The caller checks their number against the bits of each row.
+    ///
+    /// # Errors
+    /// The offsets are out of bounds or decrease.
+    fn value_range(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
         let Some(offsets) = &self.offsets else {
             return Ok(rows.start * (self.cols / 2)..rows.end * (self.cols / 2));
         };
         let mut at = |row: usize| -> Result<usize> {
-            // One more than there are rows: the end of the values.
+            // The offset after that of the last row is not stored: it is the number of values.
             if row as u64 * 8 == offsets.len {
                 return Ok(self.count);
             }
@@ -194,17 +198,17 @@ impl Scattered<'_> {
             let offset = usize::try_from(offset)
                 .ok()
                 .filter(|&offset| offset <= self.count);
-            offset.ok_or_else(|| self.wrong(row))
+            offset.ok_or_else(|| self.contradiction(row))
         };
         let range = at(rows.start)?..at(rows.end)?;
         if range.start > range.end {
-            Err(self.wrong(rows.start))
+            Err(self.contradiction(rows.start))
         } else {
             Ok(range)
         }
     }
 
-    fn wrong(&self, row: usize) -> AnamnesisError {
+    fn contradiction(&self, row: usize) -> AnamnesisError {
         let name = self.values.name;
         AnamnesisError::parse(format!(
             "tensor `{name}`: its bitmask and its values contradict each other at row {row}"
@@ -212,12 +216,12 @@ impl Scattered<'_> {
     }
 }
 
-impl Unpack for Scattered<'_> {
+impl Unpack for BitmaskValues<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let (size, mask_width) = (self.size, self.cols.div_ceil(8));
         out.clear();
         out.resize(tile.rows.len() * self.cols * size, 0);
-        let range = self.range(&tile.rows, staging)?;
+        let range = self.value_range(&tile.rows, staging)?;
         let mut bits = Vec::new();
         read(
             &self.bitmask,
@@ -226,9 +230,9 @@ impl Unpack for Scattered<'_> {
             0..mask_width,
             &mut bits,
         )?;
-        // More values than places would be a large read for nothing.
+        // Checked before the read: wrong offsets must not make it arbitrarily large.
         if range.len() > tile.rows.len() * self.cols {
-            return Err(self.wrong(tile.rows.start));
+            return Err(self.contradiction(tile.rows.start));
         }
         read(
             &self.values,
@@ -247,17 +251,17 @@ impl Unpack for Scattered<'_> {
                 .filter(|(c, _)| bits[c / 8] >> (c % 8) & 1 == 1)
             {
                 let Some(value) = values.next() else {
-                    return Err(self.wrong(row));
+                    return Err(self.contradiction(row));
                 };
                 debug_assert!(c < self.cols);
                 place.copy_from_slice(value);
             }
             if self.offsets.is_none() && before - values.len() != self.cols / 2 {
-                return Err(self.wrong(row));
+                return Err(self.contradiction(row));
             }
         }
         if values.len() > 0 {
-            Err(self.wrong(tile.rows.end - 1))
+            Err(self.contradiction(tile.rows.end - 1))
         } else {
             Ok(())
         }
@@ -268,16 +272,16 @@ impl Unpack for Scattered<'_> {
     }
 }
 
-/// Values of ordinary floats, which keep their type.
-struct Plain<'m> {
+/// Decoder of sparse F32, F16 or BF16. They are not quantized, so every output keeps their dtype.
+struct SparseFloats<'m> {
     dtype: Dtype,
     rows: usize,
-    rest: Scattered<'m>,
+    scattered: BitmaskValues<'m>,
 }
 
-impl Decode for Plain<'_> {
+impl Decode for SparseFloats<'_> {
     fn grid(&self) -> Grid {
-        let (cols, load_bits) = (self.rest.cols, self.rest.size as f64 * 16.0);
+        let (cols, load_bits) = (self.scattered.cols, self.scattered.size as f64 * 16.0);
         Grid {
             rows: self.rows,
             cols,
@@ -289,7 +293,7 @@ impl Decode for Plain<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        self.rest
+        self.scattered
             .unpack(tile, &mut buffers.staging, &mut buffers.bytes)
     }
 
@@ -301,7 +305,7 @@ impl Decode for Plain<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let width = self.rest.cols * self.rest.size;
+        let width = self.scattered.cols * self.scattered.size;
         let bytes = &buffers.bytes
             [(rows.start - tile.rows.start) * width..(rows.end - tile.rows.start) * width];
         dispatch(

@@ -1,14 +1,17 @@
-//! torchao in safetensors: the parameter `M.P` is in parts `M._P_qdata`, `M._P_scale` and so on. The file's metadata
-//! have a JSON for each parameter: `{"_type": class, "_data": {…}, "_tensor_data_names": [part, …]}`. Shards may name
-//! parameters of other shards.
+//! torchao in safetensors: the parameter `M.P` is stored in parts `M._P_qdata`, `M._P_scale` and so on. The file's
+//! metadata describe each parameter in JSON: `{"_type": class, "_data": {…}, "_tensor_data_names": [part, …]}`. The
+//! metadata of a shard may describe parameters of other shards.
 //!
-//! Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: a byte a code, scales with a dimension for each of the
-//! weight's, `(q - zero) * scale`. Int4Tensor, Int4PlainInt32Tensor: rows of nibbles, low first, scales
-//! `[groups, out]`; `q * scale + zero` and `(q - zero) * scale`. NVFP4Tensor, MXTensor: scales of short blocks, plain
-//! or in tiles. Int4TilePackedTo4dTensor: see `torchao/tiles.rs`.
+//! - Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: one byte a code, scales with as many dimensions as the weight,
+//!   `(q - zero) * scale`.
+//! - Int4Tensor, Int4PlainInt32Tensor: see `torchao/int4.rs`.
+//! - NVFP4Tensor, MXTensor: see `torchao/blocks.rs`.
+//! - Int4TilePackedTo4dTensor: see `torchao/tiles.rs`.
 //!
 //! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
 
+mod blocks;
+mod int4;
 mod metadata;
 mod tiles;
 
@@ -16,17 +19,12 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use self::metadata::{Description, Parameter, Parts, base};
+use self::metadata::{TorchaoDescription, TorchaoParameter, TorchaoParts, parts_prefix};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::grouped::{E2M1, Int};
-use crate::scheme::layout::tiled::{self, Tiled};
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
-use crate::scheme::seam::grouped::{
-    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
-};
-use crate::scheme::seam::numbers::{Integers, Matrix, Nested, Op, ScaleMatrix, Transposed};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
+use crate::scheme::seam::numbers::{Integers, Matrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, refused, wrong,
@@ -35,11 +33,11 @@ use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Torchao;
 
-/// What listings call it.
+/// Name in listings.
 const FAMILY: &str = "torchao";
 
-/// Names of parts for activations, which are quantized as they come.
-const OF_ACTIVATIONS: &[&str] = &[
+/// Parts that torchao uses to quantize activations at run time. They do not change the weight.
+const ACTIVATION_PARTS: &[&str] = &[
     "act_quant_scale",
     "act_quant_zero_point",
     "act_per_tensor_scale",
@@ -51,7 +49,7 @@ static IDENTITY: Identity = Identity {
     codes: &["_qdata"],
     companions: &[],
     optional: &[],
-    activations: OF_ACTIVATIONS,
+    activations: ACTIVATION_PARTS,
     markers: &[],
     sidecars: &[],
     container: None,
@@ -63,16 +61,16 @@ impl Scheme for Torchao {
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
-        let parts = Parts::new(&all.model.metadata);
+        let parts = TorchaoParts::new(&all.model.metadata);
         (!parts.0.is_empty()).then(|| Box::new(parts) as Prepared)
     }
 
     fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
-        metadata::described(metadata)
+        metadata::description_keys(metadata)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let parts = all.prepared::<Parts>();
+        let parts = all.prepared::<TorchaoParts>();
         let Some(parameter) = parts.and_then(|parts| parts.0.get(t.name())) else {
             if t.name().ends_with("_qdata") && t.name().contains("._") {
                 return Err(refused(
@@ -83,7 +81,7 @@ impl Scheme for Torchao {
             }
             return Ok(None);
         };
-        let Parameter { name, description } = &**parameter;
+        let TorchaoParameter { name, description } = &**parameter;
         if description.parts.iter().all(|part| part != "qdata") {
             return Err(refused(
                 t,
@@ -91,12 +89,12 @@ impl Scheme for Torchao {
                 format!("a {} is not decoded by this version", description.class),
             ));
         }
-        let base = base(name);
+        let base = parts_prefix(name);
         let codes = all.need(t, &base, "qdata")?;
         if codes.name() != t.name() {
             return Ok(None);
         }
-        let mut layer = Layer {
+        let mut layer = TorchaoLayer {
             t: *t,
             name,
             base,
@@ -104,14 +102,14 @@ impl Scheme for Torchao {
             all,
             parts: vec![(TensorRole::Quantized, *t)],
         };
-        let Decoded {
+        let TorchaoDecoder {
             codes,
             scales,
             shape,
             mut decoder,
-        } = layer.decoded()?;
-        decoder.columns = layer.columns(decoder.cols)?;
-        layer.check_rest()?;
+        } = layer.decoder()?;
+        decoder.columns = layer.column_factors(decoder.cols)?;
+        layer.check_unused_parts()?;
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes,
@@ -127,36 +125,36 @@ impl Scheme for Torchao {
     }
 }
 
-/// A decoder, and what to say of it.
-pub(super) struct Decoded<'m> {
+/// A parameter's decoder, its logical shape, and how listings describe it.
+pub(super) struct TorchaoDecoder<'m> {
     pub codes: CodeType,
     pub scales: Granularity,
     pub shape: Vec<usize>,
     pub decoder: Grouped<'m>,
 }
 
-/// A parameter, with the parts that were found useful so far.
-struct Layer<'a, 'm> {
+/// A parameter that is being claimed, with the parts that its decoder uses so far.
+struct TorchaoLayer<'a, 'm> {
     t: Tensor<'m>,
     name: &'a str,
     base: String,
-    description: &'a Description,
+    description: &'a TorchaoDescription,
     all: &'a Index<'m>,
     parts: Vec<(TensorRole, Tensor<'m>)>,
 }
 
-impl<'m> Layer<'_, 'm> {
-    fn decoded(&mut self) -> Result<Decoded<'m>> {
+impl<'m> TorchaoLayer<'_, 'm> {
+    fn decoder(&mut self) -> Result<TorchaoDecoder<'m>> {
         match self.description.class.as_str() {
-            "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.bytes(CodeType::Fp8),
+            "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.byte_codes(CodeType::Fp8),
             "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => {
-                self.bytes(CodeType::Int(8))
+                self.byte_codes(CodeType::Int(8))
             }
-            "Int4Tensor" if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => self.nibbles(true),
-            "Int4PlainInt32Tensor" if self.t.dtype() == Dtype::I32 => self.nibbles(false),
+            "Int4Tensor" if matches!(self.t.dtype(), Dtype::I8 | Dtype::U8) => self.int4(true),
+            "Int4PlainInt32Tensor" if self.t.dtype() == Dtype::I32 => self.int4(false),
             "Int4TilePackedTo4dTensor" => {
-                let scales = self.need(TensorRole::Scale, "scale_and_zero")?;
-                tiles::decoded(&self.t, &scales, &self.dims("shape"), self.group()?)
+                let scales = self.need_part(TensorRole::Scale, "scale_and_zero")?;
+                tiles::decoder(&self.t, &scales, &self.dims("shape"), self.group_size()?)
             }
             "NVFP4Tensor" => self.nvfp4(),
             "MXTensor" => self.mx(),
@@ -168,8 +166,11 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    /// A part, if there is one. One that the metadata name has to be there.
-    fn part(&mut self, role: TensorRole, part: &str) -> Result<Option<Tensor<'m>>> {
+    /// The part `part`, if there is one, noted as a part of the group.
+    ///
+    /// # Errors
+    /// The metadata name the part, and it is missing.
+    fn find_part(&mut self, role: TensorRole, part: &str) -> Result<Option<Tensor<'m>>> {
         let found = match self.description.parts.iter().any(|name| name == part) {
             true => Some(self.all.need(&self.t, &self.base, part)?),
             false => self.all.at(&self.base, part),
@@ -178,13 +179,13 @@ impl<'m> Layer<'_, 'm> {
         Ok(found)
     }
 
-    fn need(&mut self, role: TensorRole, part: &str) -> Result<Tensor<'m>> {
-        let found = self.part(role, part)?;
+    fn need_part(&mut self, role: TensorRole, part: &str) -> Result<Tensor<'m>> {
+        let found = self.find_part(role, part)?;
         found.ok_or_else(|| wrong(&self.t, format!("its `{}{part}` is missing", self.base)))
     }
 
-    /// Parts that are named and mean nothing here might change the weight.
-    fn check_rest(&self) -> Result<()> {
+    /// Refuses a parameter with a part that no decoder used: such a part might change the values of the weight.
+    fn check_unused_parts(&self) -> Result<()> {
         let used = |part: &str| {
             self.parts
                 .iter()
@@ -194,7 +195,7 @@ impl<'m> Layer<'_, 'm> {
             .description
             .parts
             .iter()
-            .find(|part| !used(part) && !OF_ACTIVATIONS.contains(&part.as_str()))
+            .find(|part| !used(part) && !ACTIVATION_PARTS.contains(&part.as_str()))
         {
             Some(part) => Err(refused(
                 &self.t,
@@ -205,9 +206,10 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    /// The inputs are multiplied by these before the weight is; so the weight is, column by column.
-    fn columns(&mut self, cols: usize) -> Result<Option<Floats<'m>>> {
-        let Some(scale) = self.part(TensorRole::Scale, "act_pre_scale")? else {
+    /// `act_pre_scale`, which torchao multiplies the layer's inputs by. The same factors on the columns of the weight
+    /// give the same product.
+    fn column_factors(&mut self, cols: usize) -> Result<Option<Floats<'m>>> {
+        let Some(scale) = self.find_part(TensorRole::Scale, "act_pre_scale")? else {
             return Ok(None);
         };
         if scale.elements() != cols {
@@ -219,7 +221,7 @@ impl<'m> Layer<'_, 'm> {
         Floats::ieee(&scale).map(Some)
     }
 
-    /// A list of sizes; empty if there is none.
+    /// The list of sizes `key` of the metadata; empty if there is none.
     fn dims(&self, key: &str) -> Vec<usize> {
         let dim = |value: &Value| usize::try_from(value.as_u64()?).ok();
         let list = self.description.data.get(key).and_then(Value::as_array);
@@ -227,8 +229,9 @@ impl<'m> Layer<'_, 'm> {
             .unwrap_or_default()
     }
 
-    /// Columns of a group.
-    fn group(&self) -> Result<usize> {
+    /// Columns of a group: `block_size`, a number or a list with a size for each dimension. A list is accepted if
+    /// groups lie in one row.
+    fn group_size(&self) -> Result<usize> {
         let (size, list) = (
             self.description.data.get("block_size"),
             self.dims("block_size"),
@@ -243,8 +246,8 @@ impl<'m> Layer<'_, 'm> {
         size.ok_or_else(|| wrong(&self.t, "its metadata do not say how large its groups are"))
     }
 
-    /// A torch dtype.
-    fn dtype(&self, key: &str) -> Option<&str> {
+    /// The name of the torch dtype `key` of the metadata.
+    fn torch_dtype(&self, key: &str) -> Option<&str> {
         self.description.data.get(key)?.get("_data")?.as_str()
     }
 
@@ -263,18 +266,19 @@ impl<'m> Layer<'_, 'm> {
         )
     }
 
-    /// A byte a code.
-    fn bytes(&mut self, codes: CodeType) -> Result<Decoded<'m>> {
+    /// Decoder of one-byte codes.
+    fn byte_codes(&mut self, codes: CodeType) -> Result<TorchaoDecoder<'m>> {
         let code_format = CodeFormat::of_bytes(self.t.dtype());
         let code_format = code_format
             .ok_or_else(|| wrong(&self.t, "its codes are neither I8 nor eight-bit floats"))?;
-        let (scale, shape) = (self.need(TensorRole::Scale, "scale")?, self.t.shape());
+        let (scale, shape) = (self.need_part(TensorRole::Scale, "scale")?, self.t.shape());
         let (rows, cols) = rows_and_cols(shape);
         let grid = match scale.elements() {
             1 => Some(per_tensor(shape)),
             _ => by_dimension(shape, scale.shape()),
         };
-        let grid = grid.filter(|_| codes == CodeType::Fp8 || self.says_blocks(scale.shape()));
+        let grid =
+            grid.filter(|_| codes == CodeType::Fp8 || self.agrees_with_block_size(scale.shape()));
         let grid = grid.ok_or_else(|| self.misfit(&scale))?;
         let stored = Codes::Rows {
             part: self.t.part(),
@@ -288,7 +292,7 @@ impl<'m> Layer<'_, 'm> {
         let zero = if codes == CodeType::Fp8 {
             None
         } else {
-            self.part(TensorRole::ZeroPoint, "zero_point")?
+            self.find_part(TensorRole::ZeroPoint, "zero_point")?
         };
         if let Some(zero) = zero {
             if zero.elements() != scale.elements() {
@@ -299,14 +303,14 @@ impl<'m> Layer<'_, 'm> {
                     floats: Floats::ieee(&zero)?,
                     cols: grid.cols,
                 });
-                // The difference is no integer, and is rounded.
+                // The difference of a code and a float is rounded to the compute dtype; that of two integers is exact.
                 GroupOffsets::new(matrix).computed_in(self.compute_dtype(&scale))
             } else {
                 GroupOffsets::new(Box::new(Integers::new(&zero, grid.cols, 0.0)?))
             };
             decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
-        Ok(Decoded {
+        Ok(TorchaoDecoder {
             codes,
             scales: granularity(&grid, cols),
             shape: shape.to_vec(),
@@ -314,9 +318,9 @@ impl<'m> Layer<'_, 'm> {
         })
     }
 
-    /// The type in which the library computes.
+    /// The type in which the library computes; `None`: F32.
     fn compute_dtype(&self, scale: &Tensor<'_>) -> Option<TargetDtype> {
-        match self.dtype("dtype") {
+        match self.torch_dtype("dtype") {
             Some("bfloat16") => Some(TargetDtype::BF16),
             Some("float16") => Some(TargetDtype::F16),
             Some(_) => None,
@@ -324,8 +328,9 @@ impl<'m> Layer<'_, 'm> {
         }
     }
 
-    /// Whether the metadata agree that the weight has so many blocks in each dimension.
-    fn says_blocks(&self, counts: &[usize]) -> bool {
+    /// Whether `block_size` of the metadata divides the weight into `counts` blocks. A `block_size` of another rank
+    /// says nothing.
+    fn agrees_with_block_size(&self, counts: &[usize]) -> bool {
         let (size, shape) = (self.dims("block_size"), self.t.shape());
         let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| {
             size.min(dim).checked_mul(n) == Some(dim)
@@ -334,220 +339,4 @@ impl<'m> Layer<'_, 'm> {
             || counts.len() != shape.len()
             || size.iter().zip(shape).zip(counts).all(fits)
     }
-
-    /// Two codes a byte, with the scales of a column in a row. `signed`: two's complement, and a zero point that is
-    /// added.
-    fn nibbles(&mut self, signed: bool) -> Result<Decoded<'m>> {
-        let size = self.t.dtype().bits() / 8;
-        let row_bytes = self.t.shape().last().and_then(|&n| n.checked_mul(size));
-        let (shape, row_bytes) = self.halved(row_bytes)?;
-        let (rows, cols) = rows_and_cols(&shape);
-        let said = self.dims("shape");
-        if !said.is_empty() && said != shape {
-            return Err(wrong(
-                &self.t,
-                format!("its metadata say that its shape is {said:?}"),
-            ));
-        }
-        let (group, outputs) = (
-            self.group()?,
-            shape.iter().nth_back(1).copied().unwrap_or(1),
-        );
-        let (scale, zero) = (
-            self.need(TensorRole::Scale, "scale")?,
-            self.need(TensorRole::ZeroPoint, "zero_point")?,
-        );
-        let groups = cols.div_ceil(group);
-        let leading = shape.iter().rev().skip(2).rev().copied();
-        let expected: Vec<usize> = leading.chain([groups, outputs]).collect();
-        for part in [&scale, &zero] {
-            if part.shape() != expected {
-                return Err(self.misfit(part));
-            }
-        }
-        let turned = |inner| {
-            Box::new(Transposed {
-                inner,
-                rows: outputs,
-                cols: groups,
-            }) as Box<dyn ScaleMatrix + 'm>
-        };
-        let floats = |t: &Tensor<'m>| {
-            Floats::ieee(t).map(|floats| {
-                Box::new(Matrix {
-                    floats,
-                    cols: outputs,
-                })
-            })
-        };
-        let code_format = CodeFormat::Int(if signed {
-            Int::signed(4)
-        } else {
-            Int::UNSIGNED
-        });
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes,
-        };
-        let grid = row_groups(cols, group);
-        let mut decoder = Grouped::scaled(
-            stored,
-            4,
-            code_format,
-            [rows, cols],
-            grid,
-            turned(floats(&scale)?),
-        );
-        decoder.formula = if signed {
-            GroupFormula::ScaleShift(GroupOffsets::new(turned(floats(&zero)?)))
-        } else if zero.dtype().is_floating_point() {
-            let what = format!(
-                "the zero points of `{}` are floats: Ascend's packing, which is not published",
-                self.name
-            );
-            return Err(refused(&self.t, FAMILY, what));
-        } else {
-            let zero_points = turned(Box::new(Integers::new(&zero, outputs, 0.0)?));
-            GroupFormula::ShiftScale(GroupOffsets::new(zero_points))
-        };
-        Ok(Decoded {
-            codes: CodeType::Int(4),
-            scales: Granularity::Group(group),
-            shape,
-            decoder,
-        })
-    }
-
-    /// The shape of what lies two to a byte in rows of so many bytes, and these.
-    fn halved(&self, row_bytes: Option<usize>) -> Result<(Vec<usize>, usize)> {
-        let row = row_bytes.and_then(|n| Some((n, n.checked_mul(2)?)));
-        let Some(((row_bytes, cols), rows)) =
-            row.zip(self.t.shape().split_last().map(|(_, rows)| rows))
-        else {
-            return Err(wrong(&self.t, "its rows cannot be counted"));
-        };
-        if rows.is_empty() {
-            return Err(wrong(&self.t, "weights have two dimensions or more"));
-        }
-        Ok((rows.iter().copied().chain([cols]).collect(), row_bytes))
-    }
-
-    fn nvfp4(&mut self) -> Result<Decoded<'m>> {
-        let scale = self.need(TensorRole::Scale, "scale")?;
-        if self.t.dtype() != Dtype::U8 || scale.dtype() != Dtype::F8E4M3 {
-            return Err(wrong(&self.t, "NVFP4 is U8 with scales that are F8_E4M3"));
-        }
-        let (shape, row_bytes) = self.halved(self.t.shape().last().copied())?;
-        let (rows, cols) = rows_and_cols(&shape);
-        let group = self.group()?;
-        let (mut scales, grid) = self.blocks(&scale, Floats::fp8(&scale)?, &shape, group)?;
-        if let Some(outer) = self.part(TensorRole::Scale, "per_tensor_scale")? {
-            let stack = rows / shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
-            let count = outer.elements();
-            if count == 0 || count != 1 && count != stack {
-                return Err(self.misfit(&outer));
-            }
-            let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
-            scales = Box::new(Nested {
-                inner: scales,
-                outer,
-                count,
-                rows_each,
-                op: Op::Multiply,
-                unit: 1.0,
-            });
-        }
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes,
-        };
-        let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
-        Ok(Decoded {
-            codes: CodeType::Nvfp4,
-            scales: Granularity::Group(group),
-            shape,
-            decoder,
-        })
-    }
-
-    fn mx(&mut self) -> Result<Decoded<'m>> {
-        let scale = self.need(TensorRole::Scale, "scale")?;
-        if scale.dtype() != Dtype::F8E8M0 {
-            return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
-        }
-        let (codes, bits, code_format) = match (self.dtype("elem_dtype"), self.t.dtype()) {
-            (Some("float8_e4m3fn"), Dtype::F8E4M3) => (CodeType::Mxfp8, 8, CodeFormat::E4M3),
-            (Some("float8_e5m2"), Dtype::F8E5M2) => (CodeType::Mxfp8, 8, CodeFormat::E5M2),
-            (Some("float4_e2m1fn_x2"), Dtype::U8) => (CodeType::Mxfp4, 4, FP4),
-            (says, _) => {
-                let what = format!(
-                    "codes that its metadata call {} are not decoded",
-                    says.unwrap_or("nothing")
-                );
-                return Err(refused(&self.t, FAMILY, what));
-            }
-        };
-        let bytes = self.t.shape().last().copied();
-        let (halved, row_bytes) = self.halved(bytes)?;
-        let shape = if bits == 4 {
-            halved
-        } else {
-            self.t.shape().to_vec()
-        };
-        let (rows, cols) = rows_and_cols(&shape);
-        let group = self.group()?;
-        let (scales, grid) = self.blocks(&scale, Floats::new(&scale)?, &shape, group)?;
-        let stored = Codes::Rows {
-            part: self.t.part(),
-            row_bytes,
-        };
-        let decoder = Grouped::scaled(stored, bits, code_format, [rows, cols], grid, scales);
-        Ok(Decoded {
-            codes,
-            scales: Granularity::Group(group),
-            shape,
-            decoder,
-        })
-    }
-
-    /// Scales of blocks of a row, plain or in tiles over all rows.
-    fn blocks(
-        &self,
-        scale: &Tensor<'m>,
-        floats: Floats<'m>,
-        shape: &[usize],
-        group: usize,
-    ) -> Result<(Box<dyn ScaleMatrix + 'm>, ScaleGrid)> {
-        let (rows, cols) = rows_and_cols(shape);
-        let blocks = cols / group;
-        let plain =
-            scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
-        let swizzled = self.flag("is_swizzled_scales");
-        let fits = if swizzled {
-            tiled::stored(rows, blocks) == Some(scale.elements())
-        } else {
-            plain
-        };
-        if !(fits && cols.is_multiple_of(group)) {
-            return Err(self.misfit(scale));
-        }
-        let scales: Box<dyn ScaleMatrix + 'm> = if swizzled {
-            Box::new(Tiled {
-                floats,
-                rows,
-                cols: blocks,
-            })
-        } else {
-            Box::new(Matrix {
-                floats,
-                cols: blocks,
-            })
-        };
-        Ok((scales, row_groups(cols, group)))
-    }
 }
-
-const FP4: CodeFormat = CodeFormat::E2M1(E2M1 {
-    factor: 1.0,
-    plain_zero: false,
-});

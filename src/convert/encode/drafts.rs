@@ -14,7 +14,9 @@ use crate::convert::report::{Encoded, Kept, Report};
 use crate::forget::{
     Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
 };
-use crate::scheme::{Decode, Group, Item, Plain, QuantScheme, Resolution, TensorRole};
+use crate::scheme::{
+    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+};
 use crate::{Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
@@ -31,7 +33,7 @@ pub(in crate::convert) enum Drafted<'m> {
     /// The output tensors that replace the item.
     Encoded(Vec<Draft<'m>>),
     /// The item is not encoded: the caller drafts a copy or a decoded tensor.
-    NotEncoded(Item<'m>),
+    NotEncoded(ResolvedItem<'m>),
 }
 
 impl Encodings {
@@ -65,7 +67,7 @@ impl Encodings {
     ///
     /// # Errors
     /// The tensor cannot be encoded, or cannot be read.
-    pub(in crate::convert) fn draft<'m>(&mut self, item: Item<'m>) -> Result<Drafted<'m>> {
+    pub(in crate::convert) fn draft<'m>(&mut self, item: ResolvedItem<'m>) -> Result<Drafted<'m>> {
         if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
         }
@@ -74,15 +76,17 @@ impl Encodings {
         }
         let drafts = match &item {
             // GGUF blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
-            Item::Group(group) if self.is_gguf => {
+            ResolvedItem::Group(group) if self.is_gguf => {
                 let parts = group.parts.iter();
                 parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
             }
             // llama.cpp expects vectors in F32. Other containers have them in F16 or BF16.
-            Item::Plain(t) if !self.is_gguf && t.shape().len() < 2 => match Plain::of(t) {
-                Some(plain) => vec![widened(t, plain)?],
-                None => return Ok(Drafted::NotEncoded(item)),
-            },
+            ResolvedItem::Plain(t) if !self.is_gguf && t.shape().len() < 2 => {
+                match PlainFloats::of(t) {
+                    Some(plain) => vec![widened(t, plain)?],
+                    None => return Ok(Drafted::NotEncoded(item)),
+                }
+            }
             _ => return Ok(Drafted::NotEncoded(item)),
         };
         Ok(Drafted::Encoded(drafts))
@@ -105,20 +109,20 @@ impl Encodings {
 /// # Errors
 /// The encoder refuses the tensor, or its size overflows.
 fn encode<'m>(
-    item: Item<'m>,
+    item: ResolvedItem<'m>,
     method: &dyn Method,
     label: String,
     to: TargetDtype,
 ) -> Result<Vec<Draft<'m>>> {
-    let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, Item::Plain(_)));
+    let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, ResolvedItem::Plain(_)));
     let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
-        Item::Group(g) => (
+        ResolvedItem::Group(g) => (
             g.name,
             g.shape,
             g.parts.into_iter().map(|(_, t)| t).collect(),
             g.decoder,
         ),
-        Item::Plain(t) => match Plain::of(&t) {
+        ResolvedItem::Plain(t) => match PlainFloats::of(&t) {
             Some(plain) => (
                 t.name().to_owned(),
                 t.shape().to_vec(),
@@ -168,7 +172,7 @@ fn encode<'m>(
 }
 
 /// Drafts a tensor of plain floats, converted to F32.
-fn widened<'m>(t: &Tensor<'m>, plain: Plain<'m>) -> Result<Draft<'m>> {
+fn widened<'m>(t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
         t.name().to_owned(),
         t.shape().to_vec(),
@@ -260,7 +264,7 @@ fn decide_all(
         notes,
     } = decide(model, &candidates, forget, to)?;
     report.notes.extend(notes);
-    let is_refused = |item: &Item<'_>, choice: &Decision| {
+    let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
     };
     if resolution
@@ -288,7 +292,7 @@ fn decide_all(
             .flatten();
         module
             .into_iter()
-            .for_each(|module| *item = Item::Group(module));
+            .for_each(|module| *item = ResolvedItem::Group(module));
     }
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
@@ -313,10 +317,10 @@ fn quantization_config(
     choices: &[Decision],
     resolution: &Resolution<'_>,
 ) -> Option<serde_json::Value> {
-    let kept = |(choice, item): (&Decision, &Item<'_>)| {
+    let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
         let (name, rank) = match item {
-            Item::Group(group) => (group.name.as_str(), group.shape.len()),
-            Item::Plain(t) => (t.name(), t.shape().len()),
+            ResolvedItem::Group(group) => (group.name.as_str(), group.shape.len()),
+            ResolvedItem::Plain(t) => (t.name(), t.shape().len()),
         };
         let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
         name.strip_suffix(".weight")
@@ -335,21 +339,21 @@ fn quantization_config(
 }
 
 /// Element type of an item's values: the type that a group is decoded to, or the stored type of a plain tensor.
-fn dtype_of(item: &Item<'_>, to: TargetDtype) -> TargetDtype {
+fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
     match item {
-        Item::Group(group) => group.keeps.unwrap_or(to),
-        Item::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
+        ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
+        ResolvedItem::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
     }
 }
 
 /// Describes an item for [`decide`], in the form of `module` if there is one.
 fn candidate<'a>(
-    item: &'a Item<'_>,
+    item: &'a ResolvedItem<'_>,
     module: Option<&'a Group<'_>>,
     to: TargetDtype,
 ) -> Candidate<'a> {
     let (name, shape, stored) = match item {
-        Item::Group(group) => {
+        ResolvedItem::Group(group) => {
             let group = module.unwrap_or(group);
             (
                 group.name.as_str(),
@@ -357,7 +361,7 @@ fn candidate<'a>(
                 group.parts[0].1.dtype(),
             )
         }
-        Item::Plain(t) => (t.name(), t.shape(), t.dtype()),
+        ResolvedItem::Plain(t) => (t.name(), t.shape(), t.dtype()),
     };
     let weight = WeightInfo {
         name,
@@ -368,6 +372,6 @@ fn candidate<'a>(
         name: item.name(),
         weight,
         stored,
-        is_quantized: matches!(item, Item::Group(_)),
+        is_quantized: matches!(item, ResolvedItem::Group(_)),
     }
 }

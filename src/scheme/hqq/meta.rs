@@ -1,4 +1,5 @@
-//! What describes a weight of HQQ's, wherever it is written; and scales or zeros that are quantized themselves.
+//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of a pickle; and
+//! scales and zero points that are quantized in turn.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,11 +11,12 @@ use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Floats, Index, TensorRole, read, refused, wrong};
 use crate::{Dtype, Result, TargetDtype};
 
-/// What listings call it.
+/// Name in listings.
 pub(super) const FAMILY: &str = "HQQ";
 
-/// What else is stored with a weight in safetensors, and says nothing that is needed.
-const IDLE: &[&str] = &[
+/// Tensors that hqq stores with a weight in safetensors. They are parts of the weight even where the decoder reads
+/// none of them.
+const UNUSED: &[&str] = &[
     "nbits",
     "unpack_view_dtype",
     "offload_meta",
@@ -30,20 +32,20 @@ const IDLE: &[&str] = &[
     "compute_dtype",
 ];
 
-/// Longest text that is a tensor of characters.
+/// Largest number of characters, or other elements, of a tensor that is read as a value.
 const MAX_TEXT: usize = 64;
 
-/// The description of a weight, with the tensors that were used so far.
-pub(super) struct Meta<'a, 'm> {
+/// Reader of the description of one weight. It notes the tensors that it has read.
+pub(super) struct HqqMeta<'a, 'm> {
     t: Tensor<'m>,
-    /// What the names of all that is described begin with.
+    /// Prefix of the names of the description: `X.`, `X.meta.`, or that of double-quantized scales or zero points.
     base: String,
     all: &'a Index<'m>,
     used: Vec<(TensorRole, Tensor<'m>)>,
 }
 
-impl<'a, 'm> Meta<'a, 'm> {
-    /// Of the codes `t`, `X.W_q`, where `base` is `X.`.
+impl<'a, 'm> HqqMeta<'a, 'm> {
+    /// The description of the weight with codes `t`, which are `X.W_q`. `base` is `X.`.
     pub(super) fn of_weight(t: &Tensor<'m>, base: &str, all: &'a Index<'m>) -> Self {
         let mut meta = Self {
             t: *t,
@@ -51,8 +53,10 @@ impl<'a, 'm> Meta<'a, 'm> {
             all,
             used: Vec::new(),
         };
-        let idle = IDLE.iter().filter_map(|name| all.at(base, name));
-        meta.used.extend(idle.map(|t| (TensorRole::QuantState, t)));
+        let unused = UNUSED.iter().filter_map(|name| all.at(base, name));
+        meta.used
+            .extend(unused.map(|t| (TensorRole::QuantState, t)));
+        // Old pickles: a dictionary `meta` beside the codes.
         let old = format!("{base}meta.");
         if all.model.facts.contains_key(&format!("{old}packing")) {
             meta.base = old;
@@ -60,7 +64,7 @@ impl<'a, 'm> Meta<'a, 'm> {
         meta
     }
 
-    /// All tensors that make up the weight, its codes first.
+    /// The tensors that make up the weight, each once, its codes first.
     pub(super) fn into_parts(mut self, codes: Tensor<'m>) -> Vec<(TensorRole, Tensor<'m>)> {
         self.used.insert(0, (TensorRole::Quantized, codes));
         let mut seen = HashSet::new();
@@ -68,8 +72,11 @@ impl<'a, 'm> Meta<'a, 'm> {
         self.used
     }
 
-    /// A value as text: of a pickle, or of a small tensor.
-    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>> {
+    /// The value `key` as text, from the pickle or from a small tensor; `None` if neither has it.
+    ///
+    /// # Errors
+    /// The tensor cannot be read, is too large, or has an unexpected dtype.
+    pub(super) fn read_text(&mut self, key: &str) -> Result<Option<String>> {
         if let Some(text) = self.all.model.facts.get(&format!("{}{key}", self.base)) {
             return Ok(Some(text.clone()));
         }
@@ -99,60 +106,64 @@ impl<'a, 'm> Meta<'a, 'm> {
         Ok(Some(text))
     }
 
-    /// [`text`](Self::text), or an error that says what is missing.
-    pub(super) fn need(&mut self, key: &str) -> Result<String> {
-        let found = self.text(key)?;
+    /// The value `key` as text.
+    ///
+    /// # Errors
+    /// It is missing or cannot be read.
+    pub(super) fn need_text(&mut self, key: &str) -> Result<String> {
+        let found = self.read_text(key)?;
         found.ok_or_else(|| wrong(&self.t, format!("its `{}{key}` is missing", self.base)))
     }
 
-    fn senseless(&self, key: &str, text: &str) -> crate::AnamnesisError {
+    fn invalid_value(&self, key: &str, text: &str) -> crate::AnamnesisError {
         wrong(&self.t, format!("its `{}{key}` is {text:?}", self.base))
     }
 
-    /// A positive number, if there is one.
-    pub(super) fn size(&mut self, key: &str) -> Result<Option<usize>> {
-        let Some(text) = self.text(key)? else {
+    /// The value `key` as a positive number, if there is one.
+    pub(super) fn read_size(&mut self, key: &str) -> Result<Option<usize>> {
+        let Some(text) = self.read_text(key)? else {
             return Ok(None);
         };
         let size = text.parse().ok().filter(|&size: &usize| size > 0);
-        size.map(Some).ok_or_else(|| self.senseless(key, &text))
+        size.map(Some).ok_or_else(|| self.invalid_value(key, &text))
     }
 
-    /// A flag; false if it is not there.
-    pub(super) fn flag(&mut self, key: &str) -> Result<bool> {
-        match self.text(key)?.as_deref() {
+    /// The value `key` as a flag; false if it is missing.
+    pub(super) fn read_flag(&mut self, key: &str) -> Result<bool> {
+        match self.read_text(key)?.as_deref() {
             None | Some("0" | "False") => Ok(false),
             Some("1" | "True") => Ok(true),
-            Some(text) => Err(self.senseless(key, text)),
+            Some(text) => Err(self.invalid_value(key, text)),
         }
     }
 
-    pub(super) fn is_axis_0(&mut self) -> Result<bool> {
-        match self.need("axis")?.as_str() {
+    /// Whether groups are columns of the packed matrix. A wrong guess would decode to garbage, so the axis is required.
+    pub(super) fn read_is_axis_0(&mut self) -> Result<bool> {
+        match self.need_text("axis")?.as_str() {
             "0" => Ok(true),
             "1" => Ok(false),
-            text => Err(self.senseless("axis", text)),
+            text => Err(self.invalid_value("axis", text)),
         }
     }
 
-    pub(super) fn shape(&mut self) -> Result<Vec<usize>> {
+    pub(super) fn read_shape(&mut self) -> Result<Vec<usize>> {
         if let Some(t) = self.all.at(&self.base, "shape") {
             self.used.push((TensorRole::QuantState, t));
             return read_shape(&t);
         }
-        let text = self.need("shape")?;
+        let text = self.need_text("shape")?;
         let dims: Option<Vec<usize>> = text.split(',').map(|dim| dim.parse().ok()).collect();
-        dims.ok_or_else(|| self.senseless("shape", &text))
+        dims.ok_or_else(|| self.invalid_value("shape", &text))
     }
 
-    /// The type in which the library computes, if that is not F32.
-    pub(super) fn compute_dtype(&mut self) -> Result<Option<TargetDtype>> {
-        let text = self.text("compute_dtype")?;
+    /// The type in which the library computes, if that is not F32. Without a value it is the type of the scales.
+    pub(super) fn read_compute_dtype(&mut self) -> Result<Option<TargetDtype>> {
+        let text = self.read_text("compute_dtype")?;
         match text.as_deref() {
             Some("torch.bfloat16") => Ok(Some(TargetDtype::BF16)),
             Some("torch.float16") => Ok(Some(TargetDtype::F16)),
             Some("torch.float32") => Ok(None),
-            Some(text) => Err(self.senseless("compute_dtype", text)),
+            Some(text) => Err(self.invalid_value("compute_dtype", text)),
             None => Ok(self
                 .all
                 .at(&self.base, "scale")
@@ -160,8 +171,8 @@ impl<'a, 'm> Meta<'a, 'm> {
         }
     }
 
-    /// A tensor of the weight.
-    pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor<'m>> {
+    /// The tensor `name` of scales or zero points, noted as a part of the weight.
+    pub(super) fn need_tensor(&mut self, name: &str) -> Result<Tensor<'m>> {
         let t = self.all.need(&self.t, &self.base, name)?;
         self.used.push((
             if name == "zero" {
@@ -174,8 +185,8 @@ impl<'a, 'm> Meta<'a, 'm> {
         Ok(t)
     }
 
-    /// Runs `f` with the description of a part that is quantized itself.
-    fn within<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Runs `f` on the description of the double-quantized scales or zero points `name`.
+    fn with_nested<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let outer = std::mem::take(&mut self.base);
         self.base = format!("{outer}{name}.");
         let result = f(self);
@@ -184,39 +195,40 @@ impl<'a, 'm> Meta<'a, 'm> {
     }
 }
 
-/// Which scale belongs to a number.
-enum Groups {
-    One,
-    /// So many numbers after each other.
-    Runs(usize),
-    /// Every so-manyth.
-    Columns(usize),
+/// Which scale of the second level belongs to a value of the first.
+enum MetaGroups {
+    /// One for all values.
+    Single,
+    /// This many adjacent values share one.
+    Adjacent(usize),
+    /// Values at a distance of this many share one.
+    Strided(usize),
 }
 
-/// Scales or zeros that are quantized to eight bits.
-pub(super) struct Requantized<'m> {
+/// Scales or zero points that are quantized to eight bits: `(code - zero) * scale`.
+pub(super) struct DoubleQuantized<'m> {
     codes: Part<'m>,
     scale: Floats<'m>,
     zero: Floats<'m>,
-    groups: Groups,
-    /// Numbers in a row of the grid that they belong to.
+    groups: MetaGroups,
+    /// Values in a row of the grid of groups.
     cols: usize,
-    /// The type that both steps are rounded to.
+    /// The type that the difference and the product are rounded to; `None`: F32.
     round: Option<TargetDtype>,
 }
 
-impl<'m> Requantized<'m> {
-    /// `count` numbers called `what`, `cols` in a row.
+impl<'m> DoubleQuantized<'m> {
+    /// `count` values, `cols` in a row. `what` is `scale` or `zero`.
     pub(super) fn new(
-        meta: &mut Meta<'_, 'm>,
+        meta: &mut HqqMeta<'_, 'm>,
         what: &str,
         count: usize,
         cols: usize,
         round: Option<TargetDtype>,
     ) -> Result<Self> {
-        let codes = meta.tensor(&format!("{what}_q"))?;
-        meta.within(&format!("meta_{what}"), |meta| {
-            let packing = meta.need("packing")?;
+        let codes = meta.need_tensor(&format!("{what}_q"))?;
+        meta.with_nested(&format!("meta_{what}"), |meta| {
+            let packing = meta.need_text("packing")?;
             if packing != "8bit_u8" || codes.dtype() != Dtype::U8 {
                 return Err(refused(
                     &codes,
@@ -224,15 +236,15 @@ impl<'m> Requantized<'m> {
                     format!("numbers that are packed as {packing} are not decoded"),
                 ));
             }
-            let (scale, zero) = (meta.tensor("scale")?, meta.tensor("zero")?);
-            let group = meta.size("group_size")?;
+            let (scale, zero) = (meta.need_tensor("scale")?, meta.need_tensor("zero")?);
+            let group = meta.read_size("group_size")?;
             let groups = match (group, scale.elements()) {
-                (None, 1) => Groups::One,
+                (None, 1) => MetaGroups::Single,
                 (Some(group), n) if group.checked_mul(n) == Some(count) => {
-                    if meta.is_axis_0()? {
-                        Groups::Columns(n)
+                    if meta.read_is_axis_0()? {
+                        MetaGroups::Strided(n)
                     } else {
-                        Groups::Runs(group)
+                        MetaGroups::Adjacent(group)
                     }
                 }
                 _ => {
@@ -260,12 +272,13 @@ impl<'m> Requantized<'m> {
         })
     }
 
-    /// The numbers from `range`, whose scales lie together.
+    /// Appends the values `range` of the flattened grid. In a strided grouping the range must not cross a multiple of
+    /// the stride, so that the scales it uses are adjacent.
     fn piece(&self, range: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
         let group = |i: usize| match self.groups {
-            Groups::One => 0,
-            Groups::Runs(n) => i / n,
-            Groups::Columns(n) => i % n,
+            MetaGroups::Single => 0,
+            MetaGroups::Adjacent(n) => i / n,
+            MetaGroups::Strided(n) => i % n,
         };
         let used = group(range.start)..group(range.end - 1) + 1;
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());
@@ -287,7 +300,7 @@ impl<'m> Requantized<'m> {
     }
 }
 
-impl ScaleMatrix for Requantized<'_> {
+impl ScaleMatrix for DoubleQuantized<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -295,7 +308,7 @@ impl ScaleMatrix for Requantized<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
-        // Whole rows follow each other.
+        // Whole rows are adjacent, and read as one.
         let whole = cols.len() == self.cols;
         let lines = if whole {
             rows.start..rows.start + usize::from(!rows.is_empty())
@@ -311,8 +324,9 @@ impl ScaleMatrix for Requantized<'_> {
             let mut at = row * self.cols + cols.start;
             let end = at + n;
             while at < end {
+                // Strided scales start again at each multiple of the stride.
                 let wrap = match self.groups {
-                    Groups::Columns(n) => at - at % n + n,
+                    MetaGroups::Strided(n) => at - at % n + n,
                     _ => end,
                 };
                 self.piece(at..wrap.min(end), staging, out)?;

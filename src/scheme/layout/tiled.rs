@@ -1,6 +1,6 @@
-//! Scales in the order that NVIDIA's block-scaled matrix products want them: tiles of 128 rows and four columns, 512
-//! numbers each, row of tiles by row of tiles. In a tile, row r and column c are number
-//! `r % 32 * 16 + r / 32 * 4 + c`. What is missing of the last tiles is padding.
+//! Scales in the order that NVIDIA's block-scaled matrix products take: tiles of 128 rows and 4 columns, 512 scales
+//! each. Tiles are stored row-major. In a tile, the scale of row r and column c has the index
+//! `r % 32 * 16 + r / 32 * 4 + c`. Tiles at the lower and the right edge are padded to their full size.
 //!
 //! Layout: <https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout>, torchao `to_blocked`.
 
@@ -10,35 +10,35 @@ use crate::Result;
 use crate::scheme::seam::Floats;
 use crate::scheme::seam::numbers::ScaleMatrix;
 
-/// Rows and columns of a tile, and the numbers in it.
-pub(crate) const HEIGHT: usize = 128;
-pub(crate) const WIDTH: usize = 4;
-const TILE: usize = HEIGHT * WIDTH;
+/// Rows, columns and scales of a tile.
+pub(crate) const TILE_ROWS: usize = 128;
+pub(crate) const TILE_COLS: usize = 4;
+const TILE_LEN: usize = TILE_ROWS * TILE_COLS;
 
-/// Tiles that are read at once.
-const RUN: usize = 64;
+/// Tiles of one row of tiles that one read takes: 32768 scales, which bounds the scratch for a wide matrix.
+const TILES_PER_READ: usize = 64;
 
-/// A matrix in tiles.
-pub(crate) struct Tiled<'m> {
+/// A matrix of scales that is stored in tiles.
+pub(crate) struct TiledScales<'m> {
     pub floats: Floats<'m>,
     /// Rows and columns of the matrix, without the padding.
     pub rows: usize,
     pub cols: usize,
 }
 
-/// Numbers that are stored for `rows` × `cols`, if they can be counted.
-pub(crate) fn stored(rows: usize, cols: usize) -> Option<usize> {
-    rows.div_ceil(HEIGHT)
-        .checked_mul(cols.div_ceil(WIDTH))?
-        .checked_mul(TILE)
+/// Scales that a matrix of `rows` × `cols` takes with its padding, or `None` if that overflows.
+pub(crate) fn stored_len(rows: usize, cols: usize) -> Option<usize> {
+    rows.div_ceil(TILE_ROWS)
+        .checked_mul(cols.div_ceil(TILE_COLS))?
+        .checked_mul(TILE_LEN)
 }
 
-/// Where a number is in its tile.
-fn place(row: usize, col: usize) -> usize {
-    row % 32 * 16 + row % HEIGHT / 32 * WIDTH + col % WIDTH
+/// Index in its tile of the scale at `row` and `col` of the matrix.
+fn offset_in_tile(row: usize, col: usize) -> usize {
+    row % 32 * 16 + row % TILE_ROWS / 32 * TILE_COLS + col % TILE_COLS
 }
 
-impl ScaleMatrix for Tiled<'_> {
+impl ScaleMatrix for TiledScales<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -46,28 +46,31 @@ impl ScaleMatrix for Tiled<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
-        let (at, width, across) = (out.len(), cols.len(), self.cols.div_ceil(WIDTH));
+        let (at, width, across) = (out.len(), cols.len(), self.cols.div_ceil(TILE_COLS));
         out.resize(at + rows.len() * width, 0.0);
-        let all = across * TILE * self.rows.div_ceil(HEIGHT);
+        // All tiles as one row, so that adjacent tiles of a row of tiles are one rectangle.
+        let all = across * TILE_LEN * self.rows.div_ceil(TILE_ROWS);
         let mut numbers = Vec::new();
-        for down in rows.start / HEIGHT..rows.end.div_ceil(HEIGHT) {
-            let band = rows.start.max(down * HEIGHT)..rows.end.min((down + 1) * HEIGHT);
-            for first in (cols.start / WIDTH..cols.end.div_ceil(WIDTH)).step_by(RUN) {
-                let last = (first + RUN).min(cols.end.div_ceil(WIDTH));
+        for down in rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS) {
+            let band = rows.start.max(down * TILE_ROWS)..rows.end.min((down + 1) * TILE_ROWS);
+            for first in
+                (cols.start / TILE_COLS..cols.end.div_ceil(TILE_COLS)).step_by(TILES_PER_READ)
+            {
+                let last = (first + TILES_PER_READ).min(cols.end.div_ceil(TILE_COLS));
                 numbers.clear();
                 let tiles = down * across + first..down * across + last;
                 self.floats.extend(
                     all,
                     0..1,
-                    tiles.start * TILE..tiles.end * TILE,
+                    tiles.start * TILE_LEN..tiles.end * TILE_LEN,
                     staging,
                     &mut numbers,
                 )?;
                 for row in band.clone() {
                     let line = &mut out[at + (row - rows.start) * width..][..width];
-                    for col in cols.start.max(first * WIDTH)..cols.end.min(last * WIDTH) {
-                        line[col - cols.start] =
-                            numbers[(col / WIDTH - first) * TILE + place(row, col)];
+                    for col in cols.start.max(first * TILE_COLS)..cols.end.min(last * TILE_COLS) {
+                        line[col - cols.start] = numbers
+                            [(col / TILE_COLS - first) * TILE_LEN + offset_in_tile(row, col)];
                     }
                 }
             }
@@ -78,16 +81,26 @@ impl ScaleMatrix for Tiled<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{place, stored};
+    use super::{offset_in_tile, stored_len};
 
     #[test]
     fn places() {
         let mut places: Vec<usize> = (0..128)
-            .flat_map(|row| (0..4).map(move |col| place(row, col)))
+            .flat_map(|row| (0..4).map(move |col| offset_in_tile(row, col)))
             .collect();
-        assert_eq!((place(1, 0), place(32, 0), place(127, 3)), (16, 4, 511));
+        assert_eq!(
+            (
+                offset_in_tile(1, 0),
+                offset_in_tile(32, 0),
+                offset_in_tile(127, 3)
+            ),
+            (16, 4, 511)
+        );
         places.sort_unstable();
         assert!(places.into_iter().eq(0..512));
-        assert_eq!((stored(129, 5), stored(0, 4)), (Some(2048), Some(0)));
+        assert_eq!(
+            (stored_len(129, 5), stored_len(0, 4)),
+            (Some(2048), Some(0))
+        );
     }
 }

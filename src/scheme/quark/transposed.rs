@@ -1,5 +1,6 @@
-//! Integers of four bits in words of eight, in order or in the order of AWQ, or of eight bits: in lines, which are the
-//! rows of a matrix, or its columns.
+//! Quark's integer codes: four bits, eight in a word, in order or interleaved, or eight bits. The stored tensor is
+//! read by its rows, called lines here. A line is a row of the weight, or a column if the weight is stored
+//! transposed.
 
 use std::ops::Range;
 
@@ -10,29 +11,30 @@ use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Tile, read};
 
-/// Codes in a word.
+/// Codes in a word of four-bit codes.
 const PER_WORD: usize = 8;
 
-/// The nibble of each code of a word, if they do not lie in order: nibble i has code 0, 2, 4, 6, 1, 3, 5, 7.
+/// Nibble of each code of a word with `pack_method: reorder`, where nibbles 0 to 7 hold codes 0, 2, 4, 6, 1, 3, 5, 7.
 const REORDERED: [usize; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Lines that are read and turned at once.
+/// Lines that are read and transposed at once: the rows of a tile then get pieces of 32 codes, half a cache line.
 const STRIP: usize = 32;
 
-/// A matrix of codes in lines.
+/// A stored tensor of codes, read line by line.
 #[derive(Clone, Copy)]
-pub(super) struct Codes8<'m> {
+pub(super) struct QuarkCodes<'m> {
     part: Part<'m>,
-    /// The nibble of each code of a word; `None`: bytes.
+    /// Nibble of each code of a word; `None`: a code is a byte.
     nibbles: Option<[usize; PER_WORD]>,
     /// Codes in a line.
     width: usize,
 }
 
-impl<'m> Codes8<'m> {
-    /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`: whole words, if they are in words.
-    pub(super) fn new(t: &Tensor<'m>, bits: usize, reordered: bool, width: usize) -> Self {
-        let order = if reordered {
+impl<'m> QuarkCodes<'m> {
+    /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of
+    /// eight.
+    pub(super) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
+        let order = if is_reordered {
             REORDERED
         } else {
             [0, 1, 2, 3, 4, 5, 6, 7]
@@ -52,8 +54,8 @@ impl<'m> Codes8<'m> {
         }
     }
 
-    /// Makes `codes` codes `at` of each of `lines`.
-    fn get(
+    /// Replaces `codes` with the codes at positions `at` of each of `lines`.
+    fn read_codes(
         &self,
         lines: Range<usize>,
         at: Range<usize>,
@@ -72,6 +74,7 @@ impl<'m> Codes8<'m> {
             staging,
         )?;
         codes.clear();
+        // Tiles start at multiples of PER_WORD, but rectangles of zero points need not.
         let skipped = at.start % PER_WORD;
         for line in staging.chunks_exact(words.len().max(1) * 4) {
             let words = line
@@ -90,13 +93,13 @@ impl<'m> Codes8<'m> {
     }
 }
 
-/// A matrix whose rows are the lines.
-pub(super) struct Straight<'m>(pub Codes8<'m>);
+/// Codes of a weight whose rows are the lines.
+pub(super) struct CodeRows<'m>(pub QuarkCodes<'m>);
 
-impl Unpack for Straight<'_> {
+impl Unpack for CodeRows<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         self.0
-            .get(tile.rows.clone(), tile.cols.clone(), staging, out)
+            .read_codes(tile.rows.clone(), tile.cols.clone(), staging, out)
     }
 
     fn align(&self) -> (usize, usize) {
@@ -104,10 +107,10 @@ impl Unpack for Straight<'_> {
     }
 }
 
-/// A matrix whose columns are the lines.
-pub(super) struct Turned<'m>(pub Codes8<'m>);
+/// Codes of a weight whose columns are the lines.
+pub(super) struct TransposedCodes<'m>(pub QuarkCodes<'m>);
 
-impl Unpack for Turned<'_> {
+impl Unpack for TransposedCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let (height, width) = (tile.rows.len(), tile.cols.len());
         out.resize(height * width, 0);
@@ -115,7 +118,8 @@ impl Unpack for Turned<'_> {
         for first in (0..width).step_by(STRIP) {
             let columns = first..(first + STRIP).min(width);
             let lines = tile.cols.start + columns.start..tile.cols.start + columns.end;
-            self.0.get(lines, tile.rows.clone(), staging, &mut codes)?;
+            self.0
+                .read_codes(lines, tile.rows.clone(), staging, &mut codes)?;
             for (r, row) in out.chunks_exact_mut(width).enumerate() {
                 let column = codes[r..].iter().step_by(height);
                 row[columns.clone()]
@@ -136,13 +140,13 @@ impl Unpack for Turned<'_> {
     }
 }
 
-/// Zero points: a line for each column, of one for each row.
-pub(super) struct ZeroPoints<'m> {
-    pub stored: Codes8<'m>,
+/// Zero points that are stored transposed: a line has the zero points of one column of the grid.
+pub(super) struct QuarkZeroPoints<'m> {
+    pub stored: QuarkCodes<'m>,
     pub int: Int,
 }
 
-impl ScaleMatrix for ZeroPoints<'_> {
+impl ScaleMatrix for QuarkZeroPoints<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -152,7 +156,7 @@ impl ScaleMatrix for ZeroPoints<'_> {
     ) -> Result<()> {
         let mut codes = Vec::new();
         let height = rows.len();
-        self.stored.get(cols, rows, staging, &mut codes)?;
+        self.stored.read_codes(cols, rows, staging, &mut codes)?;
         for r in 0..height {
             out.extend(
                 codes

@@ -1,18 +1,18 @@
-//! Counts of the schemes in a model.
+//! Number of tensors by scheme.
 
 use super::QuantScheme;
 
-/// How many tensors of a scheme there are.
+/// Number of tensors of one scheme in a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SchemeCount {
-    /// The scheme.
+    /// Scheme of the tensors.
     pub scheme: QuantScheme,
-    /// Logical tensors.
+    /// Number of logical tensors.
     pub tensors: usize,
 }
 
-/// Adds one tensor of `scheme` to `schemes`, whose order is that of first appearance.
+/// Counts one tensor of `scheme`. A scheme that `schemes` does not have yet is appended.
 pub(crate) fn count(schemes: &mut Vec<SchemeCount>, scheme: QuantScheme) {
     match schemes.iter_mut().find(|s| s.scheme == scheme) {
         Some(found) => found.tensors += 1,

@@ -1,4 +1,8 @@
-//! How scales lie over a weight, proved from both shapes and checked against the config.
+//! Which values of a weight share a scale: inferred from the shapes of weight and scales, and checked against the
+//! config.
+//!
+//! Configs are often incomplete, while a wrong grid decodes to plausible garbage. So it is an error if the config
+//! contradicts the shapes, or if the shapes fit two grids and the config does not name one of them.
 
 use crate::Result;
 use crate::config::{QuantConfig, QuantMethod};
@@ -6,7 +10,7 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::scheme::seam::{Granularity, Index, module_of, wrong};
 
-/// A shape as one matrix: all but the last dimension are rows.
+/// Rows and columns of a tensor of `shape` as one matrix: all dimensions but the last are rows.
 pub(crate) fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
     match shape {
         [] => (1, 1),
@@ -14,7 +18,7 @@ pub(crate) fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
     }
 }
 
-/// One scale for everything.
+/// The grid of one scale for a whole tensor.
 pub(crate) fn per_tensor(shape: &[usize]) -> ScaleGrid {
     let (rows, cols) = rows_and_cols(shape);
     ScaleGrid {
@@ -26,7 +30,10 @@ pub(crate) fn per_tensor(shape: &[usize]) -> ScaleGrid {
     }
 }
 
-/// The grid that the scales of `t`, whose logical shape is `shape`, make over it.
+/// The grid of `scale` over the weight `t`, whose logical shape is `shape`.
+///
+/// # Errors
+/// The shapes fit no grid or several, or the block size of the config is another one.
 pub(crate) fn fit(
     t: &Tensor<'_>,
     shape: &[usize],
@@ -45,6 +52,7 @@ pub(crate) fn fit(
     };
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
+    // From the most specific shape to the most general, so that no layout hides another.
     let grid = by_column(shape, scale, all.config)
         .or_else(|| whole_rows(shape, scale))
         .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
@@ -57,9 +65,10 @@ pub(crate) fn fit(
     })?;
     let (_, cols) = rows_and_cols(shape);
     if let Some((size, place)) = block {
-        // Sizes that both cover the dimension mean the same.
-        let same =
-            |dim: usize, ours: usize, theirs: usize| ours == theirs || ours.min(theirs) >= dim;
+        // Block sizes that cover the whole dimension are equivalent, however large.
+        let same = |dim: usize, found: usize, configured: usize| {
+            found == configured || found.min(configured) >= dim
+        };
         let rows = shape.iter().nth_back(1).copied().unwrap_or(1);
         if !(same(rows, grid.block_rows, size[0]) && same(cols, grid.block_cols, size[1])) {
             return Err(misfit(format!("{place} says blocks of {size:?}")));
@@ -68,7 +77,7 @@ pub(crate) fn fit(
     Ok(grid)
 }
 
-/// What shares a scale in `grid`, over a weight of `cols` columns.
+/// How listings describe `grid` over a weight of `cols` columns.
 pub(crate) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
     match (grid.block_rows, grid.block_cols) {
         (1, width) if width >= cols => Granularity::Channel,
@@ -78,15 +87,16 @@ pub(crate) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
     }
 }
 
-/// The grid of scales that have a dimension for each of the weight's, and divide each: blocks of a matrix, of each
-/// matrix of a stack, or of all of them.
+/// The grid of scales with as many dimensions as the weight, each of which divides that of the weight. A block may be
+/// part of a matrix, a matrix of a stack, or several matrices.
 pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let ((&cols, rows), (&scale_cols, scale_rows)) = (w.split_last()?, s.split_last()?);
     let divides = |(&dim, &n): (&usize, &usize)| dim == n || n > 0 && dim.is_multiple_of(n);
     if rows.len() != scale_rows.len() || !w.iter().zip(s).all(divides) {
         return None;
     }
-    // The dimensions before the first that is cut have a scale for each index, and those behind it one for all.
+    // A `ScaleGrid` has blocks of adjacent rows. So dimensions before the first that is cut have a scale for each
+    // index, and dimensions behind it have one scale for all.
     let cut = rows
         .iter()
         .zip(scale_rows)
@@ -115,8 +125,9 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     })
 }
 
-/// A scale for each column of each expert of a stack, which is stored the other way round than a layer's weight:
-/// `[experts, out, 1]` over `[experts, in, out]` (FBGEMM's).
+/// The grid of FBGEMM's experts: the weight is `[experts, in, out]`, transposed with regard to that of a linear
+/// module, with a scale for each column of each expert, `[experts, out, 1]`. In a square matrix the same scales could
+/// be of rows: then the config decides.
 fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<ScaleGrid> {
     let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else {
         return None;
@@ -133,8 +144,8 @@ fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<Sc
     fits.then_some(grid)
 }
 
-/// One scale for everything, or for each index of the leading dimensions: rows of a matrix, experts of a
-/// stack, rows of each expert.
+/// The grid of one scale for the tensor, or of one for each index of the leading dimensions: for each row of a
+/// matrix, each expert of a stack, or each row of each expert.
 fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     let s = scale.shape();
     let whole = per_tensor(w);
@@ -156,8 +167,8 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     })
 }
 
-/// A grid of blocks over each matrix of a stack: of the configured size where that fits, else of the size
-/// that the shapes imply.
+/// The grid of blocks over each matrix of a stack. Blocks have the `configured` size if it fits the shapes, else the
+/// size that the shapes imply.
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
     let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else {
         return None;
@@ -179,7 +190,8 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     })
 }
 
-/// A grid of blocks as the maxima over them are left, `[rows, 1, columns, 1]`: ModelOpt's, whose blocks are 128 × 128.
+/// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that kept its
+/// dimensions.
 fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let (&[_, _], &[rows, 1, cols, 1]) = (w, s) else {
         return None;
@@ -187,8 +199,8 @@ fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     blocks(w, &[rows, cols], Some([128, 128]))
 }
 
-/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. Where
-/// a side fits two sizes, it is the one that the other side has.
+/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. If one side
+/// fits two sizes and one of them is that of the other side, blocks are square. `None` if the size is not certain.
 fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     let [rows, cols] = [sizes(dims[0], counts[0]), sizes(dims[1], counts[1])];
     match (rows.as_slice(), cols.as_slice()) {
@@ -199,8 +211,8 @@ fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     }
 }
 
-/// The sizes that cut `dim` into `n` pieces and that anyone would choose: all or one at the ends, else the
-/// power of two that does, and an exact divisor that is a multiple of 16.
+/// The plausible sizes that cut `dim` into `n` pieces. One piece is the whole dimension, `dim` pieces are single
+/// values. Otherwise a size is the power of two with that many pieces, or an exact divisor that is a multiple of 16.
 fn sizes(dim: usize, n: usize) -> Vec<usize> {
     match n {
         0 => vec![],

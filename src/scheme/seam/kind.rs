@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::Dtype;
 
-/// How the eight bits of an FP8 weight are laid out.
+/// Format of eight-bit floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub enum Fp8Format {
@@ -19,7 +19,7 @@ pub enum Fp8Format {
 }
 
 impl Fp8Format {
-    /// The format of a dtype, if it is one.
+    /// The format of `dtype`, or `None` if it is not an eight-bit float.
     #[must_use]
     pub fn of(dtype: Dtype) -> Option<Self> {
         match dtype {
@@ -43,7 +43,7 @@ impl fmt::Display for Fp8Format {
     }
 }
 
-/// What shares a scale.
+/// Which values share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -74,13 +74,13 @@ impl fmt::Display for Granularity {
     }
 }
 
-/// What the codes of a weight are.
+/// Type of the codes of a quantized weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CodeType {
-    /// Integers of so many bits, with a sign or an offset.
+    /// Signed integers of this many bits, in two's complement or with an offset.
     Int(u8),
-    /// Integers of so many bits without a sign.
+    /// Unsigned integers of this many bits.
     Uint(u8),
     /// -1, 0 and 1.
     Ternary,
@@ -167,25 +167,25 @@ pub enum QuantScheme {
     BnbInt8,
     /// NVIDIA FP4: E2M1 in blocks of 16 with an E4M3 scale each, and a global scale.
     Nvfp4 {
-        /// Written by compressed-tensors (its global scale divides) rather than ModelOpt (it multiplies).
+        /// Whether the global scale divides, as compressed-tensors writes it, rather than multiplies, as ModelOpt does.
         divides: bool,
     },
     /// qlora-rs's native format: NF4 in blocks of any size, with and without zero points.
     Qnat,
     /// Narrow codes with scales, in the layout of one library.
     Grouped {
-        /// The library, or the model that the layout is known by: a name to show.
+        /// Name to show: the library or the model that the layout is known by.
         family: &'static str,
-        /// What the codes are: `INT4`, `FP4`, ….
+        /// Type of the codes: `INT4`, `FP4`, ….
         codes: CodeType,
-        /// What shares a scale.
+        /// Which values share a scale.
         scales: Granularity,
     },
-    /// Floats or codes, stored without the zeros.
+    /// Floats or codes whose zeros are not stored.
     Sparse,
     /// A block type of ggml.
     Ggml {
-        /// The type.
+        /// Dtype of the blocks.
         dtype: Dtype,
     },
     /// Recognised, but not decodable by this build.
@@ -193,8 +193,8 @@ pub enum QuantScheme {
 }
 
 impl QuantScheme {
-    /// Whether a weight of this scheme is one byte a code. Such a weight and its scale are called so by many
-    /// libraries: `X.weight` with `X.weight_scale`.
+    /// Whether the scheme has one byte a code. Many libraries name such a weight and its scale alike, `X.weight` and
+    /// `X.weight_scale`, so that the names do not tell the library.
     pub(crate) fn has_common_names(&self) -> bool {
         matches!(
             self,
@@ -231,7 +231,7 @@ impl QuantScheme {
         }
     }
 
-    /// The scheme as one column of a listing: `FP8 E4M3, per-tensor scale`.
+    /// Text for a column of a listing: `FP8 E4M3, per-tensor scale`.
     #[must_use]
     pub fn column(&self) -> String {
         match self {
@@ -245,7 +245,7 @@ impl QuantScheme {
         }
     }
 
-    /// The scheme inside a sentence: `per-tensor FP8 (E4M3)`.
+    /// Text for use inside a sentence: `per-tensor FP8 (E4M3)`.
     #[must_use]
     pub fn phrase(&self) -> String {
         let text = self.to_string();

@@ -4,7 +4,7 @@ use crate::containers::model::Tensor;
 use crate::scheme::seam::registry::{Registry, may_be_of_heads};
 use crate::scheme::seam::resolve::Problem;
 use crate::scheme::seam::{
-    Index, Item, QuantScheme, Resolution, Scheme, TensorRole, module_of, wrong,
+    Index, QuantScheme, Resolution, ResolvedItem, Scheme, TensorRole, module_of, wrong,
 };
 use crate::{AnamnesisError, Dtype};
 
@@ -27,7 +27,7 @@ impl<'m> Leftovers<'_, 'm> {
             if container.is_activation(&t, self.all) {
                 out.dropped.push(t);
             } else {
-                out.items.push(Item::Plain(t));
+                out.items.push(ResolvedItem::Plain(t));
             }
             return;
         }
@@ -43,7 +43,7 @@ impl<'m> Leftovers<'_, 'm> {
             return;
         }
         match self.check_plain(&t) {
-            Ok(()) => out.items.push(Item::Plain(t)),
+            Ok(()) => out.items.push(ResolvedItem::Plain(t)),
             Err((role, error)) if self.blame || role == TensorRole::Quantized => {
                 out.problems.push(Problem {
                     tensor: t,

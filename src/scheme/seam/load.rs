@@ -1,4 +1,4 @@
-//! Positional reads of rectangles, and their widening to what kernels take.
+//! Positional reads of rectangles of stored matrices, as bytes, as floats, or transposed.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use crate::kernels::remember::fp8::{
 };
 use crate::{Dtype, Result};
 
-/// Makes `out` rows `rows`, columns `cols` (in bytes) of a matrix of `stride` bytes a row. One read if the
-/// rows are whole, else one a row.
+/// Replaces `out` with rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row. Whole rows take
+/// one read, parts of rows one read each.
 pub(crate) fn read(
     part: &Part<'_>,
     stride: usize,
@@ -39,17 +39,17 @@ pub(crate) fn read(
 pub(crate) struct Floats<'m> {
     pub part: Part<'m>,
     dtype: Dtype,
-    exponents: Exponents,
+    exponents: ExponentForm,
 }
 
-/// What the bytes of exponents stand for.
+/// Which value the byte of an exponent has.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Exponents {
-    /// What their dtype says.
+enum ExponentForm {
+    /// That of the dtype.
     Plain,
-    /// Half of the power of two.
+    /// Half of the power of two, which is finite for every byte.
     Half,
-    /// The power of two, and zero for the smallest.
+    /// The power of two, but zero for byte 0.
     Flushed,
 }
 
@@ -60,7 +60,7 @@ impl<'m> Floats<'m> {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
                 part: t.part(),
                 dtype: t.dtype(),
-                exponents: Exponents::Plain,
+                exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(
                 t,
@@ -69,58 +69,58 @@ impl<'m> Floats<'m> {
         }
     }
 
-    /// U8 exponents as half of the power of two.
+    /// U8 exponents, each read as half of its power of two.
     pub(crate) fn half_exponents(t: &Tensor<'m>) -> Self {
         Self {
             part: t.part(),
             dtype: Dtype::U8,
-            exponents: Exponents::Half,
+            exponents: ExponentForm::Half,
         }
     }
 
-    /// Exponents, of which the smallest is zero and the largest infinity (comfy-kitchen `e8m0_to_f32`).
+    /// Exponents of which byte 0 is zero and byte 255 infinity, as in comfy-kitchen `e8m0_to_f32`.
     pub(crate) fn flushed_exponents(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
             Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
                 part: t.part(),
                 dtype: Dtype::U8,
-                exponents: Exponents::Flushed,
+                exponents: ExponentForm::Flushed,
             }),
             _ => Err(wrong(t, "scales of these blocks are F8_E8M0")),
         }
     }
 
-    /// E4M3, as the scales of small blocks are.
+    /// E4M3, also under dtype U8.
     pub(crate) fn fp8(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
             Dtype::F8E4M3 | Dtype::U8 => Ok(Self {
                 part: t.part(),
                 dtype: Dtype::F8E4M3,
-                exponents: Exponents::Plain,
+                exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(t, "scales of these blocks are F8_E4M3")),
         }
     }
 
-    /// [`new`](Self::new) for scales that are ordinary floats.
+    /// Accepts F32, F16 and BF16.
     pub(crate) fn ieee(t: &Tensor<'m>) -> Result<Self> {
         match t.dtype() {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(Self {
                 part: t.part(),
                 dtype: t.dtype(),
-                exponents: Exponents::Plain,
+                exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
         }
     }
 
-    /// The type that they are stored in.
+    /// Dtype that the values are stored in.
     #[cfg(any(feature = "gptq", feature = "awq"))]
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Appends a rectangle of a matrix of `stride` scales a row to `out`.
+    /// Appends to `out`, row-major, the values at `rows` × `cols` of a matrix with `stride` values a row.
     pub(crate) fn extend(
         &self,
         stride: usize,
@@ -154,10 +154,10 @@ impl<'m> Floats<'m> {
                     .map(|&b| f32_from_bf16(u16::from_le_bytes(b))),
             ),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
-            _ if self.exponents == Exponents::Half => {
+            _ if self.exponents == ExponentForm::Half => {
                 out.extend(staging.iter().map(|&b| half_of_exponent(b)));
             }
-            _ if self.exponents == Exponents::Flushed => {
+            _ if self.exponents == ExponentForm::Flushed => {
                 out.extend(
                     staging
                         .iter()
@@ -171,20 +171,23 @@ impl<'m> Floats<'m> {
     }
 }
 
-/// Rows that are transposed together: one cache line of the result.
+/// Rows that are transposed together: 16 words of 32 bits fill a cache line of the result.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const STRIP: usize = 16;
 
-/// Unwanted bytes between two pieces that are read along with them: a read of their own costs more.
+/// Largest gap in bytes between the wanted pieces of two rows that is read along. A read for each piece would cost
+/// more.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const GAP: usize = 4096;
 
-/// Longest read of a strip with its gaps.
+/// Largest read of a strip of rows with its gaps, in bytes.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const SPAN: usize = 256 << 10;
 
-/// Reads rows `rows`, columns `cols` (in words) of a matrix of `stride` words a row, transposed. Words have `SIZE` bytes,
-/// and each column of `out` as many words of 32 bits as `rows` take: of four bytes, `out[c * rows.len() + r]`.
+/// Replaces `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
+///
+/// In `out` each column begins at a multiple of the number of 32-bit words that `rows` take. With words of four
+/// bytes, word (r, c) is at `out[c * rows.len() + r]`; smaller words are packed, the first in the lowest bytes.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) fn read_transposed<const SIZE: usize>(
     part: &Part<'_>,
@@ -195,7 +198,8 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     out: &mut Vec<u32>,
 ) -> Result<()> {
     let (height, width) = (rows.len(), cols.len() * SIZE);
-    // Rows a power of two apart share cache sets; the extra line spreads them.
+    // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
+    // them. The pitch also covers whole squares, so that `transpose` may read beyond `width`.
     let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
     let span = stride * SIZE * STRIP;
     let joined = stride * SIZE - width <= GAP && span <= SPAN;
@@ -228,12 +232,12 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     Ok(())
 }
 
-/// Columns that are transposed together.
+/// Columns that are transposed together: a block of `STRIP` × `SQUARE` words stays in registers or the first cache.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 const SQUARE: usize = 8;
 
-/// Moves `STRIP` lines of words, `pitch` bytes apart, into rows `rows` of each column of `out`, which has `height` words
-/// of 32 bits.
+/// Transposes at most `STRIP` lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A
+/// column has `height` words of 32 bits.
 #[cfg(any(feature = "gptq", feature = "awq"))]
 fn transpose<const SIZE: usize>(
     lines: &[u8],
@@ -248,9 +252,9 @@ fn transpose<const SIZE: usize>(
         for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
             let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
             for (column, word) in block.iter_mut().zip(words) {
-                let mut wide = [0; 4];
-                wide[..SIZE].copy_from_slice(word);
-                column[r * SIZE / 4] |= u32::from_le_bytes(wide) << (r * SIZE % 4 * 8);
+                let mut padded = [0; 4];
+                padded[..SIZE].copy_from_slice(word);
+                column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);
             }
         }
         for (column, block) in columns.chunks_exact_mut(height).zip(&block) {

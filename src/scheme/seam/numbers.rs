@@ -1,4 +1,5 @@
-//! Scales, zero points and the like: matrices of numbers, of which rectangles are read as F32.
+//! Matrices of scales, zero points and offsets, and how they are stored: as floats, as integers, packed, transposed,
+//! nested or behind an index of groups. Each reads a rectangle of its values as F32.
 
 use std::ops::Range;
 
@@ -6,9 +7,12 @@ use crate::containers::model::{Part, Tensor};
 use crate::scheme::seam::{Floats, read, wrong};
 use crate::{Dtype, Result};
 
-/// A matrix of scales, zero points or offsets, of which a rectangle is read as F32.
+/// A matrix of scales, zero points or offsets.
 pub(crate) trait ScaleMatrix: Send + Sync {
-    /// Appends the rectangle of rows `rows` and columns `cols` to `out`, row by row. `staging` is scratch.
+    /// Appends the values at `rows` × `cols` to `out`, row-major. `staging` is scratch.
+    ///
+    /// # Errors
+    /// The read fails, or an index is out of bounds.
     fn extend(
         &self,
         rows: Range<usize>,
@@ -18,7 +22,7 @@ pub(crate) trait ScaleMatrix: Send + Sync {
     ) -> Result<()>;
 }
 
-/// Floats, row-major.
+/// Row-major floats, `cols` in a row.
 pub(crate) struct Matrix<'m> {
     pub floats: Floats<'m>,
     pub cols: usize,
@@ -36,16 +40,16 @@ impl ScaleMatrix for Matrix<'_> {
     }
 }
 
-/// A stack of matrices that are stored the other way round: what has `rows` rows here has as many columns there.
+/// A stack of matrices, each of which is stored transposed: `inner` has stack × `cols` rows and `rows` columns.
 pub(crate) struct Transposed<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
-    /// Rows and columns of a matrix, as they are read.
+    /// Rows and columns of one matrix as callers see it.
     pub rows: usize,
     pub cols: usize,
 }
 
 impl<'m> Transposed<'m> {
-    /// Of plain floats.
+    /// Floats that are stored as `cols` rows of `rows` each, for every matrix of the stack.
     pub(crate) fn of_floats(floats: Floats<'m>, rows: usize, cols: usize) -> Self {
         Self {
             inner: Box::new(Matrix { floats, cols: rows }),
@@ -81,15 +85,16 @@ impl ScaleMatrix for Transposed<'_> {
     }
 }
 
-/// One of the two numbers that lie together: the first or the second of each pair of columns.
-pub(crate) struct OfPairs<'m> {
+/// The first or the second value of each pair. Pairs are stored side by side, as `[…, cols, 2]`.
+pub(crate) struct PairMember<'m> {
     pub pairs: Floats<'m>,
     /// Pairs in a row.
     pub cols: usize,
-    pub second: bool,
+    /// Whether the matrix has the second values, rather than the first.
+    pub is_second: bool,
 }
 
-impl ScaleMatrix for OfPairs<'_> {
+impl ScaleMatrix for PairMember<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -105,12 +110,12 @@ impl ScaleMatrix for OfPairs<'_> {
             staging,
             &mut both,
         )?;
-        out.extend(both.iter().skip(usize::from(self.second)).step_by(2));
+        out.extend(both.iter().skip(usize::from(self.is_second)).step_by(2));
         Ok(())
     }
 }
 
-/// Numbers with the other sign.
+/// The negated values of another matrix.
 pub(crate) struct Negated<'m>(pub Box<dyn ScaleMatrix + 'm>);
 
 impl ScaleMatrix for Negated<'_> {
@@ -128,27 +133,29 @@ impl ScaleMatrix for Negated<'_> {
     }
 }
 
-/// What a scale for a whole matrix does to those of its groups.
+/// How a scale of a whole matrix combines with the scales of its groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Op {
+pub(crate) enum NestedOp {
     Multiply,
     #[cfg_attr(not(feature = "nvfp4"), allow(dead_code))]
     Divide,
 }
 
-/// Scales of groups, and another for each matrix of a stack, or one for all.
-pub(crate) struct Nested<'m> {
+/// Two levels of scales: `inner` for groups, and `outer` for each matrix of a stack or for all matrices.
+pub(crate) struct NestedScales<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     pub outer: Floats<'m>,
-    /// How many outer ones there are, and how many rows of the inner ones each covers.
+    /// Number of outer scales.
     pub count: usize,
+    /// Rows of `inner` that share an outer scale.
     pub rows_each: usize,
-    pub op: Op,
-    /// Divides the outer scales.
+    pub op: NestedOp,
+    /// Divisor of the outer scales, in F32 and before they combine with the inner ones. MLX stores the largest value
+    /// of a tensor in place of a scale; the divisor makes it one. Otherwise 1.
     pub unit: f32,
 }
 
-impl ScaleMatrix for Nested<'_> {
+impl ScaleMatrix for NestedScales<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -167,24 +174,26 @@ impl ScaleMatrix for Nested<'_> {
         for (r, row) in rows.zip(out[at..].chunks_exact_mut(cols.len().max(1))) {
             let outer = outer[r / each - used.start] / self.unit;
             match self.op {
-                Op::Multiply => row.iter_mut().for_each(|s| *s *= outer),
-                Op::Divide => row.iter_mut().for_each(|s| *s /= outer),
+                NestedOp::Multiply => row.iter_mut().for_each(|s| *s *= outer),
+                NestedOp::Divide => row.iter_mut().for_each(|s| *s /= outer),
             }
         }
         Ok(())
     }
 }
 
-/// Integers of one byte or four, row-major.
+/// Row-major integers of one byte or four, as floats.
 pub(crate) struct Integers<'m> {
     part: Part<'m>,
     dtype: Dtype,
     cols: usize,
-    /// Is subtracted.
+    /// Subtracted from each integer.
     offset: f32,
 }
 
 impl<'m> Integers<'m> {
+    /// # Errors
+    /// `t` is not I8, U8 or I32.
     pub(crate) fn new(t: &Tensor<'m>, cols: usize, offset: f32) -> Result<Self> {
         match t.dtype() {
             Dtype::I8 | Dtype::U8 | Dtype::I32 => Ok(Self {
@@ -229,21 +238,23 @@ impl ScaleMatrix for Integers<'_> {
     }
 }
 
-/// Integers of a few bits, packed down the rows of each column: a bit stream, least significant bit first, in words of
-/// four bytes.
-pub(crate) struct PackedDown<'m> {
+/// Integers of 1 to 8 bits, packed along the rows: each column of each matrix is a bit stream, least significant bit
+/// first, in little-endian words of four bytes.
+pub(crate) struct ColumnPackedInts<'m> {
     pub part: Part<'m>,
     pub cols: usize,
     pub bits: usize,
-    /// Codes in a word, if none goes across words.
+    /// Integers in a word if none crosses into the next word; `None`: the bit stream has no gaps.
     pub per_word: Option<usize>,
+    /// Subtracted from each integer.
     pub offset: f32,
-    /// Rows of a matrix and of its words, in a stack of such.
+    /// Rows of integers of one matrix of a stack.
     pub rows: usize,
+    /// Rows of words of one matrix.
     pub word_rows: usize,
 }
 
-impl ScaleMatrix for PackedDown<'_> {
+impl ScaleMatrix for ColumnPackedInts<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -258,6 +269,7 @@ impl ScaleMatrix for PackedDown<'_> {
                 Some(n) => (r / n, r % n * self.bits),
                 None => (r * self.bits / 32, r * self.bits % 32),
             };
+            // At most 8 bits a code, so that a code lies in two words at most.
             let across = shift + self.bits > 32;
             let first = matrix * self.word_rows + word;
             let lines = first..first + 1 + usize::from(across);
@@ -283,15 +295,16 @@ impl ScaleMatrix for PackedDown<'_> {
     }
 }
 
-/// One row of numbers for each column of another matrix, by an index of its groups.
-pub(crate) struct Indexed<'m> {
+/// A matrix with a column for each column of the weight: column c is column `index[c]` of `inner`, the group of c.
+pub(crate) struct GroupIndexed<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
+    /// Columns of `inner`.
     pub groups: usize,
-    /// I32, the group of each column.
+    /// I32, the group of each column of the weight.
     pub index: Part<'m>,
 }
 
-impl ScaleMatrix for Indexed<'_> {
+impl ScaleMatrix for GroupIndexed<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
@@ -311,6 +324,7 @@ impl ScaleMatrix for Indexed<'_> {
             .0
             .iter()
             .map(|&b| i32::from_le_bytes(b))
+            // A negative index becomes a large one, which the check below refuses.
             .map(|g| g as u32 as usize)
             .collect();
         if let Some(&group) = index.iter().find(|&&g| g >= self.groups) {

@@ -1,4 +1,4 @@
-//! Ordinary floats behind the seam, for those who want values and not bytes.
+//! A decoder of unquantized floats, for encoders, which take values rather than bytes.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
-/// A tensor of F32, F16 or BF16.
-pub(crate) struct Plain<'m> {
+/// Decoder of an unquantized tensor of F32, F16 or BF16.
+pub(crate) struct PlainFloats<'m> {
     part: Part<'m>,
     dtype: Dtype,
     rows: usize,
     cols: usize,
 }
 
-impl<'m> Plain<'m> {
-    /// The values of `t`, if it is of such a type.
+impl<'m> PlainFloats<'m> {
+    /// The decoder of `t`; `None` if `t` has another dtype.
     pub(crate) fn of(t: &Tensor<'m>) -> Option<Self> {
         TargetDtype::of(t.dtype())?;
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
@@ -30,12 +30,13 @@ impl<'m> Plain<'m> {
         })
     }
 
+    /// Bytes of a value.
     fn size(&self) -> usize {
         self.dtype.bits() / 8
     }
 }
 
-impl Decode for Plain<'_> {
+impl Decode for PlainFloats<'_> {
     fn grid(&self) -> Grid {
         let load_bits = self.dtype.bits() as f64;
         Grid {

@@ -1,4 +1,4 @@
-//! Sorts a model's tensors into groups, plain tensors and dropped ones, and collects what is wrong.
+//! Sorts the stored tensors of a model into groups, plain tensors and dropped tensors, and collects the problems.
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -8,15 +8,15 @@ use crate::scheme::seam::{
 };
 use crate::{AnamnesisError, ParsedModel, Result};
 
-/// One tensor of the output.
-pub(crate) enum Item<'m> {
-    /// Decoded from its parts.
+/// A logical tensor of a model, which becomes a tensor of the output.
+pub(crate) enum ResolvedItem<'m> {
+    /// Quantized: decoded from several stored tensors.
     Group(Group<'m>),
-    /// Copied as it is.
+    /// Not quantized: a stored tensor that can be copied.
     Plain(Tensor<'m>),
 }
 
-impl<'m> Item<'m> {
+impl<'m> ResolvedItem<'m> {
     /// Name in the output.
     pub(crate) fn name(&self) -> &str {
         match self {
@@ -44,7 +44,7 @@ impl<'m> Item<'m> {
     }
 }
 
-/// A tensor that cannot be part of an output, and why.
+/// A stored tensor that cannot become part of an output, and the reason.
 pub(crate) struct Problem<'m> {
     pub tensor: Tensor<'m>,
     pub role: TensorRole,
@@ -52,24 +52,25 @@ pub(crate) struct Problem<'m> {
     pub error: AnamnesisError,
 }
 
-/// What becomes of every tensor of a model.
+/// All tensors of a model, sorted by their use.
 #[derive(Default)]
 pub(crate) struct Resolution<'m> {
-    /// In the order of the source; a group stands where its codes are.
-    pub items: Vec<Item<'m>>,
-    /// Activation scales and markers: in no output; the report lists them.
+    /// In the order of the source. A group has the position of its codes.
+    pub items: Vec<ResolvedItem<'m>>,
+    /// Activation scales and markers. No output has them; the report lists them.
     pub dropped: Vec<Tensor<'m>>,
-    /// Failed claims first, then unclaimed tensors, then the config; each in the order of the source.
+    /// Failed claims, then unclaimed tensors, then the config; each in the order of the source.
     pub problems: Vec<Problem<'m>>,
 }
 
 impl<'m> Resolution<'m> {
-    /// Asks the schemes of `registry` for every tensor of `model`. Problems are collected, so that a listing can show
-    /// them all.
+    /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no group took.
+    /// Problems do not end the sorting, so that a listing can show all of them.
     pub(crate) fn new(model: &'m ParsedModel, registry: &Registry) -> Self {
         let schemes = registry.candidates(model);
         let all = Index::new(model, &schemes);
         let mut out = Self::default();
+        // The weight that each stored tensor belongs to, by the index of the tensor.
         let mut owner: Vec<Option<Tensor<'m>>> = vec![None; model.tensors.len()];
         let mut groups: Vec<Option<Group<'m>>> = Vec::new();
         groups.resize_with(model.tensors.len(), || None);
@@ -102,7 +103,8 @@ impl<'m> Resolution<'m> {
                 }
             }
         }
-        // A failed claim leaves its companions behind; they are not to be blamed as well.
+        // A failed claim leaves its companions without an owner. They would be reported as further problems, which
+        // hide the first: after a failed claim, unclaimed companions are not blamed.
         let blame = out.problems.is_empty();
         let is_quantized =
             all.config.is_quantized() || !blame || groups.iter().any(Option::is_some);
@@ -116,7 +118,7 @@ impl<'m> Resolution<'m> {
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
                 out.items
-                    .extend(group.taken_apart().into_iter().map(Item::Group));
+                    .extend(group.taken_apart().into_iter().map(ResolvedItem::Group));
             } else if owner[t.index].is_none() {
                 leftovers.sort(t, &mut out);
             }
@@ -127,8 +129,9 @@ impl<'m> Resolution<'m> {
         out
     }
 
-    /// A shard that is parsed alone may lack a companion that weights need not have, because it lies in another shard.
-    /// The weight would then be decoded without it, and wrong, so that this is an error.
+    /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A shard that is
+    /// parsed alone may lack it because it lies in another shard. The weight would be decoded without it, and
+    /// silently wrong.
     fn check_whole(
         &mut self,
         t: &Tensor<'m>,
@@ -137,6 +140,7 @@ impl<'m> Resolution<'m> {
         registry: &Registry,
     ) {
         if all.model.directory.is_some() {
+            // All shards are parsed: what is missing does not exist.
             return;
         }
         let names = registry.optional(&group.name);
@@ -157,8 +161,9 @@ impl<'m> Resolution<'m> {
         });
     }
 
-    /// A config that names a method which no scheme knows is a problem: whatever the tensors look like, they are not
-    /// weights. Claims outweigh the config, unless other libraries use the same names.
+    /// Adds a problem if the config names a quantization method that no scheme knows: then tensors that look like
+    /// plain weights may be codes. Groups outweigh the config, unless other libraries use the same names for
+    /// different contents.
     fn check_config(&mut self, all: &Index<'m>, registry: &Registry, has_common_names: bool) {
         let is_claimed = !self.problems.is_empty() || self.groups().next().is_some();
         let is_unknown = |method: &QuantMethod| !registry.knows(method);
@@ -167,6 +172,7 @@ impl<'m> Resolution<'m> {
             .quant_method()
             .filter(|method| (!is_claimed || has_common_names) && is_unknown(method))
             .and_then(|_| all.config.method());
+        // Rotated weights are not those of the original model, even if every tensor can be decoded.
         let rotated = all
             .config
             .has("transform_config")
@@ -194,8 +200,8 @@ impl<'m> Resolution<'m> {
     /// The groups among the items, in order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Group<'m>> {
         self.items.iter().filter_map(|item| match item {
-            Item::Group(group) => Some(group),
-            Item::Plain(_) => None,
+            ResolvedItem::Group(group) => Some(group),
+            ResolvedItem::Plain(_) => None,
         })
     }
 
@@ -209,11 +215,11 @@ impl<'m> Resolution<'m> {
     }
 }
 
-/// A claimed group with the scheme that claimed it, or an error with what the tensor is listed as.
+/// A group with the scheme that claimed it, or the error of a claim with the scheme to show in listings.
 type Claimed<'m> =
     std::result::Result<Option<(&'static dyn Scheme, Group<'m>)>, (QuantScheme, AnamnesisError)>;
 
-/// Asks `schemes` for `t` in their order. The first that claims or refuses it settles it.
+/// Offers `t` to `schemes` in their order, up to the first that claims or refuses it.
 fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -> Claimed<'m> {
     for &scheme in schemes {
         match scheme.claim(t, all) {
@@ -225,7 +231,10 @@ fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -
     Ok(None)
 }
 
-/// Enters `group` as the owner of its parts. A tensor has one owner.
+/// Notes the weight of `group` as the owner of all its parts.
+///
+/// # Errors
+/// A part belongs to another weight already, so that one of the two claims is mistaken.
 fn take_parts<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result<()> {
     let weight = group.parts[0].1;
     for (_, part) in &group.parts {

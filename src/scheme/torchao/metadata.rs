@@ -1,14 +1,14 @@
-//! What the metadata of a safetensors file say of parameters that lie in parts (torchao `prototype/safetensors`,
-//! `flatten_tensor_state_dict`).
+//! The metadata of a safetensors file that describe torchao parameters, which are stored in parts (torchao
+//! `prototype/safetensors`, `flatten_tensor_state_dict`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// What the metadata say of a parameter.
+/// Description of a parameter, as its JSON has it.
 #[derive(serde::Deserialize)]
-pub(super) struct Description {
+pub(super) struct TorchaoDescription {
     #[serde(rename = "_type")]
     pub class: String,
     #[serde(rename = "_data", default)]
@@ -17,53 +17,53 @@ pub(super) struct Description {
     pub parts: Vec<String>,
 }
 
-fn describe(text: &str) -> Option<Description> {
-    // Most metadata are no JSON.
+fn parse_description(text: &str) -> Option<TorchaoDescription> {
+    // Most values of metadata are not JSON: the check is cheaper than a failed parse.
     text.trim_start()
         .starts_with('{')
         .then(|| serde_json::from_str(text).ok())
         .flatten()
 }
 
-/// A parameter that lies in parts.
-pub(super) struct Parameter {
+/// A parameter that is stored in parts.
+pub(super) struct TorchaoParameter {
     pub name: String,
-    pub description: Description,
+    pub description: TorchaoDescription,
 }
 
-/// The parameters of a model that stored parts belong to, by the names of the parts.
-pub(super) struct Parts(pub HashMap<String, Arc<Parameter>>);
+/// The parameter that each stored part belongs to, by the name of the part.
+pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);
 
-impl Parts {
+impl TorchaoParts {
     pub(super) fn new(metadata: &HashMap<String, String>) -> Self {
         let mut parts = HashMap::new();
         for (name, text) in metadata {
-            let Some(description) = describe(text) else {
+            let Some(description) = parse_description(text) else {
                 continue;
             };
-            let (base, name) = (base(name), name.clone());
-            let parameter = Arc::new(Parameter { name, description });
+            let (prefix, name) = (parts_prefix(name), name.clone());
+            let parameter = Arc::new(TorchaoParameter { name, description });
             for part in &parameter.description.parts {
-                parts.insert(format!("{base}{part}"), parameter.clone());
+                parts.insert(format!("{prefix}{part}"), parameter.clone());
             }
         }
         Self(parts)
     }
 }
 
-/// What the names of the parts of `name` begin with.
-pub(super) fn base(name: &str) -> String {
+/// Prefix of the names of the parts of parameter `name`: `M._P_` for `M.P`.
+pub(super) fn parts_prefix(name: &str) -> String {
     match name.rsplit_once('.') {
         Some((module, parameter)) => format!("{module}._{parameter}_"),
         None => format!("_{name}_"),
     }
 }
 
-/// Keys of `metadata` that describe parameters, and the key of their list.
-pub(super) fn described(metadata: &HashMap<String, String>) -> Vec<String> {
+/// Keys of `metadata` that describe parameters, and `tensor_names`, the list of them.
+pub(super) fn description_keys(metadata: &HashMap<String, String>) -> Vec<String> {
     let described = metadata
         .iter()
-        .filter(|(_, text)| describe(text).is_some())
+        .filter(|(_, text)| parse_description(text).is_some())
         .map(|(name, _)| name.clone());
     let mut keys: Vec<String> = described.collect();
     if !keys.is_empty() {

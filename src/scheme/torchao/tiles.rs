@@ -1,8 +1,8 @@
 //! torchao's Int4TilePackedTo4dTensor: `qdata` I32 `[out / 8, in / 128, 32, 4]`, `scale_and_zero` BF16
-//! `[in / group, out, 2]`; both dimensions are padded, and the metadata have the shape without it.
+//! `[in / group, out, 2]`. Both dimensions are padded; the metadata have the shape without padding.
 //!
-//! A word holds eight codes of a row: lane l and word p of a square have row `l / 4` of its 8, and of its 128 columns
-//! those from `32 * p + 2 * (l % 4)` on, two of each eight: nibbles 0 to 3 are the even ones, 4 to 7 the odd ones.
+//! A tile has 8 rows and 128 columns: 32 lanes of 4 words. Word p of lane l holds eight codes of row `l / 4`. Nibble
+//! i of 0 to 3 is column `32 * p + 2 * (l % 4) + 8 * i`; nibble i + 4 is the column after it.
 //!
 //! Formula: torchao `_dequantize_affine_tinygemm`: `T(T((q - 8) * scale) + zero)`. Layout: torch
 //! `_convert_weight_to_int4pack`.
@@ -11,23 +11,26 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::grouped::{GroupFormula, GroupOffsets};
-use crate::scheme::seam::numbers::{OfPairs, ScaleMatrix, Transposed};
+use crate::scheme::seam::numbers::{PairMember, ScaleMatrix, Transposed};
 use crate::scheme::seam::{CodeType, Floats, Granularity, Tile, read, wrong};
-use crate::scheme::torchao::Decoded;
+use crate::scheme::torchao::TorchaoDecoder;
 use crate::{Dtype, Result, TargetDtype};
 
-/// Rows, columns and bytes of a square.
+/// Rows, columns and bytes of a tile.
 const ROWS: usize = 8;
 const COLS: usize = 128;
 const BYTES: usize = ROWS * COLS / 2;
 
-/// Decodes `t` into `shape`, in groups of so many columns.
-pub(super) fn decoded<'m>(
+/// Decoder of `t` with `scales`, in groups of `group` columns. `shape` is that without padding.
+///
+/// # Errors
+/// The dtypes or the shapes of the three do not fit.
+pub(super) fn decoder<'m>(
     t: &Tensor<'m>,
     scales: &Tensor<'m>,
     shape: &[usize],
     group: usize,
-) -> Result<Decoded<'m>> {
+) -> Result<TorchaoDecoder<'m>> {
     let (&[down, across, 32, 4], &[rows, cols], Dtype::I32) = (t.shape(), shape, t.dtype()) else {
         return Err(wrong(
             t,
@@ -55,11 +58,11 @@ pub(super) fn decoded<'m>(
         return Err(wrong(t, what));
     };
     let pairs = Floats::ieee(scales)?;
-    let number = |second| {
-        let inner = Box::new(OfPairs {
+    let matrix_of_pairs = |is_second| {
+        let inner = Box::new(PairMember {
             pairs,
             cols: out,
-            second,
+            is_second,
         });
         Box::new(Transposed {
             inner,
@@ -67,7 +70,7 @@ pub(super) fn decoded<'m>(
             cols: groups,
         }) as Box<dyn ScaleMatrix + 'm>
     };
-    let codes = Codes::Unpacked(Box::new(Squares {
+    let codes = Codes::Unpacked(Box::new(TinygemmTiles {
         part: t.part(),
         across,
     }));
@@ -78,11 +81,12 @@ pub(super) fn decoded<'m>(
         code_format,
         [rows, cols],
         row_groups(cols, group),
-        number(false),
+        matrix_of_pairs(false),
     );
-    let offsets = GroupOffsets::new(number(true)).computed_in(TargetDtype::of(scales.dtype()));
+    let offsets =
+        GroupOffsets::new(matrix_of_pairs(true)).computed_in(TargetDtype::of(scales.dtype()));
     decoder.formula = GroupFormula::ScaleShift(offsets);
-    Ok(Decoded {
+    Ok(TorchaoDecoder {
         codes: CodeType::Int(4),
         scales: Granularity::Group(group),
         shape: shape.to_vec(),
@@ -90,14 +94,14 @@ pub(super) fn decoded<'m>(
     })
 }
 
-/// Codes in squares.
-struct Squares<'m> {
+/// Codes in the tiles of torch's tinygemm kernel.
+struct TinygemmTiles<'m> {
     part: Part<'m>,
-    /// Squares side by side.
+    /// Tiles in a row of tiles.
     across: usize,
 }
 
-impl Unpack for Squares<'_> {
+impl Unpack for TinygemmTiles<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let down = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
         let across = tile.cols.start / COLS..tile.cols.end.div_ceil(COLS);
@@ -113,9 +117,9 @@ impl Unpack for Squares<'_> {
             let band = &staging[(row / ROWS - down.start) * across.len() * BYTES..]
                 [..across.len() * BYTES];
             out.extend(tile.cols.clone().map(|col| {
-                let square = &band[(col / COLS - across.start) * BYTES..][..BYTES];
-                let (word, nibble) = place(row % ROWS, col % COLS);
-                square[word * 4 + nibble / 2] >> (nibble % 2 * 4) & 15
+                let tile_bytes = &band[(col / COLS - across.start) * BYTES..][..BYTES];
+                let (word, nibble) = word_and_nibble(row % ROWS, col % COLS);
+                tile_bytes[word * 4 + nibble / 2] >> (nibble % 2 * 4) & 15
             }));
         }
         Ok(())
@@ -126,8 +130,8 @@ impl Unpack for Squares<'_> {
     }
 }
 
-/// The word of a square, and the nibble of the word, that have a code.
-fn place(row: usize, col: usize) -> (usize, usize) {
+/// Word of a tile, and nibble of the word, with the code at `row` and `col` of the tile.
+fn word_and_nibble(row: usize, col: usize) -> (usize, usize) {
     let (word, col) = (col / 32, col % 32);
     let lane = row * 4 + col % 8 / 2;
     (lane * 4 + word, col % 2 * 4 + col / 8)

@@ -1,0 +1,140 @@
+//! torchao's block formats: NVFP4Tensor and MXTensor, whose scales cover short blocks of a row. Scales are row-major,
+//! or in tiles if `is_swizzled_scales`.
+//!
+//! Formulas: torchao `prototype/mx_formats` (`NVFP4Tensor.dequantize`, `to_dtype`).
+
+use super::{FAMILY, TorchaoDecoder, TorchaoLayer};
+use crate::containers::model::Tensor;
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::E2M1;
+use crate::scheme::layout::tiled::{self, TiledScales};
+use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
+use crate::scheme::seam::{CodeType, Floats, Granularity, TensorRole, refused, wrong};
+use crate::{Dtype, Result};
+
+const FP4: CodeFormat = CodeFormat::E2M1(E2M1 {
+    factor: 1.0,
+    plain_zero: false,
+});
+
+impl<'m> TorchaoLayer<'_, 'm> {
+    pub(super) fn nvfp4(&mut self) -> Result<TorchaoDecoder<'m>> {
+        let scale = self.need_part(TensorRole::Scale, "scale")?;
+        if self.t.dtype() != Dtype::U8 || scale.dtype() != Dtype::F8E4M3 {
+            return Err(wrong(&self.t, "NVFP4 is U8 with scales that are F8_E4M3"));
+        }
+        let (shape, row_bytes) = self.unpacked_shape(self.t.shape().last().copied())?;
+        let (rows, cols) = rows_and_cols(&shape);
+        let group = self.group_size()?;
+        let (mut scales, grid) = self.block_scales(&scale, Floats::fp8(&scale)?, &shape, group)?;
+        if let Some(outer) = self.find_part(TensorRole::Scale, "per_tensor_scale")? {
+            // One scale for the tensor, or one for each matrix of a stack.
+            let stack = rows / shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
+            let count = outer.elements();
+            if count == 0 || count != 1 && count != stack {
+                return Err(self.misfit(&outer));
+            }
+            let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
+            scales = Box::new(NestedScales {
+                inner: scales,
+                outer,
+                count,
+                rows_each,
+                op: NestedOp::Multiply,
+                unit: 1.0,
+            });
+        }
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes,
+        };
+        let decoder = Grouped::scaled(stored, 4, FP4, [rows, cols], grid, scales);
+        Ok(TorchaoDecoder {
+            codes: CodeType::Nvfp4,
+            scales: Granularity::Group(group),
+            shape,
+            decoder,
+        })
+    }
+
+    pub(super) fn mx(&mut self) -> Result<TorchaoDecoder<'m>> {
+        let scale = self.need_part(TensorRole::Scale, "scale")?;
+        if scale.dtype() != Dtype::F8E8M0 {
+            return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
+        }
+        let (codes, bits, code_format) = match (self.torch_dtype("elem_dtype"), self.t.dtype()) {
+            (Some("float8_e4m3fn"), Dtype::F8E4M3) => (CodeType::Mxfp8, 8, CodeFormat::E4M3),
+            (Some("float8_e5m2"), Dtype::F8E5M2) => (CodeType::Mxfp8, 8, CodeFormat::E5M2),
+            (Some("float4_e2m1fn_x2"), Dtype::U8) => (CodeType::Mxfp4, 4, FP4),
+            (dtype, _) => {
+                let what = format!(
+                    "codes that its metadata call {} are not decoded",
+                    dtype.unwrap_or("nothing")
+                );
+                return Err(refused(&self.t, FAMILY, what));
+            }
+        };
+        let bytes = self.t.shape().last().copied();
+        let (unpacked_shape, row_bytes) = self.unpacked_shape(bytes)?;
+        let shape = if bits == 4 {
+            unpacked_shape
+        } else {
+            self.t.shape().to_vec()
+        };
+        let (rows, cols) = rows_and_cols(&shape);
+        let group = self.group_size()?;
+        let (scales, grid) = self.block_scales(&scale, Floats::new(&scale)?, &shape, group)?;
+        let stored = Codes::Rows {
+            part: self.t.part(),
+            row_bytes,
+        };
+        let decoder = Grouped::scaled(stored, bits, code_format, [rows, cols], grid, scales);
+        Ok(TorchaoDecoder {
+            codes,
+            scales: Granularity::Group(group),
+            shape,
+            decoder,
+        })
+    }
+
+    /// The scales of blocks of `group` columns, row-major or in tiles, and their grid.
+    ///
+    /// # Errors
+    /// The shape of `scale` is not that of the layout which `is_swizzled_scales` says.
+    fn block_scales(
+        &self,
+        scale: &Tensor<'m>,
+        floats: Floats<'m>,
+        shape: &[usize],
+        group: usize,
+    ) -> Result<(Box<dyn ScaleMatrix + 'm>, ScaleGrid)> {
+        let (rows, cols) = rows_and_cols(shape);
+        let blocks = cols / group;
+        let plain =
+            scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
+        let swizzled = self.flag("is_swizzled_scales");
+        let fits = if swizzled {
+            tiled::stored_len(rows, blocks) == Some(scale.elements())
+        } else {
+            plain
+        };
+        if !(fits && cols.is_multiple_of(group)) {
+            return Err(self.misfit(scale));
+        }
+        let scales: Box<dyn ScaleMatrix + 'm> = if swizzled {
+            Box::new(TiledScales {
+                floats,
+                rows,
+                cols: blocks,
+            })
+        } else {
+            Box::new(Matrix {
+                floats,
+                cols: blocks,
+            })
+        };
+        Ok((scales, row_groups(cols, group)))
+    }
+}
