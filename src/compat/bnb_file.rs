@@ -20,7 +20,7 @@ pub const NF4_BLOCK_SIZE: usize = 64;
 /// A tensor for [`write_bnb_nf4_safetensors`].
 #[derive(Debug, Clone, Copy)]
 pub struct BnbWriteInput<'a> {
-    /// Name in the model. Those of layers end in `.weight`.
+    /// Name in the model. Weights of layers have names that end in `.weight`.
     pub name: &'a str,
     /// Outermost dimension first.
     pub shape: &'a [usize],

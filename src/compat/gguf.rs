@@ -69,7 +69,7 @@ pub fn parse_gguf(path: impl AsRef<Path>) -> Result<ParsedGguf> {
 /// Parses one GGUF file as [`parse_gguf`] does, within `limits`.
 ///
 /// # Errors
-/// Those of [`parse_gguf`]; `LimitExceeded` if the file exceeds `limits`.
+/// The errors of [`parse_gguf`]; `LimitExceeded` if the file exceeds `limits`.
 pub fn parse_gguf_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedGguf> {
     let (path, budget) = (path.as_ref(), Budget::new(limits));
     let contents = read_file(Source::open(path)?, &budget)?;
@@ -219,7 +219,7 @@ impl ParsedGguf {
     /// Writes the decoded tensors as a safetensors file; see [`ParsedModel::remember`].
     ///
     /// # Errors
-    /// Those of [`ParsedModel::remember`].
+    /// The errors of [`ParsedModel::remember`].
     pub fn remember(
         &self,
         output: impl AsRef<Path>,
@@ -231,7 +231,7 @@ impl ParsedGguf {
     /// Returns the bytes of the safetensors file that [`remember`](Self::remember) writes.
     ///
     /// # Errors
-    /// Those of [`ParsedModel::remember_to_bytes`].
+    /// The errors of [`ParsedModel::remember_to_bytes`].
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
         self.model.remember_to_bytes(options)
     }

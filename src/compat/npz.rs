@@ -53,7 +53,7 @@ impl NpzTensor {
 /// ```
 ///
 /// # Errors
-/// Those of [`parse`](crate::parse()); `Unsupported` if an array has elements that no tensor can hold.
+/// The errors of [`parse`](crate::parse()); `Unsupported` if an array has elements that no tensor can hold.
 pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
     parse_npz_with_limits(path, &ParseLimits::default())
 }
@@ -61,7 +61,7 @@ pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
 /// Reads every array of an NPZ archive as [`parse_npz`] does, within `limits`.
 ///
 /// # Errors
-/// Those of [`parse_npz`]; `LimitExceeded` if the archive or its arrays exceed `limits`.
+/// The errors of [`parse_npz`]; `LimitExceeded` if the archive or its arrays exceed `limits`.
 pub fn parse_npz_with_limits(
     path: impl AsRef<Path>,
     limits: &ParseLimits,
@@ -80,7 +80,7 @@ pub fn parse_npz_with_limits(
 /// ```
 ///
 /// # Errors
-/// Those of [`parse_npz`], without `Io`.
+/// The errors of [`parse_npz`], without `Io`.
 pub fn parse_npz_bytes(bytes: Vec<u8>) -> Result<HashMap<String, NpzTensor>> {
     arrays(&parse_bytes(bytes)?)
 }

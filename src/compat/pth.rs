@@ -70,7 +70,7 @@ pub struct ParsedPth {
 /// ```
 ///
 /// # Errors
-/// Those of [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
+/// The errors of [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
 pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
     parse_pth_with_limits(path, &ParseLimits::default())
 }
@@ -78,7 +78,7 @@ pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
 /// Parses a PyTorch checkpoint as [`parse_pth`] does, within `limits`.
 ///
 /// # Errors
-/// Those of [`parse_pth`]; `LimitExceeded` if the checkpoint exceeds `limits`.
+/// The errors of [`parse_pth`]; `LimitExceeded` if the checkpoint exceeds `limits`.
 pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedPth> {
     ParsedPth::new(parse_with_limits(path, limits)?)
 }
@@ -94,7 +94,7 @@ pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Re
 /// ```
 ///
 /// # Errors
-/// Those of [`parse_pth`], without `Io`.
+/// The errors of [`parse_pth`], without `Io`.
 pub fn parse_pth_bytes(bytes: Vec<u8>) -> Result<ParsedPth> {
     ParsedPth::new(parse_bytes(bytes)?)
 }
@@ -164,7 +164,7 @@ impl ParsedPth {
     /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced.
     ///
     /// # Errors
-    /// Those of [`ParsedModel::convert`].
+    /// The errors of [`ParsedModel::convert`].
     pub fn to_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
         options.run.force = true;
@@ -174,7 +174,7 @@ impl ParsedPth {
     /// Returns the bytes of the safetensors file that [`to_safetensors`](Self::to_safetensors) writes.
     ///
     /// # Errors
-    /// Those of reading the checkpoint; `LimitExceeded` if the output does not fit.
+    /// The errors of reading the checkpoint; `LimitExceeded` if the output does not fit.
     pub fn to_safetensors_bytes(&self) -> Result<Vec<u8>> {
         self.model.recovery(ConvertTarget::Safetensors)?.to_bytes()
     }

@@ -73,7 +73,7 @@ pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<Safete
 /// Reads a safetensors header as [`parse_safetensors_header_from_reader`] does, within `limits`.
 ///
 /// # Errors
-/// Those of [`parse_safetensors_header_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+/// The errors of [`parse_safetensors_header_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
 pub fn parse_safetensors_header_from_reader_with_limits<R: Read>(
     reader: R,
     limits: &ParseLimits,
@@ -101,7 +101,7 @@ pub fn parse_safetensors_header(file: &[u8]) -> Result<SafetensorsHeader> {
 /// Parses the header of a whole file in memory as [`parse_safetensors_header`] does, within `limits`.
 ///
 /// # Errors
-/// Those of [`parse_safetensors_header`]; `LimitExceeded` if the header exceeds `limits`.
+/// The errors of [`parse_safetensors_header`]; `LimitExceeded` if the header exceeds `limits`.
 pub fn parse_safetensors_header_with_limits(
     file: &[u8],
     limits: &ParseLimits,

@@ -101,7 +101,7 @@ pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<
 /// ```
 ///
 /// # Errors
-/// Those of [`parse_gguf_front_matter_from_reader`].
+/// The errors of [`parse_gguf_front_matter_from_reader`].
 pub fn inspect_gguf_from_reader<R: Read + Seek>(reader: R) -> Result<GgufInspectInfo> {
     Ok(parse_gguf_front_matter_from_reader(reader)?.inspect())
 }

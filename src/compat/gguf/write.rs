@@ -76,7 +76,7 @@ pub fn write_gguf<S: BuildHasher>(
 /// ```
 ///
 /// # Errors
-/// Those of [`write_gguf`].
+/// The errors of [`write_gguf`].
 pub fn write_gguf_to_writer<W: Write + Seek, S: BuildHasher>(
     writer: W,
     tensors: &[GgufWriteTensor<'_>],

@@ -99,7 +99,7 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
 /// ```
 ///
 /// # Errors
-/// Those of [`parse_pth_front_matter_from_reader`].
+/// The errors of [`parse_pth_front_matter_from_reader`].
 pub fn inspect_pth_from_reader<R: Read + Seek>(reader: R) -> Result<PthInspectInfo> {
     Ok(parse_pth_front_matter_from_reader(reader)?.inspect())
 }

@@ -1,0 +1,154 @@
+//! GGUF outputs: their metadata, and how they are split into files.
+
+use std::ops::Range;
+
+use super::{
+    ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result, split_by_size,
+};
+use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
+use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
+use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
+use crate::{AnamnesisError, TargetDtype};
+
+/// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final zero.
+const LONGEST_NAME: usize = 63;
+
+/// One GGUF file, or a split GGUF if the drafts exceed `max_shard_size`.
+///
+/// # Errors
+/// `Unsupported` if GGUF cannot hold a tensor, or there would be more files than can be read back.
+pub(super) fn layout(
+    model: &ParsedModel,
+    drafts: &[Draft<'_>],
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
+    let accepted = drafts
+        .iter()
+        .map(|d| stored_dtype(&d.name, d.dtype, &d.shape))
+        .collect::<Result<Vec<_>>>()?;
+    let entries = drafts.iter().zip(&accepted);
+    let entries: Vec<_> = entries
+        .map(|(d, &dtype)| OutputEntry {
+            name: &d.name,
+            dtype,
+            shape: &d.shape,
+            len: d.len,
+        })
+        .collect();
+    let long = entries
+        .iter()
+        .filter(|e| e.name.len() > LONGEST_NAME)
+        .count();
+    if long > 0 {
+        let note = format!(
+            "{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read"
+        );
+        report.notes.push(note);
+    }
+    let shards = split_by_size(drafts, options.max_shard_size);
+    let keys = keys(model, drafts, options)?;
+    let files = shards
+        .iter()
+        .enumerate()
+        .flat_map(|(file, shard)| shard.clone().map(move |_| file))
+        .collect();
+    if shards.len() as u64 > MAX_PARTS {
+        let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
+        return Err(AnamnesisError::unsupported("splitting GGUF", what));
+    }
+    if shards.len() == 1 {
+        return Ok((vec![lay_out(&entries, &keys)?], files));
+    }
+    // As llama.cpp's gguf-split does it: the first file has all metadata, later ones only what is needed to read them, and
+    // each has its number and the totals.
+    let part = |(no, shard): (usize, &Range<usize>)| {
+        let mut keys = if no == 0 {
+            keys.clone()
+        } else {
+            keys.for_later_part()?
+        };
+        keys.add("split.no", &GgufMetadataValue::U16(no as u16))?;
+        keys.add("split.count", &GgufMetadataValue::U16(shards.len() as u16))?;
+        keys.add(
+            "split.tensors.count",
+            &GgufMetadataValue::I32(entries.len() as i32),
+        )?;
+        lay_out(&entries[shard.clone()], &keys)
+    };
+    Ok((
+        shards.iter().enumerate().map(part).collect::<Result<_>>()?,
+        files,
+    ))
+}
+
+/// The metadata of the output.
+///
+/// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
+/// keys. Keys of a split are dropped, the file type and quantization version are set to what the output holds, and the
+/// caller's keys replace all others.
+fn keys(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<GgufKeys> {
+    // Blocks that are copied unchanged are still what the input's metadata says.
+    if options.carries_blocks(model) {
+        return GgufKeys::new(
+            model.gguf().map(|source| &source.metadata),
+            is_split_key,
+            &options.gguf_metadata,
+        );
+    }
+    let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
+    let mut all = Vec::new();
+    if let Some(source) = model.gguf() {
+        if quantized || source.metadata.get(FILE_TYPE).is_some() {
+            all.push((
+                FILE_TYPE.to_owned(),
+                GgufMetadataValue::U32(file_type(options)),
+            ));
+        }
+    } else {
+        let kept = model
+            .metadata
+            .iter()
+            .filter_map(|(key, text)| Some((key.strip_prefix(PREFIX)?, from_text(text))));
+        all = kept.map(|(key, value)| (key.to_owned(), value)).collect();
+        all.retain(|(key, _)| {
+            !is_split_key(key) && (!quantized || key != FILE_TYPE && key != VERSION)
+        });
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        if quantized {
+            all.push((
+                FILE_TYPE.to_owned(),
+                GgufMetadataValue::U32(file_type(options)),
+            ));
+        }
+    }
+    if quantized || options.encodes() {
+        all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
+    }
+    all.extend_from_slice(&options.gguf_metadata);
+    let stale = |key: &str| is_split_key(key) || key == VERSION && !quantized && !options.encodes();
+    GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
+}
+
+const FILE_TYPE: &str = "general.file_type";
+const VERSION: &str = "general.quantization_version";
+
+/// Version of the layout of ggml's block types, as defined in ggml.h.
+const GGML_QNT_VERSION: u32 = 2;
+
+/// The number of the output's file type in llama.cpp's `enum llama_ftype`.
+fn file_type(options: &ConvertOptions) -> u32 {
+    #[cfg(feature = "lethe")]
+    if let Some(number) = options
+        .forget
+        .as_ref()
+        .and_then(|forget| forget.scheme.file_type_number())
+    {
+        return number;
+    }
+    match options.run.to {
+        TargetDtype::F32 => 0,
+        TargetDtype::F16 => 1,
+        TargetDtype::BF16 => 32,
+    }
+}
