@@ -15,6 +15,7 @@ mod encode;
 mod encode;
 mod manifest;
 mod options;
+mod outcome;
 mod output;
 mod plan;
 mod report;

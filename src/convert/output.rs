@@ -5,7 +5,7 @@ use super::cut::Cut;
 #[cfg(feature = "lethe")]
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
-use super::run::Outcome;
+use super::outcome::Outcome;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
 use crate::scheme::Buffers;

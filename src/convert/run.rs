@@ -8,7 +8,6 @@
 //! have been handed out already. They are finished, and higher ones are not begun. So the lowest failure is
 //! the one that a single thread would have met first.
 
-mod outcome;
 #[cfg(test)]
 #[cfg(feature = "lethe")]
 mod tests;
@@ -17,8 +16,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-pub(super) use self::outcome::Outcome;
 use super::options::{Progress, RememberOptions};
+use super::outcome::Outcome;
 use super::output::{Job, Output, Worker};
 use super::plan::Plan;
 use crate::Result;
