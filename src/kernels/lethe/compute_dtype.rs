@@ -7,12 +7,6 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 
-/// `x` rounded to `E`, to nearest even.
-#[inline(always)]
-pub(crate) fn rounded<E: Element>(x: f32) -> f32 {
-    E::from_f32(x).to_f32()
-}
-
 /// The dtype of a model's values, in which its library computes.
 pub(crate) trait ComputeDtype: Element {
     /// Distance from 1 to the next value, as in `torch.finfo(dtype).eps`.
@@ -23,7 +17,7 @@ pub(crate) trait ComputeDtype: Element {
     /// `x` rounded to the dtype, to nearest even.
     #[inline(always)]
     fn round(x: f32) -> f32 {
-        rounded::<Self>(x)
+        Self::rounded(x)
     }
 }
 
@@ -41,7 +35,7 @@ impl ComputeDtype for bf16 {
     const EPSILON: f32 = 1.0 / 128.0;
     const SMALLEST_NORMAL: f32 = f32::MIN_POSITIVE;
 
-    /// `x` rounded to bfloat16, without the select for NaN that [`Element::from_f32`] has.
+    /// `x` rounded to bfloat16, without the select for NaN that [`Element::rounded`] has.
     #[inline(always)]
     fn round(x: f32) -> f32 {
         // The sum carries out of a NaN only if nearly all bits of its payload are set. Encoders have finite values, and a

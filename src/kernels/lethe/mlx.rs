@@ -14,7 +14,6 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::compute_dtype::rounded;
 use super::groups::GroupArithmetic;
 use super::mx::GgmlMxfp4;
 use super::narrow::narrow;
@@ -189,10 +188,10 @@ impl<F: MlxFloatArithmetic, E: Element> Routine for EncodeMlxGroups<'_, F, E> {
                 }
             }
             let max_abs = lanes.into_iter().fold(0.0f32, |max_abs, x| max_abs.max(x));
-            let (stored, divisor, factor) = F::scale(rounded::<E>(max_abs / F::MAX));
+            let (stored, divisor, factor) = F::scale(E::rounded(max_abs / F::MAX));
             *scale = stored;
             for ((&x, code), back) in values.iter().zip(codes).zip(back) {
-                *code = F::code(rounded::<E>(x / divisor));
+                *code = F::code(E::rounded(x / divisor));
                 *back = F::widen(*code) * factor;
             }
         }

@@ -28,7 +28,7 @@ pub(super) struct GgufCursor<'b, R> {
     pub at: usize,
     pub encoding: GgufEncoding,
     /// Least number of header bytes behind the item that is being read: each announced key and tensor takes a minimum.
-    /// So many bytes can be read ahead without reaching the tensors' data.
+    /// Reading this many bytes ahead never reaches the tensors' data.
     pub pending: u64,
 }
 

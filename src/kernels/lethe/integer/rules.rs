@@ -7,7 +7,6 @@ use half::f16;
 
 use super::{IntegerArithmetic, QuantParams, clamp, round_to_even};
 use crate::element::Element;
-use crate::kernels::lethe::compute_dtype::rounded;
 
 /// The largest code of `bits` bits.
 fn max_code(bits: usize) -> f32 {
@@ -49,11 +48,11 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
         let (min, max) = (min.min(0.0), max.max(0.0));
         let range = 2.0 * self.half - 1.0;
         let (scale, zero) = if SYMMETRIC {
-            (rounded::<E>((-min).max(max) / (range / 2.0)), 0.0)
+            (E::rounded((-min).max(max) / (range / 2.0)), 0.0)
         } else {
-            let scale = rounded::<E>(rounded::<E>(max - min) / range);
+            let scale = E::rounded(E::rounded(max - min) / range);
             // A group of zeros divides zero by zero. torch's cast makes the integer 0 of that NaN.
-            let zero = rounded::<E>(-self.half - rounded::<E>(min / scale));
+            let zero = E::rounded(-self.half - E::rounded(min / scale));
             (
                 scale,
                 if zero.is_nan() {
@@ -74,9 +73,9 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
 
     #[inline(always)]
     fn code(self, x: f32, params: &QuantParams) -> f32 {
-        let mut x = rounded::<E>(x / params.scale);
+        let mut x = E::rounded(x / params.scale);
         if !SYMMETRIC {
-            x = rounded::<E>(x + params.offset);
+            x = E::rounded(x + params.offset);
         }
         round_to_even(clamp(x, -self.half, self.half - 1.0)) + self.half
     }
@@ -135,7 +134,7 @@ impl IntegerArithmetic for GptqInt {
         QuantParams {
             scale,
             offset: zero * scale,
-            stored_scale: rounded::<f16>(scale),
+            stored_scale: f16::rounded(scale),
             stored_offset: zero,
         }
     }
@@ -167,16 +166,16 @@ pub(super) struct AwqInt;
 impl IntegerArithmetic for AwqInt {
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {
-        rounded::<f16>(x)
+        f16::rounded(x)
     }
 
     #[inline(always)]
     fn params(self, min: f32, max: f32) -> QuantParams {
-        let least = rounded::<f16>(1e-5);
-        let range = rounded::<f16>(max - min).max(least);
-        let scale = rounded::<f16>(range / 15.0);
+        let least = f16::rounded(1e-5);
+        let range = f16::rounded(max - min).max(least);
+        let scale = f16::rounded(range / 15.0);
         // Clamping to integers commutes with rounding. It comes first, so that the magnitude is in `round_to_even`'s range.
-        let zero = round_to_even(clamp(-rounded::<f16>(min / scale), 0.0, 15.0));
+        let zero = round_to_even(clamp(-f16::rounded(min / scale), 0.0, 15.0));
         QuantParams {
             scale,
             offset: zero,
@@ -188,7 +187,7 @@ impl IntegerArithmetic for AwqInt {
     #[inline(always)]
     fn code(self, x: f32, params: &QuantParams) -> f32 {
         // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
-        let steps = round_to_even(clamp(rounded::<f16>(x / params.scale), -16.0, 16.0));
+        let steps = round_to_even(clamp(f16::rounded(x / params.scale), -16.0, 16.0));
         clamp(steps + params.offset, 0.0, 15.0)
     }
 
@@ -246,8 +245,8 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
         QuantParams {
             scale,
             offset: bias,
-            stored_scale: rounded::<E>(scale),
-            stored_offset: rounded::<E>(bias),
+            stored_scale: E::rounded(scale),
+            stored_offset: E::rounded(bias),
         }
     }
 
