@@ -27,6 +27,7 @@ impl Selection {
 
     /// Whether `name` is wanted.
     pub(crate) fn has(&self, name: &str) -> bool {
+        // An exclusion outranks an inclusion, whatever their order on the command line.
         let any = |list: &[Regex]| list.iter().any(|e| e.is_match(name));
         (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
     }
