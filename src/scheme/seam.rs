@@ -108,6 +108,8 @@ impl<'m> Group<'m> {
         if self.split.is_empty() {
             return vec![self];
         }
+        // The matrices share the decoder of the stack: their bytes lie in the same tensors, only
+        // their rows differ.
         let decoder: Arc<dyn Decode + 'm> = Arc::from(self.decoder);
         let rows = decoder.grid().rows / self.split.len();
         let matrix = |(i, name)| {
@@ -197,6 +199,7 @@ impl<'m> Index<'m> {
             config: &model.config,
             prepared: Vec::new(),
         };
+        // One after another, because a scheme may read what an earlier one prepared.
         for scheme in schemes {
             let prepared = scheme.prepare(&index);
             index.prepared.extend(prepared);
@@ -261,6 +264,7 @@ pub(crate) fn refused(
 
 /// `name` without its last part, if that is `part`. The result is empty or ends with a dot.
 pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
+    // Without the dot, a tensor `my_qweight` would be a layer called `my_`.
     name.strip_suffix(part)
         .filter(|base| base.is_empty() || base.ends_with('.'))
 }

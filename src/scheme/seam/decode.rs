@@ -49,6 +49,8 @@ impl Tile {
     #[cfg(feature = "lethe")]
     pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
+        // Whole rows follow each other without a gap, so the tile is a single run; otherwise each
+        // of its rows is one.
         let (count, len) = if width == cols {
             (1, self.values())
         } else {
@@ -61,6 +63,8 @@ impl Tile {
 /// The least common multiple of two alignments.
 #[cfg(feature = "lethe")]
 pub(crate) fn lcm(a: usize, b: usize) -> usize {
+    // The product is divided before it is multiplied, and saturates: an alignment beyond every
+    // dimension leaves it uncut.
     let (a, b) = (a.max(1), b.max(1));
     let (mut x, mut y) = (a, b);
     while y > 0 {
@@ -158,6 +162,8 @@ impl Window<'_> {
 
 impl Decode for Window<'_> {
     fn grid(&self) -> Grid {
+        // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a
+        // multiple of `row_align`; MLX, which alone takes stacks apart, has an alignment of 1.
         Grid {
             rows: self.rows,
             ..self.inner.grid()

@@ -250,6 +250,7 @@ impl QuantScheme {
     pub fn phrase(&self) -> String {
         let text = self.to_string();
         match self {
+            // These texts begin with an ASCII letter, so the byte index is a character boundary.
             Self::FineGrainedFp8 { .. }
             | Self::PerChannelFp8 { .. }
             | Self::PerTensorFp8 { .. }
