@@ -24,6 +24,8 @@ pub(super) static NVFP4: Identity = Identity {
         (Ends("svdquant_lora_a"), TensorRole::LowRank),
         (Ends("svdquant_lora_b"), TensorRole::LowRank),
     ],
+    // A weight can be complete without these, so a shard that lacks them is checked against the
+    // model's index.
     optional: &[
         Sibling::OfModule("pre_quant_scale"),
         Sibling::OfModule("svdquant_lora_a"),
@@ -172,6 +174,8 @@ mod disabled {
         Disabled::new(
             &super::NVFP4,
             &[
+                // `signature` strips an empty end, so that the companion's name follows the whole
+                // name of the weight.
                 needs(REMEDY, signature("NVFP4", "", BYTES, &["_weight_scale_2"])),
                 needs(REMEDY, signature("NVFP4", "", BYTES, &["_scale_2"])),
                 needs(
@@ -189,6 +193,8 @@ mod disabled {
         Disabled::new(
             &super::GPTQ,
             &[
+                // With an index it is GPTQ for sure. Without one the name alone does not tell GPTQ
+                // from AWQ.
                 needs(REMEDY, signature("GPTQ", ".qweight", &[], &[".g_idx"])),
                 needs(REMEDY, signature("GPTQ Marlin", ".B", WORDS, &[".s"])),
                 #[cfg(feature = "awq")]

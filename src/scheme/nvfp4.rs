@@ -69,6 +69,8 @@ impl Scheme for Nvfp4 {
             (None, None) => return Ok(None),
             (Some(scales), Some(global)) => (scales, global),
             _ => {
+                // One without the other: decoding without the missing scale would change every
+                // value by a factor.
                 return Err(wrong(
                     t,
                     format!(
@@ -117,12 +119,16 @@ impl Nvfp4Layout {
     /// The layout that the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
         let (w, s) = (t.shape(), scales.shape());
+        // compressed-tensors has no other block size, so a scale for 32 values contradicts its name
+        // there.
         let blocks: &[usize] = if divides {
             &[BLOCK]
         } else {
             &[BLOCK, 2 * BLOCK]
         };
         // The dimension that is packed, counted from the last; in both tensors all others are the same.
+        // Along the row first: a layout down the columns needs three dimensions and fits rarely by
+        // chance.
         for (down, back) in [(false, 0), (true, 1)] {
             let place = w
                 .len()
@@ -160,6 +166,7 @@ impl Nvfp4Layout {
         parts: &mut Vec<(TensorRole, Tensor<'m>)>,
     ) -> Result<Box<dyn Decode + 'm>> {
         let (rows, k) = rows_and_cols(&self.shape);
+        // All dimensions but the last two; an empty product is 1 for a matrix.
         let stack: usize = self.shape.iter().rev().skip(2).product();
         let globals = global.elements();
         if globals == 0 || globals != 1 && globals != stack {
@@ -168,6 +175,8 @@ impl Nvfp4Layout {
                 format!("`{}` has {stack} matrices", t.name()),
             ));
         }
+        // AutoRound's tensors have compressed-tensors' names. Only the config tells that the global
+        // scale is applied to the codes.
         let codes_first = divides && all.config.quant_method() == Some(&QuantMethod::AutoRound);
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
@@ -177,6 +186,7 @@ impl Nvfp4Layout {
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
         parts.extend(factors.iter().flat_map(LowRankFactors::parts));
         let columns = columns.map(|columns| Floats::ieee(&columns)).transpose()?;
+        // The fast decoder covers what nearly all files have; the shared one takes the rest.
         if self.block == BLOCK && !self.down && columns.is_none() && factors.is_none() {
             return Ok(Box::new(Nvfp4Weight {
                 codes: t.part(),
@@ -213,6 +223,8 @@ impl Nvfp4Layout {
     ) -> Result<Grouped<'m>> {
         let (rows, cols) = rows_and_cols(&self.shape);
         let height = self.shape.iter().nth_back(1).copied().unwrap_or(1);
+        // A byte row has two rows of the weight. `height` is even, so no byte is shared by two
+        // matrices.
         let (codes, grid, scale_rows) = if self.down {
             let grid = ScaleGrid {
                 matrix_rows: height.max(1),
@@ -247,6 +259,7 @@ impl Nvfp4Layout {
             }),
             outer: Floats::ieee(global)?,
             count,
+            // Whole matrices share a global scale, so the quotient is exact.
             rows_each: (scale_rows / count).max(1),
             op: if divides {
                 NestedOp::Divide
@@ -291,6 +304,8 @@ impl Decode for Nvfp4Weight<'_> {
             cols: self.k,
             row_align: 1,
             col_align: BLOCK,
+            // 4 bits of code, an F32 scale for 16 values (2 bits), and half a bit for its stored
+            // byte.
             load_bits: 6.5,
             transposed: false,
         }
@@ -316,6 +331,7 @@ impl Decode for Nvfp4Weight<'_> {
         row.clear();
         self.global
             .extend(self.globals, 0..1, globals.clone(), staging, row)?;
+        // Tiles begin at whole blocks, and rows are whole blocks.
         let blocks = tile.cols.start / BLOCK..tile.cols.end / BLOCK;
         read(
             &self.scales,
@@ -330,6 +346,7 @@ impl Decode for Nvfp4Weight<'_> {
             .clone()
             .zip(staging.chunks_exact(blocks.len().max(1)))
         {
+            // The block's scale is left alone, and the codebook takes the factor in `decode`.
             let global = if self.codes_first {
                 1.0
             } else {
