@@ -54,6 +54,8 @@ impl Fp8 {
     /// Rows and columns of the values of `weight` that share a scale.
     fn block(&self, weight: &WeightInfo<'_>) -> [usize; 2] {
         match self.granularity {
+            // Larger than every tensor, so that all values have one scale and divisions give one
+            // block.
             Granularity::Tensor => [usize::MAX, usize::MAX],
             Granularity::Channel => [1, weight.cols().max(1)],
             Granularity::Group(cols) => [1, cols.max(1)],
@@ -119,6 +121,7 @@ impl Fp8 {
             Fp8Layout::CompressedTensors => {
                 stored_tensor(name("_scale"), weight.dtype.dtype(), &of_blocks)
             }
+            // comfy-kitchen stores a scalar, and computes it in F32 for every dtype of the model.
             Fp8Layout::ComfyUi { .. } => stored_tensor(name("_scale"), Dtype::F32, &[]),
         }
     }
@@ -222,6 +225,7 @@ impl Method for Fp8 {
                     "fmt": "e4m3",
                     "modules_to_not_convert": skipped,
                     "quant_method": "fp8",
+                    // null stands for one scale a tensor, as in `FineGrainedFP8Config`.
                     "weight_block_size": block,
                 });
                 if is_ue8m0 {
@@ -239,6 +243,8 @@ impl Method for Fp8 {
                         ct::float_args(8, "channel", false, None, Value::Null),
                         token,
                     ),
+                    // Activations are quantized in groups of the block's width, so that both have a
+                    // scale for the same inputs.
                     (_, Some(block)) => (
                         ct::float_args(8, "block", false, None, json!({"block_structure": block})),
                         ct::float_args(8, "group", true, Some(block[1]), Value::Null),
@@ -361,6 +367,7 @@ impl Encode for Fp8Encoder {
                 across * tile.rows.len().div_ceil(rows)
             }
         ];
+        // The survey is an exact F32 in an F64.
         let max = self.has_one_scale.then_some(survey as f32);
         let job = Fp8Job {
             values,

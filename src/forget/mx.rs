@@ -95,6 +95,7 @@ where
         (ScaleRule::Ceil, _) => |job| job.encode_with(&TorchAoMx::<CEIL, N>(PhantomData)),
         (ScaleRule::Even, _) => |job| job.encode_with(&TorchAoMx::<EVEN, N>(PhantomData)),
         (ScaleRule::Rceil, _) => |job| job.encode_with(&TorchAoRceil::<N>(PhantomData)),
+        // ggml has this rule for FP4 alone; `objection` has refused MXFP8.
         (ScaleRule::Ggml, _) => |job| job.encode_with(&GgmlMxfp4),
         (_, TargetDtype::F32) => |job| job.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData)),
         (_, TargetDtype::F16) => |job| job.encode_with(&CompressedTensorsMx::<f16, N>(PhantomData)),
@@ -123,6 +124,7 @@ impl Method for Mx {
         }
         let partial_block =
             |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
+        // A `.weight` of three dimensions is a stack in every layout: blocks lie in its rows.
         match (self.layout, weight.name.ends_with(".weight"), weight.shape) {
             (_, true, [_, _, inputs]) => {
                 partial_block(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
@@ -169,6 +171,8 @@ impl Method for Mx {
                         family,
                     })
                 }
+                // Blocks of a bare parameter run down its columns, and no other layout stores them
+                // so: its codes are never relayed.
                 false => Box::new(ExpertStackEncoder {
                     stored,
                     run,
@@ -381,6 +385,7 @@ impl ExpertStackEncoder {
         put: &mut Put<'_>,
     ) -> Result<()> {
         // Bytes of a whole column of the tile, of which an expert has a part.
+        // A tile has whole blocks of 32 rows, so the division is exact.
         let pitch = tile.rows.len() / unit;
         let mut row = tile.rows.start;
         while row < tile.rows.end {
@@ -390,6 +395,7 @@ impl ExpertStackEncoder {
             let lines =
                 expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
             let cols = first / unit..(first + n) / unit;
+            // The tile lies within one expert, so each column of it is a whole run of bytes.
             if pitch == cols.len() {
                 matrix.put(lines, cols, bytes, put)?;
             } else {
