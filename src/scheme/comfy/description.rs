@@ -23,8 +23,7 @@ pub(super) struct ComfyLayers {
 impl ComfyLayers {
     /// `None` if the file has neither the metadata nor a `comfy_quant`.
     pub(super) fn of(model: &ParsedModel) -> Option<Self> {
-        // The metadata value wins here only as the sign that the file describes its layers; `find`
-        // asks for the tensor first.
+        // Either sign tells that the file describes its layers. `find` asks for the tensor first.
         let Some(text) = model.metadata.get(METADATA) else {
             let described = model
                 .tensors()

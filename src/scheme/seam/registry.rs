@@ -26,8 +26,9 @@ const SHARED_ACTIVATIONS: &[&str] = &[
 
 /// Ends of the names of weights in any library. Codes of a scheme may have others, which its
 /// [`Identity::codes`](super::Identity::codes) lists.
-// Stacked experts are parameters of their module: transformers calls them `gate_up_proj` and
-// `down_proj`, vLLM `w13_weight` and `w2_weight`.
+///
+/// Stacked experts are parameters of their module: transformers calls them `gate_up_proj` and
+/// `down_proj`, vLLM `w13_weight` and `w2_weight`.
 const WEIGHTS: &[&str] = &[".weight", "_proj", ".w13_weight", ".w2_weight"];
 
 /// The schemes, in the order in which they are asked, with the names of all of them put together.
