@@ -5,10 +5,12 @@
 //! Layout: bitsandbytes `functional.QuantState.as_dict`.
 
 mod int8;
+mod state;
 
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
+use self::state::Bnb4State;
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
@@ -22,9 +24,6 @@ use crate::scheme::seam::{
 use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
-
-/// Largest `quant_state` that is read. Real ones have some hundred bytes.
-const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 
 pub(super) struct Bnb4;
 
@@ -155,49 +154,6 @@ impl Scheme for Bnb4 {
             parts,
             decoder,
         )))
-    }
-}
-
-/// Contents of a `quant_state`.
-#[derive(serde::Deserialize)]
-struct Bnb4State {
-    #[serde(rename = "blocksize")]
-    block: usize,
-    shape: Vec<usize>,
-    quant_type: Option<String>,
-    nested_blocksize: Option<usize>,
-    nested_offset: Option<f64>,
-}
-
-impl Bnb4State {
-    fn read(t: &Tensor<'_>) -> Result<Self> {
-        let json = t.part().read_small(MAX_QUANT_STATE_BYTES)?;
-        let state: Self = serde_json::from_slice(&json).map_err(|e| wrong(t, e))?;
-        // Blocks of an odd size would begin inside a byte; bitsandbytes has powers of two from 32 on.
-        if state.block == 0 || state.block % 2 == 1 || state.nested_blocksize == Some(0) {
-            return Err(wrong(t, format!("blocks of {} values", state.block)));
-        }
-        // bitsandbytes finds the JSON by the type in the name, and decodes by the type in the JSON.
-        // If the two differ, one of them is wrong.
-        if let Some(kind) = state
-            .quant_type
-            .as_ref()
-            .filter(|kind| !t.name().ends_with(&format!("__{kind}")))
-        {
-            return Err(wrong(t, format!("its quant_type is {kind}")));
-        }
-        Ok(state)
-    }
-
-    /// A state for listings, when the header of the file is all that is at hand: a flat weight of `bytes` packed bytes.
-    fn unread(bytes: usize) -> Self {
-        Self {
-            block: 64,
-            shape: vec![bytes.saturating_mul(2)],
-            quant_type: None,
-            nested_blocksize: Some(256),
-            nested_offset: Some(0.0),
-        }
     }
 }
 

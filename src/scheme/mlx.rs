@@ -5,6 +5,9 @@
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
 
+mod experts;
+
+use self::experts::{check_unquantized_stack, expert_names};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
@@ -361,39 +364,4 @@ impl<'m> MlxLayer<'_, 'm> {
         }
         Ok(None)
     }
-}
-
-/// Names of the experts of the stack `base` in the Hugging Face layout; empty if `base` is no stack of experts.
-fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
-    let Some((parent, projection)) = base
-        .split_once(".switch_mlp.")
-        .filter(|_| shape.len() == 3 && !shape.contains(&0))
-    else {
-        return Vec::new();
-    };
-    let projection = projection.trim_end_matches('.');
-    // Mixtral numbers its projections.
-    let projection = match projection {
-        "gate_proj" if parent.ends_with("block_sparse_moe") => "w1",
-        "down_proj" if parent.ends_with("block_sparse_moe") => "w2",
-        "up_proj" if parent.ends_with("block_sparse_moe") => "w3",
-        other => other,
-    };
-    (0..shape[0])
-        .map(|e| format!("{parent}.experts.{e}.{projection}.weight"))
-        .collect()
-}
-
-/// Refuses an unquantized stack of experts in a quantized model: the output would keep a name that only MLX knows.
-fn check_unquantized_stack(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
-    let stacked =
-        t.name().contains(".switch_mlp.") && t.shape().len() == 3 && all.config.is_quantized();
-    if stacked && t.dtype().is_floating_point() && t.name().ends_with(".weight") {
-        return Err(refused(
-            t,
-            "MLX",
-            "a stack of experts that is not quantized is not taken apart by this version",
-        ));
-    }
-    Ok(())
 }

@@ -60,7 +60,8 @@ pub(super) struct ComfyDescription<'m> {
 impl<'m> ComfyDescription<'m> {
     /// The description of weight `t`, if there is one. That of a tensor precedes that of the metadata.
     ///
-    /// # Errors A description is there and is not understood. The dtype alone does not tell the format, so that a
+    /// # Errors
+    /// A description is there and is not understood. The dtype alone does not tell the format, so that a
     /// guess could be wrong.
     pub(super) fn find(
         t: &Tensor<'m>,
