@@ -263,7 +263,7 @@ fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> 
             .as_chunks()
             .0
             .iter()
-            // compressed-tensors itself tests `-1 not in g_idx`.
+            // One -1 is enough for compressed-tensors, too: it tests `-1 in g_idx`.
             .any(|&group| i32::from_le_bytes(group) == -1)
         {
             return Ok(None);

@@ -164,8 +164,7 @@ fn zeros<'m>(
     };
     // The middle of the range, stored as it is: nonsense in version 1, where it would read as one more.
     let suspect = version_1 && (symmetric == Some(true) || format.is_none() && symmetric.is_none());
-    // The data is looked at only if version 2 could be meant: for most layers that spares a read
-    // while the model is listed.
+    // The data is read last: only a layer labelled version 1 that may be version 2 needs it.
     if suspect && part.is_readable() && is_middle(&part, packed, packing)? {
         return match symmetric {
             // gptqmodel's transformers path writes version 2 under the name of version 1.

@@ -306,8 +306,8 @@ impl Decode for GptqWeight<'_> {
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
         let stores_symmetric = self.symmetric && matches!(self.zeros, Zeros::Packed { .. });
-        // The index proves that groups are in order, and zero points that are claimed to be
-        // symmetric prove that they are.
+        // An index has to be read to prove that groups are in order, and stored zero points to
+        // prove that they are symmetric.
         let needs_data = self.g_idx.is_some() || stores_symmetric;
         // A model of a header alone has no data to decide by, and none to relay either.
         if needs_data && !self.qweight.is_readable() || !self.is_in_order()? {

@@ -144,10 +144,9 @@ impl<'m> PackedLayer<'m> {
         match (found, self.is_gemv()) {
             (Some(layout), false) => Ok(layout),
             (None, true) => Ok(PackedLayout::Gemv),
-            // A group of a few inputs, as no library makes it, or rows by outputs.
-            // AutoAWQ's GEMV is `[out, in / 8]` and needs the label to be told from a layout with
-            // as many rows of codes as of scales. GPTQ has no such layout, so its method settles
-            // the question as well.
+            // Both fit where codes and scales have equally many rows: those of GEMV are outputs,
+            // those of the others would be groups of very few inputs. AutoAWQ's `version` decides,
+            // or GPTQ's method, which has no GEMV.
             (Some(layout), true) => match (version(all), all.config.quant_method()) {
                 (Some(("gemv", _)), _) => Ok(PackedLayout::Gemv),
                 (Some(_), _) | (_, Some(QuantMethod::Gptq)) => Ok(layout),

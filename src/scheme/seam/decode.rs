@@ -63,13 +63,12 @@ impl Tile {
 /// The least common multiple of two alignments.
 #[cfg(feature = "lethe")]
 pub(crate) fn lcm(a: usize, b: usize) -> usize {
-    // The product is divided before it is multiplied, and saturates: an alignment beyond every
-    // dimension leaves it uncut.
     let (a, b) = (a.max(1), b.max(1));
     let (mut x, mut y) = (a, b);
     while y > 0 {
         (x, y) = (y, x % y);
     }
+    // An alignment that saturates is beyond every dimension, which is then not cut.
     (a / x).saturating_mul(b)
 }
 
