@@ -34,8 +34,7 @@ impl Method for Qnat {
     }
 
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
-        // The objection has been asked for any shape; the parser has checked that the product fits.
-        let n: usize = weight.shape.iter().product();
+        // The parser has checked that the product does not overflow.
         block_for(n)
             .is_none()
             .then(|| format!("its {n} values are no whole number of blocks"))

@@ -177,8 +177,6 @@ impl FromStr for ForgetScheme {
                     .iter()
                     .find(fits)
                     // Rows without an alias have an empty one, which an empty name would fit.
-                    // Names and aliases are compared in any case, as `llama-quantize` compares its
-                    // own.
                     .filter(|_| !text.is_empty())
                     .map(SchemeKind::Table)
             }

@@ -229,7 +229,7 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
     fn params(self, min: f32, max: f32) -> QuantParams {
         // 1e-7 is MLX's least scale.
         let scale = ((max - min) / self.max_code).max(1e-7);
-        // The edge of larger magnitude becomes the bias, and is then exactly representable.
+        // The edge of larger magnitude becomes the bias, so that its value is met exactly.
         let (edge, scale) = if min.abs() > max.abs() {
             (min, scale)
         } else {
