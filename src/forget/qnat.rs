@@ -35,6 +35,7 @@ impl Method for Qnat {
 
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         // The parser has checked that the product does not overflow.
+        let n: usize = weight.shape.iter().product();
         block_for(n)
             .is_none()
             .then(|| format!("its {n} values are no whole number of blocks"))
