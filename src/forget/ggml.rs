@@ -112,7 +112,7 @@ struct GgmlBlockEncoder {
     matrix_rows: usize,
     cols: usize,
     row_bytes: usize,
-    /// Number of blocks so far that [`corrupted_iq3_s_blocks`] counted.
+    /// IQ3_S blocks that ggml's format corrupts, of all tiles so far.
     corrupted_blocks: AtomicU64,
 }
 

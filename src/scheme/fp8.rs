@@ -205,8 +205,8 @@ impl ScaleMatrix for UnitScale {
     }
 }
 
-/// What says that `t`, which has no scale in this file, should have one: then decoding it as a plain cast would be silently
-/// wrong.
+/// The place that says that `t` has a scale, although this file has none: the config, the rest of the file or the model's
+/// index. Decoding `t` as a plain cast would then be silently wrong. `None` if `t` is a plain cast.
 fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
     // In this order: the config and the tensors are in memory, while the index has to be read from
     // disk.

@@ -1,8 +1,7 @@
 //! ModelOpt's formats that no other library has. The schemes of FP8, NVFP4 and INT8 decode its other weights.
 //!
 //! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`. A byte of row i has the code of row 2i in its low nibble and
-//!   that of
-//!   row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
+//!   that of row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
 //!   `X.weight_scale_2` of W4A8 belongs to the cast of the weight to FP8 at run time, and is not a factor of the weight.
 //! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents.
 //!

@@ -37,7 +37,7 @@ use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
-/// What a stored tensor is for.
+/// The use of a stored tensor in the weight that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[non_exhaustive]
 pub enum TensorRole {
@@ -134,7 +134,7 @@ impl<'m> Group<'m> {
     }
 }
 
-/// What a scheme keeps of a model for all its tensors.
+/// A value that a scheme computes once for a model and reads in every claim.
 pub(crate) type Prepared = Box<dyn Any + Send + Sync>;
 
 /// How groups of stored tensors become logical tensors.
@@ -142,7 +142,7 @@ pub(crate) trait Scheme: Sync {
     /// The names that are the scheme's own.
     fn identity(&self) -> &'static Identity;
 
-    /// What `t` is reported as when claiming it failed.
+    /// The scheme that listings show for `t` if claiming it failed.
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Other(self.identity().name)
     }
@@ -153,8 +153,8 @@ pub(crate) trait Scheme: Sync {
     /// `t` is the scheme's, and cannot be decoded: the error names the tensor and what is missing or contradicts.
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>>;
 
-    /// What the scheme wants to know of the whole model before it is asked of the first tensor. `all` has every tensor,
-    /// and what schemes before this one prepared. Claims read it by its type, with [`Index::prepared`].
+    /// Collects what claims need of the whole model, before the first claim. `all` has every tensor, and what schemes
+    /// before this one prepared. Claims read the value by its type, with [`Index::prepared`].
     fn prepare(&self, _all: &Index<'_>) -> Option<Prepared> {
         None
     }
@@ -165,7 +165,8 @@ pub(crate) trait Scheme: Sync {
         group.scheme.has_common_names()
     }
 
-    /// Whether `t`, which is called a weight, has the type of one and nobody claims, can be codes of this scheme.
+    /// Whether the unclaimed tensor `t`, which has the name and the dtype of an ordinary weight, may hold codes of this
+    /// scheme.
     fn may_be_codes(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false
     }
@@ -207,7 +208,7 @@ impl<'m> Index<'m> {
         index
     }
 
-    /// What a scheme prepared, by its type; `None` if it found nothing to keep.
+    /// The value of type `T` that a scheme prepared; `None` if it prepared nothing.
     pub(crate) fn prepared<T: Any>(&self) -> Option<&T> {
         self.prepared
             .iter()

@@ -94,8 +94,8 @@ impl Imatrix {
                 |part| Ok(Some(part)),
             );
         }
-        // The third dimension from the last counts matrices; tensors of more dimensions have no
-        // importance in llama.cpp.
+        // llama.cpp expects `ne[0] * ne[2]` values, and `ne[2]` is the third dimension from the
+        // last.
         let matrices = dims
             .len()
             .checked_sub(3)

@@ -56,9 +56,9 @@ pub enum Granularity {
     Group(usize),
     /// A block.
     Block {
-        /// Its rows.
+        /// Rows of a block.
         rows: usize,
-        /// Its columns.
+        /// Columns of a block.
         cols: usize,
     },
 }

@@ -8,7 +8,7 @@ use crate::scheme::seam::{
 };
 use crate::{AnamnesisError, Dtype};
 
-/// What decides about the tensors of a model that no scheme claimed.
+/// Sorts the tensors of a model that no scheme claimed.
 pub(super) struct Leftovers<'a, 'm> {
     pub all: &'a Index<'m>,
     pub registry: &'a Registry,

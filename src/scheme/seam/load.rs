@@ -47,7 +47,7 @@ pub(crate) struct Floats<'m> {
 /// Which value the byte of an exponent has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum ExponentForm {
-    /// That of the dtype.
+    /// The value that the dtype defines.
     Plain,
     /// Half of the power of two, which is finite for every byte.
     Half,
