@@ -32,7 +32,7 @@ use std::sync::LazyLock;
 
 pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Resolution, ResolvedItem, Tile, count};
 #[cfg(feature = "lethe")]
-pub(crate) use self::seam::{CodeFamily, GroupCodes, PlainFloats, RelaySource, lcm};
+pub(crate) use self::seam::{CodeFamily, GroupCodes, PlainFloats, RelaySource, TopExponent, lcm};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 use self::seam::{Registry, Scheme};
 use crate::ParsedModel;

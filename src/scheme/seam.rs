@@ -19,7 +19,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource};
+pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, TopExponent};
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;
 use self::decode::Window;
