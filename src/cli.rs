@@ -6,6 +6,7 @@ mod convert;
 mod forget;
 mod input;
 mod inspect;
+mod listing;
 mod progress;
 
 use std::io::{ErrorKind, Write};

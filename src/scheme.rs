@@ -23,6 +23,7 @@ mod layout;
 mod marlin;
 mod mlx;
 mod modelopt;
+pub(crate) mod module_names;
 mod mxfp4;
 #[cfg(feature = "nvfp4")]
 mod nvfp4;
