@@ -8,6 +8,7 @@ mod input;
 mod inspect;
 mod listing;
 mod progress;
+mod report;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

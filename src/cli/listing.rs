@@ -55,9 +55,12 @@ pub(super) fn print_tensors(model: &ParsedModel, out: &mut impl Write) -> Result
     }
     let tensors = model.tensors().len();
     write!(out, "{tensors} tensors, {bytes} bytes")?;
+    if bytes >= 1024 {
+        write!(out, " ({})", format_bytes(bytes))?;
+    }
     match unknown {
-        0 => writeln!(out, " ({})", format_bytes(bytes))?,
-        n => writeln!(out, " ({}) and {n} of unknown size", format_bytes(bytes))?,
+        0 => writeln!(out)?,
+        n => writeln!(out, ", and {n} tensors of unknown size")?,
     }
     Ok(())
 }
