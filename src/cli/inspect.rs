@@ -12,8 +12,13 @@ use crate::{InspectInfo, ParsedModel, Result, TensorRole};
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(args)?.model;
     let info = model.inspect();
+<<<<<<< HEAD
     if !print_gguf(&args.file, &model, &info, out)? {
         print_roles(&model, &info, out)?;
+=======
+    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
+        return print_gguf(&args.file, &model, &summary, &info, out);
+>>>>>>> main
     }
     writeln!(out)?;
     listing::print_tensors(&model, out)
@@ -85,6 +90,13 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
         return print_globals(&args.input, out);
     }
     let model = input::open(&args.input)?.model;
+<<<<<<< HEAD
+=======
+    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
+        writeln!(out, "{summary}")?;
+        return print_problems(&model.inspect(), out);
+    }
+>>>>>>> main
     let info = model.inspect();
     #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of_inspected(&model, &info) {
@@ -126,7 +138,6 @@ fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints the globals that a pickle names.
-#[cfg(feature = "pth")]
 fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     for global in crate::pickle_globals(&args.file)? {
         let verdict = if global.allowed { "allowed" } else { "refused" };
@@ -140,6 +151,7 @@ fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+<<<<<<< HEAD
 #[cfg(not(feature = "pth"))]
 fn print_globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
     let what = "needs the feature `pth`, which this build leaves out";
@@ -148,6 +160,9 @@ fn print_globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
 
 /// Prints a summary of a GGUF file. Returns false if the model was read from another container.
 #[cfg(feature = "gguf")]
+=======
+/// Prints a summary of a GGUF file, and a line for each tensor. Shapes have the innermost dimension first, as ggml prints them.
+>>>>>>> main
 fn print_gguf(
     path: &std::path::Path,
     model: &ParsedModel,
@@ -189,7 +204,6 @@ fn print_gguf(
 }
 
 /// Prints the reasons why a model cannot be recovered.
-#[cfg(feature = "gguf")]
 fn print_problems(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     for problem in &info.problems {
         writeln!(out, "Problem:     {}", printable(problem))?;
