@@ -1,24 +1,21 @@
 //! `amn parse` and `amn inspect`.
 
 use std::io::Write;
+use std::path::Path;
 
 use super::args::{FileArgs, InspectArgs};
 use super::{input, listing};
 use crate::error::printable;
 use crate::inspect::{format_bytes, join_dtypes};
-use crate::{InspectInfo, ParsedModel, Result, TensorRole};
+use crate::{GgufInspectInfo, InspectInfo, ParsedModel, Result, TensorRole};
 
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(args)?.model;
     let info = model.inspect();
-<<<<<<< HEAD
-    if !print_gguf(&args.file, &model, &info, out)? {
-        print_roles(&model, &info, out)?;
-=======
-    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
-        return print_gguf(&args.file, &model, &summary, &info, out);
->>>>>>> main
+    match GgufInspectInfo::of_inspected(&model, &info) {
+        Some(summary) => print_gguf(&args.file, &summary, &info, out)?,
+        None => print_roles(&model, &info, out)?,
     }
     writeln!(out)?;
     listing::print_tensors(&model, out)
@@ -90,21 +87,13 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
         return print_globals(&args.input, out);
     }
     let model = input::open(&args.input)?.model;
-<<<<<<< HEAD
-=======
-    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
-        writeln!(out, "{summary}")?;
-        return print_problems(&model.inspect(), out);
-    }
->>>>>>> main
     let info = model.inspect();
-    #[cfg(feature = "gguf")]
-    if let Some(summary) = crate::GgufInspectInfo::of_inspected(&model, &info) {
+    if let Some(summary) = GgufInspectInfo::of_inspected(&model, &info) {
         writeln!(out, "{summary}")?;
         return print_problems(&info, out);
     }
     writeln!(out, "{info}")?;
-    if model.path().is_some_and(std::path::Path::is_dir) {
+    if model.path().is_some_and(Path::is_dir) {
         print_modules(&info, out)
     } else {
         Ok(())
@@ -151,27 +140,13 @@ fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-<<<<<<< HEAD
-#[cfg(not(feature = "pth"))]
-fn print_globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
-    let what = "needs the feature `pth`, which this build leaves out";
-    Err(crate::AnamnesisError::unsupported("Python pickle", what))
-}
-
-/// Prints a summary of a GGUF file. Returns false if the model was read from another container.
-#[cfg(feature = "gguf")]
-=======
-/// Prints a summary of a GGUF file, and a line for each tensor. Shapes have the innermost dimension first, as ggml prints them.
->>>>>>> main
+/// Prints the summary of a GGUF file, and the problems.
 fn print_gguf(
-    path: &std::path::Path,
-    model: &ParsedModel,
+    path: &Path,
+    summary: &GgufInspectInfo,
     info: &InspectInfo,
     out: &mut impl Write,
-) -> Result<bool> {
-    let Some(summary) = crate::GgufInspectInfo::of_inspected(model, info) else {
-        return Ok(false);
-    };
+) -> Result<()> {
     let name = path
         .file_name()
         .unwrap_or(path.as_os_str())
@@ -189,18 +164,7 @@ fn print_gguf(
     writeln!(out, "  Total size: {}", format_bytes(summary.total_bytes))?;
     writeln!(out, "  Dtypes:     {}", join_dtypes(&summary.dtypes))?;
     writeln!(out, "  Alignment:  {} bytes", summary.alignment)?;
-    print_problems(info, out)?;
-    Ok(true)
-}
-
-#[cfg(not(feature = "gguf"))]
-fn print_gguf(
-    _path: &std::path::Path,
-    _model: &ParsedModel,
-    _info: &InspectInfo,
-    _out: &mut impl Write,
-) -> Result<bool> {
-    Ok(false)
+    print_problems(info, out)
 }
 
 /// Prints the reasons why a model cannot be recovered.
