@@ -49,10 +49,11 @@ fn recovered(model: &ParsedModel) -> Option<(u64, Counts)> {
 type View = (u64, u64, Vec<Dtype>, Vec<Dtype>);
 
 fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
-    let _ = (path, model);
     let mut views: Vec<View> = Vec::new();
+    // These functions take one file, which of a split model is a part.
+    let is_part = path.to_string_lossy().contains("-of-");
     #[cfg(feature = "gguf")]
-    if model.container() == Container::Gguf {
+    if model.container() == Container::Gguf && !is_part {
         let file = std::fs::File::open(path).unwrap();
         let read = anamnesis::inspect_gguf_from_reader(file).unwrap();
         for info in [read, anamnesis::parse_gguf(path).unwrap().inspect()] {
@@ -65,7 +66,7 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
         }
     }
     #[cfg(feature = "npz")]
-    if model.container() == Container::Npz {
+    if model.container() == Container::Npz && !is_part {
         let info = anamnesis::inspect_npz(path).unwrap();
         views.push((
             info.total_bytes,
