@@ -135,7 +135,7 @@ pub struct GgufInspectInfo {
     pub dequantized_size: u64,
     /// Element type that blocks are decoded to.
     pub output_dtype: TargetDtype,
-    /// Element types after that recovery, the one with the most bytes first.
+    /// Element types after that recovery, the one with the most bytes first; without unknown types.
     pub output_dtypes: Vec<Dtype>,
 }
 
@@ -166,7 +166,10 @@ impl GgufInspectInfo {
             alignment: gguf.alignment,
             dequantized_size: bytes(&info.output_dtypes),
             output_dtype: info.output_dtype,
-            output_dtypes: info.output_dtypes.iter().map(|c| c.dtype).collect(),
+            output_dtypes: {
+                let known = info.output_dtypes.iter().filter(is_known);
+                known.map(|c| c.dtype).collect()
+            },
         })
     }
 }
