@@ -18,6 +18,7 @@ mod layout;
 mod marlin;
 mod mlx;
 mod modelopt;
+pub(crate) mod module_names;
 mod mxfp4;
 mod nvfp4;
 mod qnat;
