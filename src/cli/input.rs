@@ -50,8 +50,7 @@ fn open_file(path: &Path) -> Result<NamedModel> {
     }
     #[cfg(not(feature = "ollama"))]
     {
-        let what = "needs the feature `ollama`, which this build leaves out";
-        Err(AnamnesisError::unsupported(text, what))
+        Err(AnamnesisError::missing_feature(text, "ollama"))
     }
 }
 

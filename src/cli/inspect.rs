@@ -140,8 +140,10 @@ fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
 
 #[cfg(not(feature = "pth"))]
 fn print_globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
-    let what = "needs the feature `pth`, which this build leaves out";
-    Err(crate::AnamnesisError::unsupported("Python pickle", what))
+    Err(crate::AnamnesisError::missing_feature(
+        "Python pickle",
+        "pth",
+    ))
 }
 
 /// Prints a summary of a GGUF file, and a line for each tensor. Shapes have the innermost dimension first, as ggml prints them.

@@ -20,9 +20,9 @@ use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
 use super::scheme::SchemeParameters;
 use super::{Method, Scope};
-use crate::ConvertTarget;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::Granularity;
+use crate::{ConvertTarget, TargetDtype};
 
 /// A row of the table.
 pub(super) struct SchemeRow {
@@ -32,6 +32,8 @@ pub(super) struct SchemeRow {
     /// Description in `amn forget --list`.
     pub about: &'static str,
     pub container: ConvertTarget,
+    /// The type that quantized values are decoded to before they are encoded.
+    pub dtype: TargetDtype,
     /// Which tensors are encoded by default.
     pub scope: Scope,
     /// Keys in `config.json` under which the scheme's description is stored.
@@ -69,6 +71,7 @@ const fn linear(
         alias: "",
         about,
         container,
+        dtype: TargetDtype::BF16,
         scope,
         config_keys: CONFIG,
         quantizes_scales: false,
@@ -99,6 +102,7 @@ const fn qnat(
 ) -> SchemeRow {
     SchemeRow {
         container: ConvertTarget::Qnat,
+        dtype: TargetDtype::F32,
         scope: Scope::All,
         config_keys: &[],
         ..linear(name, about, make)
