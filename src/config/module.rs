@@ -19,7 +19,6 @@ pub(crate) struct Module<'c> {
     entry: Option<(&'c Map<String, Value>, &'c str)>,
     /// Whether the config has entries whose patterns are not understood. One of them might match this module, so a
     /// contradiction between config and shapes is no error then.
-    #[cfg_attr(not(any(feature = "gptq", feature = "awq")), allow(dead_code))]
     pub uncertain: bool,
     /// Whether the config says that the module is not quantized.
     pub skipped: bool,

@@ -7,7 +7,7 @@
 mod gguf;
 #[cfg(feature = "npz")]
 mod npz;
-#[cfg(all(feature = "qnat", feature = "lethe"))]
+#[cfg(feature = "lethe")]
 mod qnat;
 mod safetensors;
 mod split;
@@ -145,7 +145,7 @@ containers! {
         suffix: Some("nf4"),
         has_gguf_metadata: false,
         default_scheme: Some("qnat"),
-        writer: gated!(all(feature = "qnat", feature = "lethe"), "qnat` and `lethe", qnat::WRITER),
+        writer: gated!("lethe", qnat::WRITER),
     },
 }
 
@@ -231,7 +231,8 @@ pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLa
         return Err(AnamnesisError::unsupported("sharding", detail));
     }
     let layouts = (writer.layout)(request)?;
-    check_layouts(writer, request.drafts, &layouts)
+    let is_directory = request.options.is_directory(request.model);
+    check_layouts(writer, is_directory, request.drafts, &layouts)
         .map_err(|what| AnamnesisError::unsupported(writing, what))?;
     Ok(layouts)
 }
@@ -250,6 +251,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 /// write them over another's.
 fn check_layouts(
     writer: &ContainerWriter,
+    is_directory: bool,
     drafts: &[Draft<'_>],
     layouts: &[OutputLayout],
 ) -> std::result::Result<(), String> {
@@ -260,11 +262,15 @@ fn check_layouts(
     if layouts.len() != 1 && writer.sharding.is_none() {
         return Err(format!("{} files instead of one", layouts.len()));
     }
+    // Patches are given to tensors in their order. They are written when all files are made, and a directory's are closed then.
+    match layouts.iter().map(|layout| layout.patches.len()).sum() {
+        0 => {}
+        _ if is_directory => return Err("checksums in the files of a directory".to_owned()),
+        n if n == tensors => {}
+        n => return Err(format!("checksums of {n} of {tensors} tensors")),
+    }
     let mut first = 0;
     for layout in layouts {
-        if layout.patches.len() != layout.offsets.len() && !layout.patches.is_empty() {
-            return Err("some tensors have a checksum, and some have none".to_owned());
-        }
         // The sink of a directory is the shard that is being made: bytes of another shard would have nowhere to go.
         if let Some(d) = drafts.get(first).filter(|_| !layout.offsets.is_empty())
             && d.body.is_written_with_another()
@@ -279,31 +285,43 @@ fn check_layouts(
     Ok(())
 }
 
-/// Checks that the names of an output's files are different, and that each is the plain name of a file: some are made of tensor
-/// names, which the input chooses.
+/// Checks the names of `count` files of an output: they are different, and each is the plain name of a file. Some are made of
+/// tensor names, which the input chooses.
 ///
 /// # Errors
 /// `Unsupported` with the first name that is not.
-pub(super) fn check_file_names(container: &OutputContainer, names: &[String]) -> Result<()> {
+pub(super) fn check_file_names(
+    container: &OutputContainer,
+    names: &[String],
+    count: usize,
+) -> Result<()> {
     /// Most bytes of a name in the usual file systems.
     const LONGEST: usize = 255;
+    let refuse = |what: String| {
+        let writing = format!("writing {}", container.title);
+        Err(AnamnesisError::unsupported(writing, what))
+    };
+    if names.len() != count {
+        return refuse(format!("{} names for {count} files", names.len()));
+    }
+    let directory = container.directory();
     let mut seen = HashSet::with_capacity(names.len());
     for name in names {
         let is_plain = !name.starts_with('.')
             && !name.contains(['/', '\\', ':'])
             && !name.chars().any(char::is_control)
             && (1..=LONGEST).contains(&name.len());
-        let what = match is_plain {
-            false => "cannot be the name of a file",
-            // Some file systems know no case: the second file would replace the first.
-            true if !seen.insert(name.to_lowercase()) => "would be the name of two files",
-            true => continue,
-        };
-        let writing = format!("writing {}", container.title);
-        return Err(AnamnesisError::unsupported(
-            writing,
-            format!("`{name}` {what}"),
-        ));
+        if !is_plain {
+            return refuse(format!("`{name}` cannot be the name of a file"));
+        }
+        // Some file systems know no case: the second file would replace the first.
+        if !seen.insert(name.to_lowercase()) {
+            return refuse(format!("`{name}` would be the name of two files"));
+        }
+        // Of a directory without a name of weights, nobody would know that `force` may replace it.
+        if directory.is_some_and(|directory| !(directory.is_weights)(name)) {
+            return refuse(format!("`{name}` is no name of weights"));
+        }
     }
     Ok(())
 }

@@ -71,7 +71,7 @@ impl<'m> Plan<'m> {
             .iter()
             .enumerate()
             .flat_map(|(file, layout)| layout.offsets.iter().map(move |&offset| (file, offset)));
-        // Either every tensor has a checksum to be patched (NPZ, which is one file) or none has.
+        // Either every tensor has a checksum to be patched (NPZ) or none has.
         let mut patches = layouts
             .iter()
             .flat_map(|layout| layout.patches.iter().cloned());
@@ -115,10 +115,11 @@ impl<'m> Plan<'m> {
             outputs,
             first_job,
         };
-        if options.is_directory(model) {
-            let names = plan.file_names(options.target, stem(model));
-            check_file_names(options.target.container(), &names)?;
-            plan.shard_names = Some(names);
+        let is_directory = options.is_directory(model);
+        if is_directory || plan.files.len() != 1 {
+            let names = plan.file_names(options.target, shard_stem(model));
+            check_file_names(options.target.container(), &names, plan.files.len())?;
+            plan.shard_names = Some(names).filter(|_| is_directory);
         }
         Ok(plan)
     }
@@ -154,7 +155,7 @@ impl<'m> Plan<'m> {
 
 /// What numbered names in an output directory begin with: the stem of the input's first file if a library looks for it
 /// (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral, `adapter_model`: PEFT), else `model`.
-fn stem(model: &ParsedModel) -> &'static str {
+fn shard_stem(model: &ParsedModel) -> &'static str {
     let directory = model.directory.as_ref();
     let first = directory.and_then(|directory| directory.files.first());
     let known = ["diffusion_pytorch_model", "consolidated", "adapter_model"];

@@ -70,7 +70,7 @@ const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         title: "QNAT",
         matches: |head| head.starts_with(b"QNAT"),
-        reader: gated!("qnat", super::qnat::read),
+        reader: Gated::always(super::qnat::read),
     },
     ContainerFormat {
         title: "NumPy array (.npy)",

@@ -196,7 +196,7 @@ fn layouts_are_checked() {
     let tensors = model.tensors();
     let drafts: Vec<_> = tensors.map(|t| Draft::copy(&t).unwrap()).collect();
     let check = |writer: &ContainerWriter, layouts: &[OutputLayout]| {
-        check_layouts(writer, &drafts, layouts).err()
+        check_layouts(writer, false, &drafts, layouts).err()
     };
     assert_eq!(check(&one_file, &[file(3)]), None);
     assert_eq!(check(&safetensors::WRITER, &[file(1), file(2)]), None);
@@ -211,8 +211,10 @@ fn layouts_are_checked() {
             places: [0, 0],
             before: (0, 0),
         });
+    let said = check_layouts(&one_file, true, &drafts, std::slice::from_ref(&patched)).unwrap_err();
+    assert_eq!(said, "checksums in the files of a directory");
     let said = check(&one_file, &[patched]).unwrap();
-    assert_eq!(said, "some tensors have a checksum, and some have none");
+    assert_eq!(said, "checksums of 1 of 3 tensors");
 }
 
 /// Names of files that are made of tensor names are hostile.
@@ -221,16 +223,20 @@ fn file_names_are_plain() {
     let container = ConvertTarget::Safetensors.container();
     let check = |names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        check_file_names(container, &names).map_err(|e| e.to_string())
+        check_file_names(container, &names, 2).map_err(|e| e.to_string())
     };
-    assert_eq!(check(&["a.npy", "b.c.npy"]), Ok(()));
+    assert_eq!(check(&["a.safetensors", "b.c.safetensors"]), Ok(()));
     let long = "x".repeat(256);
     for name in [
         "../a", "a/b", "a\\b", "c:a", ".git", "..", "", "a\0b", "a\nb", &long,
     ] {
-        let said = check(&["a.npy", name]).unwrap_err();
+        let said = check(&["a.safetensors", name]).unwrap_err();
         assert!(said.contains("cannot be the name of a file"), "{said}");
     }
-    let said = check(&["a.npy", "A.npy"]).unwrap_err();
+    let said = check(&["a.safetensors", "A.safetensors"]).unwrap_err();
     assert!(said.contains("would be the name of two files"), "{said}");
+    let said = check(&["a.safetensors", "config.json"]).unwrap_err();
+    assert!(said.contains("is no name of weights"), "{said}");
+    let said = check(&["a.safetensors"]).unwrap_err();
+    assert!(said.contains("1 names for 2 files"), "{said}");
 }
