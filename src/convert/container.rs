@@ -53,6 +53,7 @@ pub(super) struct ContainerWriter {
     /// Whether the quantized blocks of a model are copied, unless the options ask for decoding.
     pub copies_blocks_of: fn(&ParsedModel) -> bool,
     /// Whether vectors beside encoded weights are stored in F32.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub widens_vectors: bool,
     /// Whether tensors get the shape that they had before a GGUF writer reshaped them to rows of whole blocks.
     pub restores_shapes: bool,
@@ -69,6 +70,8 @@ pub(super) struct LayoutRequest<'a, 'm> {
     /// The quantization config of the output.
     pub quantization: Option<&'a serde_json::Value>,
     pub options: &'a ConvertOptions,
+    /// For notes.
+    #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
     pub report: &'a mut Report,
 }
 
@@ -170,7 +173,7 @@ impl FromStr for ConvertTarget {
         let is_name = |name: &&str| name.eq_ignore_ascii_case(text);
         let found = Self::ALL
             .iter()
-            .find(|target| target.container().names.iter().any(|name| is_name(&name)));
+            .find(|target| target.container().names.iter().any(is_name));
         found.copied().ok_or_else(|| {
             let detail = format!("supported targets: {}", Self::listed());
             AnamnesisError::unsupported(text, detail)
