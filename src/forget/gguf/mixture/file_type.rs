@@ -42,6 +42,8 @@ macro_rules! file_types {
 }
 
 file_types! {
+    // Numbers are those of `llama_ftype`. Gaps are types that llama.cpp removed or only reads
+    // (`READ_ONLY`).
     F32 0 F32;
     F16 1 F16;
     Q4_0 2 Q4_0;
