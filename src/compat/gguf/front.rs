@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{Read, Seek};
 
+use super::VALUE_BYTES;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::parse::gguf::header::{self, GgufHeader, GgufTensorEntry};
 use crate::error::printable;
@@ -57,13 +58,26 @@ pub struct GgufFrontMatter {
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
 /// `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
+    parse_gguf_front_matter_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Reads a GGUF header as [`parse_gguf_front_matter_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse_gguf_front_matter_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+pub fn parse_gguf_front_matter_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<GgufFrontMatter> {
+    let budget = Budget::new(limits);
     let GgufHeader {
         version,
         alignment,
         metadata,
         tensors,
         ..
-    } = header::read(reader, None, &Budget::new(&ParseLimits::default()))?;
+    } = header::read(reader, None, &budget)?;
+    budget.grow(metadata.size().saturating_mul(VALUE_BYTES), "its metadata")?;
     let info = |GgufTensorEntry {
                     name,
                     dtype,
@@ -103,7 +117,18 @@ pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<
 /// # Errors
 /// The errors of [`parse_gguf_front_matter_from_reader`].
 pub fn inspect_gguf_from_reader<R: Read + Seek>(reader: R) -> Result<GgufInspectInfo> {
-    Ok(parse_gguf_front_matter_from_reader(reader)?.inspect())
+    inspect_gguf_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Summarises a GGUF file as [`inspect_gguf_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`inspect_gguf_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+pub fn inspect_gguf_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<GgufInspectInfo> {
+    Ok(parse_gguf_front_matter_from_reader_with_limits(reader, limits)?.inspect())
 }
 
 impl GgufFrontMatter {

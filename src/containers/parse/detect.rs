@@ -1,19 +1,109 @@
 //! Detects the container of a file: one row for each format. The content decides, and never the file's name.
 
+use std::fmt;
+use std::io::{Read, Seek};
 use std::path::Path;
 
+use super::read_at::ReadAt;
 use super::safetensors;
 use crate::ParsedModel;
 use crate::limits::Budget;
-use crate::source::Source;
+use crate::source::{Seeking, Source};
 use crate::{AnamnesisError, Result};
 
-/// A container format.
+/// A container format, as [`detect_format`] tells it by a file's content.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// use anamnesis::{Format, detect_format};
+/// assert_eq!(detect_format("tests/data/demo/arrays.npz")?, Format::Npz);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// safetensors.
+    Safetensors,
+    /// GGUF, also one file of a split model.
+    Gguf,
+    /// A ZIP archive of NumPy arrays.
+    Npz,
+    /// A single NumPy array.
+    Npy,
+    /// A PyTorch checkpoint: a ZIP archive, a legacy stream of pickles, or a tar file.
+    Pth,
+    /// QNAT, the format of qlora-rs.
+    Qnat,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Safetensors => "safetensors",
+            Self::Gguf => "GGUF",
+            Self::Npz => "NPZ archive",
+            Self::Npy => "NumPy array (.npy)",
+            Self::Pth => "PyTorch checkpoint",
+            Self::Qnat => "QNAT",
+        })
+    }
+}
+
+/// What the first bytes of a file say.
+#[derive(Debug, Clone, Copy)]
+enum Beginning {
+    Of(Format),
+    /// A ZIP archive, whose members tell whether it is NPZ or a checkpoint.
+    Zip,
+    Unknown,
+}
+
+/// A row of the detection.
 pub(super) struct ContainerFormat {
+    beginning: Beginning,
     /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the whole file if it is shorter.
     matches: fn(&[u8]) -> bool,
     /// Reads the header.
     pub read: fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>,
+}
+
+impl ContainerFormat {
+    /// Reads the header of a file that must be of the format `expected`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file is of another format, `Parse` if it is of none; those of the reader.
+    pub(super) fn read_only(
+        &self,
+        expected: Format,
+        source: Source,
+        path: Option<&Path>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        self.check(expected)?;
+        match self.beginning {
+            Beginning::Zip => read_zip(source, Some(expected), budget),
+            _ => (self.read)(source, path, budget),
+        }
+    }
+
+    /// Checks that a file with this beginning can be of the format `expected`.
+    fn check(&self, expected: Format) -> Result<()> {
+        match self.beginning {
+            Beginning::Of(found) if found != expected => Err(other_format(found, expected)),
+            Beginning::Zip if !matches!(expected, Format::Npz | Format::Pth) => Err(
+                AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")),
+            ),
+            Beginning::Unknown => Err(AnamnesisError::parse(format!("this is no {expected}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The error for a file of the format `found` where only `expected` is read.
+pub(super) fn other_format(found: Format, expected: Format) -> AnamnesisError {
+    let detail = format!("this is no {expected}; `parse` reads any container");
+    AnamnesisError::unsupported(found.to_string(), detail)
 }
 
 /// Bytes that the detection reads: a tar archive has its magic at offset 257.
@@ -24,10 +114,12 @@ const HEAD: usize = 512;
 /// so that its reader reports what is wrong with a file of no known format.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
+        beginning: Beginning::Of(Format::Safetensors),
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
         read: safetensors::read,
     },
     ContainerFormat {
+        beginning: Beginning::Of(Format::Gguf),
         matches: |head| head.starts_with(b"GGUF"),
         #[cfg(feature = "gguf")]
         read: super::gguf::read,
@@ -35,15 +127,17 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("GGUF", "gguf"),
     },
     ContainerFormat {
+        beginning: Beginning::Zip,
         matches: |head| {
             matches!(
                 head,
                 [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]
             )
         },
-        read: read_zip,
+        read: |source, _, budget| read_zip(source, None, budget),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Format::Qnat),
         matches: |head| head.starts_with(b"QNAT"),
         #[cfg(feature = "qnat")]
         read: super::qnat::read,
@@ -51,6 +145,7 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("QNAT", "qnat"),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Format::Npy),
         matches: |head| head.starts_with(b"\x93NUMPY"),
         #[cfg(feature = "npz")]
         read: super::npz::read_npy,
@@ -58,6 +153,7 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("NumPy array (.npy)", "npz"),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Format::Pth),
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
         #[cfg(feature = "pth")]
         read: super::pth::read_pickles,
@@ -65,6 +161,7 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("Python pickle", "pth"),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Format::Pth),
         matches: |head| head.get(257..262) == Some(b"ustar"),
         #[cfg(feature = "pth")]
         read: super::pth::read_tar,
@@ -72,49 +169,104 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("PyTorch checkpoint (tar)", "pth"),
     },
     ContainerFormat {
+        beginning: Beginning::Unknown,
         matches: |_| true,
         read: safetensors::read,
     },
 ];
 
-/// Reads the first bytes of `source` and returns its format.
-pub(super) fn detect(source: &Source) -> Result<&'static ContainerFormat> {
-    let mut head = [0; HEAD];
-    let n = source.len().unwrap_or(0).min(HEAD as u64) as usize;
-    source.read_at(0, &mut head[..n])?;
-    let found = FORMATS.iter().find(|f| (f.matches)(&head[..n]));
+/// Reads the first bytes of `file` and returns its row.
+pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
+    row_of(&read_head(file)?)
+}
+
+/// Reads the first bytes of `file`, and checks that it can be of the format `expected`.
+#[cfg(feature = "pth")]
+pub(super) fn read_head_of(file: &mut dyn ReadAt, expected: Format) -> Result<Vec<u8>> {
+    let head = read_head(file)?;
+    row_of(&head)?.check(expected).map(|()| head)
+}
+
+fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
+    let mut head = vec![0; file.len().min(HEAD as u64) as usize];
+    file.read_at(0, &mut head)?;
+    Ok(head)
+}
+
+fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
+    let found = FORMATS.iter().find(|f| (f.matches)(head));
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))
 }
 
-/// Reads a ZIP archive: an NPZ file if a member is named like an array (or if it is empty), else a checkpoint.
+/// Tells the container format of a file by its content. The name does not count, and nothing else is read than the first
+/// bytes and, of a ZIP archive, its directory. A format is told even if this build leaves out its reader.
+///
+/// # Errors
+/// `Io` if `path` is no regular file, or cannot be read; `Parse` if the content is of no known format;
+/// `Unsupported` if it is a ZIP archive of something else; `LimitExceeded`.
+pub fn detect_format(path: impl AsRef<Path>) -> Result<Format> {
+    format_of(&mut &Source::open(path.as_ref())?)
+}
+
+/// Tells the container format of a stream by its content, as [`detect_format`] does for a file.
+///
+/// # Errors
+/// `Io` with the reader's own error; otherwise those of [`detect_format`].
+pub fn detect_format_from_reader<R: Read + Seek>(reader: R) -> Result<Format> {
+    format_of(&mut Seeking::new(reader)?)
+}
+
+fn format_of(file: &mut dyn ReadAt) -> Result<Format> {
+    match detect(file)?.beginning {
+        Beginning::Of(format) => Ok(format),
+        Beginning::Zip => zip_format(file),
+        Beginning::Unknown => Err(AnamnesisError::parse(
+            "not a model file: no known container begins like this",
+        )),
+    }
+}
+
 #[cfg(any(feature = "npz", feature = "pth"))]
-fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
-    let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
-    #[cfg(feature = "npz")]
-    if super::npz::is_npz(&archive) || archive.members.is_empty() {
-        return super::npz::read_archive(&source, &mut &source, &archive, budget);
-    }
-    #[cfg(feature = "pth")]
-    if super::pth::is_checkpoint(&archive) {
-        return super::pth::read_archive(source, &archive, budget);
-    }
-    if cfg!(all(feature = "npz", feature = "pth")) {
-        return Err(AnamnesisError::unsupported(
-            "ZIP archive",
-            "neither NPZ nor a PyTorch checkpoint",
-        ));
-    }
-    unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
+fn zip_format(file: &mut dyn ReadAt) -> Result<Format> {
+    let archive = super::zip::ZipArchive::read(file, &Budget::unbounded())?;
+    archive.format().ok_or_else(neither)
 }
 
 #[cfg(not(any(feature = "npz", feature = "pth")))]
-fn read_zip(_source: Source, _path: Option<&Path>, _budget: &Budget) -> Result<ParsedModel> {
+fn zip_format(_file: &mut dyn ReadAt) -> Result<Format> {
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
+}
+
+/// Reads a ZIP archive, of the format `expected` alone if there is one.
+#[cfg(any(feature = "npz", feature = "pth"))]
+fn read_zip(source: Source, expected: Option<Format>, budget: &Budget) -> Result<ParsedModel> {
+    let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
+    let found = archive.format().ok_or_else(neither)?;
+    match found {
+        found if expected.is_some_and(|expected| expected != found) => {
+            Err(other_format(found, expected.unwrap_or(found)))
+        }
+        #[cfg(feature = "npz")]
+        Format::Npz => super::npz::read_archive(&source, &mut &source, &archive, budget),
+        #[cfg(feature = "pth")]
+        Format::Pth => super::pth::read_archive(source, &archive, budget),
+        _ => unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth"),
+    }
+}
+
+#[cfg(not(any(feature = "npz", feature = "pth")))]
+fn read_zip(_source: Source, _expected: Option<Format>, _budget: &Budget) -> Result<ParsedModel> {
+    unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
+}
+
+#[cfg(any(feature = "npz", feature = "pth"))]
+pub(super) fn neither() -> AnamnesisError {
+    AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint")
 }
 
 /// The error for a container whose feature is left out of this build.
 #[allow(dead_code)] // with every feature there is nothing that cannot be read
-fn unreadable(name: &str, feature: &str) -> Result<ParsedModel> {
+fn unreadable<T>(name: &str, feature: &str) -> Result<T> {
     let detail = format!("needs the feature `{feature}`, which this build leaves out");
     Err(AnamnesisError::unsupported(name, detail))
 }

@@ -10,6 +10,7 @@
 mod directory;
 
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
+use super::detect::Format;
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
@@ -67,7 +68,7 @@ impl ZipArchive {
     /// # Errors
     /// `Parse` if the archive is malformed, contradicts itself, or does not end with its directory; `Unsupported` if a
     /// member is encrypted or compressed by another method than deflate; `LimitExceeded`; `Io`.
-    pub(crate) fn read(file: &mut impl ReadAt, budget: &Budget) -> Result<Self> {
+    pub(crate) fn read(file: &mut dyn ReadAt, budget: &Budget) -> Result<Self> {
         let len = file.len();
         let mut tail = vec![0; len.min(MAX_TAIL) as usize];
         let tail_start = len - tail.len() as u64;
@@ -111,11 +112,7 @@ impl ZipArchive {
     /// # Errors
     /// `Parse` if the local header has another name, method or flags than the directory, or if the data would reach into
     /// the next member. Sizes and checksum are not compared: streaming writers leave them out of local headers.
-    pub(crate) fn read_data_start(
-        &self,
-        file: &mut impl ReadAt,
-        member: &ZipMember,
-    ) -> Result<u64> {
+    pub(crate) fn read_data_start(&self, file: &mut dyn ReadAt, member: &ZipMember) -> Result<u64> {
         let name = &member.name;
         let mut header = vec![0; LOCAL_HEADER_LEN as usize + name.len()];
         file.read_at(member.header, &mut header)?;
@@ -153,7 +150,7 @@ impl ZipArchive {
     #[cfg(feature = "pth")]
     pub(crate) fn read_content(
         &self,
-        file: &mut impl ReadAt,
+        file: &mut dyn ReadAt,
         member: &ZipMember,
         max: u64,
         budget: &Budget,
@@ -181,6 +178,21 @@ impl ZipArchive {
             return Err(broken(format!("`{name}` has the wrong length or checksum")));
         }
         Ok(bytes)
+    }
+
+    /// NPZ if a member is named like an array, or if there is none; a checkpoint if there is a pickle where checkpoints have
+    /// it. `None` for any other archive.
+    pub(crate) fn format(&self) -> Option<Format> {
+        if self.members.is_empty() || self.members.iter().any(|m| m.name.ends_with(".npy")) {
+            return Some(Format::Npz);
+        }
+        self.pickle().map(|_| Format::Pth)
+    }
+
+    /// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
+    pub(crate) fn pickle(&self) -> Option<&ZipMember> {
+        let is_pickle = |m: &&ZipMember| m.name == "data.pkl" || m.name.ends_with("/data.pkl");
+        self.members.iter().find(is_pickle)
     }
 
     /// The member with the name `name`.

@@ -45,7 +45,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 ///
 /// # Errors
 /// `Parse` if there is no end record at the end of the file, or if the records contradict each other; `Io`.
-pub(super) fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
+pub(super) fn find_end(file: &mut dyn ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
     // A record counts only if its comment ends with the file. The last such one is taken: a signature inside of the
     // comment would need a comment of its own that ends there, too.
     let ends_file = |&at: &usize| {
@@ -93,7 +93,7 @@ pub(super) fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> 
 /// Reads the 64-bit end record by its locator, which is at index `locator` of `tail`. Returns it with its offset in the
 /// file. `end` is the 32-bit record.
 fn read_zip64_end(
-    file: &mut impl ReadAt,
+    file: &mut dyn ReadAt,
     tail: &[u8],
     tail_start: u64,
     locator: usize,
