@@ -3,7 +3,11 @@
 //!
 //! A ZIP file says most things twice: in its directory and in its members, in 32 bits and in 64. Readers differ in what
 //! they believe, so that one file can be two models. Here the directory counts, and every contradiction is an error.
-//! The `zip` crate keeps one of two members of the same name and hides where they are, so the directory is read here.
+//!
+//! The `zip` crate parses the entries of the directory. Around it stand the checks that it leaves open: it has no limits,
+//! falls back to an earlier end record, follows one of two contradicting records, passes over bytes behind the last
+//! entry, and keeps one of two members of the same name. Local headers are read here, because the crate compares two bits
+//! of their flags alone, and reads every local header of an archive to look for overlaps.
 //!
 //! Format: PKWARE APPNOTE 6.3.10.
 
@@ -55,6 +59,10 @@ pub(crate) struct ZipArchive {
     headers: Vec<u64>,
     /// Offset of the central directory, which no member reaches into.
     directory: u64,
+    /// The end of the file, which was read for the directory, and its offset: of a remote archive, small members that lie
+    /// there take no request of their own.
+    tail: Vec<u8>,
+    tail_start: u64,
 }
 
 fn broken(what: impl std::fmt::Display) -> AnamnesisError {
@@ -104,7 +112,21 @@ impl ZipArchive {
             members,
             headers,
             directory: end.offset,
+            tail,
+            tail_start,
         })
+    }
+
+    /// Fills `out` with the bytes of the file from `offset` on.
+    fn read_at(&self, file: &mut dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<()> {
+        let at = offset
+            .checked_sub(self.tail_start)
+            .and_then(|at| usize::try_from(at).ok());
+        match at.and_then(|at| self.tail.get(at..)?.get(..out.len())) {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None => file.read_at(offset, out)?,
+        }
+        Ok(())
     }
 
     /// Reads the local header of `member` and returns the offset of the data behind it.
@@ -115,7 +137,7 @@ impl ZipArchive {
     pub(crate) fn read_data_start(&self, file: &mut dyn ReadAt, member: &ZipMember) -> Result<u64> {
         let name = &member.name;
         let mut header = vec![0; LOCAL_HEADER_LEN as usize + name.len()];
-        file.read_at(member.header, &mut header)?;
+        self.read_at(file, member.header, &mut header)?;
         let same = u32_at(&header, 0) == 0x0403_4b50
             && u16_at(&header, 6) == member.flags
             && u16_at(&header, 8) == member.method
@@ -166,7 +188,7 @@ impl ZipArchive {
         }
         let start = self.read_data_start(file, member)?;
         let mut bytes = vec![0; member.stored_len as usize];
-        file.read_at(start, &mut bytes)?;
+        self.read_at(file, start, &mut bytes)?;
         if member.deflated {
             // One byte more than declared, so that a longer member is noticed.
             bytes =
