@@ -12,3 +12,4 @@ mod headers;
 mod limits;
 #[cfg(feature = "qnat")]
 mod qnat;
+mod readers;

@@ -241,11 +241,10 @@ fn zip_format(_file: &mut dyn ReadAt) -> Result<Format> {
 #[cfg(any(feature = "npz", feature = "pth"))]
 fn read_zip(source: Source, expected: Option<Format>, budget: &Budget) -> Result<ParsedModel> {
     let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
-    let found = archive.format().ok_or_else(neither)?;
-    match found {
-        found if expected.is_some_and(|expected| expected != found) => {
-            Err(other_format(found, expected.unwrap_or(found)))
-        }
+    if let Some(expected) = expected {
+        archive.check_format(expected)?;
+    }
+    match archive.format().ok_or_else(neither)? {
         #[cfg(feature = "npz")]
         Format::Npz => super::npz::read_archive(&source, &mut &source, &archive, budget),
         #[cfg(feature = "pth")]

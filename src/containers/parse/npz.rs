@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::detect::{Format, neither, other_format};
+use super::detect::Format;
 use super::npy::{self, NpyHeader};
 use super::read_at::ReadAt;
 use super::zip::{ZipArchive, ZipMember};
@@ -44,10 +44,8 @@ pub(super) fn read_npy(
 /// `Unsupported` if it is another archive; those of [`read_archive`].
 pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedModel> {
     let archive = ZipArchive::read(file, budget)?;
-    match archive.format().ok_or_else(neither)? {
-        Format::Npz => read_archive(&Source::HeaderOnly, file, &archive, budget),
-        found => Err(other_format(found, Format::Npz)),
-    }
+    archive.check_format(Format::Npz)?;
+    read_archive(&Source::HeaderOnly, file, &archive, budget)
 }
 
 /// Reads the headers of an archive's arrays from `file`, in the order of the directory. `source` is where the tensors'

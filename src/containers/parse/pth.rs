@@ -256,6 +256,7 @@ pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(Pars
 
 fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
     let archive = ZipArchive::read(file, budget)?;
+    archive.check_format(Format::Pth)?;
     let OpenedArchive {
         machine,
         root,

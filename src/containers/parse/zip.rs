@@ -14,7 +14,7 @@
 mod directory;
 
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
-use super::detect::Format;
+use super::detect::{Format, neither, other_format};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
@@ -209,6 +209,15 @@ impl ZipArchive {
             return Some(Format::Npz);
         }
         self.pickle().map(|_| Format::Pth)
+    }
+
+    /// Checks that the archive is of the format `expected`.
+    pub(crate) fn check_format(&self, expected: Format) -> Result<()> {
+        match self.format() {
+            Some(found) if found == expected => Ok(()),
+            Some(found) => Err(other_format(found, expected)),
+            None => Err(neither()),
+        }
     }
 
     /// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
