@@ -220,7 +220,8 @@ fn parse_member(
     if parsed.name_raw() != name.as_bytes() {
         return wrong(&"it has another name in an extra field");
     }
-    let (flags, method) = (parsed.flags().as_u16(), u16_at(entry, 10));
+    // The crate sets a flag where it finds a name in Unicode; local headers are compared with what is stored.
+    let (flags, method) = (u16_at(entry, 8), u16_at(entry, 10));
     // Bit 0: encrypted; bit 6: strong encryption; bit 13: the directory's values are masked.
     if flags & 0x2041 != 0 {
         return Err(AnamnesisError::unsupported(
