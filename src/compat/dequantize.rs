@@ -132,7 +132,6 @@ pub fn dequantize_per_channel_fp8_to_bf16(
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit, or if `g_idx` has a group that does not exist.
-#[cfg(feature = "gptq")]
 #[allow(clippy::too_many_arguments)] // it is what a layer has
 pub fn dequantize_gptq_to_bf16(
     qweight: &[u8],
@@ -182,7 +181,6 @@ pub fn dequantize_gptq_to_bf16(
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit; an error for other widths than four bits.
-#[cfg(feature = "awq")]
 #[allow(clippy::too_many_arguments)] // it is what a layer has
 pub fn dequantize_awq_to_bf16(
     qweight: &[u8],
@@ -210,7 +208,6 @@ pub fn dequantize_awq_to_bf16(
 }
 
 /// The number of groups of `size` inputs.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 fn groups(inputs: usize, size: usize) -> Result<usize> {
     let fits = size > 0 && inputs.is_multiple_of(size);
     let what = || crate::AnamnesisError::parse(format!("{inputs} inputs in groups of {size}"));
@@ -218,7 +215,6 @@ fn groups(inputs: usize, size: usize) -> Result<usize> {
 }
 
 /// The transpose of a BF16 matrix: models decode to `[out, in]`, these functions return `[in, out]`.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
     let values = values.as_chunks::<2>().0;
     let mut out = Vec::with_capacity(values.len() * 2);
@@ -240,7 +236,6 @@ fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit.
-#[cfg(feature = "bnb")]
 pub fn dequantize_bnb4_to_bf16(
     weight: &[u8],
     absmax: &[u8],
@@ -279,7 +274,6 @@ pub fn dequantize_bnb4_to_bf16(
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit.
-#[cfg(feature = "bnb")]
 pub fn dequantize_bnb_int8_to_bf16(
     weight: &[u8],
     scb: &[u8],

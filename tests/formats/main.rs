@@ -10,6 +10,5 @@ mod archives;
 mod gguf;
 mod headers;
 mod limits;
-#[cfg(feature = "qnat")]
 mod qnat;
 mod readers;

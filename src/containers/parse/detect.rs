@@ -139,10 +139,7 @@ const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         beginning: Beginning::Of(Format::Qnat),
         matches: |head| head.starts_with(b"QNAT"),
-        #[cfg(feature = "qnat")]
         read: super::qnat::read,
-        #[cfg(not(feature = "qnat"))]
-        read: |_, _, _| unreadable("QNAT", "qnat"),
     },
     ContainerFormat {
         beginning: Beginning::Of(Format::Npy),
