@@ -134,7 +134,7 @@ fn directories() {
         (
             "a name that is UTF-8 in its field alone",
             both(|h| {
-                (h.name, h.extra) = (b"\xe4.npy".to_vec(), unicode(b"\xe4.npy", b"\xc3\xa4.npy"))
+                (h.name, h.extra) = (b"\xe4.npy".to_vec(), unicode(b"\xe4.npy", b"\xc3\xa4.npy"));
             }),
             Parse,
             &["UTF-8"],
