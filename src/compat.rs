@@ -17,4 +17,5 @@ pub mod paths;
 pub mod pth;
 pub mod round_trip;
 pub mod safetensors;
+mod serialize;
 pub(crate) mod whole;

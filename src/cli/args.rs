@@ -17,7 +17,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Check a model file and count its tensors by role
+    /// Check a model file, count its tensors by role, and list them
     Parse(FileArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
@@ -80,6 +80,9 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
+    /// Name every tensor that is not encoded, if FORMAT is a scheme
+    #[arg(short, long)]
+    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -89,7 +92,12 @@ pub(super) struct ForgetArgs {
     #[command(flatten)]
     pub input: Option<FileArgs>,
     /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; see --list
-    #[arg(long, value_name = "SCHEME", required_unless_present = "list")]
+    #[arg(
+        long,
+        visible_alias = "scheme",
+        value_name = "SCHEME",
+        required_unless_present = "list"
+    )]
     pub to: Option<String>,
     /// Name every scheme, and do nothing
     #[arg(long, exclusive = true)]
@@ -115,6 +123,9 @@ pub(super) struct ForgetArgs {
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
+    /// Name every tensor that is not encoded
+    #[arg(short, long)]
+    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

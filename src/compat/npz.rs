@@ -13,7 +13,7 @@ pub use self::front::{
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
-use crate::{Dtype, Format, ParseLimits, ParsedModel, Result};
+use crate::{Container, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of an array: the crate's one [`Dtype`].
 pub type NpzDtype = Dtype;
@@ -71,7 +71,7 @@ pub fn parse_npz_with_limits(
     path: impl AsRef<Path>,
     limits: &ParseLimits,
 ) -> Result<HashMap<String, NpzTensor>> {
-    arrays(&parse_only(path.as_ref(), Format::Npz, limits)?)
+    arrays(&parse_only(path.as_ref(), Container::Npz, limits)?)
 }
 
 /// Reads every array of an NPZ archive in memory.
@@ -98,7 +98,7 @@ pub fn parse_npz_bytes_with_limits(
     bytes: Vec<u8>,
     limits: &ParseLimits,
 ) -> Result<HashMap<String, NpzTensor>> {
-    arrays(&parse_bytes_only(bytes, Format::Npz, limits)?)
+    arrays(&parse_bytes_only(bytes, Container::Npz, limits)?)
 }
 
 fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {

@@ -29,9 +29,8 @@ pub mod parse {
     #[cfg(feature = "ollama")]
     pub use crate::containers::parse::ollama::resolve_ollama_model;
     pub use crate::containers::parse::{
-        Format, detect_format, detect_format_from_reader, parse, parse_bytes,
-        parse_bytes_with_limits, parse_from_reader, parse_from_reader_with_limits,
-        parse_with_limits,
+        detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
+        parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
     };
 
     pub mod safetensors {

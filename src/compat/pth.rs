@@ -13,7 +13,7 @@ pub use self::front::{
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
-use crate::{ConvertOptions, ConvertTarget, Dtype, Format, ParseLimits, ParsedModel, Result};
+use crate::{Container, ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of a tensor: the crate's one [`Dtype`].
 pub type PthDtype = Dtype;
@@ -79,7 +79,7 @@ pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
 /// # Errors
 /// The errors of [`parse_pth`]; `LimitExceeded` if the checkpoint exceeds `limits`.
 pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedPth> {
-    ParsedPth::new(parse_only(path.as_ref(), Format::Pth, limits)?)
+    ParsedPth::new(parse_only(path.as_ref(), Container::Pth, limits)?)
 }
 
 /// Parses a PyTorch checkpoint in memory.
@@ -103,7 +103,7 @@ pub fn parse_pth_bytes(bytes: Vec<u8>) -> Result<ParsedPth> {
 /// # Errors
 /// The errors of [`parse_pth_bytes`]; `LimitExceeded` if the checkpoint exceeds `limits`.
 pub fn parse_pth_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedPth> {
-    ParsedPth::new(parse_bytes_only(bytes, Format::Pth, limits)?)
+    ParsedPth::new(parse_bytes_only(bytes, Container::Pth, limits)?)
 }
 
 impl ParsedPth {
@@ -135,12 +135,8 @@ impl ParsedPth {
     /// Summarises the checkpoint.
     #[must_use]
     pub fn inspect(&self) -> PthInspectInfo {
-        let big_endian = self.model.tensors.iter().any(|t| t.big_endian);
-        PthFrontMatter {
-            tensors: self.tensor_info(),
-            big_endian,
-        }
-        .inspect()
+        let info = self.model.inspect();
+        PthInspectInfo::new(&info, info.big_endian)
     }
 
     /// Name, shape, dtype and length of every tensor, in the order of the checkpoint.

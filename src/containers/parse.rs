@@ -25,11 +25,11 @@ use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::detect::{Format, detect_format, detect_format_from_reader};
+pub use self::detect::{detect_format, detect_format_from_reader};
 use crate::config::QuantConfig;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{ParseLimits, ParsedModel, Result};
+use crate::{Container, ParseLimits, ParsedModel, Result};
 
 /// Parses a model file, or a Hugging Face model directory with all its shards: their headers, and the quantization config
 /// beside them. No tensor data is read.
@@ -81,13 +81,13 @@ pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) fn parse_only(
     path: &Path,
-    expected: Format,
+    expected: Container,
     limits: &ParseLimits,
 ) -> Result<ParsedModel> {
     read_path(path, Some(expected), &Budget::new(limits))
 }
 
-fn read_path(path: &Path, expected: Option<Format>, budget: &Budget) -> Result<ParsedModel> {
+fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
     let source = Source::open(path)?;
     let config = QuantConfig::read_beside(path, budget)?;
     read(source, config, Some(path), expected, budget)
@@ -121,7 +121,7 @@ pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<P
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) fn parse_bytes_only(
     bytes: Vec<u8>,
-    expected: Format,
+    expected: Container,
     limits: &ParseLimits,
 ) -> Result<ParsedModel> {
     read_alone(Source::Bytes(Arc::new(bytes)), Some(expected), limits)
@@ -160,7 +160,7 @@ pub fn parse_from_reader_with_limits<R: Read + Seek + Send + 'static>(
 
 fn read_alone(
     source: Source,
-    expected: Option<Format>,
+    expected: Option<Container>,
     limits: &ParseLimits,
 ) -> Result<ParsedModel> {
     let config = QuantConfig::default();
@@ -172,7 +172,7 @@ fn read(
     source: Source,
     mut config: QuantConfig,
     path: Option<&Path>,
-    expected: Option<Format>,
+    expected: Option<Container>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let format = detect::detect(&mut &source)?;

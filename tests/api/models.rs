@@ -135,12 +135,12 @@ fn streams_and_formats() {
     use std::fs::File;
 
     use anamnesis::{
-        Format, ParseLimits, ParsedModel, detect_format, detect_format_from_reader,
+        Container, ParseLimits, ParsedModel, detect_format, detect_format_from_reader,
         parse_from_reader, parse_from_reader_with_limits,
     };
-    is_copy::<Format>();
-    let _: fn(&Path) -> Result<anamnesis::parse::Format> = |path| detect_format(path);
-    let _: fn(&mut File) -> Result<Format> = |file| detect_format_from_reader(file);
+    is_copy::<Container>();
+    let _: fn(&Path) -> Result<Container> = |path| detect_format(path);
+    let _: fn(&mut File) -> Result<Container> = |file| detect_format_from_reader(file);
     let _: fn(File) -> Result<ParsedModel> = parse_from_reader;
     let _: fn(File, &ParseLimits) -> Result<ParsedModel> = parse_from_reader_with_limits;
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anamnesis::{
-    AnamnesisError, ConvertOptions, ConvertTarget, Format, ParseLimits, Result, detect_format,
+    AnamnesisError, Container, ConvertOptions, ConvertTarget, ParseLimits, Result, detect_format,
     detect_format_from_reader, parse_bytes, parse_from_reader, parse_from_reader_with_limits,
 };
 
@@ -97,21 +97,21 @@ fn a_false_length_is_not_allocated() {
 }
 
 /// A file of each format that this build reads.
-fn one_of_each() -> Vec<(Format, Vec<u8>)> {
+fn one_of_each() -> Vec<(Container, Vec<u8>)> {
     let file = |name: &str| std::fs::read(data().join(name)).unwrap();
-    let mut all = vec![(Format::Safetensors, file("demo/model-fp8.safetensors"))];
+    let mut all = vec![(Container::Safetensors, file("demo/model-fp8.safetensors"))];
     if cfg!(feature = "gguf") {
-        all.push((Format::Gguf, file("demo/model-q4_k.gguf")));
+        all.push((Container::Gguf, file("demo/model-q4_k.gguf")));
     }
     if cfg!(feature = "npz") {
-        all.push((Format::Npz, file("demo/arrays.npz")));
-        all.push((Format::Npz, file("npz/compressed.npz")));
-        all.push((Format::Npy, file("npz/bf16_little.npy")));
+        all.push((Container::Npz, file("demo/arrays.npz")));
+        all.push((Container::Npz, file("npz/compressed.npz")));
+        all.push((Container::Npy, file("npz/bf16_little.npy")));
     }
     if cfg!(feature = "pth") {
-        all.push((Format::Pth, file("demo/checkpoint.pth")));
-        all.push((Format::Pth, file("pth/legacy_checkpoint.ckpt")));
-        all.push((Format::Pth, file("pth/tar.pth")));
+        all.push((Container::Pth, file("demo/checkpoint.pth")));
+        all.push((Container::Pth, file("pth/legacy_checkpoint.ckpt")));
+        all.push((Container::Pth, file("pth/tar.pth")));
     }
     all
 }
@@ -145,7 +145,7 @@ fn formats_are_told_by_content() {
 #[cfg(all(feature = "gguf", feature = "npz", feature = "pth"))]
 #[test]
 fn one_container_alone() {
-    let refused = |result: Result<()>, format: Format, expected: &str| match result {
+    let refused = |result: Result<()>, format: Container, expected: &str| match result {
         Err(AnamnesisError::Unsupported {
             format: named,
             detail,
@@ -174,29 +174,29 @@ fn one_container_alone() {
         ];
         for result in as_npz {
             match format {
-                Format::Npz => result.unwrap(),
+                Container::Npz => result.unwrap(),
                 other => refused(result, other, "NPZ archive"),
             }
         }
         for result in as_pth {
             match format {
-                Format::Pth => result.unwrap(),
+                Container::Pth => result.unwrap(),
                 other => refused(result, other, "PyTorch checkpoint"),
             }
         }
         assert_eq!(
             anamnesis::inspect_npz(&npz).is_ok(),
-            format == Format::Npz,
+            format == Container::Npz,
             "{format}"
         );
         assert_eq!(
             anamnesis::inspect_npz_from_reader(stream()).is_ok(),
-            format == Format::Npz,
+            format == Container::Npz,
             "{format}"
         );
         assert_eq!(
             anamnesis::parse_gguf_bytes(bytes.clone()).is_ok(),
-            format == Format::Gguf,
+            format == Container::Gguf,
             "{format}"
         );
     }

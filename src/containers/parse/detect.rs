@@ -1,6 +1,5 @@
 //! Detects the container of a file: one row for each format. The content decides, and never the file's name.
 
-use std::fmt;
 use std::io::{Read, Seek};
 use std::path::Path;
 
@@ -9,51 +8,12 @@ use super::safetensors;
 use crate::ParsedModel;
 use crate::limits::Budget;
 use crate::source::{Seeking, Source};
-use crate::{AnamnesisError, Result};
-
-/// A container format, as [`detect_format`] tells it by a file's content.
-///
-/// ```
-/// # fn main() -> anamnesis::Result<()> {
-/// use anamnesis::{Format, detect_format};
-/// assert_eq!(detect_format("tests/data/demo/arrays.npz")?, Format::Npz);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Format {
-    /// safetensors.
-    Safetensors,
-    /// GGUF, also one file of a split model.
-    Gguf,
-    /// A ZIP archive of NumPy arrays.
-    Npz,
-    /// A single NumPy array.
-    Npy,
-    /// A PyTorch checkpoint: a ZIP archive, a legacy stream of pickles, or a tar file.
-    Pth,
-    /// QNAT, the format of qlora-rs.
-    Qnat,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Safetensors => "safetensors",
-            Self::Gguf => "GGUF",
-            Self::Npz => "NPZ archive",
-            Self::Npy => "NumPy array (.npy)",
-            Self::Pth => "PyTorch checkpoint",
-            Self::Qnat => "QNAT",
-        })
-    }
-}
+use crate::{AnamnesisError, Container, Result};
 
 /// What the first bytes of a file say.
 #[derive(Debug, Clone, Copy)]
 enum Beginning {
-    Of(Format),
+    Of(Container),
     /// A ZIP archive, whose members tell whether it is NPZ or a checkpoint.
     Zip,
     Unknown,
@@ -75,7 +35,7 @@ impl ContainerFormat {
     /// `Unsupported` if the file is of another format, `Parse` if it is of none; those of the reader.
     pub(super) fn read_only(
         &self,
-        expected: Format,
+        expected: Container,
         source: Source,
         path: Option<&Path>,
         budget: &Budget,
@@ -88,10 +48,10 @@ impl ContainerFormat {
     }
 
     /// Checks that a file with this beginning can be of the format `expected`.
-    fn check(&self, expected: Format) -> Result<()> {
+    fn check(&self, expected: Container) -> Result<()> {
         match self.beginning {
             Beginning::Of(found) if found != expected => Err(other_format(found, expected)),
-            Beginning::Zip if !matches!(expected, Format::Npz | Format::Pth) => Err(
+            Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => Err(
                 AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")),
             ),
             Beginning::Unknown => Err(AnamnesisError::parse(format!("this is no {expected}"))),
@@ -101,7 +61,7 @@ impl ContainerFormat {
 }
 
 /// The error for a file of the format `found` where only `expected` is read.
-pub(super) fn other_format(found: Format, expected: Format) -> AnamnesisError {
+pub(super) fn other_format(found: Container, expected: Container) -> AnamnesisError {
     let detail = format!("this is no {expected}; `parse` reads any container");
     AnamnesisError::unsupported(found.to_string(), detail)
 }
@@ -114,12 +74,12 @@ const HEAD: usize = 512;
 /// so that its reader reports what is wrong with a file of no known format.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
-        beginning: Beginning::Of(Format::Safetensors),
+        beginning: Beginning::Of(Container::Safetensors),
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
         read: safetensors::read,
     },
     ContainerFormat {
-        beginning: Beginning::Of(Format::Gguf),
+        beginning: Beginning::Of(Container::Gguf),
         matches: |head| head.starts_with(b"GGUF"),
         #[cfg(feature = "gguf")]
         read: super::gguf::read,
@@ -137,12 +97,12 @@ const FORMATS: &[ContainerFormat] = &[
         read: |source, _, budget| read_zip(source, None, budget),
     },
     ContainerFormat {
-        beginning: Beginning::Of(Format::Qnat),
+        beginning: Beginning::Of(Container::Qnat),
         matches: |head| head.starts_with(b"QNAT"),
         read: super::qnat::read,
     },
     ContainerFormat {
-        beginning: Beginning::Of(Format::Npy),
+        beginning: Beginning::Of(Container::Npy),
         matches: |head| head.starts_with(b"\x93NUMPY"),
         #[cfg(feature = "npz")]
         read: super::npz::read_npy,
@@ -150,7 +110,7 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("NumPy array (.npy)", "npz"),
     },
     ContainerFormat {
-        beginning: Beginning::Of(Format::Pth),
+        beginning: Beginning::Of(Container::Pth),
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
         #[cfg(feature = "pth")]
         read: super::pth::read_pickles,
@@ -158,7 +118,7 @@ const FORMATS: &[ContainerFormat] = &[
         read: |_, _, _| unreadable("Python pickle", "pth"),
     },
     ContainerFormat {
-        beginning: Beginning::Of(Format::Pth),
+        beginning: Beginning::Of(Container::Pth),
         matches: |head| head.get(257..262) == Some(b"ustar"),
         #[cfg(feature = "pth")]
         read: super::pth::read_tar,
@@ -179,7 +139,7 @@ pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> 
 
 /// Reads the first bytes of `file`, and checks that it can be of the format `expected`.
 #[cfg(feature = "pth")]
-pub(super) fn read_head_of(file: &mut dyn ReadAt, expected: Format) -> Result<Vec<u8>> {
+pub(super) fn read_head_of(file: &mut dyn ReadAt, expected: Container) -> Result<Vec<u8>> {
     let head = read_head(file)?;
     row_of(&head)?.check(expected).map(|()| head)
 }
@@ -198,10 +158,18 @@ fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
 /// Tells the container format of a file by its content. The name does not count, and nothing else is read than the first
 /// bytes and, of a ZIP archive, its directory. A format is told even if this build leaves out its reader.
 ///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// use anamnesis::{Container, detect_format};
+/// assert_eq!(detect_format("tests/data/demo/arrays.npz")?, Container::Npz);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Io` if `path` is no regular file, or cannot be read; `Parse` if the content is of no known format;
 /// `Unsupported` if it is a ZIP archive of something else; `LimitExceeded`.
-pub fn detect_format(path: impl AsRef<Path>) -> Result<Format> {
+pub fn detect_format(path: impl AsRef<Path>) -> Result<Container> {
     format_of(&mut &Source::open(path.as_ref())?)
 }
 
@@ -209,11 +177,11 @@ pub fn detect_format(path: impl AsRef<Path>) -> Result<Format> {
 ///
 /// # Errors
 /// `Io` with the reader's own error; otherwise those of [`detect_format`].
-pub fn detect_format_from_reader<R: Read + Seek>(reader: R) -> Result<Format> {
+pub fn detect_format_from_reader<R: Read + Seek>(reader: R) -> Result<Container> {
     format_of(&mut Seeking::new(reader)?)
 }
 
-fn format_of(file: &mut dyn ReadAt) -> Result<Format> {
+fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
     match detect(file)?.beginning {
         Beginning::Of(format) => Ok(format),
         Beginning::Zip => zip_format(file),
@@ -224,34 +192,38 @@ fn format_of(file: &mut dyn ReadAt) -> Result<Format> {
 }
 
 #[cfg(any(feature = "npz", feature = "pth"))]
-fn zip_format(file: &mut dyn ReadAt) -> Result<Format> {
+fn zip_format(file: &mut dyn ReadAt) -> Result<Container> {
     let archive = super::zip::ZipArchive::read(file, &Budget::unbounded())?;
     archive.format().ok_or_else(neither)
 }
 
 #[cfg(not(any(feature = "npz", feature = "pth")))]
-fn zip_format(_file: &mut dyn ReadAt) -> Result<Format> {
+fn zip_format(_file: &mut dyn ReadAt) -> Result<Container> {
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }
 
 /// Reads a ZIP archive, of the format `expected` alone if there is one.
 #[cfg(any(feature = "npz", feature = "pth"))]
-fn read_zip(source: Source, expected: Option<Format>, budget: &Budget) -> Result<ParsedModel> {
+fn read_zip(source: Source, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
     let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
     if let Some(expected) = expected {
         archive.check_format(expected)?;
     }
     match archive.format().ok_or_else(neither)? {
         #[cfg(feature = "npz")]
-        Format::Npz => super::npz::read_archive(&source, &mut &source, &archive, budget),
+        Container::Npz => super::npz::read_archive(&source, &mut &source, &archive, budget),
         #[cfg(feature = "pth")]
-        Format::Pth => super::pth::read_archive(source, &archive, budget),
+        Container::Pth => super::pth::read_archive(source, &archive, budget),
         _ => unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth"),
     }
 }
 
 #[cfg(not(any(feature = "npz", feature = "pth")))]
-fn read_zip(_source: Source, _expected: Option<Format>, _budget: &Budget) -> Result<ParsedModel> {
+fn read_zip(
+    _source: Source,
+    _expected: Option<Container>,
+    _budget: &Budget,
+) -> Result<ParsedModel> {
     unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
 }
 

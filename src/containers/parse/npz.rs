@@ -5,14 +5,13 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::detect::Format;
 use super::npy::{self, NpyHeader};
 use super::read_at::ReadAt;
 use super::zip::{ZipArchive, ZipMember};
 use crate::containers::model::{Check, Skipped, TensorInfo};
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
 
 /// Reads a bare NPY file. The array has no name in it; its tensor is called `tensor`.
 pub(super) fn read_npy(
@@ -24,7 +23,7 @@ pub(super) fn read_npy(
     let len = ReadAt::len(&file);
     budget.items(1, "array")?;
     let npy = read_header(&mut file, 0, len, budget)?.0;
-    let mut contents = ParsedModel::new(npy.header_len);
+    let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
     add(
         &mut contents,
         "tensor".to_owned(),
@@ -44,7 +43,7 @@ pub(super) fn read_npy(
 /// `Unsupported` if it is another archive; those of [`read_archive`].
 pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedModel> {
     let archive = ZipArchive::read(file, budget)?;
-    archive.check_format(Format::Npz)?;
+    archive.check_format(Container::Npz)?;
     read_archive(&Source::HeaderOnly, file, &archive, budget)
 }
 
@@ -59,7 +58,7 @@ pub(super) fn read_archive(
     archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let mut contents = ParsedModel::new(0);
+    let mut contents = ParsedModel::new(Container::Npz, 0);
     contents.sources.push(source.share());
     let (mut names, mut others) = (HashSet::new(), Vec::new());
     for member in archive.members.iter().filter(|m| !m.name.ends_with('/')) {

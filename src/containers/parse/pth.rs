@@ -25,13 +25,13 @@ use std::sync::OnceLock;
 use self::input::PickleInput;
 use self::pickle::PickleMachine;
 use self::storage::{Storage, StorageKeys, StoragePlace};
-use super::detect::{Format, neither, read_head_of};
+use super::detect::{neither, read_head_of};
 use super::read_at::ReadAt;
 use super::zip::{ZipArchive, ZipMember};
 use crate::ParsedModel;
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
-use crate::{AnamnesisError, ParseLimits, Result};
+use crate::{AnamnesisError, Container, ParseLimits, Result};
 
 pub(super) use self::tar::is_tar;
 
@@ -193,7 +193,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         big_endian,
         prefix,
     } = run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     let by_name: HashMap<&str, &ZipMember> = archive
         .members
         .iter()
@@ -242,7 +242,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
 pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
     let none = Source::HeaderOnly;
     // By the beginning, as when a file is parsed: what follows it could be an archive with other tensors.
-    let head = read_head_of(file, Format::Pth)?;
+    let head = read_head_of(file, Container::Pth)?;
     if head.starts_with(b"PK") {
         return read_archive_front(file, budget);
     }
@@ -256,14 +256,14 @@ pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(Pars
 
 fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
     let archive = ZipArchive::read(file, budget)?;
-    archive.check_format(Format::Pth)?;
+    archive.check_format(Container::Pth)?;
     let OpenedArchive {
         machine,
         root,
         big_endian,
         prefix,
     } = run_archive(file, &archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     contents.sources.push(Source::HeaderOnly);
     let by_name: HashMap<&str, &ZipMember> = archive
         .members
@@ -281,7 +281,7 @@ fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedM
             crc: None,
         })
     };
-    let found = tensors::walk(root, &machine)?;
+    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
     tensors::add(
         found,
         &machine,

@@ -14,10 +14,10 @@
 mod directory;
 
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
-use super::detect::{Format, neither, other_format};
+use super::detect::{neither, other_format};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Container, Result};
 
 /// Most members of an archive.
 const MAX_ENTRIES: u64 = 1 << 20;
@@ -204,15 +204,15 @@ impl ZipArchive {
 
     /// NPZ if a member is named like an array, or if there is none; a checkpoint if there is a pickle where checkpoints have
     /// it. `None` for any other archive.
-    pub(crate) fn format(&self) -> Option<Format> {
+    pub(crate) fn format(&self) -> Option<Container> {
         if self.members.is_empty() || self.members.iter().any(|m| m.name.ends_with(".npy")) {
-            return Some(Format::Npz);
+            return Some(Container::Npz);
         }
-        self.pickle().map(|_| Format::Pth)
+        self.pickle().map(|_| Container::Pth)
     }
 
     /// Checks that the archive is of the format `expected`.
-    pub(crate) fn check_format(&self, expected: Format) -> Result<()> {
+    pub(crate) fn check_format(&self, expected: Container) -> Result<()> {
         match self.format() {
             Some(found) if found == expected => Ok(()),
             Some(found) => Err(other_format(found, expected)),

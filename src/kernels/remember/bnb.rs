@@ -50,6 +50,8 @@ impl Kernel for Int8Rows<'_> {
             .zip(self.scb)
         {
             for (o, &q) in out.iter_mut().zip(codes) {
+                // Two products, each rounded: the constant may not be merged into the scale, which
+                // gives other bits.
                 *o = E::from_f32(f32::from(q as i8) * scb * INT8_SCALE);
             }
         }

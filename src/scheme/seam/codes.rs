@@ -10,8 +10,8 @@ use crate::{Dtype, TargetDtype};
 pub(crate) enum CodeFamily {
     /// E2M1 with an exponent for 32 values.
     Mxfp4 {
-        /// Whether exponent 255 is no number, as OCP defines it. Otherwise it is 2^128.
-        has_nan: bool,
+        /// What exponent 255 means, in which layouts differ.
+        top: TopExponent,
     },
     /// Unsigned integers: `(code - zero point) * scale`.
     Int {
@@ -25,6 +25,17 @@ pub(crate) enum CodeFamily {
     },
 }
 
+/// The meaning of exponent 255 of MXFP4. All other exponents mean `2^(exponent - 127)` everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TopExponent {
+    /// No number, as OCP defines E8M0.
+    Nan,
+    /// Infinity: the exponent is computed in F32, of which 2^128 is too large a value.
+    Infinity,
+    /// 2^128 times half of a code's value, with which ggml and gpt-oss compute.
+    Power,
+}
+
 impl CodeFamily {
     /// Integers whose scales are of dtype `scales`. `None` if a row of `cols` values ends within a group, or if no
     /// encoder stores scales of this dtype.
@@ -35,6 +46,8 @@ impl CodeFamily {
         scales: Dtype,
         is_symmetric: bool,
     ) -> Option<Self> {
+        // Encoders store scales in the dtypes that are also output types. A row that ends within a
+        // group has no whole groups to hand over, which `ExtractCodes` promises.
         let scales = TargetDtype::of(scales).filter(|_| group > 0 && cols.is_multiple_of(group))?;
         Some(Self::Int {
             bits,
@@ -88,6 +101,8 @@ impl CodeFamily {
         to: Self,
         codes: &GroupCodes,
     ) -> Option<(usize, &'static str)> {
+        // Only MXFP4 has exponents: for integers the list is empty. Two MXFP4 families differ in
+        // 255 alone.
         let at = codes
             .exponents
             .iter()
@@ -95,7 +110,7 @@ impl CodeFamily {
             .filter(|_| self != to)?;
         Some((
             at,
-            "its exponent is 255, which is 2^128 in one of the schemes and no number in the other",
+            "its exponent is 255, which is 2^128, infinity or no number in one of the schemes, and another in the other",
         ))
     }
 }
@@ -140,9 +155,11 @@ impl GroupCodes {
     /// Sets the codes from rows of `row_bytes` bytes, each with `width` codes of `bits` bits, least significant bit first.
     pub(crate) fn unpack(&mut self, bytes: &[u8], row_bytes: usize, width: usize, bits: usize) {
         self.codes.clear();
+        // `chunks_exact` panics at 0, which is the length of a row without columns.
         for row in bytes.chunks_exact(row_bytes.max(1)) {
             match bits {
                 8 => self.codes.extend_from_slice(&row[..width]),
+                // An odd row leaves the upper half of its last byte unused.
                 4 => self.codes.extend(
                     row.iter()
                         .flat_map(|byte| [byte & 15, byte >> 4])
@@ -150,6 +167,8 @@ impl GroupCodes {
                 ),
                 // A code of at most eight bits lies in at most two bytes.
                 _ => self.codes.extend((0..width).map(|i| {
+                    // `row[at]` exists: a row has room for `width` codes. The byte after it is
+                    // missing if the last code ends with the row.
                     let (at, shift) = (i * bits / 8, i * bits % 8);
                     let next = row.get(at + 1).copied().unwrap_or(0);
                     (u16::from_le_bytes([row[at], next]) >> shift) as u8
@@ -233,21 +252,34 @@ mod tests {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }
         assert_eq!(
-            fits(int(32, half, true), CodeFamily::Mxfp4 { has_nan: false }),
+            fits(
+                int(32, half, true),
+                CodeFamily::Mxfp4 {
+                    top: TopExponent::Power
+                }
+            ),
             None
         );
-        let mxfp4 = |has_nan| CodeFamily::Mxfp4 { has_nan };
-        assert_eq!(fits(mxfp4(true), mxfp4(false)), Some(true));
+        let mxfp4 = |top| CodeFamily::Mxfp4 { top };
+        assert_eq!(
+            fits(mxfp4(TopExponent::Nan), mxfp4(TopExponent::Power)),
+            Some(true)
+        );
         let codes = GroupCodes {
             exponents: vec![254, 0, 255, 3],
             ..GroupCodes::default()
         };
         assert_eq!(
-            mxfp4(false)
-                .first_difference(mxfp4(true), &codes)
+            mxfp4(TopExponent::Power)
+                .first_difference(mxfp4(TopExponent::Infinity), &codes)
                 .map(|(at, _)| at),
             Some(2)
         );
-        assert_eq!(mxfp4(true).first_difference(mxfp4(true), &codes), None);
+        let nan = mxfp4(TopExponent::Nan);
+        assert!(
+            nan.first_difference(mxfp4(TopExponent::Infinity), &codes)
+                .is_some()
+        );
+        assert_eq!(nan.first_difference(nan, &codes), None);
     }
 }
