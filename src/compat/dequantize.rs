@@ -370,7 +370,7 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
             crate::element::Out::Bf16(out),
         );
         out.chunks_exact(block)
-            .try_for_each(|values| sink(bytemuck::cast_slice(values)))?;
+            .try_for_each(|values| sink(zerocopy::IntoBytes::as_bytes(values)))?;
     }
     Ok(())
 }

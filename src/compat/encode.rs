@@ -4,6 +4,8 @@
 //! Functions with given scales reverse decoding: values that were decoded become the codes that they had. Functions
 //! that compute scales encode as the library does.
 
+use zerocopy::IntoBytes;
+
 use crate::element::f32_from_bf16;
 use crate::kernels::lethe::bnb::codebook_encoder;
 use crate::kernels::lethe::int8;
@@ -66,7 +68,7 @@ fn codebook(bytes: &[u8]) -> Result<[f32; 16]> {
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {
-    bytemuck::cast_slice(values).to_vec()
+    values.as_bytes().to_vec()
 }
 
 fn check_block(block: usize) -> Result<()> {

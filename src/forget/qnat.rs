@@ -10,6 +10,8 @@
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
+use zerocopy::IntoBytes;
+
 use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::containers::write::qnat::{block_for, data_len};
 use crate::element::Out;
@@ -138,11 +140,7 @@ impl Encode for QnatEncoder {
                     .zip(bytes)
                     .for_each(|(scale, byte)| *scale = (f32::from(byte) - 128.0) * step);
             } else {
-                put(
-                    0,
-                    scales_at + first as u64 * 4,
-                    bytemuck::cast_slice(&scales),
-                )?;
+                put(0, scales_at + first as u64 * 4, scales.as_bytes())?;
             }
             // The plain format has no zero points, and the decoder adds them.
             let zeros = vec![0.0; scales.len()];
