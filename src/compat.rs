@@ -6,6 +6,7 @@
 #[cfg(feature = "bnb")]
 pub mod bnb_file;
 pub mod dequantize;
+mod direct;
 #[cfg(feature = "bnb")]
 pub mod encode;
 #[cfg(feature = "gguf")]
@@ -17,4 +18,5 @@ pub mod paths;
 pub mod pth;
 pub mod round_trip;
 pub mod safetensors;
+mod slabs;
 pub(crate) mod whole;

@@ -191,26 +191,19 @@ impl Budget {
     }
 }
 
-/// Returns a zeroed buffer of `len` bytes.
+/// Returns a zeroed buffer of `len` bytes. The allocator zeroes it: a large one consists of pages that the system zeroes
+/// when they are first written, by whichever thread that is, and so costs no pass of its own.
 ///
 /// # Errors
 /// `LimitExceeded` (`available_memory`) if the allocation fails, where `vec![0; len]` would abort the process.
 pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    match usize::try_from(len)
+    isize::try_from(len)
         .ok()
-        .filter(|&len| out.try_reserve_exact(len).is_ok())
-    {
-        Some(len) => out.resize(len, 0),
-        None => {
-            let message = format!("no room for {what} of {len} bytes");
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "available_memory",
-                message,
-            });
-        }
-    }
-    Ok(out)
+        .and_then(|len| bytemuck::allocation::try_zeroed_vec(len as usize).ok())
+        .ok_or_else(|| AnamnesisError::LimitExceeded {
+            limit: "available_memory",
+            message: format!("no room for {what} of {len} bytes"),
+        })
 }
 
 /// Checks `n <= max`, where `max` is a caller's bound or a permanent cap of this crate.

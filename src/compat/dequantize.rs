@@ -1,21 +1,23 @@
 //! Decodes single tensors from slices to BF16, for callers who read containers themselves: part of the published
 //! interface.
 //!
-//! A weight with companions is put into a safetensors model of one weight in memory, with the names and the config that
-//! its scheme expects, and decoded like any model. So these functions have the checks of the pipeline and no arithmetic
-//! of their own. Blocks of ggml have no companions and go to their decoder directly.
+//! Slices whose lengths fit go to the kernels as they are (`direct.rs`). All others are put into a safetensors model of
+//! one weight in memory, with the names and the config that its scheme expects, and decoded like any model. So these
+//! functions have the checks of the pipeline and no arithmetic of their own. Blocks of ggml have no companions and
+//! always go to their decoder directly.
 
 use serde_json::{Value, json};
 
+use super::direct;
 use super::whole::{WholeTensor, to_bytes_with};
 use crate::{Dtype, Result, TargetDtype, parse_bytes};
 
 /// A stored tensor in memory: name, type, shape, bytes.
 type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
 
-/// Decodes a weight with its companions to BF16. `config` is the `quantization_config`; `Value::Null` if the stored
-/// tensors alone tell the scheme.
-fn decode(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
+/// Decodes a weight with its companions to BF16 by way of a model. `config` is the `quantization_config`; `Value::Null` if
+/// the stored tensors alone tell the scheme.
+fn decode_model(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
     let tensors = stored
         .iter()
         .map(|&(name, dtype, shape, data)| WholeTensor {
@@ -58,10 +60,13 @@ pub fn dequantize_fp8_to_bf16(
     cols: usize,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
+    if let Some(values) = direct::fp8(weight, scale, [rows, cols], [128, 128], scale_dtype)? {
+        return Ok(values);
+    }
     let blocks = [rows.div_ceil(128), cols.div_ceil(128)];
     let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
     let config = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    decode(
+    decode_model(
         &[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)],
         &config,
     )
@@ -79,14 +84,7 @@ pub fn dequantize_fp8_to_bf16(
 /// # Errors
 /// If the memory for the output cannot be allocated.
 pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
-    let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
-    decode(
-        &[
-            weight,
-            ("weight_scale", Dtype::F32, &[], &scale.to_le_bytes()),
-        ],
-        &Value::Null,
-    )
+    direct::fp8_per_tensor(weight, scale)
 }
 
 /// Decodes FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
@@ -109,8 +107,11 @@ pub fn dequantize_per_channel_fp8_to_bf16(
     cols: usize,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
+    if let Some(values) = direct::fp8(weight, scale, [rows, cols], [1, cols.max(1)], scale_dtype)? {
+        return Ok(values);
+    }
     let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    decode(
+    decode_model(
         &[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)],
         &Value::Null,
     )
@@ -145,10 +146,21 @@ pub fn dequantize_gptq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let (words, groups) = (
-        |n: usize| n.saturating_mul(bits.into()).div_ceil(32),
-        groups(in_features, group_size)?,
-    );
+    let groups = groups(in_features, group_size)?;
+    let packed = direct::PackedSlices {
+        codes: qweight,
+        scales,
+        zeros: qzeros,
+        inputs: in_features,
+        outputs: out_features,
+        group_size,
+        bits: bits.into(),
+        scale_dtype,
+    };
+    if let Some(values) = direct::gptq(packed, g_idx)? {
+        return Ok(values);
+    }
+    let words = |n: usize| n.saturating_mul(bits.into()).div_ceil(32);
     let codes = [words(in_features), out_features];
     let (scale_shape, zero_shape, index_shape) = (
         [groups, out_features],
@@ -164,7 +176,7 @@ pub fn dequantize_gptq_to_bf16(
     let config = json!({
         "quant_method": "gptq", "bits": bits, "group_size": group_size, "checkpoint_format": "gptq", "sym": false,
     });
-    decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
+    decode_model(&stored, &config).map(|values| transposed(&values, out_features, in_features))
 }
 
 /// Decodes AWQ in its GEMM layout of four bits to `[in_features, out_features]`. `qweight` and `qzeros` are packed
@@ -194,10 +206,21 @@ pub fn dequantize_awq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let (words, groups) = (
-        out_features.saturating_mul(bits.into()).div_ceil(32),
-        groups(in_features, group_size)?,
-    );
+    let groups = groups(in_features, group_size)?;
+    let packed = direct::PackedSlices {
+        codes: qweight,
+        scales,
+        zeros: qzeros,
+        inputs: in_features,
+        outputs: out_features,
+        group_size,
+        bits: bits.into(),
+        scale_dtype,
+    };
+    if let Some(values) = direct::awq(packed)? {
+        return Ok(values);
+    }
+    let words = out_features.saturating_mul(bits.into()).div_ceil(32);
     let stored: [StoredSlice<'_>; 3] = [
         ("qweight", Dtype::I32, &[in_features, words], qweight),
         ("scales", scale_dtype, &[groups, out_features], scales),
@@ -206,7 +229,7 @@ pub fn dequantize_awq_to_bf16(
     let config = json!({
         "quant_method": "awq", "bits": bits, "group_size": group_size, "version": "gemm", "zero_point": true,
     });
-    decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
+    decode_model(&stored, &config).map(|values| transposed(&values, out_features, in_features))
 }
 
 /// The number of groups of `size` inputs.
@@ -248,6 +271,9 @@ pub fn dequantize_bnb4_to_bf16(
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
+    if let Some(values) = direct::bnb4(weight, absmax, quant_map, total_elements, block_size)? {
+        return Ok(values);
+    }
     // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in NF4.
     let is_fp4 = quant_map
         .get(32..36)
@@ -264,7 +290,7 @@ pub fn dequantize_bnb4_to_bf16(
         ("weight.quant_map", Dtype::F32, &[16], quant_map),
         (name, Dtype::U8, &[state.len()], state.as_bytes()),
     ];
-    decode(&stored, &Value::Null)
+    decode_model(&stored, &Value::Null)
 }
 
 /// Decodes BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32, one for each row.
@@ -286,13 +312,16 @@ pub fn dequantize_bnb_int8_to_bf16(
     out_features: usize,
     in_features: usize,
 ) -> Result<Vec<u8>> {
+    if let Some(values) = direct::bnb_int8(weight, scb, [out_features, in_features])? {
+        return Ok(values);
+    }
     let weight = (
         "weight",
         Dtype::I8,
         &[out_features, in_features][..],
         weight,
     );
-    decode(
+    decode_model(
         &[weight, ("SCB", Dtype::F32, &[out_features], scb)],
         &Value::Null,
     )
@@ -314,12 +343,35 @@ pub fn dequantize_bnb_int8_to_bf16(
 /// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit.
 #[cfg(feature = "gguf")]
 pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(n_elements.min(data.len().saturating_mul(16)) * 2);
-    dequantize_gguf_blocks_to_bf16(data, dtype, n_elements, |block| {
-        out.extend_from_slice(block);
-        Ok(())
-    })?;
-    Ok(out)
+    let (decoder, block) = ggml_decoder(data, dtype, n_elements)?;
+    direct::ggml(data, block, decoder)
+}
+
+/// The decoder of `dtype`, and the values and bytes of a block.
+///
+/// # Errors
+/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if `data` are not `n_elements` values.
+#[cfg(feature = "gguf")]
+fn ggml_decoder(
+    data: &[u8],
+    dtype: Dtype,
+    n_elements: usize,
+) -> Result<(crate::kernels::remember::ggml::GgmlDecoder, [usize; 2])> {
+    let decoder = crate::kernels::remember::ggml::decoder(dtype);
+    let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
+        return Err(crate::AnamnesisError::unsupported(
+            format!("GGUF {dtype}"),
+            "it is no block type that is decoded",
+        ));
+    };
+    if dtype.byte_len(&[n_elements]) != Some(data.len()) {
+        let what = format!(
+            "{} bytes are not {n_elements} values of {dtype}",
+            data.len()
+        );
+        return Err(crate::AnamnesisError::parse(what));
+    }
+    Ok((decoder, [dtype.block_size(), block_bytes]))
 }
 
 /// Decodes blocks of a ggml type, and passes each block of BF16 values to `sink`. Needs memory for a few thousand
@@ -349,23 +401,7 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
 ) -> Result<()> {
     /// Number of values that are decoded at once: a multiple of every block size.
     const VALUES: usize = 4096;
-    let (decoder, block) = (
-        crate::kernels::remember::ggml::decoder(dtype),
-        dtype.block_size(),
-    );
-    let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
-        return Err(crate::AnamnesisError::unsupported(
-            format!("GGUF {dtype}"),
-            "it is no block type that is decoded",
-        ));
-    };
-    if dtype.byte_len(&[n_elements]) != Some(data.len()) {
-        let what = format!(
-            "{} bytes are not {n_elements} values of {dtype}",
-            data.len()
-        );
-        return Err(crate::AnamnesisError::parse(what));
-    }
+    let (decoder, [block, block_bytes]) = ggml_decoder(data, dtype, n_elements)?;
     let mut out = vec![half::bf16::ZERO; VALUES.min(n_elements)];
     for data in data.chunks(VALUES / block * block_bytes) {
         let out = &mut out[..data.len() / block_bytes * block];
