@@ -2,7 +2,6 @@
 
 mod args;
 mod convert;
-#[cfg(feature = "lethe")]
 mod forget;
 mod input;
 mod inspect;
@@ -27,7 +26,6 @@ pub fn run() -> ExitCode {
         Command::Parse(args) => inspect::parse(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
         Command::Remember(args) => convert::remember(&args, &mut out),
-        #[cfg(feature = "lethe")]
         Command::Forget(args) => forget::forget(&args, &mut out),
         Command::Convert(args) => convert::convert(&args, &mut out),
     };

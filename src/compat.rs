@@ -3,11 +3,10 @@
 //!
 //! `paths` has the public modules `parse`, `remember`, `lethe` and `model`, which hold more than the rooms of those names.
 
-#[cfg(feature = "bnb")]
+#[cfg(feature = "lethe")]
 pub mod bnb_file;
 pub mod dequantize;
-mod direct;
-#[cfg(feature = "bnb")]
+#[cfg(feature = "lethe")]
 pub mod encode;
 #[cfg(feature = "gguf")]
 pub mod gguf;

@@ -7,9 +7,9 @@ pub(crate) mod edit;
 mod json;
 mod method;
 mod module;
-mod patterns;
+mod ordered;
+mod pattern;
 mod place;
-mod selection;
 mod sizes;
 mod skips;
 #[cfg(test)]
@@ -25,10 +25,9 @@ use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::Module;
+pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order, pair};
-pub(crate) use self::selection::Selection;
 use self::skips::SkipLists;
-use self::skips::pattern;
 use crate::limits::Budget;
 use crate::{AnamnesisError, ParseLimits, Result};
 
@@ -74,7 +73,7 @@ pub struct QuantConfig {
     /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
     skipped: OnceLock<SkipLists>,
     sizes: sizes::LayerSizes,
-    patterns: patterns::OrderedPatterns,
+    patterns: ordered::OrderedPatterns,
     /// Entries for single modules, compiled at the first [`at`](Self::at).
     rules: OnceLock<module::ModuleRules>,
 }
@@ -137,7 +136,7 @@ impl QuantConfig {
             .and_then(Option::as_ref)
             .map(|(root, _)| root);
         let sizes = root.map(sizes::LayerSizes::new).unwrap_or_default();
-        let patterns = patterns::OrderedPatterns::new(&places)?;
+        let patterns = ordered::OrderedPatterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
             places,

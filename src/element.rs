@@ -18,10 +18,6 @@ pub(crate) trait Element: Pod + Send + Sync {
 
     /// Rounds `values` into `out`.
     #[inline(always)]
-    #[cfg_attr(
-        not(any(feature = "gptq", feature = "bnb", feature = "nvfp4", feature = "gguf")),
-        allow(dead_code)
-    )]
     fn store(values: &[f32], out: &mut [Self]) {
         for (o, &x) in out.iter_mut().zip(values) {
             *o = Self::from_f32(x);
@@ -181,7 +177,6 @@ impl<'a> Out<'a> {
     }
 
     /// Splits into the first `n` elements and the rest.
-    #[cfg(any(feature = "gguf", feature = "nvfp4"))]
     pub(crate) fn split_at(self, n: usize) -> (Self, Self) {
         macro_rules! split {
             ($out:ident, $variant:ident) => {{

@@ -9,32 +9,24 @@
 //! - `gguf`: the types of a GGUF file's tensors, by llama.cpp's rules.
 //! - All others: one stored layout each.
 
-#[cfg(feature = "awq")]
 mod awq;
-#[cfg(feature = "bnb")]
 pub(crate) mod bnb;
 mod compressed_tensors;
 mod decision;
 #[cfg(test)]
 mod float_tests;
 mod fp8;
-#[cfg(feature = "gguf")]
 mod ggml;
-#[cfg(feature = "gguf")]
 mod gguf;
-#[cfg(feature = "gptq")]
 mod gptq;
 mod mlx;
 mod mx;
-#[cfg(feature = "nvfp4")]
 mod nvfp4;
-#[cfg(feature = "qnat")]
 mod qnat;
 mod scheme;
 mod schemes;
 pub(crate) mod seam;
 #[cfg(test)]
-#[cfg(all(feature = "bnb", feature = "qnat"))]
 mod tests_support;
 
 pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};

@@ -59,13 +59,8 @@ pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{InspectInfo, ModuleClass, format_bytes};
-#[cfg(feature = "bnb")]
-pub use lethe::{
-    BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK, classify_inputs,
-    encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax,
-    encode_bnb4_double_quant, is_eligible_for_nf4, write_bnb_nf4_safetensors,
-    write_bnb_nf4_safetensors_bytes,
-};
+#[cfg(feature = "lethe")]
+pub use lethe::bnb::*;
 pub use limits::ParseLimits;
 #[cfg(feature = "gguf")]
 pub use parse::gguf::*;
@@ -80,14 +75,10 @@ pub use parse::{
     SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
     parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
 };
-#[cfg(feature = "awq")]
-pub use remember::dequantize_awq_to_bf16;
-#[cfg(feature = "gptq")]
-pub use remember::dequantize_gptq_to_bf16;
-#[cfg(feature = "bnb")]
-pub use remember::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
 pub use remember::{
-    dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16, dequantize_per_tensor_fp8_to_bf16,
+    dequantize_awq_to_bf16, dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16,
+    dequantize_fp8_to_bf16, dequantize_gptq_to_bf16, dequantize_per_channel_fp8_to_bf16,
+    dequantize_per_tensor_fp8_to_bf16,
 };
 #[cfg(feature = "gguf")]
 pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};

@@ -1,32 +1,25 @@
 //! Schemes: which stored tensors belong together as one logical tensor, and how to decode them.
 //! Files here know names, shapes and configs; the arithmetic is in `kernels/remember/`.
 
-#[cfg(feature = "awq")]
 mod awq;
 mod bitnet;
-#[cfg(feature = "bnb")]
 mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod foreign;
 mod fp8;
-mod gated;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
-#[cfg(feature = "gptq")]
 mod gptq;
 mod hqq;
 mod int8;
 mod layout;
-#[cfg(any(feature = "gptq", feature = "awq"))]
 mod marlin;
 mod mlx;
 mod modelopt;
 mod mxfp4;
-#[cfg(feature = "nvfp4")]
 mod nvfp4;
-#[cfg(feature = "qnat")]
 mod qnat;
 mod quanto;
 mod quark;
@@ -49,7 +42,6 @@ use crate::ParsedModel;
 const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
-    #[cfg(feature = "qnat")]
     &qnat::Qnat,
     &torchao::Torchao,
     &bitnet::BitNet,
@@ -59,39 +51,20 @@ const SCHEMES: &[&dyn Scheme] = &[
     &comfy::ComfyUi,
     &modelopt::ModelOpt,
     &quark::Quark,
-    #[cfg(feature = "nvfp4")]
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
     &int8::Int8,
     &mxfp4::Mxfp4,
     &mlx::Mlx,
     &sparse::Sparse,
-    // Of a build without a feature: recognised before other foreign schemes, which have fewer signs.
-    #[cfg(not(feature = "nvfp4"))]
-    &gated::NVFP4_OFF,
     &foreign::Foreign,
-    #[cfg(feature = "gptq")]
     &gptq::Gptq,
-    #[cfg(feature = "awq")]
     &awq::Awq,
-    #[cfg(feature = "awq")]
     &awq::AwqWide,
-    #[cfg(feature = "awq")]
     &awq::Gemv,
-    #[cfg(any(feature = "gptq", feature = "awq"))]
     &marlin::Marlin,
-    #[cfg(feature = "bnb")]
     &bnb::Bnb4,
-    #[cfg(feature = "bnb")]
     &bnb::BnbInt8,
-    #[cfg(not(feature = "gptq"))]
-    &gated::GPTQ_OFF,
-    #[cfg(not(feature = "awq"))]
-    &gated::AWQ_OFF,
-    #[cfg(not(feature = "bnb"))]
-    &gated::BNB_4BIT_OFF,
-    #[cfg(not(feature = "bnb"))]
-    &gated::BNB_INT8_OFF,
     &fp8::Fp8,
 ];
 

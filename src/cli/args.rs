@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-#[cfg(feature = "lethe")]
 use crate::ForgetScheme;
 use crate::{ConvertTarget, TargetDtype};
 
@@ -27,7 +26,6 @@ pub(super) enum Command {
     #[command(visible_alias = "dequantize")]
     Remember(RememberArgs),
     /// Encode a model into another precision; what is quantized already is decoded on the way
-    #[cfg(feature = "lethe")]
     #[command(visible_alias = "quantize")]
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
@@ -86,7 +84,6 @@ pub(super) struct ConvertArgs {
     pub run: RunArgs,
 }
 
-#[cfg(feature = "lethe")]
 #[derive(Debug, clap::Args)]
 pub(super) struct ForgetArgs {
     #[command(flatten)]
@@ -175,7 +172,6 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
 #[derive(Debug, Clone)]
 pub(super) enum ConvertTo {
     Container(ConvertTarget),
-    #[cfg(feature = "lethe")]
     Scheme(ForgetScheme),
 }
 
@@ -183,7 +179,6 @@ fn parse_target(text: &str) -> Result<ConvertTo, String> {
     if let Ok(container) = text.parse() {
         return Ok(ConvertTo::Container(container));
     }
-    #[cfg(feature = "lethe")]
     if let Ok(scheme) = text.parse() {
         return Ok(ConvertTo::Scheme(scheme));
     }

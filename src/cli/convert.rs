@@ -42,7 +42,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
         }
-        #[cfg(feature = "lethe")]
         ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
     };
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
@@ -53,7 +52,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
             "only a GGUF output has it; use --to gguf",
         ));
     }
-    #[cfg(feature = "gguf")]
     {
         options.gguf_metadata = metadata(args)?;
     }
@@ -61,7 +59,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?;
     let suffix = match (&args.to, options.target) {
-        #[cfg(feature = "lethe")]
         (ConvertTo::Scheme(scheme), _) => scheme.suffix(),
         _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
         (_, ConvertTarget::Safetensors | ConvertTarget::Npz) => to.to_string().to_lowercase(),
@@ -82,7 +79,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
 
 /// The GGUF metadata of `--gguf-metadata`, followed by that of `--gguf-kv`. Of two values for a key the last one counts, so single
 /// values override the file.
-#[cfg(feature = "gguf")]
 fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)>> {
     let mut all = Vec::new();
     if let Some(path) = &args.gguf_metadata {

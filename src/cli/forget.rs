@@ -48,7 +48,6 @@ fn list(out: &mut impl Write) -> Result<()> {
     for (name, about) in ForgetScheme::all() {
         writeln!(out, "{name:<18} {about}")?;
     }
-    #[cfg(feature = "gguf")]
     {
         let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
         writeln!(

@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use super::args::FileArgs;
-#[cfg(not(feature = "ollama"))]
-use crate::AnamnesisError;
 use crate::{ParsedModel, Result};
 
 /// A parsed model with the path that its output is named after.
@@ -36,7 +34,6 @@ fn open_file(path: &Path) -> Result<NamedModel> {
             named: path.to_path_buf(),
         });
     }
-    #[cfg(feature = "ollama")]
     {
         let file = crate::resolve_ollama_model(&text)?;
         let named = PathBuf::from(format!(
@@ -47,11 +44,6 @@ fn open_file(path: &Path) -> Result<NamedModel> {
             model: crate::parse(file)?,
             named,
         })
-    }
-    #[cfg(not(feature = "ollama"))]
-    {
-        let what = "needs the feature `ollama`, which this build leaves out";
-        Err(AnamnesisError::unsupported(text, what))
     }
 }
 

@@ -12,7 +12,6 @@ use crate::{InspectInfo, Result};
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(args)?.model;
     let info = model.inspect();
-    #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of(&model) {
         return print_gguf(&args.file, &model, &summary, &info, out);
     }
@@ -83,7 +82,6 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
         return print_globals(&args.input, out);
     }
     let model = input::open(&args.input)?.model;
-    #[cfg(feature = "gguf")]
     if let Some(summary) = crate::GgufInspectInfo::of(&model) {
         writeln!(out, "{summary}")?;
         return print_problems(&model.inspect(), out);
@@ -124,7 +122,6 @@ fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints the globals that a pickle names.
-#[cfg(feature = "pth")]
 fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     for global in crate::pickle_globals(&args.file)? {
         let verdict = if global.allowed { "allowed" } else { "refused" };
@@ -138,14 +135,7 @@ fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-#[cfg(not(feature = "pth"))]
-fn print_globals(_args: &FileArgs, _out: &mut impl Write) -> Result<()> {
-    let what = "needs the feature `pth`, which this build leaves out";
-    Err(crate::AnamnesisError::unsupported("Python pickle", what))
-}
-
 /// Prints a summary of a GGUF file, and a line for each tensor. Shapes have the innermost dimension first, as ggml prints them.
-#[cfg(feature = "gguf")]
 fn print_gguf(
     path: &std::path::Path,
     model: &crate::ParsedModel,
@@ -184,7 +174,6 @@ fn print_gguf(
 }
 
 /// Prints the reasons why a model cannot be recovered.
-#[cfg(feature = "gguf")]
 fn print_problems(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     for problem in &info.problems {
         writeln!(out, "Problem:     {}", printable(problem))?;

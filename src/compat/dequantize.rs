@@ -1,43 +1,16 @@
 //! Decodes single tensors from slices to BF16, for callers who read containers themselves: part of the published
 //! interface.
 //!
-//! Slices whose lengths fit go to the kernels as they are (`direct.rs`). All others are put into a safetensors model of
-//! one weight in memory, with the names and the config that its scheme expects, and decoded like any model. So these
-//! functions have the checks of the pipeline and no arithmetic of their own. Blocks of ggml have no companions and
-//! always go to their decoder directly.
+//! Slices whose lengths fit go to the kernels as they are (`direct`), without a model. All others go through a model of one
+//! weight (`model`), whose checks say what is wrong, and which also decodes layouts that are seldom asked for.
 
-use serde_json::{Value, json};
+mod direct;
+mod model;
+#[cfg(test)]
+mod tests;
 
-use super::direct;
-use super::whole::{WholeTensor, to_bytes_with};
-use crate::{Dtype, Result, TargetDtype, parse_bytes};
-
-/// A stored tensor in memory: name, type, shape, bytes.
-type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
-
-/// Decodes a weight with its companions to BF16 by way of a model. `config` is the `quantization_config`; `Value::Null` if
-/// the stored tensors alone tell the scheme.
-fn decode_model(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
-    let tensors = stored
-        .iter()
-        .map(|&(name, dtype, shape, data)| WholeTensor {
-            name,
-            shape,
-            dtype,
-            data,
-        });
-    let tensors: Vec<_> = tensors.collect();
-    let model = parse_bytes(to_bytes_with(
-        &tensors,
-        (crate::config::IN_METADATA, &config.to_string()),
-    )?)?;
-    let mut out = Vec::new();
-    model.for_each_tensor(TargetDtype::BF16, |_, _, _, bytes| {
-        out.extend_from_slice(bytes);
-        Ok(())
-    })?;
-    Ok(out)
-}
+use self::direct::PackedSlices;
+use crate::{Dtype, Result};
 
 /// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
 /// of type `scale_dtype`: F32, F16 or BF16.
@@ -60,16 +33,11 @@ pub fn dequantize_fp8_to_bf16(
     cols: usize,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    if let Some(values) = direct::fp8(weight, scale, [rows, cols], [128, 128], scale_dtype)? {
-        return Ok(values);
+    let blocks = [128, 128];
+    match direct::fp8(weight, scale, [rows, cols], blocks, scale_dtype)? {
+        Some(values) => Ok(values),
+        None => model::fp8_blocks(weight, scale, rows, cols, scale_dtype),
     }
-    let blocks = [rows.div_ceil(128), cols.div_ceil(128)];
-    let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    let config = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    decode_model(
-        &[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)],
-        &config,
-    )
 }
 
 /// Decodes FP8 (E4M3) with one scale.
@@ -107,14 +75,11 @@ pub fn dequantize_per_channel_fp8_to_bf16(
     cols: usize,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    if let Some(values) = direct::fp8(weight, scale, [rows, cols], [1, cols.max(1)], scale_dtype)? {
-        return Ok(values);
+    let row = [1, cols.max(1)];
+    match direct::fp8(weight, scale, [rows, cols], row, scale_dtype)? {
+        Some(values) => Ok(values),
+        None => model::fp8_rows(weight, scale, rows, cols, scale_dtype),
     }
-    let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    decode_model(
-        &[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)],
-        &Value::Null,
-    )
 }
 
 /// Decodes GPTQ of version 1, whose zero points are stored less one, to `[in_features, out_features]`. `qweight` and
@@ -133,7 +98,6 @@ pub fn dequantize_per_channel_fp8_to_bf16(
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit, or if `g_idx` has a group that does not exist.
-#[cfg(feature = "gptq")]
 #[allow(clippy::too_many_arguments)] // it is what a layer has
 pub fn dequantize_gptq_to_bf16(
     qweight: &[u8],
@@ -146,8 +110,8 @@ pub fn dequantize_gptq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let groups = groups(in_features, group_size)?;
-    let packed = direct::PackedSlices {
+    check_groups(in_features, group_size)?;
+    let packed = PackedSlices {
         codes: qweight,
         scales,
         zeros: qzeros,
@@ -157,26 +121,10 @@ pub fn dequantize_gptq_to_bf16(
         bits: bits.into(),
         scale_dtype,
     };
-    if let Some(values) = direct::gptq(packed, g_idx)? {
-        return Ok(values);
+    match direct::gptq(packed, g_idx)? {
+        Some(values) => Ok(values),
+        None => model::gptq(packed, g_idx),
     }
-    let words = |n: usize| n.saturating_mul(bits.into()).div_ceil(32);
-    let codes = [words(in_features), out_features];
-    let (scale_shape, zero_shape, index_shape) = (
-        [groups, out_features],
-        [groups, words(out_features)],
-        [in_features],
-    );
-    let mut stored = vec![
-        ("qweight", Dtype::I32, &codes[..], qweight),
-        ("scales", scale_dtype, &scale_shape, scales),
-        ("qzeros", Dtype::I32, &zero_shape, qzeros),
-    ];
-    stored.extend(g_idx.map(|index| ("g_idx", Dtype::I32, &index_shape[..], index)));
-    let config = json!({
-        "quant_method": "gptq", "bits": bits, "group_size": group_size, "checkpoint_format": "gptq", "sym": false,
-    });
-    decode_model(&stored, &config).map(|values| transposed(&values, out_features, in_features))
 }
 
 /// Decodes AWQ in its GEMM layout of four bits to `[in_features, out_features]`. `qweight` and `qzeros` are packed
@@ -194,7 +142,6 @@ pub fn dequantize_gptq_to_bf16(
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit; an error for other widths than four bits.
-#[cfg(feature = "awq")]
 #[allow(clippy::too_many_arguments)] // it is what a layer has
 pub fn dequantize_awq_to_bf16(
     qweight: &[u8],
@@ -206,8 +153,8 @@ pub fn dequantize_awq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let groups = groups(in_features, group_size)?;
-    let packed = direct::PackedSlices {
+    check_groups(in_features, group_size)?;
+    let packed = PackedSlices {
         codes: qweight,
         scales,
         zeros: qzeros,
@@ -217,36 +164,19 @@ pub fn dequantize_awq_to_bf16(
         bits: bits.into(),
         scale_dtype,
     };
-    if let Some(values) = direct::awq(packed)? {
-        return Ok(values);
+    match direct::awq(packed)? {
+        Some(values) => Ok(values),
+        None => model::awq(packed),
     }
-    let words = out_features.saturating_mul(bits.into()).div_ceil(32);
-    let stored: [StoredSlice<'_>; 3] = [
-        ("qweight", Dtype::I32, &[in_features, words], qweight),
-        ("scales", scale_dtype, &[groups, out_features], scales),
-        ("qzeros", Dtype::I32, &[groups, words], qzeros),
-    ];
-    let config = json!({
-        "quant_method": "awq", "bits": bits, "group_size": group_size, "version": "gemm", "zero_point": true,
-    });
-    decode_model(&stored, &config).map(|values| transposed(&values, out_features, in_features))
 }
 
-/// The number of groups of `size` inputs.
-#[cfg(any(feature = "gptq", feature = "awq"))]
-fn groups(inputs: usize, size: usize) -> Result<usize> {
-    let fits = size > 0 && inputs.is_multiple_of(size);
-    let what = || crate::AnamnesisError::parse(format!("{inputs} inputs in groups of {size}"));
-    if fits { Ok(inputs / size) } else { Err(what()) }
-}
-
-/// The transpose of a BF16 matrix: models decode to `[out, in]`, these functions return `[in, out]`.
-#[cfg(any(feature = "gptq", feature = "awq"))]
-fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
-    let values = values.as_chunks::<2>().0;
-    let mut out = Vec::with_capacity(values.len() * 2);
-    (0..cols).for_each(|c| (0..rows).for_each(|r| out.extend(values[r * cols + c])));
-    out
+/// Checks that groups of `size` divide the inputs.
+fn check_groups(inputs: usize, size: usize) -> Result<()> {
+    if size > 0 && inputs.is_multiple_of(size) {
+        return Ok(());
+    }
+    let what = format!("{inputs} inputs in groups of {size}");
+    Err(crate::AnamnesisError::parse(what))
 }
 
 /// Decodes BitsAndBytes NF4 or FP4 with scales in F32: `weight` has two codes in a byte, `absmax` is F32, one for each
@@ -263,7 +193,6 @@ fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit.
-#[cfg(feature = "bnb")]
 pub fn dequantize_bnb4_to_bf16(
     weight: &[u8],
     absmax: &[u8],
@@ -271,26 +200,10 @@ pub fn dequantize_bnb4_to_bf16(
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
-    if let Some(values) = direct::bnb4(weight, absmax, quant_map, total_elements, block_size)? {
-        return Ok(values);
+    match direct::bnb4(weight, absmax, quant_map, total_elements, block_size)? {
+        Some(values) => Ok(values),
+        None => model::bnb4(weight, absmax, quant_map, total_elements, block_size),
     }
-    // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in NF4.
-    let is_fp4 = quant_map
-        .get(32..36)
-        .is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);
-    let name = if is_fp4 {
-        "weight.quant_state.bitsandbytes__fp4"
-    } else {
-        "weight.quant_state.bitsandbytes__nf4"
-    };
-    let state = json!({"blocksize": block_size, "shape": [total_elements]}).to_string();
-    let stored: [StoredSlice<'_>; 4] = [
-        ("weight", Dtype::U8, &[weight.len()], weight),
-        ("weight.absmax", Dtype::F32, &[absmax.len() / 4], absmax),
-        ("weight.quant_map", Dtype::F32, &[16], quant_map),
-        (name, Dtype::U8, &[state.len()], state.as_bytes()),
-    ];
-    decode_model(&stored, &Value::Null)
 }
 
 /// Decodes BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32, one for each row.
@@ -305,26 +218,16 @@ pub fn dequantize_bnb4_to_bf16(
 ///
 /// # Errors
 /// `Parse` if the sizes do not fit.
-#[cfg(feature = "bnb")]
 pub fn dequantize_bnb_int8_to_bf16(
     weight: &[u8],
     scb: &[u8],
     out_features: usize,
     in_features: usize,
 ) -> Result<Vec<u8>> {
-    if let Some(values) = direct::bnb_int8(weight, scb, [out_features, in_features])? {
-        return Ok(values);
+    match direct::bnb_int8(weight, scb, [out_features, in_features])? {
+        Some(values) => Ok(values),
+        None => model::bnb_int8(weight, scb, out_features, in_features),
     }
-    let weight = (
-        "weight",
-        Dtype::I8,
-        &[out_features, in_features][..],
-        weight,
-    );
-    decode_model(
-        &[weight, ("SCB", Dtype::F32, &[out_features], scb)],
-        &Value::Null,
-    )
 }
 
 /// Decodes blocks of a ggml type.

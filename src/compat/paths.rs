@@ -85,14 +85,9 @@ pub mod parse {
 pub mod remember {
     //! Decoding single tensors from slices.
 
-    #[cfg(feature = "awq")]
-    pub use crate::compat::dequantize::dequantize_awq_to_bf16;
-    #[cfg(feature = "gptq")]
-    pub use crate::compat::dequantize::dequantize_gptq_to_bf16;
-    #[cfg(feature = "bnb")]
-    pub use crate::compat::dequantize::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
     pub use crate::compat::dequantize::{
-        dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16,
+        dequantize_awq_to_bf16, dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16,
+        dequantize_fp8_to_bf16, dequantize_gptq_to_bf16, dequantize_per_channel_fp8_to_bf16,
         dequantize_per_tensor_fp8_to_bf16,
     };
     #[cfg(feature = "gguf")]
@@ -106,17 +101,22 @@ pub mod remember {
 pub mod lethe {
     //! Encoding single tensors into slices, and checks for encoders.
 
-    #[cfg(feature = "bnb")]
-    pub use crate::compat::bnb_file::{
-        BnbNf4WriteStats, BnbWriteInput, NF4_BLOCK_SIZE, classify_inputs, is_eligible_for_nf4,
-        write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
-    };
-    #[cfg(feature = "bnb")]
-    pub use crate::compat::encode::{
-        encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax,
-        encode_bnb4_double_quant,
-    };
+    #[cfg(feature = "lethe")]
+    pub use self::bnb::*;
     pub use crate::compat::round_trip;
-    #[cfg(feature = "bnb")]
-    pub use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK};
+
+    #[cfg(feature = "lethe")]
+    pub mod bnb {
+        //! BitsAndBytes: single tensors, and files of NF4.
+
+        pub use crate::compat::bnb_file::{
+            BnbNf4WriteStats, BnbWriteInput, NF4_BLOCK_SIZE, classify_inputs, is_eligible_for_nf4,
+            write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
+        };
+        pub use crate::compat::encode::{
+            encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4, encode_bnb4_compute_absmax,
+            encode_bnb4_double_quant,
+        };
+        pub use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK};
+    }
 }

@@ -6,8 +6,8 @@ use std::thread;
 /// Values of a slab. Its floats in F32 and its output stay in the second-level cache.
 pub(crate) const SLAB_VALUES: usize = 64 << 10;
 
-/// Values that a thread has to have before another one is started: these take longer than the start.
-const VALUES_PER_THREAD: usize = 512 << 10;
+/// Values for each thread at least. They take some 300 µs, and starting a thread takes 30 µs and, on a busy machine, longer.
+const VALUES_PER_THREAD: usize = 1 << 20;
 
 /// The number of values in a slab that consists of whole units, such as rows or blocks, of a tensor of `n` values.
 pub(crate) fn slab_of(unit: usize, n: usize) -> usize {

@@ -15,8 +15,8 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
+#[cfg(any(feature = "npz", feature = "pth", feature = "lethe"))]
 /// Metadata of every file: transformers refuses a file without it.
-#[cfg(any(feature = "bnb", feature = "npz", feature = "pth"))]
 const FORMAT: (&str, &str) = ("format", "pt");
 
 /// Lays out a file of `tensors` with one key of metadata.
@@ -80,8 +80,8 @@ fn write(
         .try_for_each(|(t, &at)| put(at, t.data))
 }
 
+#[cfg(any(feature = "npz", feature = "pth", feature = "lethe"))]
 /// Writes a file atomically; an older one is replaced.
-#[cfg(any(feature = "bnb", feature = "npz", feature = "pth"))]
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Result<()> {
     use crate::containers::write::atomic::{OutputFile, OutputPlace};
     let layout = plan(tensors, FORMAT)?;
@@ -95,8 +95,8 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Re
     file.commit()
 }
 
+#[cfg(any(feature = "npz", feature = "pth", feature = "lethe"))]
 /// Returns the bytes of the file.
-#[cfg(any(feature = "bnb", feature = "npz", feature = "pth"))]
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)
 }

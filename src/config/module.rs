@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::QuantConfig;
+use super::pattern::{MAX_PATTERNS, Pattern};
 use super::place::{ConfigPlace, flag, integer, pair};
-use super::skips::{self, compile};
 
 /// The config of one module.
 pub(crate) struct Module<'c> {
@@ -19,7 +19,6 @@ pub(crate) struct Module<'c> {
     entry: Option<(&'c Map<String, Value>, &'c str)>,
     /// Whether the config has entries whose patterns are not understood. One of them might match this module, so a
     /// contradiction between config and shapes is no error then.
-    #[cfg_attr(not(any(feature = "gptq", feature = "awq")), allow(dead_code))]
     pub uncertain: bool,
     /// Whether the config says that the module is not quantized.
     pub skipped: bool,
@@ -33,7 +32,7 @@ type ModuleEntry = Option<Arc<(Map<String, Value>, String)>>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ModuleRules {
     paths: HashMap<String, Vec<ModuleEntry>>,
-    patterns: Vec<(regex_lite::Regex, ModuleEntry)>,
+    patterns: Vec<(Pattern, ModuleEntry)>,
     /// Entries for a class of modules, such as `Linear`. Files do not tell the classes of modules, so these hold for
     /// every module that has no other entry.
     class: Vec<ModuleEntry>,
@@ -43,12 +42,9 @@ pub(super) struct ModuleRules {
 
 enum ModuleMatcher {
     Path(String),
-    Expression(regex_lite::Regex),
+    Expression(Pattern),
     Class,
 }
-
-/// Most expressions that are compiled. Each is tried for each module that has no entry by path.
-const MAX_PATTERNS: usize = 10_000;
 
 /// How each producer writes rules for single modules. Of two rules that fit a module alike, the one that is read first
 /// holds, so the order counts where a config has keys of several producers.
@@ -116,7 +112,7 @@ impl ModuleRules {
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
                 self.add(
                     place,
-                    compile(name).ok().map(ModuleMatcher::Expression),
+                    Pattern::anywhere(name).ok().map(ModuleMatcher::Expression),
                     value,
                 );
             }
@@ -219,8 +215,7 @@ fn objects<'p>(place: &'p ConfigPlace, key: &str) -> impl Iterator<Item = (&'p S
 
 /// The matcher of an expression that a name must match from its beginning.
 fn expression(text: &str) -> Option<ModuleMatcher> {
-    // Python's `re.match` anchors at the start only.
-    compile(&format!("^(?:{text})"))
+    Pattern::from_start(text)
         .ok()
         .map(ModuleMatcher::Expression)
 }
@@ -228,8 +223,8 @@ fn expression(text: &str) -> Option<ModuleMatcher> {
 /// The matcher of `text`: a path, an expression after `re:`, or a pattern with `*`. `None` if the expression does not
 /// compile.
 fn matcher(text: &str) -> Option<ModuleMatcher> {
-    match skips::expression(text) {
-        Some(expression) => compile(&expression).ok().map(ModuleMatcher::Expression),
+    match Pattern::of_config(text) {
+        Some(pattern) => pattern.ok().map(ModuleMatcher::Expression),
         None => Some(ModuleMatcher::Path(text.to_owned())),
     }
 }

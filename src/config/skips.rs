@@ -1,59 +1,8 @@
-//! [`SkipLists`]: lists of modules that stay unquantized. Also compiles the patterns of names that configs and options
-//! have.
+//! [`SkipLists`]: lists of modules that stay unquantized.
 
 use std::collections::HashSet;
 
-use crate::{AnamnesisError, Result};
-
-/// Compiles a user's pattern: an expression after `re:`, matched from the name's beginning, or else a pattern with `*`
-/// and `?` for the whole name.
-///
-/// # Errors
-/// `Unsupported` if the expression does not compile.
-pub(crate) fn pattern(text: &str) -> Result<regex_lite::Regex> {
-    let expression = match text.strip_prefix("re:") {
-        Some(expression) => format!("^(?:{expression})"),
-        None => format!(
-            "^{}$",
-            regex_lite::escape(text)
-                .replace(r"\*", ".*")
-                .replace(r"\?", ".")
-        ),
-    };
-    let wrong = |e: regex_lite::Error| {
-        AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string())
-    };
-    compile(&expression).map_err(wrong)
-}
-
-/// Most bytes of a compiled expression. Real ones take a few KiB; a config may have thousands.
-const MAX_EXPRESSION: usize = 64 << 10;
-
-/// Most expressions of a config that are compiled. The others skip nothing, so that a module that they would skip is
-/// reported as an error rather than decoded wrongly.
-const MAX_EXPRESSIONS: usize = 10_000;
-
-/// Compiles an expression, if that takes at most [`MAX_EXPRESSION`] bytes. Matching is linear in the text
-/// (`regex-lite` does not backtrack), so an untrusted expression cannot stall a reader.
-pub(super) fn compile(text: &str) -> std::result::Result<regex_lite::Regex, regex_lite::Error> {
-    regex_lite::RegexBuilder::new(text)
-        .size_limit(MAX_EXPRESSION)
-        .build()
-}
-
-/// The regular expression for an entry of a config: of what follows `re:`, or of a pattern with `*`. `None` if the entry
-/// is a module's path.
-pub(super) fn expression(text: &str) -> Option<String> {
-    match text.strip_prefix("re:") {
-        // Python's `re.match` anchors at the start only.
-        Some(expression) => Some(format!("^(?:{expression})")),
-        None if text.contains('*') => Some(format!(
-            "^{}$",
-            regex_lite::escape(text).replace(r"\*", ".*")
-        )),
-        None => None,
-    }
-}
+use super::pattern::{MAX_PATTERNS, Pattern};
 
 /// The modules that a config's lists leave unquantized.
 #[derive(Debug, Clone, Default)]
@@ -62,21 +11,21 @@ pub(super) struct SkipLists {
     paths: HashSet<String>,
     /// Length of the longest of `paths`, in bytes.
     longest: usize,
-    expressions: Vec<regex_lite::Regex>,
+    patterns: Vec<Pattern>,
 }
 
 impl SkipLists {
-    /// Adds an entry. An expression that does not compile (Python's dialect has look-around) skips nothing: a module
-    /// that it would skip is then reported as an error rather than decoded wrongly.
+    /// Adds an entry. An expression that does not compile skips nothing, and so do those after the 10,000th: a module that they
+    /// would skip is then reported as an error rather than decoded wrongly.
     pub(super) fn add(&mut self, text: &str) {
-        let Some(expression) = expression(text) else {
+        let Some(pattern) = Pattern::of_config(text) else {
             let path = text.trim_matches('.');
             self.longest = self.longest.max(path.len());
             self.paths.insert(path.to_owned());
             return;
         };
-        if self.expressions.len() < MAX_EXPRESSIONS {
-            self.expressions.extend(compile(&expression));
+        if self.patterns.len() < MAX_PATTERNS {
+            self.patterns.extend(pattern);
         }
     }
 
@@ -95,10 +44,7 @@ impl SkipLists {
             ends.any(|end| self.paths.contains(&module[start..end]))
         };
         !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
-            || self
-                .expressions
-                .iter()
-                .any(|expression| expression.is_match(module))
+            || self.patterns.iter().any(|pattern| pattern.is_match(module))
     }
 }
 

@@ -15,7 +15,6 @@ pub(crate) mod ollama;
 pub(crate) mod pth;
 #[cfg(feature = "npz")]
 mod python;
-#[cfg(feature = "qnat")]
 mod qnat;
 pub(crate) mod read_at;
 pub(crate) mod safetensors;

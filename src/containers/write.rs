@@ -6,7 +6,7 @@ pub(crate) mod atomic;
 pub(crate) mod gguf;
 #[cfg(feature = "npz")]
 pub(crate) mod npz;
-#[cfg(all(feature = "qnat", feature = "lethe"))]
+#[cfg(feature = "lethe")]
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
 mod target;

@@ -28,7 +28,7 @@ pub(super) fn layout(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
-    #[cfg(not(any(feature = "gguf", all(feature = "qnat", feature = "lethe"))))]
+    #[cfg(not(feature = "gguf"))]
     let _ = &report;
     if matches!(options.target, ConvertTarget::Npz | ConvertTarget::Qnat) {
         refuse_sharding(options)?;
@@ -40,12 +40,12 @@ pub(super) fn layout(
             quantization.map(|(_, config)| config),
             options,
         ),
-        #[cfg(all(feature = "qnat", feature = "lethe"))]
+        #[cfg(feature = "lethe")]
         ConvertTarget::Qnat => Ok((
             vec![qnat_layout(model, drafts, options, report)?],
             vec![0; drafts.len()],
         )),
-        #[cfg(not(all(feature = "qnat", feature = "lethe")))]
+        #[cfg(not(feature = "lethe"))]
         ConvertTarget::Qnat => missing_feature("writing QNAT", "qnat` and `lethe"),
         #[cfg(feature = "npz")]
         ConvertTarget::Npz => Ok((vec![npz_layout(drafts)?], vec![0; drafts.len()])),
@@ -60,7 +60,7 @@ pub(super) fn layout(
 
 /// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an error; the report has the
 /// reason why it is not.
-#[cfg(all(feature = "qnat", feature = "lethe"))]
+#[cfg(feature = "lethe")]
 fn qnat_layout(
     model: &ParsedModel,
     drafts: &[Draft<'_>],

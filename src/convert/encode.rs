@@ -37,7 +37,6 @@ use crate::{Result, TargetDtype};
 pub(super) struct Encoding<'m> {
     input: EncodeInput<'m>,
     /// Outermost dimension first.
-    #[cfg_attr(not(feature = "qnat"), allow(dead_code))]
     pub shape: Vec<usize>,
     /// Name of the scheme that it is encoded to, for messages.
     scheme: String,

@@ -9,7 +9,6 @@
 mod four_bit;
 mod int8;
 #[cfg(test)]
-#[cfg(feature = "qnat")]
 mod tests;
 
 use serde_json::json;

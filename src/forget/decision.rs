@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use super::seam::names;
 use super::{Forget, Method, WeightInfo};
-#[cfg(not(feature = "gguf"))]
-use crate::AnamnesisError;
 use crate::config::Selection;
 use crate::scheme::ResolvedItem;
 use crate::{Dtype, ParsedModel, Result, TargetDtype};
@@ -73,14 +71,8 @@ pub(crate) fn decide(
                 notes: vec![],
             })
         }
-        #[cfg(feature = "gguf")]
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
         None => super::gguf::decide(model, candidates, forget, &filter),
-        #[cfg(not(feature = "gguf"))]
-        None => Err(AnamnesisError::unsupported(
-            "encoding",
-            format!("{} tensors of no scheme", model.tensors.len()),
-        )),
     }
 }
 

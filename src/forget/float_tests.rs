@@ -10,7 +10,6 @@ use safetensors::SafeTensors;
 use self::harness::{decoded, encode, widened};
 use super::fp8::{Fp8, Fp8Layout};
 use super::mx::{Mx, MxLayout, ScaleRule};
-#[cfg(feature = "nvfp4")]
 use super::nvfp4::Nvfp4;
 use super::{Method, WeightInfo};
 use crate::scheme::Granularity;
@@ -55,7 +54,6 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
             },
             "tensor",
         ),
-        #[cfg(feature = "nvfp4")]
         ["nvfp4", whose] => Some(Box::new(if whose == "model_opt" {
             Nvfp4::ModelOpt
         } else {

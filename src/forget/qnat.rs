@@ -161,7 +161,6 @@ impl Encode for QnatEncoder {
 }
 
 #[cfg(test)]
-#[cfg(feature = "bnb")]
 mod tests {
     use std::collections::HashMap;
 

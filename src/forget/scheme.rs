@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::mx::ScaleRule;
 use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
-#[cfg(feature = "gguf")]
 use crate::forget::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
@@ -28,7 +27,6 @@ pub struct ForgetScheme {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SchemeKind {
-    #[cfg(feature = "gguf")]
     Gguf(FileType),
     Table(&'static SchemeRow),
 }
@@ -53,7 +51,6 @@ impl ForgetScheme {
     }
 
     /// Names of llama.cpp's file types, which follow `gguf:` in a scheme's name.
-    #[cfg(feature = "gguf")]
     pub fn all_gguf() -> impl Iterator<Item = &'static str> {
         FileType::all().iter().map(|file_type| file_type.name)
     }
@@ -99,7 +96,6 @@ impl ForgetScheme {
     #[must_use]
     pub fn container(&self) -> ConvertTarget {
         match self.kind {
-            #[cfg(feature = "gguf")]
             SchemeKind::Gguf(_) => ConvertTarget::Gguf,
             SchemeKind::Table(row) => row.container,
         }
@@ -119,13 +115,11 @@ impl ForgetScheme {
     }
 
     /// Whether the scales are quantized, too.
-    #[cfg(feature = "qnat")]
     pub(crate) fn quantizes_scales(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
     }
 
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.
-    #[cfg(feature = "gguf")]
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {
             SchemeKind::Gguf(file_type) => file_type.number,
@@ -134,7 +128,6 @@ impl ForgetScheme {
     }
 
     /// The GGUF file type, and whether all tensors get its main type.
-    #[cfg(feature = "gguf")]
     pub(super) fn file_type(&self) -> Option<(FileType, bool)> {
         match self.kind {
             SchemeKind::Gguf(file_type) => Some((file_type, self.parameters.pure)),
@@ -146,7 +139,6 @@ impl ForgetScheme {
     /// type. `dtype` is what quantized values are decoded to.
     pub(super) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
         match self.kind {
-            #[cfg(feature = "gguf")]
             SchemeKind::Gguf(_) => None,
             SchemeKind::Table(row) => Some((
                 (row.make)(&SchemeParameters {
@@ -161,7 +153,6 @@ impl ForgetScheme {
     /// Keys in `config.json` under which the scheme's description is stored. Each gets the same value.
     pub(crate) fn config_keys(&self) -> Vec<&'static str> {
         match self.kind {
-            #[cfg(feature = "gguf")]
             SchemeKind::Gguf(_) => vec![],
             SchemeKind::Table(row) => row.config_keys.to_vec(),
         }
@@ -173,7 +164,6 @@ impl FromStr for ForgetScheme {
 
     fn from_str(text: &str) -> Result<Self> {
         let kind = match text.split_once(':') {
-            #[cfg(feature = "gguf")]
             Some((container, name)) if container.eq_ignore_ascii_case("gguf") => {
                 FileType::from_name(name).map(SchemeKind::Gguf)
             }
@@ -210,7 +200,6 @@ impl FromStr for ForgetScheme {
 impl fmt::Display for ForgetScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            #[cfg(feature = "gguf")]
             SchemeKind::Gguf(file_type) => write!(f, "gguf:{}", file_type.name.to_lowercase()),
             SchemeKind::Table(row) => f.write_str(row.name),
         }

@@ -4,19 +4,14 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "awq")]
 use super::awq::Awq;
-#[cfg(feature = "bnb")]
 use super::bnb::{Bnb4, Bnb4QuantType, BnbInt8};
 use super::compressed_tensors::CompressedTensors;
 use super::fp8::{Fp8, Fp8Layout};
-#[cfg(feature = "gptq")]
 use super::gptq::Gptq;
 use super::mlx::Mlx;
 use super::mx::{Mx, MxLayout};
-#[cfg(feature = "nvfp4")]
 use super::nvfp4::Nvfp4;
-#[cfg(feature = "qnat")]
 use super::qnat::Qnat;
 use super::scheme::SchemeParameters;
 use super::{Method, Scope};
@@ -37,7 +32,6 @@ pub(super) struct SchemeRow {
     /// Keys in `config.json` under which the scheme's description is stored.
     pub config_keys: &'static [&'static str],
     /// Whether it quantizes scales, too.
-    #[cfg_attr(not(feature = "qnat"), allow(dead_code))]
     pub quantizes_scales: bool,
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
@@ -91,7 +85,6 @@ const fn mlx(
 }
 
 /// A scheme in the container of qlora-rs, which has no other kind of tensor.
-#[cfg(feature = "qnat")]
 const fn qnat(
     name: &'static str,
     about: &'static str,
@@ -107,32 +100,27 @@ const fn qnat(
 
 /// Every scheme except the file types of GGUF.
 pub(super) const SCHEMES: &[SchemeRow] = &[
-    #[cfg(feature = "bnb")]
     SchemeRow {
         alias: "bnb-nf4",
         ..linear("nf4", "BitsAndBytes NF4, blocks of 64", |p| {
             bnb4(p, Bnb4QuantType::Nf4, false)
         })
     },
-    #[cfg(feature = "bnb")]
     SchemeRow {
         quantizes_scales: true,
         ..linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
             bnb4(p, Bnb4QuantType::Nf4, true)
         })
     },
-    #[cfg(feature = "bnb")]
     linear("fp4", "BitsAndBytes FP4, blocks of 64", |p| {
         bnb4(p, Bnb4QuantType::Fp4, false)
     }),
-    #[cfg(feature = "bnb")]
     SchemeRow {
         quantizes_scales: true,
         ..linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
             bnb4(p, Bnb4QuantType::Fp4, true)
         })
     },
-    #[cfg(feature = "bnb")]
     SchemeRow {
         alias: "bnb-int8",
         ..linear(
@@ -203,9 +191,7 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         "MXFP4 of gpt-oss, for stacks of experts",
         |p| mx(p, MxLayout::GptOss, false),
     ),
-    #[cfg(feature = "nvfp4")]
     linear("nvfp4", "NVFP4 of ModelOpt", |_| Arc::new(Nvfp4::ModelOpt)),
-    #[cfg(feature = "nvfp4")]
     linear("nvfp4-ct", "NVFP4 of compressed-tensors", |_| {
         Arc::new(Nvfp4::CompressedTensors)
     }),
@@ -227,23 +213,19 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
         "INT8 of compressed-tensors, for INT8 activations",
         |p| ct(p, CompressedTensors::W8A8),
     ),
-    #[cfg(feature = "gptq")]
     linear(
         "gptq",
         "GPTQ's layout, 4 bits, groups of 128, rounded to nearest",
         |p| gptq(p, Gptq::INT4),
     ),
-    #[cfg(feature = "gptq")]
     linear("gptq-int8", "GPTQ's layout, 8 bits, groups of 128", |p| {
         gptq(p, Gptq::INT8)
     }),
-    #[cfg(feature = "gptq")]
     linear(
         "gptq-asym",
         "GPTQ's layout, version 2, 4 bits with zero points",
         |p| gptq(p, GPTQ_ASYM),
     ),
-    #[cfg(feature = "awq")]
     linear(
         "awq",
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest",
@@ -276,13 +258,11 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
     mlx("mlx-nvfp4", "MLX NVFP4", |_| {
         Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4))
     }),
-    #[cfg(feature = "qnat")]
     qnat("qnat", "NF4 of qlora-rs", |_| {
         Arc::new(Qnat {
             double_quant: false,
         })
     }),
-    #[cfg(feature = "qnat")]
     SchemeRow {
         quantizes_scales: true,
         ..qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
@@ -291,7 +271,6 @@ pub(super) const SCHEMES: &[SchemeRow] = &[
     },
 ];
 
-#[cfg(feature = "bnb")]
 fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> Arc<dyn Method> {
     Arc::new(Bnb4 {
         quant_type,
@@ -349,14 +328,12 @@ fn ct(p: &SchemeParameters, scheme: CompressedTensors) -> Arc<dyn Method> {
     })
 }
 
-#[cfg(feature = "gptq")]
 const GPTQ_ASYM: Gptq = Gptq {
     symmetric: false,
     version_2: true,
     ..Gptq::INT4
 };
 
-#[cfg(feature = "gptq")]
 fn gptq(p: &SchemeParameters, scheme: Gptq) -> Arc<dyn Method> {
     Arc::new(Gptq {
         group: p.group.or(scheme.group),

@@ -62,7 +62,6 @@ pub(crate) enum Survey {
     /// The largest magnitude of all values.
     MaxAbs,
     /// The mean of the largest magnitudes of blocks of this many consecutive values. The last block may be shorter.
-    #[cfg_attr(not(any(feature = "bnb", feature = "qnat")), allow(dead_code))]
     MeanOfBlockMaxAbs(usize),
 }
 

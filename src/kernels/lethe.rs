@@ -7,28 +7,21 @@
 //!   `compute_dtype` the rounding to the model's dtype between operations.
 //! - `pack` puts codes into words; `mean` and `distance` are sums over what was encoded.
 
-#[cfg(feature = "bnb")]
 pub(crate) mod bnb;
-#[cfg(any(feature = "bnb", feature = "qnat"))]
 pub(crate) mod codebook;
 pub(crate) mod compute_dtype;
 pub(crate) mod distance;
 pub(crate) mod fp8;
-#[cfg(feature = "gguf")]
 pub(crate) mod ggml;
 pub(crate) mod groups;
-#[cfg(feature = "bnb")]
 pub(crate) mod int8;
 pub(crate) mod integer;
 pub(crate) mod mean;
 pub(crate) mod mlx;
 pub(crate) mod mx;
 pub(crate) mod narrow;
-#[cfg(feature = "nvfp4")]
 pub(crate) mod nvfp4;
 pub(crate) mod pack;
-#[cfg(feature = "qnat")]
 pub(crate) mod qnat;
 #[cfg(test)]
-#[cfg(all(feature = "bnb", feature = "qnat"))]
 mod tests;

@@ -14,13 +14,15 @@ pub(in crate::scheme) use self::wide::AwqWide;
 
 use std::ops::Range;
 
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqRows, PER_WORD, POSITION};
-use crate::scheme::gated;
 use crate::scheme::layout::packed::{
     PackedLayer, PackedLayout, for_each_zeros, group_size, load_scales,
 };
+use crate::scheme::seam::NamePattern::{Ends, Is};
+use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, TensorRole, Tile,
@@ -31,9 +33,27 @@ use crate::{Dtype, Result};
 
 pub(super) struct Awq;
 
+pub(super) static IDENTITY: Identity = Identity {
+    name: "AWQ",
+    methods: &[QuantMethod::Awq, QuantMethod::AutoRound],
+    codes: &[],
+    companions: &[
+        (Ends(".qzeros"), TensorRole::ZeroPoint),
+        (Ends(".scaled_zeros"), TensorRole::ZeroPoint),
+    ],
+    optional: &[
+        Sibling::OfModule("qzeros"),
+        Sibling::OfModule("scaled_zeros"),
+    ],
+    activations: &[],
+    markers: &[],
+    sidecars: &[Is("quant_config.json")],
+    container: None,
+};
+
 impl Scheme for Awq {
     fn identity(&self) -> &'static Identity {
-        &gated::AWQ
+        &IDENTITY
     }
 
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {

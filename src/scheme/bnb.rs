@@ -9,11 +9,12 @@ mod int8;
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::bnb::{fp4_levels, nested_absmax};
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
-use crate::scheme::gated;
+use crate::scheme::seam::NamePattern::{Contains, Ends};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, Tile,
@@ -31,9 +32,36 @@ pub(super) struct Bnb4;
 /// no names of companions to look up.
 struct HasBnb4;
 
+/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose
+/// config has `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
+fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
+    matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true)
+}
+
+static IDENTITY: Identity = Identity {
+    name: "BitsAndBytes 4-bit",
+    methods: &[QuantMethod::BitsAndBytes],
+    codes: &[],
+    companions: &[
+        (Ends(".weight.absmax"), TensorRole::Scale),
+        (Ends(".quant_map"), TensorRole::QuantMap),
+        (Ends(".nested_absmax"), TensorRole::NestedScale),
+        (Ends(".nested_quant_map"), TensorRole::QuantMap),
+        (
+            Contains(".quant_state.bitsandbytes__"),
+            TensorRole::QuantState,
+        ),
+    ],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for Bnb4 {
     fn identity(&self) -> &'static Identity {
-        &gated::BNB_4BIT
+        &IDENTITY
     }
 
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
@@ -49,7 +77,7 @@ impl Scheme for Bnb4 {
     }
 
     fn may_be_codes(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
-        gated::may_be_bnb_4bit(t, all)
+        may_be_bnb_4bit(t, all)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {

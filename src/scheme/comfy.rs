@@ -204,16 +204,6 @@ fn rows_and_stored_cols(t: &Tensor<'_>) -> Result<(usize, usize)> {
     }
 }
 
-#[cfg(not(feature = "nvfp4"))]
-fn nvfp4<'m>(t: &Tensor<'m>, _scale: &Tensor<'m>, _all: &Index<'m>) -> Result<Group<'m>> {
-    Err(refused(
-        t,
-        "NVFP4",
-        "needs the feature `nvfp4`, which this build leaves out",
-    ))
-}
-
-#[cfg(feature = "nvfp4")]
 fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
     use crate::kernels::remember::grouped::E2M1;
     use crate::kernels::remember::nvfp4::BLOCK;
@@ -281,7 +271,6 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
     ))
 }
 
-#[cfg(feature = "nvfp4")]
 mod high_first {
     use crate::Result;
     use crate::containers::model::Part;

@@ -19,17 +19,37 @@ use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::gptq::GptqPacking;
 use crate::kernels::remember::packed::CHUNK;
-use crate::scheme::gated;
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros, group_size};
+use crate::scheme::seam::NamePattern::{Ends, Is};
+use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{
     Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
 };
 
 pub(super) struct Gptq;
 
+static IDENTITY: Identity = Identity {
+    name: "GPTQ",
+    methods: &[QuantMethod::Gptq, QuantMethod::AutoRound],
+    codes: &[],
+    companions: &[
+        (Ends(".qzeros"), TensorRole::ZeroPoint),
+        (Ends(".g_idx"), TensorRole::GroupIndex),
+    ],
+    optional: &[Sibling::OfModule("qzeros"), Sibling::OfModule("g_idx")],
+    activations: &[],
+    markers: &[],
+    sidecars: &[
+        Is("quantize_config.json"),
+        // Written by AutoRound.
+        Is("quantization_config.json"),
+    ],
+    container: None,
+};
+
 impl Scheme for Gptq {
     fn identity(&self) -> &'static Identity {
-        &gated::GPTQ
+        &IDENTITY
     }
 
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {

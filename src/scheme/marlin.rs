@@ -14,7 +14,6 @@ use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::packed::group_size;
-#[cfg(feature = "awq")]
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::ScaleMatrix;
@@ -52,13 +51,11 @@ impl Scheme for Marlin {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        #[cfg(feature = "gptq")]
         if let Some(base) = super::seam::base_of(t.name(), "B")
             && let Some(scales) = all.at(base, "s")
         {
             return gptq(t, base, &scales, all).map(Some);
         }
-        #[cfg(feature = "awq")]
         if let Some(packed) = PackedLayer::find(t, all)?
             && packed.layout(all)? == PackedLayout::Marlin
         {
@@ -68,7 +65,6 @@ impl Scheme for Marlin {
     }
 }
 
-#[cfg(feature = "gptq")]
 fn gptq<'m>(
     t: &Tensor<'m>,
     base: &'m str,
@@ -103,7 +99,6 @@ fn gptq<'m>(
     Ok(group)
 }
 
-#[cfg(feature = "awq")]
 fn awq<'m>(packed: &PackedLayer<'m>, all: &Index<'m>) -> Result<Group<'m>> {
     let module = all.config.at(packed.module());
     packed.check_awq(PackedLayout::Marlin, &module, all)?;

@@ -24,7 +24,8 @@ use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
-use crate::scheme::gated;
+use crate::scheme::seam::NamePattern::{Ends, Is};
+use crate::scheme::seam::Sibling;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales};
@@ -38,9 +39,37 @@ use crate::{Dtype, Result};
 
 pub(super) struct Nvfp4;
 
+static IDENTITY: Identity = Identity {
+    name: "NVFP4",
+    methods: &[
+        QuantMethod::ModelOpt,
+        QuantMethod::CompressedTensors,
+        QuantMethod::AutoRound,
+    ],
+    codes: &["_packed"],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends("weight_scale_2"), TensorRole::Scale),
+        (Ends(".weight_global_scale"), TensorRole::Scale),
+        (Ends("pre_quant_scale"), TensorRole::Scale),
+        (Ends("svdquant_lora_a"), TensorRole::LowRank),
+        (Ends("svdquant_lora_b"), TensorRole::LowRank),
+    ],
+    optional: &[
+        Sibling::OfModule("pre_quant_scale"),
+        Sibling::OfModule("svdquant_lora_a"),
+        Sibling::OfModule("svdquant_lora_b"),
+        Sibling::OfModule("weight_quantizer._svdquant_lora_a"),
+    ],
+    activations: &["input_global_scale"],
+    markers: &[],
+    sidecars: &[Is("hf_quant_config.json")],
+    container: None,
+};
+
 impl Scheme for Nvfp4 {
     fn identity(&self) -> &'static Identity {
-        &gated::NVFP4
+        &IDENTITY
     }
 
     fn kind(&self, t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {

@@ -1,15 +1,12 @@
 //! The API's encoders, and its modules.
 
-#[cfg(feature = "bnb")]
-use std::path::PathBuf;
-
-#[cfg(feature = "bnb")]
-use anamnesis::Result;
-
-/// The encoders of BitsAndBytes, under the feature `bnb` alone.
-#[cfg(feature = "bnb")]
+/// The encoders of BitsAndBytes.
+#[cfg(feature = "lethe")]
 #[test]
 fn bitsandbytes_encoders() {
+    use std::path::PathBuf;
+
+    use anamnesis::Result;
     use anamnesis::{
         BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK,
         classify_inputs, encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4,
@@ -83,6 +80,8 @@ fn bitsandbytes_encoders() {
 #[test]
 fn module_paths() {
     #[allow(unused_imports)]
+    use anamnesis::remember::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16};
+    #[allow(unused_imports)]
     use anamnesis::{
         error::{AnamnesisError, Result},
         inspect::{InspectInfo, format_bytes},
@@ -102,16 +101,16 @@ fn module_paths() {
             dequantize_per_tensor_fp8_to_bf16,
         },
     };
-    #[cfg(feature = "bnb")]
+    #[cfg(feature = "lethe")]
     #[allow(unused_imports)]
     use anamnesis::{
+        lethe::bnb as _,
         lethe::{
             BnbNf4WriteStats, BnbWriteInput, FP4_CODEBOOK, NF4_BLOCK_SIZE, NF4_CODEBOOK,
             classify_inputs, encode_bnb_int8, encode_bnb_int8_compute_scb, encode_bnb4,
             encode_bnb4_compute_absmax, encode_bnb4_double_quant, is_eligible_for_nf4,
             write_bnb_nf4_safetensors, write_bnb_nf4_safetensors_bytes,
         },
-        remember::{dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16},
     };
     #[cfg(feature = "gguf")]
     #[allow(unused_imports)]
@@ -142,8 +141,6 @@ fn module_paths() {
         },
         remember::{pth_to_safetensors, pth_to_safetensors_bytes},
     };
-    #[cfg(feature = "awq")]
     let _ = anamnesis::remember::dequantize_awq_to_bf16;
-    #[cfg(feature = "gptq")]
     let _ = anamnesis::remember::dequantize_gptq_to_bf16;
 }

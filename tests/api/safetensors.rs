@@ -96,7 +96,7 @@ fn companions() {
     use anamnesis::{TensorRole, parse_safetensors_header};
     let gptq = "X.qweight I32 32,64; X.scales F16 2,64; X.qzeros I32 2,16; X.g_idx I32 128";
     let header = parse_safetensors_header(&file(&tensors(gptq), &[("gptq_bits", "8")])).unwrap();
-    if cfg!(feature = "gptq") {
+    {
         let config = header.gptq_config.unwrap();
         assert_eq!((config.bits, config.group_size), (8, 64));
         let found = header.find_gptq_companions("X.qweight").unwrap();
@@ -112,7 +112,7 @@ fn companions() {
     }
     let awq = "X.qweight I32 128,8; X.scales F16 2,64; X.qzeros I32 2,8";
     let header = parse_safetensors_header(&file(&tensors(awq), &[])).unwrap();
-    if cfg!(feature = "awq") {
+    {
         let config = header.awq_config.unwrap();
         assert_eq!((config.bits, config.group_size), (4, 64));
         assert!(header.find_awq_companions("X.qweight").is_some());
@@ -129,7 +129,7 @@ fn companions() {
         state,
     ));
     let header = parse_safetensors_header(&file(&bnb, &[])).unwrap();
-    if cfg!(feature = "bnb") {
+    {
         let config = header.bnb_config.unwrap();
         assert_eq!((config.block_size, config.double_quant), (64, true));
         let found = header.find_bnb4_companions("X.weight").unwrap();

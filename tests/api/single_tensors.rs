@@ -11,15 +11,11 @@ fn single_tensors() {
     let _: fn(&[u8], f32) -> Bytes = anamnesis::dequantize_per_tensor_fp8_to_bf16;
     let _: fn(&[u8], &[u8], usize, usize, Dtype) -> Bytes =
         anamnesis::dequantize_per_channel_fp8_to_bf16;
-    #[cfg(feature = "gptq")]
     let _: fn(&[u8], &[u8], &[u8], Option<&[u8]>, usize, usize, usize, u8, Dtype) -> Bytes =
         anamnesis::dequantize_gptq_to_bf16;
-    #[cfg(feature = "awq")]
     let _: fn(&[u8], &[u8], &[u8], usize, usize, usize, u8, Dtype) -> Bytes =
         anamnesis::dequantize_awq_to_bf16;
-    #[cfg(feature = "bnb")]
     let _: fn(&[u8], &[u8], &[u8], usize, usize) -> Bytes = anamnesis::dequantize_bnb4_to_bf16;
-    #[cfg(feature = "bnb")]
     let _: fn(&[u8], &[u8], usize, usize) -> Bytes = anamnesis::dequantize_bnb_int8_to_bf16;
     #[cfg(feature = "gguf")]
     let _: fn(&[u8], anamnesis::GgufType, usize) -> Bytes = anamnesis::dequantize_gguf_to_bf16;
@@ -31,7 +27,6 @@ fn single_tensors() {
         anamnesis::dequantize_fp8_to_bf16(&[0; 6], &[0; 8], 2, 3, Dtype::F32),
         anamnesis::dequantize_fp8_to_bf16(&[0; 6], &[0; 4], usize::MAX, 3, Dtype::F32),
         anamnesis::dequantize_per_channel_fp8_to_bf16(&[0; 6], &[0; 4], 2, 3, Dtype::F32),
-        #[cfg(feature = "gptq")]
         anamnesis::dequantize_gptq_to_bf16(
             &[0; 4],
             &[0; 4],
@@ -43,7 +38,6 @@ fn single_tensors() {
             8,
             Dtype::F16,
         ),
-        #[cfg(feature = "awq")]
         anamnesis::dequantize_awq_to_bf16(
             &[0; 4],
             &[0; 4],
@@ -54,9 +48,7 @@ fn single_tensors() {
             4,
             Dtype::F16,
         ),
-        #[cfg(feature = "bnb")]
         anamnesis::dequantize_bnb4_to_bf16(&[0; 4], &[0; 4], &[0; 64], 9, 64),
-        #[cfg(feature = "bnb")]
         anamnesis::dequantize_bnb_int8_to_bf16(&[0; 4], &[0; 4], 2, 2),
         #[cfg(feature = "gguf")]
         anamnesis::dequantize_gguf_to_bf16(&[0; 33], Dtype::Q8_0, 32),

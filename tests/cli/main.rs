@@ -5,16 +5,7 @@
 mod common;
 
 mod commands;
-#[cfg(all(
-    feature = "lethe",
-    feature = "gguf",
-    feature = "bnb",
-    feature = "gptq",
-    feature = "awq",
-    feature = "nvfp4"
-))]
 mod forget;
-#[cfg(feature = "ollama")]
 mod ollama;
 #[cfg(unix)]
 mod open_files;

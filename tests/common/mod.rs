@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 pub mod directory;
-#[cfg(all(feature = "lethe", feature = "gguf"))]
+#[cfg(feature = "lethe")]
 pub mod forget;
 pub mod gguf;
 #[cfg(all(feature = "npz", feature = "pth"))]

@@ -43,31 +43,29 @@ fn mixed() -> Vec<Raw> {
         raw("ids", "I64", &[100_000], random.bytes(800_000)),
         raw("empty", "F16", &[0, 4], vec![]),
     ];
-    if cfg!(feature = "gptq") {
-        for (name, k, n, groups) in [("deep", 150_000, 40, 3000), ("square", 768, 800, 12)] {
-            tensors.extend([
-                raw(
-                    &format!("{name}.qweight"),
-                    "I32",
-                    &[k / 8, n],
-                    random.bytes(k * n / 2),
-                ),
-                raw(
-                    &format!("{name}.qzeros"),
-                    "I32",
-                    &[groups, n / 8],
-                    random.bytes(groups * n / 2),
-                ),
-                raw(
-                    &format!("{name}.scales"),
-                    "F32",
-                    &[groups, n],
-                    f32s(&random.floats(groups * n)),
-                ),
-            ]);
-        }
+    for (name, k, n, groups) in [("deep", 150_000, 40, 3000), ("square", 768, 800, 12)] {
+        tensors.extend([
+            raw(
+                &format!("{name}.qweight"),
+                "I32",
+                &[k / 8, n],
+                random.bytes(k * n / 2),
+            ),
+            raw(
+                &format!("{name}.qzeros"),
+                "I32",
+                &[groups, n / 8],
+                random.bytes(groups * n / 2),
+            ),
+            raw(
+                &format!("{name}.scales"),
+                "F32",
+                &[groups, n],
+                f32s(&random.floats(groups * n)),
+            ),
+        ]);
     }
-    if cfg!(feature = "awq") {
+    {
         let (k, n) = (140_000, 16);
         tensors.extend([
             raw("awq.qweight", "I32", &[k, n / 8], random.bytes(k * n / 2)),
@@ -85,19 +83,17 @@ fn mixed() -> Vec<Raw> {
             ),
         ]);
     }
-    if cfg!(feature = "nvfp4") {
-        tensors.extend([
-            raw("fp4.weight", "U8", &[3, 150_000], random.bytes(450_000)),
-            raw(
-                "fp4.weight_scale",
-                "F8_E4M3",
-                &[3, 18_750],
-                codes(&mut random, 56_250),
-            ),
-            raw("fp4.weight_scale_2", "F32", &[], f32s(&[0.25])),
-        ]);
-    }
-    if cfg!(feature = "bnb") {
+    tensors.extend([
+        raw("fp4.weight", "U8", &[3, 150_000], random.bytes(450_000)),
+        raw(
+            "fp4.weight_scale",
+            "F8_E4M3",
+            &[3, 18_750],
+            codes(&mut random, 56_250),
+        ),
+        raw("fp4.weight_scale_2", "F32", &[], f32s(&[0.25])),
+    ]);
+    {
         let state =
             br#"{"quant_type":"nf4","blocksize":64,"dtype":"float32","shape":[701,1003]}"#.to_vec();
         let (total, blocks) = (701 * 1003usize, (701 * 1003usize).div_ceil(64));
@@ -184,7 +180,7 @@ fn tiles_within_rows_match_an_untiled_decoder() {
         let expected = if code < 128 { magnitude } else { -magnitude } * scale[i / 300_001];
         assert_eq!(value(&wide, i), expected, "wide[{i}]");
     }
-    if cfg!(feature = "gptq") {
+    {
         let (deep, scale) = (read.tensor("deep.weight").unwrap(), floats("deep.scales"));
         let nibble = |name: &str, word: usize, shift: usize| {
             u32::from_le_bytes(by_name(name).bytes[word * 4..][..4].try_into().unwrap())
@@ -213,7 +209,6 @@ fn tiles_within_rows_match_an_untiled_decoder() {
     }
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn the_first_error_wins_at_any_thread_count() {
     let mut tensors = Vec::new();

@@ -77,11 +77,11 @@ fn every_scheme() {
         check(&parse(data().join("demo").join(name)).unwrap(), name);
     }
     let directories = [
-        ("awq/n136_g32", cfg!(feature = "awq")),
-        ("awq/k72_g24", cfg!(feature = "awq")),
-        ("quark/tiny_llama_mixed/model", true),
+        "awq/n136_g32",
+        "awq/k72_g24",
+        "quark/tiny_llama_mixed/model",
     ];
-    for (name, _) in directories.iter().filter(|(_, built)| *built) {
+    for name in directories {
         let path = data().join(name);
         let single = path.join("model.safetensors");
         check(
@@ -120,7 +120,7 @@ fn many_tiles() {
         &parse_bytes(file(&tensors, &[("x", "y")])).unwrap(),
         "many tiles",
     );
-    if cfg!(feature = "gptq") {
+    {
         let tensors = [
             raw(
                 "X.qweight",

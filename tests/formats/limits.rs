@@ -242,7 +242,6 @@ fn archives() {
     assert!(least("stream", TOTAL, parsing(&stream)) > stream.len() as u64);
 }
 
-#[cfg(feature = "qnat")]
 #[test]
 fn qnat() {
     let path = crate::common::data().join("qnat/v1_block128.qnat");

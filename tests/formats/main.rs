@@ -10,5 +10,4 @@ mod archives;
 mod gguf;
 mod headers;
 mod limits;
-#[cfg(feature = "qnat")]
 mod qnat;

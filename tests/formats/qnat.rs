@@ -167,6 +167,7 @@ fn truncations_and_mutations() {
 
 /// Encoding the quantizer's inputs gives the real writer's bytes where it uses the same block size,
 /// and a file that can be read back.
+#[cfg(feature = "lethe")]
 #[test]
 fn written_like_the_real_writer() {
     let mut equal = 0;

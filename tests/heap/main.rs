@@ -32,7 +32,7 @@ fn heap_is_bounded() {
     let input = directory.path().join("in");
     let quark = r#"{"quantization_config":{"quant_method":"quark","global_quant_config":{"weight":
         {"dtype":"uint4","qscheme":"per_group","group_size":16}}}}"#;
-    let packed = [
+    for scheme in [
         "gptq",
         "int8 words",
         "awq",
@@ -40,16 +40,15 @@ fn heap_is_bounded() {
         "gemv",
         "gemv_fast",
         "marlin",
-    ];
-    for scheme in packed
-        .into_iter()
-        .chain(["fp8", "nf4", "svd", "comfy", "odd", "gguf", "quark"])
-    {
-        if packed.contains(&scheme) && !cfg!(all(feature = "gptq", feature = "awq"))
-            || scheme == "nf4" && !cfg!(feature = "bnb")
-            || matches!(scheme, "svd" | "comfy") && !cfg!(feature = "nvfp4")
-            || scheme == "gguf" && !cfg!(feature = "gguf")
-        {
+        "fp8",
+        "nf4",
+        "svd",
+        "comfy",
+        "odd",
+        "gguf",
+        "quark",
+    ] {
+        if scheme == "gguf" && !cfg!(feature = "gguf") {
             continue;
         }
         if scheme == "quark" {
@@ -88,7 +87,7 @@ fn heap_is_bounded() {
         }
         // Streaming also holds a piece of the output per thread. The piece is large if the stored
         // layout is transposed.
-        let is_tall = packed.contains(&scheme) || scheme == "comfy";
+        let is_tall = !["fp8", "nf4", "svd", "odd", "gguf", "quark"].contains(&scheme);
         let bound = if is_tall { 6 * BOUND } else { 2 * BOUND };
         let options = RememberOptions::new(TargetDtype::BF16).with_threads(THREADS);
         let (peak, _) = profiler.peak(|| {
@@ -102,14 +101,7 @@ fn heap_is_bounded() {
             "{scheme} to a writer: {peak} bytes of heap, {bound} allowed"
         );
     }
-    #[cfg(all(
-        feature = "lethe",
-        feature = "gguf",
-        feature = "bnb",
-        feature = "gptq",
-        feature = "awq",
-        feature = "nvfp4"
-    ))]
+    #[cfg(feature = "lethe")]
     forgetting(&profiler, directory.path());
 }
 

@@ -3,9 +3,7 @@
 
 use crate::common::file;
 
-#[cfg(any(feature = "gptq", feature = "bnb"))]
 use crate::common::verdict::recover;
-#[cfg(feature = "gptq")]
 use crate::common::verdict::{Parse, verdict};
 use crate::common::verdict::{check, tensors};
 use anamnesis::TargetDtype;
@@ -77,7 +75,6 @@ fn fp8_cast_is_reported() {
     recovery.to_bytes().unwrap();
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn gptq() {
     let table = r#"
@@ -145,7 +142,6 @@ fn gptq() {
     ));
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn marlin() {
     let table = r#"
@@ -164,7 +160,6 @@ fn marlin() {
     check(&table.replace("{b}", "X.B I32 16,128"));
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn gptq_zeros_that_only_a_config_explains() {
     let mut all = tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4");
@@ -186,7 +181,6 @@ fn gptq_zeros_that_only_a_config_explains() {
 
 /// An index out of range is found when its tile is decoded; the reported index does not depend on
 /// the number of threads.
-#[cfg(feature = "gptq")]
 #[test]
 fn gptq_group_index_out_of_range() {
     for bad in [3i32, -1, i32::MIN, i32::MAX] {
@@ -208,7 +202,6 @@ fn gptq_group_index_out_of_range() {
     }
 }
 
-#[cfg(feature = "awq")]
 #[test]
 fn awq() {
     let table = r#"
@@ -247,17 +240,9 @@ fn awq() {
         X.qweight I32 16,128; X.scales F16 2,64 | {"bits":4,"zero_point":true} | Parse: `X.qweight` & zero_point
         X.qweight I32 16,80; X.scales F16 2,40 |  | Parse: `X.qweight` & Marlin
     "#;
-    // Without the feature `gptq`, tensors that have no AWQ shape are not examined.
-    let usable = |line: &&str| cfg!(feature = "gptq") || !line.contains("0,0");
-    let table: Vec<_> = table.lines().filter(usable).collect();
-    check(
-        &table
-            .join("\n")
-            .replace("{a}", "X.qweight I32 64,4; X.scales F16 2,32"),
-    );
+    check(&table.replace("{a}", "X.qweight I32 64,4; X.scales F16 2,32"));
 }
 
-#[cfg(feature = "bnb")]
 #[test]
 fn bnb() {
     let table = r#"
@@ -330,7 +315,6 @@ fn bnb() {
     );
 }
 
-#[cfg(feature = "nvfp4")]
 #[test]
 fn nvfp4() {
     let table = r#"

@@ -1,4 +1,4 @@
-//! Schemes that this build does not decode: they are recognised and refused by name.
+//! Schemes that this crate does not decode: they are recognised and refused by name.
 
 use crate::common::file;
 use crate::common::verdict::{check, recover, tensors};
@@ -52,42 +52,9 @@ fn packed_codes_alone() {
     }
 }
 
-/// Without a feature, files that need it are refused by its name, and other files are read as
-/// before.
+/// Files without any scheme, and of the scheme that no other scheme's sign precedes, are read.
 #[test]
-fn features_that_are_off() {
-    let table = r#"
-        X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4; X.g_idx I32 96 |  | Unsupported: `X.qweight` & `gptq`
-        X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4 |  | Unsupported: `X.qweight` & `gptq`
-        X.B I32 16,128; X.s F16 2,64 |  | Unsupported: `X.B` & `gptq`
-        X.qweight I32 64,4; X.scales F16 2,32; X.qzeros I32 2,4 |  | Unsupported: `X.qweight` & `awq`
-        X.qweight I32 64,5; X.scales F16 2,32; X.qzeros I32 2,5 |  | Unsupported: `X.qweight` & `awq`
-        X.qweight I32 32,16; X.scales F16 32,8; X.qzeros I32 32,1 |  | Unsupported: `X.qweight` & `awq`
-        X.qweight I16 8,128; X.scales F16 8,32; X.scaled_zeros F16 8,32 |  | Unsupported: `X.qweight` & `awq`
-        X.qweight I32 16,128; X.scales F16 2,64 |  | Unsupported: `X.qweight` & `awq`
-        X.weight {4bit}; X.weight.absmax F32 2; X.weight.quant_map F32 16 |  | Unsupported: `X.weight` & `bnb`
-        X.w1 {4bit}; X.w1.absmax F32 2; X.w1.quant_map F32 16 |  | Unsupported: `X.w1` & `bnb`
-        X.weight I8 8,16; X.SCB F32 8 |  | Unsupported: `X.weight` & `bnb`
-        X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 () |  | Unsupported: `X.weight` & `nvfp4`
-        X.w1 U8 2,4,16; X.w1_weight_scale F8_E4M3 2,4,2; X.w1_weight_scale_2 F32 () |  | Unsupported: `X.w1` & `nvfp4`
-        X.weight_packed U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_global_scale F32 1 |  | Unsupported: `X.weight_packed` & `nvfp4`
-    "#;
-    let features = [
-        ("`gptq`", cfg!(feature = "gptq")),
-        ("`awq`", cfg!(feature = "awq")),
-        ("`bnb`", cfg!(feature = "bnb")),
-    ];
-    let mut on = features
-        .into_iter()
-        .chain([("`nvfp4`", cfg!(feature = "nvfp4"))])
-        .filter(|f| f.1)
-        .map(|f| f.0);
-    let on: Vec<&str> = on.by_ref().collect();
-    let off: Vec<&str> = table
-        .lines()
-        .filter(|line| !on.iter().any(|f| line.ends_with(f)))
-        .collect();
-    check(&off.join("\n").replace("{4bit}", "U8 64,1"));
+fn plain_files() {
     for plain in [
         "a BF16 4; b.weight U8 4; c.scales F16 4",
         "X.weight F8_E4M3 4,8; X.weight_scale F32 ()",

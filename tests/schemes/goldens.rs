@@ -53,25 +53,21 @@ fn fp8() {
     check("fp8", 28);
 }
 
-#[cfg(feature = "nvfp4")]
 #[test]
 fn nvfp4() {
     check("nvfp4", 8);
 }
 
-#[cfg(feature = "bnb")]
 #[test]
 fn bnb() {
     check("bnb", 25);
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn gptq() {
     check("gptq", 62);
 }
 
-#[cfg(feature = "awq")]
 #[test]
 fn awq() {
     check("awq", 14);

@@ -12,13 +12,7 @@ fn check(family: &str, least: usize) {
 }
 
 /// Whether this build has every feature that a case can need.
-const WHOLE: bool = cfg!(all(
-    feature = "pth",
-    feature = "gptq",
-    feature = "awq",
-    feature = "bnb",
-    feature = "nvfp4"
-));
+const WHOLE: bool = cfg!(feature = "pth");
 
 /// Whether a case needs a feature that this build leaves out.
 fn is_left_out(case: &Path) -> bool {
@@ -85,13 +79,11 @@ fn mlx() {
     check("mlx", 45);
 }
 
-#[cfg(feature = "nvfp4")]
 #[test]
 fn modelopt() {
     check("modelopt", 33);
 }
 
-#[cfg(feature = "nvfp4")]
 #[test]
 fn comfy() {
     check("comfy", 23);
@@ -102,19 +94,16 @@ fn quark() {
     check("quark", 29);
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn gptq_more() {
     check("gptq_more", 60);
 }
 
-#[cfg(feature = "awq")]
 #[test]
 fn awq_more() {
     check("awq_more", 17);
 }
 
-#[cfg(all(feature = "gptq", feature = "awq"))]
 #[test]
 fn marlin() {
     check("marlin", 7);

@@ -86,7 +86,6 @@ fn check_single(name: &str, golden: &[u8], made: anamnesis::Result<Vec<u8>>) {
 }
 
 /// Transposes elements of `size` bytes from `[k, n]` to `[n, k]`.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 fn transposed(bytes: &[u8], k: usize, n: usize, size: usize) -> Vec<u8> {
     (0..n)
         .flat_map(|c| (0..k).flat_map(move |r| bytes[(r * n + c) * size..][..size].to_vec()))
@@ -144,7 +143,6 @@ fn fp8() {
     }
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn gptq() {
     for name in ["falcon3_1b_int4", "llama_3_2_1b_gptqmodel_int8"] {
@@ -192,7 +190,6 @@ fn gptq() {
     }
 }
 
-#[cfg(feature = "awq")]
 #[test]
 fn awq() {
     let name = "llama_3_2_1b_awq";
@@ -237,7 +234,6 @@ fn awq() {
     check(name, &tensors, &[], &[n, k], &bf16, &f32);
 }
 
-#[cfg(feature = "bnb")]
 #[test]
 fn bnb_4bit() {
     for (name, kind) in [
@@ -297,7 +293,6 @@ fn bnb_4bit() {
     }
 }
 
-#[cfg(feature = "bnb")]
 #[test]
 fn bnb_int8() {
     let mut s = Slice::open("bnb/llama_1b_int8.bin", b"AMNB");

@@ -45,10 +45,7 @@ const FORMATS: &[ContainerFormat] = &[
     },
     ContainerFormat {
         matches: |head| head.starts_with(b"QNAT"),
-        #[cfg(feature = "qnat")]
         read: super::qnat::read,
-        #[cfg(not(feature = "qnat"))]
-        read: |_, _, _| unreadable("QNAT", "qnat"),
     },
     ContainerFormat {
         matches: |head| head.starts_with(b"\x93NUMPY"),

@@ -123,9 +123,7 @@ impl Encode for Grouped {
         } = self.quantizer;
         let is_symmetric = match rule {
             IntegerRule::CompressedTensors { symmetric } => symmetric,
-            #[cfg(feature = "gptq")]
             IntegerRule::Gptq { symmetric } => symmetric,
-            #[cfg(feature = "awq")]
             IntegerRule::Awq => false,
             // `v * s + b` with any `b`: no integer is its zero point.
             IntegerRule::Mlx => return None,

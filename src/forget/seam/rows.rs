@@ -2,7 +2,6 @@
 
 use super::{Put, StoredTensor, WeightInfo};
 use crate::scheme::Tile;
-#[cfg(any(feature = "bnb", feature = "qnat"))]
 use crate::scheme::{Grid, lcm};
 use crate::{Dtype, Result};
 
@@ -15,7 +14,6 @@ pub(crate) const MAX_ROW_LEN: usize = 1 << 19;
 ///
 /// If rows are whole blocks, tiles may end at any block. If not, tiles are whole rows, and as many of them as the least
 /// common multiple of block and row demands: then a tile is a run of the flat sequence that begins with a block.
-#[cfg(any(feature = "bnb", feature = "qnat"))]
 pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
     let rows_are_whole_blocks = cols.is_multiple_of(unit);
     let (row_align, col_align) = if rows_are_whole_blocks {

@@ -25,7 +25,6 @@ pub(crate) enum BlockNorm {
     /// block stores what counts.
     BitsAndBytes,
     /// `quantize_nf4` of qlora-rs. Values are divided by the scale, which is 1 for a block of zeros.
-    #[cfg(feature = "qnat")]
     Qlora,
 }
 
@@ -169,7 +168,6 @@ impl Routine for EncodeCodebookBlocks<'_> {
                         encode_block(values, codes, self.encoder, |x| x / least);
                     }
                 }
-                #[cfg(feature = "qnat")]
                 BlockNorm::Qlora => {
                     let divisor = if *scale == 0.0 { 1.0 } else { *scale };
                     *scale = divisor;

@@ -10,9 +10,7 @@ mod tests;
 
 use half::{bf16, f16};
 
-#[cfg(feature = "awq")]
 use self::rules::AwqInt;
-#[cfg(feature = "gptq")]
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
 use crate::TargetDtype;
@@ -21,14 +19,8 @@ use crate::simd::{Level, Routine, perform};
 /// The library whose arithmetic applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IntegerRule {
-    CompressedTensors {
-        symmetric: bool,
-    },
-    #[cfg(feature = "gptq")]
-    Gptq {
-        symmetric: bool,
-    },
-    #[cfg(feature = "awq")]
+    CompressedTensors { symmetric: bool },
+    Gptq { symmetric: bool },
     Awq,
     Mlx,
 }
@@ -202,9 +194,7 @@ impl IntegerQuantizer {
                 (TargetDtype::F16, false) => signed!(f16, false),
                 (TargetDtype::BF16, false) => signed!(bf16, false),
             },
-            #[cfg(feature = "gptq")]
             (IntegerRule::Gptq { symmetric }, _) => run!(GptqInt::new(bits, symmetric)),
-            #[cfg(feature = "awq")]
             (IntegerRule::Awq, _) => run!(AwqInt),
             (IntegerRule::Mlx, TargetDtype::F32) => run!(MlxAffine::<f32>::new(bits)),
             (IntegerRule::Mlx, TargetDtype::F16) => run!(MlxAffine::<f16>::new(bits)),

@@ -1,6 +1,5 @@
 //! Packs codes of a byte each into words, and transposes matrices of words or codes: the mirror of `remember/packed.rs`.
 
-#[cfg(feature = "awq")]
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::simd::{Level, Routine, perform};
 
@@ -151,14 +150,12 @@ pub(crate) fn transposed<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T>
 }
 
 /// Packs words of AWQ: each has the codes of eight rows of one column, in the order of [`POSITION`].
-#[cfg(feature = "awq")]
 struct PackAwqWords<'a> {
     codes: &'a [u8],
     cols: usize,
     out: &'a mut [u8],
 }
 
-#[cfg(feature = "awq")]
 impl Routine for PackAwqWords<'_> {
     #[inline(always)]
     fn run(&mut self) {
@@ -186,7 +183,6 @@ impl Routine for PackAwqWords<'_> {
 }
 
 /// Packs 4-bit codes `[rows][cols]` as AWQ does: makes `out` the words `[rows / 8][cols]`.
-#[cfg(feature = "awq")]
 pub(crate) fn pack_awq_words(codes: &[u8], cols: usize, level: Level, out: &mut Vec<u8>) {
     out.resize(codes.len() / PER_WORD * 4, 0);
     perform(level, &mut PackAwqWords { codes, cols, out });
@@ -197,7 +193,6 @@ pub(crate) fn pack_awq_words(codes: &[u8], cols: usize, level: Level, out: &mut 
 /// One is taken from all fields of a word at once, with borrow between them, as gptqmodel 7.7.0 `utils/model.py`
 /// (`convert_gptq_v2_to_v1_format_module`) does. Widths that do not divide a word are left alone: their zero points go
 /// through [`lower_zero_points`] before they are packed.
-#[cfg(feature = "gptq")]
 pub(crate) fn lower_packed_zero_points(words: &mut [u8], bits: usize) {
     let ones: u32 = match bits {
         2 => 0x5555_5555,
@@ -212,7 +207,6 @@ pub(crate) fn lower_packed_zero_points(words: &mut [u8], bits: usize) {
 
 /// Subtracts one from zero points that are not packed yet, modulo 2^`bits`, if their width does not divide a word; other
 /// widths are left to [`lower_packed_zero_points`].
-#[cfg(feature = "gptq")]
 pub(crate) fn lower_zero_points(codes: &mut [u8], bits: usize) {
     if !matches!(bits, 2 | 4 | 8) {
         codes

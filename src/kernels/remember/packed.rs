@@ -6,7 +6,6 @@ pub(crate) const CHUNK: usize = 32;
 
 /// Unpacks the 32 codes of one chunk.
 #[inline(always)]
-#[cfg(feature = "gptq")]
 pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     if BITS == 8 {
@@ -34,7 +33,6 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
 /// 1; there is a plane of so many bits of each code for each of them, the widest first and with the lowest bits. Each
 /// plane is a bit stream.
 #[inline(always)]
-#[cfg(feature = "gptq")]
 pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
     // A plane of n bits fills n words, so that the bits before it are the words before it.
@@ -116,7 +114,6 @@ fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
 
 /// The `BITS` words from word `at` on, with zeros behind the end of `words`.
 #[inline(always)]
-#[cfg(feature = "gptq")]
 pub(crate) fn chunk<const BITS: usize>(words: &[u32], at: usize) -> [u32; BITS] {
     let rest = &words[at.min(words.len())..];
     if let Some(whole) = rest.first_chunk::<BITS>() {
@@ -137,7 +134,6 @@ mod tests {
             .sum()
     }
 
-    #[cfg(feature = "gptq")]
     fn check<const BITS: usize>() {
         let words: [u32; BITS] =
             std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
@@ -147,7 +143,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "gptq")]
     fn check_planes<const BITS: usize>(planes: &[usize]) {
         let words: [u32; BITS] =
             std::array::from_fn(|i| 0x9e37_79b9u32.wrapping_mul(i as u32 * 2 + 7));
@@ -163,7 +158,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "gptq")]
     #[test]
     fn planes_equal_reading_bit_by_bit() {
         check_planes::<3>(&[2, 1]);
@@ -192,7 +186,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "gptq")]
     #[test]
     fn unpacking_equals_reading_bit_by_bit() {
         check::<1>();

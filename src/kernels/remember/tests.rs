@@ -36,7 +36,6 @@ fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-#[cfg(feature = "awq")]
 fn words(n: usize) -> Vec<u32> {
     bytes(n * 4)
         .as_chunks()
@@ -89,7 +88,6 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
     });
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn act_order_kernel() {
     use super::gptq::IndexedRows;
@@ -121,7 +119,6 @@ fn act_order_kernel() {
     }
 }
 
-#[cfg(feature = "awq")]
 #[test]
 fn awq_kernel() {
     use super::awq::{AwqRows, POSITION};
@@ -155,7 +152,6 @@ fn awq_kernel() {
     }
 }
 
-#[cfg(any(feature = "bnb", feature = "nvfp4"))]
 #[test]
 fn codebook_kernel() {
     use super::codebook::{CodebookBlocks, PairTable};
@@ -196,7 +192,6 @@ fn codebook_kernel() {
     }
 }
 
-#[cfg(feature = "bnb")]
 #[test]
 fn int8_kernel() {
     use super::bnb::Int8Rows;
@@ -213,7 +208,6 @@ fn int8_kernel() {
     );
 }
 
-#[cfg(feature = "nvfp4")]
 #[test]
 fn low_rank() {
     use super::low_rank::Corrected;

@@ -12,7 +12,6 @@ use std::ops::Range;
 use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::gated;
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, configured_group};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
@@ -28,7 +27,7 @@ pub(in crate::scheme) struct Gemv;
 
 static IDENTITY: Identity = Identity {
     name: "AWQ GEMV",
-    ..gated::AWQ
+    ..super::IDENTITY
 };
 
 impl Scheme for Gemv {

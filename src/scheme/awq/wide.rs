@@ -11,7 +11,6 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
-use crate::scheme::gated;
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, group_size};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
@@ -27,7 +26,7 @@ pub(in crate::scheme) struct AwqWide;
 
 static IDENTITY: Identity = Identity {
     name: "AWQ of five to seven bits",
-    ..gated::AWQ
+    ..super::IDENTITY
 };
 
 impl Scheme for AwqWide {

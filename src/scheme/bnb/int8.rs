@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
+use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::bnb::Int8Rows;
-use crate::scheme::gated;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     read, refused, wrong,
@@ -18,9 +19,21 @@ use crate::{Dtype, Result};
 
 pub(in crate::scheme) struct BnbInt8;
 
+static IDENTITY: Identity = Identity {
+    name: "BitsAndBytes INT8",
+    methods: &[QuantMethod::BitsAndBytes],
+    codes: &[],
+    companions: &[(Ends(".SCB"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
 impl Scheme for BnbInt8 {
     fn identity(&self) -> &'static Identity {
-        &gated::BNB_INT8
+        &IDENTITY
     }
 
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {

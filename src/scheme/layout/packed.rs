@@ -51,7 +51,6 @@ impl PackedLayout {
 
 impl<'m> PackedLayer<'m> {
     /// The widths in `fitting` and the shapes that they were told from, for a message.
-    #[cfg(feature = "gptq")]
     pub(crate) fn shapes(&self, g_idx: Option<&Tensor<'_>>, fitting: &[(usize, usize)]) -> String {
         let widths: Vec<String> = fitting.iter().map(|(bits, _)| bits.to_string()).collect();
         let widths = if widths.is_empty() {
@@ -177,7 +176,6 @@ impl<'m> PackedLayer<'m> {
     }
 
     /// Checks `layout`, which the shapes prove to be AWQ's, against the config.
-    #[cfg(feature = "awq")]
     pub(crate) fn check_awq(
         &self,
         layout: PackedLayout,

@@ -76,27 +76,22 @@ pub(crate) struct Buffers {
     /// Codes as bytes.
     pub bytes: Vec<u8>,
     /// Codes as packed words.
-    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub words: Vec<u32>,
     /// Scales.
     pub scales: Vec<f32>,
     /// Zero points.
     pub zeros: Vec<f32>,
     /// Packed zero points of one group.
-    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub zero_words: Vec<u32>,
     /// Group of each column.
-    #[cfg(feature = "gptq")]
     pub index: Vec<u32>,
     /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,
     /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.
     pub row: Vec<f32>,
     /// The part of a product of low rank that lies in the tile, in F64: it is added to the values before they are rounded.
-    #[cfg(feature = "nvfp4")]
     pub sums: Vec<f64>,
     /// Pieces of that product's factors while it is computed; afterwards a factor for each column, applied last.
-    #[cfg(feature = "nvfp4")]
     pub factors: Vec<f32>,
 }
 

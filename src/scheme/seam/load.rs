@@ -115,7 +115,6 @@ impl<'m> Floats<'m> {
     }
 
     /// Dtype that the values are stored in.
-    #[cfg(any(feature = "gptq", feature = "awq"))]
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -172,23 +171,19 @@ impl<'m> Floats<'m> {
 }
 
 /// Rows that are transposed together: 16 words of 32 bits fill a cache line of the result.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 const STRIP: usize = 16;
 
 /// Largest gap in bytes between the wanted pieces of two rows that is read along. A read for each piece would cost
 /// more.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 const GAP: usize = 4096;
 
 /// Largest read of a strip of rows with its gaps, in bytes.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 const SPAN: usize = 256 << 10;
 
 /// Replaces `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
 ///
 /// In `out` each column begins at a multiple of the number of 32-bit words that `rows` take. With words of four
 /// bytes, word (r, c) is at `out[c * rows.len() + r]`; smaller words are packed, the first in the lowest bytes.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 pub(crate) fn read_transposed<const SIZE: usize>(
     part: &Part<'_>,
     stride: usize,
@@ -233,12 +228,10 @@ pub(crate) fn read_transposed<const SIZE: usize>(
 }
 
 /// Columns that are transposed together: a block of `STRIP` × `SQUARE` words stays in registers or the first cache.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 const SQUARE: usize = 8;
 
 /// Transposes at most `STRIP` lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A
 /// column has `height` words of 32 bits.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 fn transpose<const SIZE: usize>(
     lines: &[u8],
     pitch: usize,

@@ -137,7 +137,6 @@ impl ScaleMatrix for Negated<'_> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum NestedOp {
     Multiply,
-    #[cfg_attr(not(feature = "nvfp4"), allow(dead_code))]
     Divide,
 }
 

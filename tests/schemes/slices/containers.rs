@@ -27,7 +27,7 @@ fn tiny_files() {
             assert_eq!(want["shape"], serde_json::json!(got.shape));
             assert_eq!(want["data_offsets"], serde_json::json!(got.data_offsets));
         }
-        if cfg!(feature = "gptq") || name == "fp8" {
+        {
             let bytes = anamnesis::parse(&path)
                 .unwrap()
                 .remember_to_bytes(TargetDtype::F32)

@@ -10,7 +10,6 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 use crate::forget::Put;
-#[cfg(feature = "gptq")]
 use crate::kernels::lethe::pack::{lower_packed_zero_points, lower_zero_points};
 use crate::kernels::lethe::pack::{pack_bit_streams, row_bytes, transpose_words, transposed};
 use crate::scheme::Tile;
@@ -24,15 +23,12 @@ pub(crate) enum WordPacking {
     /// `[rows, words(cols)]`: a bit stream along each row.
     AlongRows,
     /// `[words(cols), rows]`: a bit stream along each row, stored as a column.
-    #[cfg(feature = "gptq")]
     AlongRowsTransposed,
     /// `[cols, words(rows)]`: a bit stream down each column, stored as a row.
-    #[cfg(feature = "gptq")]
     DownColumns,
     /// `[words(rows), cols]`: a bit stream down each column, stored as a column.
     DownColumnsTransposed,
     /// `[cols, rows / 8]`: 4-bit codes of eight rows in a word, in AWQ's order 0, 2, 4, 6, 1, 3, 5, 7.
-    #[cfg(feature = "awq")]
     AwqInterleaved,
 }
 
@@ -44,7 +40,6 @@ pub(crate) enum MatrixForm {
     /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a word are lowered word
     /// by word, with a borrow between codes, as by gptqmodel's `convert_gptq_v2_to_v1_format_module`. Codes of other
     /// widths cross words and are lowered before they are packed, modulo their range.
-    #[cfg(feature = "gptq")]
     PackedMinusOne(WordPacking),
     /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned code.
     Bytes { flip: u8 },
@@ -112,7 +107,6 @@ impl StoredMatrix {
                 let (rectangle, bytes) = self.pack(packing, tile, &codes, level);
                 rectangle.put(self.part, &bytes, put)
             }
-            #[cfg(feature = "gptq")]
             MatrixForm::PackedMinusOne(packing) => {
                 lower_zero_points(&mut codes, self.bits);
                 let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
@@ -202,7 +196,6 @@ impl StoredMatrix {
                     packed,
                 )
             }
-            #[cfg(feature = "gptq")]
             WordPacking::AlongRowsTransposed => {
                 pack_bit_streams(codes, width, bits, level, &mut packed);
                 transpose_words(&packed, along.len(), &mut transposed_words);
@@ -215,7 +208,6 @@ impl StoredMatrix {
                     transposed_words,
                 )
             }
-            #[cfg(feature = "gptq")]
             WordPacking::DownColumns => {
                 pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
@@ -240,7 +232,6 @@ impl StoredMatrix {
                     transposed_words,
                 )
             }
-            #[cfg(feature = "awq")]
             WordPacking::AwqInterleaved => {
                 crate::kernels::lethe::pack::pack_awq_words(codes, width, level, &mut packed);
                 transpose_words(&packed, width, &mut transposed_words);

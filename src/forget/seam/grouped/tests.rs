@@ -295,12 +295,10 @@ fn objections() {
         "it has fewer than two dimensions"
     );
     assert_eq!(object(&mlx("affine", 4, 64), &[2, 3, 64]), "");
-    #[cfg(feature = "gptq")]
     assert_eq!(
         object(&crate::forget::gptq::Gptq::INT4, &[12, 128]),
         "its 12 rows are no multiple of 8"
     );
-    #[cfg(feature = "awq")]
     assert_eq!(
         object(&crate::forget::awq::Awq::default(), &[40, 128]),
         "its 40 rows are no multiple of 32"
@@ -308,7 +306,6 @@ fn objections() {
 }
 
 /// F16 can hold neither the scale nor the range.
-#[cfg(all(feature = "gptq", feature = "awq"))]
 #[test]
 fn scales_that_cannot_be_stored_are_errors() {
     let methods: [Box<dyn Method>; 2] = [

@@ -2,7 +2,6 @@
 
 use std::marker::PhantomData;
 
-#[cfg(any(feature = "gptq", feature = "awq"))]
 use half::f16;
 
 use super::{IntegerArithmetic, QuantParams, clamp, round_to_even};
@@ -91,14 +90,12 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
 /// Formulas: gptqmodel 7.7.0 `quantization/quantizer.py` (`Quantizer.find_params`, without `mse`), and
 /// `nn_modules/qlinear/__init__.py` (`pack_original`) of the unchanged weight. Where a scale underflows to 0 in F32, the
 /// library casts NaN to codes; here these codes are 0, and zero points outside the range become its nearer end.
-#[cfg(feature = "gptq")]
 #[derive(Clone, Copy)]
 pub(super) struct GptqInt {
     max_code: f32,
     symmetric: bool,
 }
 
-#[cfg(feature = "gptq")]
 impl GptqInt {
     pub(super) fn new(bits: usize, symmetric: bool) -> Self {
         Self {
@@ -108,7 +105,6 @@ impl GptqInt {
     }
 }
 
-#[cfg(feature = "gptq")]
 impl IntegerArithmetic for GptqInt {
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {
@@ -158,11 +154,9 @@ impl IntegerArithmetic for GptqInt {
 ///
 /// Formulas: AutoAWQ 0.2.9 `quantize/quantizer.py` (`pseudo_quantize_tensor`). `modules/linear/gemm.py`
 /// (`WQLinear_GEMM.from_linear`) computes the same codes from the dequantized weight.
-#[cfg(feature = "awq")]
 #[derive(Clone, Copy)]
 pub(super) struct AwqInt;
 
-#[cfg(feature = "awq")]
 impl IntegerArithmetic for AwqInt {
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {

@@ -58,7 +58,6 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
             };
             (group.iter().map(code).collect(), scale, zero + half, true)
         }
-        #[cfg(feature = "gptq")]
         IntegerRule::Gptq { symmetric } => {
             let high = if symmetric { high.max(-low) } else { high };
             let low = if symmetric && low < 0.0 { -high } else { low };
@@ -85,7 +84,6 @@ fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
                 true,
             )
         }
-        #[cfg(feature = "awq")]
         IntegerRule::Awq => {
             let h = |x| to(TargetDtype::F16, x);
             let group: Vec<f32> = group.iter().map(|&x| h(x)).collect();
@@ -152,20 +150,15 @@ fn rules_equal_their_twins() {
     let mut rules = vec![IntegerRule::Mlx];
     for symmetric in [true, false] {
         rules.push(IntegerRule::CompressedTensors { symmetric });
-        #[cfg(feature = "gptq")]
         rules.push(IntegerRule::Gptq { symmetric });
     }
-    #[cfg(feature = "awq")]
     rules.push(IntegerRule::Awq);
     for rule in rules {
-        #[cfg(feature = "awq")]
         let widths = if rule == IntegerRule::Awq {
             4..=4
         } else {
             2..=8
         };
-        #[cfg(not(feature = "awq"))]
-        let widths = 2..=8;
         for (bits, group) in
             widths.flat_map(|bits| [16, 24, 32, 75, 128].map(|group| (bits, group)))
         {

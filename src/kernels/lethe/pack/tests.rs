@@ -45,7 +45,6 @@ fn rows_become_columns() {
     assert_eq!(transposed(&[1, 2, 3, 4, 5, 6], 3), [1, 4, 2, 5, 3, 6]);
 }
 
-#[cfg(feature = "awq")]
 #[test]
 fn eight_rows_of_a_word_lie_in_order_of_awq() {
     for level in Level::available() {
@@ -65,7 +64,6 @@ fn eight_rows_of_a_word_lie_in_order_of_awq() {
     }
 }
 
-#[cfg(feature = "gptq")]
 #[test]
 fn lowered_zero_points_are_restored() {
     use crate::kernels::remember::gptq::GptqPacking;

@@ -29,11 +29,6 @@ impl GroupedCase {
             .map(|entry| entry.unwrap().path())
             .collect();
         paths.sort();
-        let off = |name: &str| {
-            !cfg!(feature = "gptq") && name.starts_with("gptq")
-                || !cfg!(feature = "awq") && name.starts_with("awq")
-        };
-        paths.retain(|path| !off(&path.file_name().unwrap().to_string_lossy()));
         let read = |path: &std::path::PathBuf| {
             let bytes = std::fs::read(path).unwrap();
             let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
@@ -68,7 +63,6 @@ impl GroupedCase {
                 symmetric,
                 activations: self.flag("activations"),
             }),
-            #[cfg(feature = "gptq")]
             "gptq" => {
                 let version_2 = self.flag("version_2");
                 Box::new(crate::forget::gptq::Gptq {
@@ -78,7 +72,6 @@ impl GroupedCase {
                     version_2,
                 })
             }
-            #[cfg(feature = "awq")]
             "awq" => Box::new(crate::forget::awq::Awq {
                 group: group.unwrap(),
             }),

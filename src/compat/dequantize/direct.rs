@@ -1,15 +1,19 @@
 //! Kernels on the slices of a caller, without a model: the usual way of the functions for single tensors.
 //!
 //! A function here takes only arguments whose lengths fit exactly, and gives `None` for any other. Those go through a
-//! model of one weight (`dequantize.rs`), whose checks say what is wrong. The values are the same on both ways.
+//! model of one weight (`model`), whose checks say what is wrong. The values are the same on both ways.
 
 use std::ops::Range;
 
 use half::bf16;
 
-use super::slabs::{for_each_slab, slab_of};
+use crate::compat::slabs::{for_each_slab, slab_of};
 use crate::element::Out;
+use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
+use crate::kernels::remember::bnb::{Int8Rows, fp4_levels};
+use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::kernels::remember::fp8::{E4M3, ScaleGrid};
+use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
 use crate::kernels::remember::widen::Widen;
 use crate::limits::zeroed;
@@ -146,7 +150,6 @@ fn fp8_rows<'a>(
 }
 
 /// bitsandbytes' codes of four bits, with plain scales.
-#[cfg(feature = "bnb")]
 pub(super) fn bnb4(
     codes: &[u8],
     absmax: &[u8],
@@ -154,8 +157,6 @@ pub(super) fn bnb4(
     n: usize,
     block: usize,
 ) -> Result<Option<Vec<u8>>> {
-    use crate::kernels::remember::bnb::fp4_levels;
-    use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
     if n == 0 || block == 0 || !block.is_multiple_of(2) || codes.len() != n.div_ceil(2) {
         return Ok(None);
     }
@@ -178,13 +179,11 @@ pub(super) fn bnb4(
 }
 
 /// LLM.int8() `[rows, cols]`.
-#[cfg(feature = "bnb")]
 pub(super) fn bnb_int8(
     codes: &[u8],
     scb: &[u8],
     [rows, cols]: [usize; 2],
 ) -> Result<Option<Vec<u8>>> {
-    use crate::kernels::remember::bnb::Int8Rows;
     let n = area(rows, cols).filter(|&n| n == codes.len());
     let scb = n.and_then(|_| floats(scb, Dtype::F32, rows));
     let (Some(n), Some(scb)) = (n, scb) else {
@@ -199,7 +198,6 @@ pub(super) fn bnb_int8(
 }
 
 /// What GPTQ and AWQ have in common: packed codes, and a scale and a packed zero point for each group and output.
-#[cfg(any(feature = "gptq", feature = "awq"))]
 #[derive(Clone, Copy)]
 pub(super) struct PackedSlices<'a> {
     pub codes: &'a [u8],
@@ -213,7 +211,6 @@ pub(super) struct PackedSlices<'a> {
     pub scale_dtype: Dtype,
 }
 
-#[cfg(any(feature = "gptq", feature = "awq"))]
 impl PackedSlices<'_> {
     /// The number of values, and the scales. `None` if codes cross words or outputs do not fill them, or if a length
     /// does not fit.
@@ -241,9 +238,7 @@ impl PackedSlices<'_> {
 }
 
 /// GPTQ of version 1, `[in, out]`.
-#[cfg(feature = "gptq")]
 pub(super) fn gptq(packed: PackedSlices<'_>, g_idx: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
-    use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
     let PackedSlices {
         inputs,
         outputs: cols,
@@ -293,9 +288,7 @@ pub(super) fn gptq(packed: PackedSlices<'_>, g_idx: Option<&[u8]>) -> Result<Opt
 }
 
 /// AWQ in its GEMM layout, `[in, out]`.
-#[cfg(feature = "awq")]
 pub(super) fn awq(packed: PackedSlices<'_>) -> Result<Option<Vec<u8>>> {
-    use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
     let cols = packed.outputs;
     let Some((n, scales)) = packed.check().filter(|_| packed.bits == 4) else {
         return Ok(None);

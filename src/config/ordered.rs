@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use super::QuantConfig;
+use super::pattern::Pattern;
 use super::place::ConfigPlace;
-use super::skips;
 use crate::{AnamnesisError, Result};
 
 const KEY: &str = "module_quant_configs";
@@ -20,7 +20,7 @@ pub(super) struct OrderedPatterns {
     /// Expressions with their entries, in the order of the file.
     written: Vec<(String, Value)>,
     /// `written` with the expressions compiled, at the first look-up.
-    compiled: OnceLock<Vec<(regex_lite::Regex, Value)>>,
+    compiled: OnceLock<Vec<(Pattern, Value)>>,
 }
 
 impl OrderedPatterns {
@@ -66,7 +66,7 @@ impl OrderedPatterns {
         };
         let matches = compiled
             .iter()
-            .filter_map(|(pattern, value)| Some((pattern.find(module)?.start(), value)));
+            .filter_map(|(pattern, value)| Some((pattern.first_match(module)?, value)));
         // `min_by_key` returns the first of several minima.
         Ok(matches
             .min_by_key(|(start, _)| *start)
@@ -74,11 +74,11 @@ impl OrderedPatterns {
     }
 }
 
-fn compile((pattern, value): &(String, Value)) -> Result<(regex_lite::Regex, Value)> {
+fn compile((pattern, value): &(String, Value)) -> Result<(Pattern, Value)> {
     let wrong = |e: regex_lite::Error| {
         AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e.to_string())
     };
-    skips::compile(pattern)
+    Pattern::anywhere(pattern)
         .map(|compiled| (compiled, value.clone()))
         .map_err(wrong)
 }
