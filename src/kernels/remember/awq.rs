@@ -55,6 +55,9 @@ impl Kernel for AwqRows<'_> {
     }
 }
 
+/// Codes of inputs that are unpacked before any becomes a value: two short loops are vectorised where one is not.
+const TILE: usize = 256;
+
 /// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a weight. A word has the codes
 /// of eight outputs of one input, each of which has a scale and a zero point of its own.
 pub(crate) struct AwqInputRows<'a> {
@@ -79,15 +82,24 @@ impl Kernel for AwqInputRows<'_> {
         for (row, (out, words)) in self.rows.clone().zip(rows) {
             let group = row / self.group_size;
             let group = group * cols..(group + 1) * cols;
-            let scales = self.scales[group.clone()].as_chunks::<PER_WORD>().0;
-            let zeros = self.zeros[group].as_chunks::<PER_WORD>().0;
-            let (out, words) = (out.as_chunks_mut::<PER_WORD>().0, words.as_chunks().0);
-            for (((out, &word), scales), zeros) in out.iter_mut().zip(words).zip(scales).zip(zeros)
+            let (scales, zeros) = (&self.scales[group.clone()], &self.zeros[group]);
+            let mut codes = [0; TILE];
+            for ((words, out), (scales, zeros)) in words
+                .as_chunks()
+                .0
+                .chunks(TILE / PER_WORD)
+                .zip(out.chunks_mut(TILE))
+                .zip(scales.chunks(TILE).zip(zeros.chunks(TILE)))
             {
-                let word = u32::from_le_bytes(word);
-                for i in 0..PER_WORD {
-                    let code = (word >> (POSITION[i] * 4) & 15) as f32;
-                    out[i] = E::from_f32((code - zeros[i]) * scales[i]);
+                for (&word, codes) in words.iter().zip(codes.as_chunks_mut::<PER_WORD>().0) {
+                    let word = u32::from_le_bytes(word);
+                    for (code, position) in codes.iter_mut().zip(POSITION) {
+                        *code = (word >> (position * 4) & 15) as i32;
+                    }
+                }
+                let numbers = scales.iter().zip(zeros);
+                for ((out, &code), (&scale, &zero)) in out.iter_mut().zip(&codes).zip(numbers) {
+                    *out = E::from_f32((code as f32 - zero) * scale);
                 }
             }
         }
