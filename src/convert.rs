@@ -108,6 +108,19 @@ impl ParsedModel {
     /// Tensors that are quantized already are decoded first. The report lists the tensors that were encoded, those that were
     /// not with the reason, and the error that encoding introduced.
     ///
+    /// ```
+    /// use anamnesis::ForgetScheme;
+    ///
+    /// # fn main() -> anamnesis::Result<()> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let output = directory.path().join("model-nf4.safetensors");
+    /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+    /// let report = model.forget(output, ForgetScheme::NF4)?;
+    /// println!("{} tensors encoded", report.encoded.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// - `Unsupported`: a value that the scheme cannot hold, such as NaN.
     /// - The errors of [`remember`](Self::remember).

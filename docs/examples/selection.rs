@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "tests/data/demo/expected-bf16.safetensors".to_owned());
-    let scheme: ForgetScheme = "nf4".parse()?;
+    let scheme = ForgetScheme::NF4;
     let mut forget = Forget::from(scheme.with_group_size(128));
     forget.include = vec!["*.mlp.*".to_owned(), "re:.*_proj".to_owned()];
     forget.exclude = vec!["lm_head*".to_owned()];

@@ -89,7 +89,12 @@ pub(super) struct ForgetArgs {
     #[command(flatten)]
     pub input: Option<FileArgs>,
     /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; see --list
-    #[arg(long, value_name = "SCHEME", required_unless_present = "list")]
+    #[arg(
+        long,
+        visible_alias = "scheme",
+        value_name = "SCHEME",
+        required_unless_present = "list"
+    )]
     pub to: Option<String>,
     /// Name every scheme, and do nothing
     #[arg(long, exclusive = true)]

@@ -52,9 +52,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
             "only a GGUF output has it; use --to gguf",
         ));
     }
-    {
-        options.gguf_metadata = metadata(args)?;
-    }
+    options.gguf_metadata = metadata(args)?;
     let input = input::open(&args.input)?;
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?;

@@ -48,14 +48,12 @@ fn list(out: &mut impl Write) -> Result<()> {
     for (name, about) in ForgetScheme::all() {
         writeln!(out, "{name:<18} {about}")?;
     }
-    {
-        let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
-        writeln!(
-            out,
-            "{:<18} GGUF, a file type of llama.cpp's: {}",
-            "gguf:TYPE",
-            names.join(" ")
-        )?;
-    }
+    let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
+    writeln!(
+        out,
+        "{:<18} GGUF, a file type of llama.cpp's: {}",
+        "gguf:TYPE",
+        names.join(" ")
+    )?;
     Ok(())
 }

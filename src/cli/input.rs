@@ -34,20 +34,18 @@ fn open_file(path: &Path) -> Result<NamedModel> {
             named: path.to_path_buf(),
         });
     }
-    {
-        let file = crate::resolve_ollama_model(&text)?;
-        let named = PathBuf::from(format!(
-            "{}.gguf",
-            crate::containers::parse::ollama::file_stem(&text)
-        ));
-        Ok(NamedModel {
-            model: crate::parse(file)?,
-            named,
-        })
-    }
+    let file = crate::resolve_ollama_model(&text)?;
+    let named = PathBuf::from(format!(
+        "{}.gguf",
+        crate::containers::parse::ollama::file_stem(&text)
+    ));
+    Ok(NamedModel {
+        model: crate::parse(file)?,
+        named,
+    })
 }
 
-/// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` and the suffix `bf16`.
+/// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` or `dir/NAME-FP8`, and the suffix `bf16`.
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
     let whole = canonical_name(input);
     let input = whole.as_deref().unwrap_or(input);
@@ -56,11 +54,9 @@ pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
     } else {
         input.file_stem()
     };
-    input.with_file_name(format!(
-        "{}-{}",
-        name.unwrap_or_default().to_string_lossy(),
-        suffix.to_uppercase()
-    ))
+    let name = name.unwrap_or_default().to_string_lossy();
+    let name = without_precision(&name);
+    input.with_file_name(format!("{name}-{}", suffix.to_uppercase()))
 }
 
 /// The path that names a model better than the path the user gave; `None` for a file outside the Hugging Face cache.
@@ -79,11 +75,27 @@ fn canonical_name(input: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Endings of file names that name a quantization. A recovered file loses them, because it is not quantized any more. Of endings
-/// that end alike, the first match counts, so a longer one stands before a shorter one.
-const QUANTIZATION_SUFFIXES: &str = "gptq-int4 gptq-int8 gptq4 gptq8 gptq awq bnb-4bit bnb-int8 bnb 4bit int4 int8 fp8 nf4 nvfp4 \
-    fp4 mxfp4 q8_0 q6_k q6_k_l q5_0 q5_1 q5_k q5_k_m q5_k_s q4_0 q4_1 q4_k q4_k_m q4_k_s q3_k q3_k_l q3_k_m q3_k_s q2_k \
-    q2_k_s iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_xxs iq2_xs iq2_s iq2_m iq1_s iq1_m tq1_0 tq2_0";
+/// Endings of file names that name a precision, besides the names of schemes.
+const PRECISIONS: &[&str] = &[
+    "bf16", "f16", "f32", "fp16", "fp32", "gguf", "gptq4", "gptq8", "bnb", "4bit", "8bit", "q6_k_l",
+];
+
+/// `stem` without the ending that names the precision of the input, which is not the output's. Of several endings the longest
+/// counts. A name that is nothing else stays.
+fn without_precision(stem: &str) -> &str {
+    let lower = stem.to_ascii_lowercase();
+    let cut = |ending: &str| {
+        let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
+        (!rest.is_empty()).then_some(rest.len())
+    };
+    let schemes = crate::ForgetScheme::all_names();
+    let named = schemes.filter_map(|name| cut(&name).or_else(|| cut(&name.replace('-', "_"))));
+    let shortest = named
+        .chain(PRECISIONS.iter().filter_map(|name| cut(name)))
+        .min();
+    // Lower case of ASCII letters has the same length.
+    &stem[..shortest.unwrap_or(stem.len())]
+}
 
 /// Default output file: `dir/model-bf16.gguf` for the input `dir/model-fp8.safetensors`, the suffix `bf16` and the extension
 /// `gguf`. The number in the name of a split model's first file is removed.
@@ -99,12 +111,7 @@ pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: boo
     let stem = stem
         .split_once("-00001-of-")
         .map_or(&*stem, |(stem, _)| stem);
-    let lower = stem.to_ascii_lowercase();
-    let cut = QUANTIZATION_SUFFIXES.split_whitespace().find_map(|ending| {
-        let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
-        (!rest.is_empty()).then_some(rest.len())
-    });
-    let stem = &stem[..cut.filter(|_| !keep).unwrap_or(stem.len())];
+    let stem = if keep { stem } else { without_precision(stem) };
     whole
         .as_deref()
         .unwrap_or(input)
@@ -132,6 +139,17 @@ mod tests {
         );
         assert_eq!(derive("model.safetensors"), "model-bf16.safetensors");
         assert_eq!(derive("fp8.safetensors"), "fp8-bf16.safetensors");
+        assert_eq!(derive("model-bf16.safetensors"), "model-bf16.safetensors");
+        assert_eq!(derive("m_fp8_block.safetensors"), "m-bf16.safetensors");
+        assert_eq!(
+            derive("m-FP8-Fine-Grained.safetensors"),
+            "m-bf16.safetensors"
+        );
+        assert_eq!(derive("m-mlx-4bit.safetensors"), "m-bf16.safetensors");
+        assert_eq!(
+            derive("gemma-3-4b-it.safetensors"),
+            "gemma-3-4b-it-bf16.safetensors"
+        );
         assert_eq!(derive("Qwen3-8B-Q4_K_M.gguf"), "Qwen3-8B-bf16.safetensors");
         assert_eq!(
             derive("big-IQ2_XXS-00001-of-00003.gguf"),

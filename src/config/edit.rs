@@ -15,6 +15,7 @@ const MAX_DEPTH: usize = 4;
 /// Removes the quantization config from `json`, and from the configs nested in it. With `dtype`, also replaces the
 /// weights' dtype, or adds it as `torch_dtype` where the outer object has none. `None` if `json` is no object.
 pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
+    // Whatever stands before the first brace, such as a byte order mark, stays as it is.
     let object = JsonObject::parse(json, json.find('{')?)?;
     let mut edits = Vec::new();
     collect(json, &object, dtype, 0, &mut edits);
@@ -23,10 +24,12 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
         .iter()
         .any(|m| DTYPE.contains(&&json[m.key.clone()]));
     if let Some(dtype) = dtype.filter(|_| !named) {
+        // In front of the first key, or of the closing brace of an empty object.
         let before = object
             .members
             .first()
             .map_or(object.span.end - 1, |m| m.key.start - 1);
+        // Removed members take their commas along, so one is needed only if a member stays.
         let comma = if object.members.iter().all(|m| is_removed(json, m)) {
             ""
         } else {
@@ -40,9 +43,13 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
             ),
         );
     }
+    // Removals come before the edits of nested objects in the list, whatever their order in the
+    // text.
     edits.sort_by_key(|(range, _)| range.start);
     let (mut out, mut at) = (String::with_capacity(json.len()), 0);
     for (range, text) in edits {
+        // `get` instead of an index: ranges that overlapped would end the edit with `None` rather
+        // than a panic.
         out.push_str(json.get(at..range.start)?);
         out.push_str(&text);
         at = range.end;
@@ -65,6 +72,7 @@ pub(crate) fn requantized(
     };
     let mut text = String::new();
     for (key, value) in entries {
+        // Two blanks, as `json.dump(indent=2)` of transformers nests.
         let value = serde_json::to_string_pretty(value)
             .ok()?
             .replace('\n', "\n  ");
@@ -80,6 +88,7 @@ pub(crate) fn requantized(
 
 /// Whether a member describes the quantization and is removed. A string under such a key is something else.
 fn is_removed(json: &str, m: &JsonMember) -> bool {
+    // A model may have `"quantization": "…"` as an ordinary setting; producers write an object.
     QUANTIZATION.contains(&&json[m.key.clone()]) && !json[m.value.clone()].starts_with('"')
 }
 
@@ -90,10 +99,13 @@ pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
         let member = object
             .members
             .iter()
+            // Of duplicate keys the last counts, as in Python and `serde_json`.
             .rev()
             .find(|m| json.get(m.key.clone()) == Some(*key))?;
         object = JsonObject::parse(json, member.value.start)?;
     }
+    // With its quotes the key is a JSON string, whose escapes `serde_json` resolves as it did for
+    // the map.
     let unquoted =
         |m: &JsonMember| serde_json::from_str(json.get(m.key.start - 1..m.key.end + 1)?).ok();
     object.members.iter().map(unquoted).collect()
@@ -141,6 +153,7 @@ fn collect(
     }
     for m in kept {
         let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
+        // A `dtype` that is an object or a list is about something else than the weights.
         if DTYPE.contains(&key) && (value.starts_with('"') || value == "null") {
             edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
         } else if value.starts_with('{')
@@ -208,12 +221,15 @@ fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
 /// The end of the string whose opening quote is at `at`.
 fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     let mut i = at + 1;
+    // A key without a quote is no JSON.
     if bytes.get(at)? != &b'"' {
         return None;
     }
     loop {
         match bytes.get(i)? {
             b'"' => return Some(i + 1),
+            // The escaped character is skipped whole if it has one byte. The hexadecimal digits of
+            // `\u` need no care: none is a quote.
             b'\\' => i += 2,
             _ => i += 1,
         }
@@ -231,6 +247,8 @@ fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
                 depth += 1;
                 i += 1;
             }
+            // Only inside a nested value. At depth 0 the bracket belongs to the object around the
+            // value and ends a number or a word, as the next arm finds.
             b'}' | b']' if depth > 0 => {
                 depth -= 1;
                 i += 1;
@@ -238,6 +256,8 @@ fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
             b',' | b'}' | b']' if depth == 0 => return Some(trim_end(bytes, at, i)),
             _ => i += 1,
         }
+        // The value was a string, an object or an array, and has just been closed. Numbers and
+        // words end only with what follows them.
         if depth == 0 && matches!(bytes.get(i - 1), Some(b'}' | b']' | b'"')) {
             return Some(i);
         }

@@ -19,12 +19,14 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
     while let [first, tail @ ..] = rest {
         let float = [&b"NaN"[..], b"Infinity", b"-Infinity"]
             .into_iter()
+            // Inside a string the word is text, such as a token of the vocabulary.
             .find(|f| !in_string && rest.starts_with(f));
         if let Some(float) = float {
             out.extend_from_slice(b"null");
             rest = &rest[float.len()..];
             continue;
         }
+        // An escaped quote does not end the string.
         let n = if in_string && *first == b'\\' {
             rest.len().min(2)
         } else {
@@ -49,6 +51,7 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
     let file = match found {
         Ok(Some(file)) => file,
         Ok(None) => return Ok(None),
+        // A path whose parent is a file has no companion files either.
         Err(e)
             if matches!(
                 e.kind(),
@@ -63,6 +66,8 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
         .metadata()
         .map_err(|e| AnamnesisError::io_at(path, &e))?
         .len();
+    // The charge is for what can be read, so that a huge file is reported by its own limit below
+    // and not by the budget.
     budget.alloc(len.min(MAX_CONFIG_BYTES), path.display())?;
     // One byte more than allowed: the file may have grown since its length was read.
     let mut bytes = Vec::new();
@@ -88,6 +93,8 @@ pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(Value, V
         return Ok(None);
     };
     // Of two failures the first is reported: its line and column are those of the file.
+    // The text is replaced only after a failure: the copy costs memory, and nearly all configs are
+    // valid JSON.
     let value = serde_json::from_slice(&json)
         .or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
     value

@@ -31,6 +31,7 @@ pub(crate) enum QuantMethod {
 const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (
         QuantMethod::AutoRound,
+        // Old releases of AutoRound wrote the name of their repository.
         &["auto-round", "auto_round", "intel/auto-round"],
     ),
     (QuantMethod::Awq, &["awq"]),
@@ -59,6 +60,8 @@ impl QuantMethod {
     /// The method that `text` names, in upper or lower case.
     pub(crate) fn parse(text: &str) -> Self {
         let text = text.to_lowercase();
+        // Exact spellings first: a method whose name merely begins like a prefix would be shadowed
+        // otherwise.
         let exact = SPELLINGS
             .iter()
             .find(|(_, spellings)| spellings.contains(&text.as_str()))

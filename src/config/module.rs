@@ -72,6 +72,8 @@ impl ModuleRules {
     /// Adds an entry: an object, or `false` for a module that is not quantized. Other values are ignored.
     fn add(&mut self, place: &ConfigPlace, matcher: Option<ModuleMatcher>, value: &Value) {
         match value {
+            // `true` says nothing that the whole config does not, and numbers or strings are
+            // settings that lie under the same keys.
             Value::Object(map) => {
                 self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))));
             }
@@ -83,6 +85,8 @@ impl ModuleRules {
     fn enter(&mut self, matcher: Option<ModuleMatcher>, entry: ModuleEntry) {
         match matcher {
             Some(ModuleMatcher::Path(path)) => self.paths.entry(path).or_default().push(entry),
+            // The rule is left out, and every module becomes uncertain: a contradiction with the
+            // shapes may be due to this rule.
             Some(ModuleMatcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
                 self.has_unread = true;
             }
@@ -106,10 +110,13 @@ impl ModuleRules {
                 .get("bits")
                 .and_then(Value::as_i64)
                 .is_some_and(|bits| bits >= FLOAT_BITS);
+            // AutoRound keeps such a module as a float tensor, so nothing of it is stored as codes.
             let value = if is_float { &Value::Bool(false) } else { value };
             self.add(place, Some(ModuleMatcher::Path(name.to_owned())), value);
             // AutoRound takes a key that is no module's name for an expression, and searches names for it.
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
+                // Entered besides the path: a key with such characters can still be a module's
+                // name.
                 self.add(
                     place,
                     Pattern::anywhere(name).ok().map(ModuleMatcher::Expression),
@@ -121,6 +128,8 @@ impl ModuleRules {
 
     /// GPTQModel: `dynamic`, by expressions; one after `-:` leaves its modules unquantized.
     fn read_gptqmodel(&mut self, place: &ConfigPlace) {
+        // In the order of the file, as gptqmodel's `dynamic_get` returns the first pattern that
+        // matches.
         for (pattern, value) in place.entries("dynamic") {
             match pattern.strip_prefix("-:") {
                 Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
@@ -135,6 +144,8 @@ impl ModuleRules {
 
     /// MLX: a module's path is a key of the config.
     fn read_mlx(&mut self, place: &ConfigPlace) {
+        // The settings of the config lie under the same object as the modules; their keys have no
+        // dot.
         let paths = place
             .values
             .iter()
@@ -153,11 +164,14 @@ impl ModuleRules {
         let weight = |layer: &Value| {
             let mut args = match layer.get("weight")? {
                 Value::Object(args) => args.clone(),
+                // Quark leaves a layer alone by a `weight` of null.
                 Value::Null => return Some(Value::Bool(false)),
                 // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
                 // the weight is refused.
                 levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),
             };
+            // The order of packing is stated once for the model, but belongs to each weight, so it
+            // joins every rule.
             args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
             Some(Value::Object(args))
         };
@@ -165,6 +179,7 @@ impl ModuleRules {
             let rule = weight(layer).unwrap_or_else(|| layer.clone());
             self.add(place, matcher(path), &rule);
         }
+        // The global rule is for whatever has no rule of its own, hence the class of all modules.
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
             self.add(place, Some(ModuleMatcher::Class), &weight);
         }
@@ -176,12 +191,16 @@ impl ModuleRules {
             let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
                 continue;
             };
+            // The group's format is more specific than the one of the whole config, which may be
+            // `mixed-precision`.
             if let Some(format) = group.get("format") {
                 args.insert("format".to_owned(), format.clone());
             }
             let rule = Some(Arc::new((args, place.name.clone())));
             let targets = group.get("targets").and_then(Value::as_array);
             for target in targets.into_iter().flatten().filter_map(Value::as_str) {
+                // A target without a dot and without `re:` is the name of a class, such as
+                // `Linear`.
                 let is_path =
                     target.starts_with("re:") || target.contains('.') || is_top_module(target);
                 let matcher = if is_path {
@@ -196,6 +215,8 @@ impl ModuleRules {
 
     /// The entry of `module`: by its path, else by the first pattern that matches, else by class.
     fn of(&self, module: &str) -> Option<&ModuleEntry> {
+        // A path is the most specific rule, whatever its place in the file. The expression that
+        // AutoRound's path may also be is tried after it.
         let by_path = self.paths.get(module).and_then(|entry| entry.first());
         let by_pattern = || {
             self.patterns
@@ -237,11 +258,13 @@ fn is_top_module(path: &str) -> bool {
 impl QuantConfig {
     /// The config of the module at path `module`.
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
+        // At the first question: models without single rules never compile an expression.
         let rules = self.rules.get_or_init(|| ModuleRules::new(&self.places));
         let found = rules.of(module);
         let entry = found
             .and_then(Option::as_ref)
             .map(|entry| (&entry.0, entry.1.as_str()));
+        // An entry of `None` is a rule as well: it says that the module is not quantized.
         let skipped = self.skips(module) || matches!(found, Some(None));
         Module {
             config: self,
@@ -256,6 +279,8 @@ impl<'c> Module<'c> {
     /// The value that `f` reads under the first of `keys`, with the name of its place: from the module's entry, else
     /// from the whole config.
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
+        // The keys are tried in the entry first, all of them, so that an alias in the entry
+        // outranks the usual key of the whole config.
         let in_entry = self
             .entry
             .and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
@@ -295,6 +320,7 @@ const QUANTO_MAP_SUFFIX: &str = "_qmap.json";
 
 /// Names of quanto's maps in `dir`, sorted. A directory that cannot be listed has none.
 pub(super) fn list_quanto_maps(dir: &Path) -> Vec<String> {
+    // A bare file name has an empty parent, which no system opens as a directory.
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -305,6 +331,7 @@ pub(super) fn list_quanto_maps(dir: &Path) -> Vec<String> {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.retain(|name| name.ends_with(QUANTO_MAP_SUFFIX));
+    // `read_dir` has no order. The first map counts where two have an entry.
     names.sort_unstable();
     names
 }

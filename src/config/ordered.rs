@@ -35,6 +35,8 @@ impl OrderedPatterns {
         else {
             return Ok(Self::default());
         };
+        // A list or a string there would leave every module at the default width, and decode it
+        // wrongly.
         if place.get(KEY).is_none_or(|value| !value.is_object()) {
             return Err(AnamnesisError::parse(format!(
                 "{}: {KEY} is no object",
@@ -58,6 +60,8 @@ impl OrderedPatterns {
     /// `Unsupported` if an expression does not compile: which one wins is unknown then.
     fn of(&self, module: &str) -> Result<Option<&Value>> {
         let compiled = match self.compiled.get() {
+            // `get_or_init` takes no fallible closure. Two threads may compile at once; the first
+            // result stays, and both are alike.
             Some(compiled) => compiled,
             None => {
                 let compiled = self.written.iter().map(compile).collect::<Result<_>>()?;
@@ -90,6 +94,8 @@ impl QuantConfig {
     /// `Unsupported` if an expression of the config does not compile.
     pub(crate) fn int_by_pattern(&self, module: &str, key: &str) -> Result<Option<i64>> {
         match self.patterns.of(module)?.and_then(|value| value.get(key)) {
+            // A value that is no integer gives `None`, and not the value of the whole config: the
+            // entry speaks for this module.
             Some(value) => Ok(value.as_i64()),
             None => Ok(self
                 .first(|place| place.int(&[key]))

@@ -35,6 +35,7 @@ impl Pattern {
 
     /// A text with `*`, and `?` if `has_question_marks`, that matches a whole name.
     fn glob(text: &str, has_question_marks: bool) -> std::result::Result<Self, Error> {
+        // Escaped first, so that a dot in a name is a dot, and only `*` and `?` regain a meaning.
         let mut expression = escape(text).replace(r"\*", ".*");
         if has_question_marks {
             expression = expression.replace(r"\?", ".");
@@ -101,6 +102,7 @@ impl Selection {
 
     /// Whether `name` is selected.
     pub(crate) fn has(&self, name: &str) -> bool {
+        // An exclusion outranks an inclusion, whatever their order on the command line.
         let any = |list: &[Pattern]| list.iter().any(|pattern| pattern.is_match(name));
         (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
     }

@@ -30,6 +30,8 @@ impl ConfigPlace {
         };
         let entry = |(key, value)| (String::as_str(key), value);
         match self.order.iter().find(|(ordered, _)| *ordered == key) {
+            // Keys from the text look up the values from the map. A key that occurs twice is
+            // visited twice, with the same value.
             Some((_, keys)) => keys
                 .iter()
                 .filter_map(|key| map.get_key_value(key))
@@ -40,6 +42,8 @@ impl ConfigPlace {
     }
 
     pub(super) fn int(&self, keys: &[&str]) -> Option<i64> {
+        // The first key that exists decides, even if its value is no integer: an alias must not
+        // hide a malformed number.
         integer(keys.iter().find_map(|key| self.get(key))?)
     }
 
@@ -76,6 +80,8 @@ pub(super) fn order(
     path: &[&str],
     values: &Map<String, Value>,
 ) -> Vec<(&'static str, Vec<String>)> {
+    // Without an order the entries come sorted, as `serde_json` keeps them. The map itself was
+    // parsed, so this happens only for text that is no UTF-8.
     let Ok(text) = std::str::from_utf8(text) else {
         return vec![];
     };
@@ -89,6 +95,7 @@ pub(super) fn order(
 
 /// `[rows, columns]` from an array of two positive integers.
 pub(super) fn pair(value: &Value) -> Option<[usize; 2]> {
+    // A zero would divide the shapes later on.
     let size = |v: &Value| usize::try_from(v.as_u64()?).ok().filter(|&n| n > 0);
     match value.as_array()?.as_slice() {
         [rows, cols] => Some([size(rows)?, size(cols)?]),

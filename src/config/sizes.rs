@@ -26,9 +26,11 @@ impl LayerSizes {
             found
                 .and_then(Value::as_u64)
                 .and_then(|n| usize::try_from(n).ok())
+                // A size of 0 would be taken for a known one.
                 .filter(|&n| n > 0)
         };
         let (hidden, heads) = (size("hidden_size"), size("num_attention_heads"));
+        // transformers derives the width of a head like this where a config has no `head_dim`.
         let head = size("head_dim").or_else(|| hidden?.checked_div(heads?));
         let all = |heads: Option<usize>| {
             heads
@@ -40,6 +42,8 @@ impl LayerSizes {
             intermediate: size("intermediate_size"),
             expert_intermediate: size("moe_intermediate_size"),
             queries: all(heads),
+            // Without grouped-query attention the key is missing, and there are as many key-value
+            // heads as heads.
             keys: all(size("num_key_value_heads").or(heads)),
             vocabulary: size("vocab_size"),
         }
@@ -54,10 +58,13 @@ impl LayerSizes {
         {
             return [None, None];
         }
+        // In mixture-of-experts models the experts are narrower than the dense layers of the same
+        // names.
         let of_expert = self
             .expert_intermediate
             .filter(|_| module.contains("expert"));
         let intermediate = of_expert.or(self.intermediate);
+        // An unknown name tells nothing, so that the caller refuses instead of guessing.
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],
             "k_proj" | "v_proj" => [self.keys, self.hidden],

@@ -19,6 +19,8 @@ impl SkipLists {
     /// would skip is then reported as an error rather than decoded wrongly.
     pub(super) fn add(&mut self, text: &str) {
         let Some(pattern) = Pattern::of_config(text) else {
+            // A dot at either end would keep the path from being found: runs are looked up without
+            // dots around them.
             let path = text.trim_matches('.');
             self.longest = self.longest.max(path.len());
             self.paths.insert(path.to_owned());
@@ -34,9 +36,13 @@ impl SkipLists {
         // Paths have about ten components and lists may have thousands of entries. So every run of components is looked
         // up in the set, in place of comparing every entry.
         let dots = || module.match_indices('.').map(|(at, _)| at);
+        // Runs begin at the name's start or behind a dot, and end at a dot or at the name's end, so
+        // a listed `mlp` does not match `mlp2`.
         let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
         let ends = || dots().chain([module.len()]);
         let listed = |start: usize| {
+            // A run that begins here ends behind `start`, and none longer than the longest entry
+            // can be listed.
             let mut ends = ends()
                 .filter(|&end| end > start)
                 .take(MAX_PARTS)

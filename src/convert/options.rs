@@ -190,7 +190,7 @@ impl ConvertOptions {
     pub(crate) fn with_default_encoding(self) -> Result<Self> {
         #[cfg(feature = "lethe")]
         if self.target == ConvertTarget::Qnat && self.forget.is_none() {
-            let forget = Some("qnat".parse::<ForgetScheme>()?.into());
+            let forget = Some(ForgetScheme::QNAT.into());
             let run = RememberOptions {
                 to: TargetDtype::F32,
                 ..self.run

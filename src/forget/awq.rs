@@ -34,6 +34,8 @@ impl Method for Awq {
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let rows = weight.rows();
         // The library computes the width of packed tensors as `out // 32 * 4` words.
+        // Without this, `out // 32 * 4` would leave the last outputs out of `qzeros`, and the
+        // loader would read another shape.
         let is_ragged = !rows.is_multiple_of(32);
         grouped_matrix_objection(weight, self.group)
             .or_else(|| is_ragged.then(|| format!("its {rows} rows are no multiple of 32")))
@@ -54,6 +56,8 @@ impl Method for Awq {
             rows,
             cols,
         };
+        // The word order and the transposition are one form, because a word spans eight rows of the
+        // weight and one of its columns.
         let interleaved = MatrixForm::Packed(WordPacking::AwqInterleaved);
         Ok(Box::new(Grouped {
             name: weight.name.to_owned(),
@@ -78,6 +82,7 @@ impl Method for Awq {
                 },
                 groups,
             ),
+            // Eight rows fill a word, so that no two tiles write the same one.
             row_align: PER_WORD,
             index: None,
             constant: None,

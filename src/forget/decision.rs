@@ -78,6 +78,8 @@ pub(crate) fn decide(
 
 /// Encodes `candidate` by `method`, unless its shape or name does not fit.
 pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<'_>) -> Decision {
+    // Empty tensors have no largest magnitude and no block, and only containers without plain
+    // tensors need them.
     let is_refused = candidate.weight.shape.contains(&0) && !method.takes_empty();
     let empty = is_refused.then(|| "it is empty".to_owned());
     match empty.or_else(|| method.objection(&candidate.weight)) {
@@ -134,6 +136,8 @@ impl TensorFilter {
         // Of tensors that are not quantized only floats are rounded; integers are indices, masks or counters.
         let is_float = candidate.is_quantized || TargetDtype::of(candidate.stored).is_some();
         match () {
+            // The user's own choice comes first: an exclusion holds even for tensors that `--like`
+            // names.
             () if !self.selection.has(candidate.name) => {
                 Some("not among the tensors that were asked for".to_owned())
             }
@@ -144,6 +148,8 @@ impl TensorFilter {
             {
                 Some("not quantized in the model that this one is to be like".to_owned())
             }
+            // After the user's patterns: an integer tensor that matches one is not encoded all the
+            // same.
             () if !is_float => Some(format!("{} is not encoded", candidate.stored)),
             () if self.is_requested(candidate) => None,
             () => by_default(candidate.weight.name),

@@ -10,20 +10,17 @@
 //! One scale for the tensor takes a survey pass for its largest magnitude. A scale for each block does not: tiles are
 //! whole blocks.
 
-use std::marker::PhantomData;
+mod encoder;
 
 use serde_json::{Value, json};
 
+use self::encoder::{Fp8Encoder, Fp8Runner, run};
 use super::compressed_tensors as ct;
-use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
-use crate::element::Element;
-use crate::forget::seam::rows::{ByteMatrix, MAX_ROW_LEN, linear_weight_objection, stored_tensor};
-use crate::kernels::lethe::fp8::{
-    ComfyKitchenFp8, CompressedTensorsFp8, EncodeFp8Blocks, Fp8Arithmetic, TransformersFp8,
-};
+use super::{Encode, Method, StoredTensor, WeightInfo};
+use crate::forget::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
+use crate::kernels::lethe::fp8::{ComfyKitchenFp8, CompressedTensorsFp8, TransformersFp8};
 use crate::kernels::remember::fp8::{E4M3, E5M2};
-use crate::scheme::{Granularity, Grid};
-use crate::simd::{Level, perform};
+use crate::scheme::Granularity;
 use crate::{Dtype, Result, TargetDtype};
 
 /// The library whose names, config and arithmetic are used.
@@ -54,6 +51,8 @@ impl Fp8 {
     /// Rows and columns of the values of `weight` that share a scale.
     fn block(&self, weight: &WeightInfo<'_>) -> [usize; 2] {
         match self.granularity {
+            // Larger than every tensor, so that all values have one scale and divisions give one
+            // block.
             Granularity::Tensor => [usize::MAX, usize::MAX],
             Granularity::Channel => [1, weight.cols().max(1)],
             Granularity::Group(cols) => [1, cols.max(1)],
@@ -119,6 +118,7 @@ impl Fp8 {
             Fp8Layout::CompressedTensors => {
                 stored_tensor(name("_scale"), weight.dtype.dtype(), &of_blocks)
             }
+            // comfy-kitchen stores a scalar, and computes it in F32 for every dtype of the model.
             Fp8Layout::ComfyUi { .. } => stored_tensor(name("_scale"), Dtype::F32, &[]),
         }
     }
@@ -222,6 +222,7 @@ impl Method for Fp8 {
                     "fmt": "e4m3",
                     "modules_to_not_convert": skipped,
                     "quant_method": "fp8",
+                    // null stands for one scale a tensor, as in `FineGrainedFP8Config`.
                     "weight_block_size": block,
                 });
                 if is_ue8m0 {
@@ -239,6 +240,8 @@ impl Method for Fp8 {
                         ct::float_args(8, "channel", false, None, Value::Null),
                         token,
                     ),
+                    // Activations are quantized in groups of the block's width, so that both have a
+                    // scale for the same inputs.
                     (_, Some(block)) => (
                         ct::float_args(8, "block", false, None, json!({"block_structure": block})),
                         ct::float_args(8, "group", true, Some(block[1]), Value::Null),
@@ -253,167 +256,5 @@ impl Method for Fp8 {
             }
             Fp8Layout::ComfyUi { .. } => None,
         }
-    }
-}
-
-/// Arguments of a [`Fp8Runner`]: a tile, and the buffers for its codes, decoded values and scales.
-struct Fp8Job<'a> {
-    values: &'a [f32],
-    /// Columns of the tile.
-    width: usize,
-    /// Rows and columns of a block.
-    block: [usize; 2],
-    /// Largest magnitude of the tensor, if it has one scale.
-    max: Option<f32>,
-    level: Level,
-    codes: &'a mut [u8],
-    back: &'a mut [f32],
-    scales: &'a mut [f32],
-}
-
-/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for each combination.
-type Fp8Runner = fn(Fp8Job<'_>);
-
-fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
-    let Fp8Job {
-        values,
-        width,
-        block: [rows, cols],
-        max,
-        level,
-        codes,
-        back,
-        scales,
-    } = job;
-    perform(
-        level,
-        &mut EncodeFp8Blocks {
-            values,
-            width,
-            rows,
-            cols,
-            tensor_max_abs: max,
-            codes,
-            back,
-            scales,
-            arithmetic: PhantomData::<A>,
-        },
-    );
-}
-
-/// Encodes one tensor to FP8.
-struct Fp8Encoder {
-    stored: Vec<StoredTensor>,
-    description: Option<&'static str>,
-    run: Fp8Runner,
-    rows: usize,
-    cols: usize,
-    block: [usize; 2],
-    has_one_scale: bool,
-}
-
-impl Encode for Fp8Encoder {
-    fn stored(&self) -> Vec<StoredTensor> {
-        self.stored.clone()
-    }
-
-    fn grid(&self) -> Grid {
-        // Codes are bytes: but for the blocks of scales, tiles may begin anywhere.
-        let [row_align, col_align] = if self.has_one_scale {
-            [1, 1]
-        } else {
-            self.block
-        };
-        Grid {
-            rows: self.rows,
-            cols: self.cols,
-            row_align,
-            col_align,
-            load_bits: 8.0,
-            transposed: false,
-        }
-    }
-
-    fn survey(&self) -> Option<Survey> {
-        self.has_one_scale.then_some(Survey::MaxAbs)
-    }
-
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            survey,
-            level,
-        } = *values;
-        let [rows, cols] = self.block;
-        let width = tile.cols.len();
-        let across = if self.has_one_scale {
-            1
-        } else {
-            width.div_ceil(cols)
-        };
-        let mut codes = vec![0; values.len()];
-        let mut scales = vec![
-            0.0;
-            if self.has_one_scale {
-                1
-            } else {
-                across * tile.rows.len().div_ceil(rows)
-            }
-        ];
-        let max = self.has_one_scale.then_some(survey as f32);
-        let job = Fp8Job {
-            values,
-            width,
-            block: self.block,
-            max,
-            level,
-            codes: &mut codes,
-            back,
-            scales: &mut scales,
-        };
-        (self.run)(job);
-        ByteMatrix {
-            part: 0,
-            stride: self.cols,
-        }
-        .put(tile.rows.clone(), tile.cols.clone(), &codes, put)?;
-        let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
-        let bytes = scale_bytes(&scales, dtype);
-        if !self.has_one_scale {
-            let first = tile.cols.start / cols;
-            let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
-            let stride = self.cols.div_ceil(cols) * size;
-            return ByteMatrix { part: 1, stride }.put(
-                rows,
-                first * size..(first + across) * size,
-                &bytes,
-                put,
-            );
-        }
-        if tile.is_first() {
-            put(1, 0, &bytes)?;
-            self.description
-                .map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
-        }
-        Ok(())
-    }
-}
-
-/// The bytes of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
-/// a power of two in F8_E8M0 is the exponent field of its F32.
-fn scale_bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
-    use half::{bf16, f16};
-    match dtype {
-        Dtype::F8E8M0 => scales.iter().map(|s| (s.to_bits() >> 23) as u8).collect(),
-        Dtype::F16 => scales
-            .iter()
-            .flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes())
-            .collect(),
-        Dtype::BF16 => scales
-            .iter()
-            .flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())
-            .collect(),
-        _ => bytemuck::cast_slice(scales).to_vec(),
     }
 }

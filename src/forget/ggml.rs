@@ -28,11 +28,13 @@ pub(crate) struct Ggml {
 impl Method for Ggml {
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let block = self.dtype.block_size();
+        // llama.cpp keeps vectors in floats, whatever the mixture says.
         match weight.shape {
             [] | [_] => Some("it has one dimension".to_owned()),
             [.., cols] if !cols.is_multiple_of(block) => {
                 Some(format!("its {cols} columns are no multiple of {block}"))
             }
+            // Tiles are whole rows, so the length of a row bounds the memory of a worker.
             [.., cols] if *cols > MAX_ROW_LEN => {
                 Some(format!("its rows are longer than {MAX_ROW_LEN}"))
             }
@@ -47,6 +49,7 @@ impl Method for Ggml {
             shape: weight.shape.to_vec(),
         };
         let (rows, cols) = (weight.rows(), weight.cols());
+        // F32, F16 and BF16 have no blocks, and need a rounding and no search.
         if let Some(to) = TargetDtype::of(self.dtype) {
             return Ok(Box::new(GgmlFloatEncoder {
                 stored,
@@ -73,12 +76,15 @@ impl Method for Ggml {
                 .map(|_| imatrix.clone()),
             None => None,
         };
+        // The stack is all dimensions but the last two: experts have three.
         let matrices: usize = weight
             .shape
             .split_last_chunk::<2>()
             .map_or(1, |(stack, _)| stack.iter().product());
         let row_bytes = cols / self.dtype.block_size() * bytes;
         let matrix_rows = (rows / matrices.max(1)).max(1);
+        // Workers count concurrently; the sum does not depend on the order, so no stronger ordering
+        // is needed.
         let corrupted_blocks = AtomicU64::new(0);
         Ok(Box::new(GgmlBlockEncoder {
             stored,
@@ -106,7 +112,7 @@ struct GgmlBlockEncoder {
     matrix_rows: usize,
     cols: usize,
     row_bytes: usize,
-    /// Number of blocks so far that [`corrupted_iq3_s_blocks`] counted.
+    /// IQ3_S blocks that ggml's format corrupts, of all tiles so far.
     corrupted_blocks: AtomicU64,
 }
 
@@ -169,6 +175,7 @@ impl Encode for GgmlBlockEncoder {
             let matrix = row / self.matrix_rows;
             let end = ((matrix + 1) * self.matrix_rows).min(tile.rows.end);
             let rows = row - tile.rows.start..end - tile.rows.start;
+            // One row of weights serves all matrices of the tensor, or there is one for each.
             let importance = importance.map(|all| match all.len() == self.cols {
                 true => all,
                 false => &all[matrix * self.cols..][..self.cols],
@@ -178,12 +185,14 @@ impl Encode for GgmlBlockEncoder {
             (self.encoder)(values, self.cols, importance, level, out);
             row = end;
         }
+        // What was written is decoded, so that the report measures what readers will see.
         (self.decoder)(&bytes, None, level, Out::F32(back));
         put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
         (self.stored.dtype == Dtype::MXFP4).then_some(RelayTarget {
+            // ggml reads exponent 255 as 2^128, so codes with OCP's NaN do not fit without a check.
             family: CodeFamily::Mxfp4 { has_nan: false },
             codes: self,
         })
@@ -200,6 +209,7 @@ impl StoreCodes for GgmlBlockEncoder {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let mut bytes = Vec::with_capacity(tile.rows.len() * self.row_bytes);
+        // The exponent of block i goes with codes 32i and on; both are in the order of rows.
         for (exponent, codes) in codes.exponents.iter().zip(codes.codes.as_chunks::<32>().0) {
             let (low, high) = codes.split_at(16);
             bytes.push(*exponent);

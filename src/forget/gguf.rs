@@ -34,6 +34,7 @@ pub(crate) fn decide(
     forget: &Forget,
     filter: &TensorFilter,
 ) -> Result<Decisions> {
+    // `decide` calls this for schemes without a single method, which are all GGUF file types.
     let Some((file_type, pure)) = forget.scheme.file_type() else {
         return Ok(Decisions {
             all: vec![],
@@ -64,11 +65,14 @@ pub(crate) fn decide(
         all: HashMap::new(),
     };
     let mut notes = Vec::new();
+    // Choices come in the order of the candidates, whatever the order in which llama.cpp visits
+    // them.
     let decisions = candidates.iter().zip(choices).map(|(candidate, choice)| {
         let dtype = match settle(choice, candidate, filter, file_type.dtype, &mut notes) {
             Ok(dtype) => dtype,
             Err(reason) => return Ok(Decision::Keep(reason)),
         };
+        // Only for tensors that are encoded: a matrix need not know the others.
         let decision = encode(&methods.of(dtype), &dtype.to_string(), candidate);
         if matches!(decision, Decision::Encode { .. }) {
             methods.check_importance(&mixture, candidate, dtype)?;
@@ -91,6 +95,8 @@ fn settle(
         TypeChoice::Keep(reason) => Some(reason.clone()),
         TypeChoice::Type { .. } => None,
     };
+    // The filter knows nothing of llama.cpp. Its default reason is the mixture's, so that a request
+    // overrides that one alone.
     if let Some(reason) = filter.objection(candidate, |_| kept) {
         return Err(reason);
     }
@@ -103,6 +109,7 @@ fn settle(
         // llama.cpp would keep it, but the user asked for it.
         TypeChoice::Keep(_) => main,
     };
+    // Requantizing to the same type would cost accuracy and change no size.
     if dtype == dtype_of(candidate) {
         return Err(format!("it is {dtype} already"));
     }
@@ -169,6 +176,7 @@ fn read_facts(model: &ParsedModel) -> ModelFacts {
     if let Some(gguf) = model.gguf() {
         return ModelFacts::from_metadata(gguf.metadata());
     }
+    // Of a single file the config lies beside it.
     let directory = match &model.directory {
         Some(directory) => Some(directory.path.as_path()),
         None => model.path().and_then(std::path::Path::parent),

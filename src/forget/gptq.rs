@@ -59,6 +59,7 @@ impl Gptq {
 
 impl Method for Gptq {
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        // `qzeros` has whole words only: a remainder of outputs would have no zero points.
         let (rows, cols, unit) = (weight.rows(), weight.cols(), self.codes_in_whole_words());
         grouped_matrix_objection(weight, self.group_of(weight)).or_else(|| match () {
             () if !rows.is_multiple_of(unit) => {
@@ -136,9 +137,12 @@ impl Method for Gptq {
         let format = if self.version_2 { "gptq_v2" } else { "gptq" };
         let mut config = json!({
             "bits": self.bits,
+            // gptqmodel writes -1 for one group over all inputs.
             "group_size": self.group.map_or(-1, |group| group as i64),
             "desc_act": false,
             "lm_head": false,
+            // Two keys each for the method and the format, as gptqmodel writes them: loaders read
+            // either.
             "method": "gptq",
             "quant_method": "gptq",
             "format": format,

@@ -63,6 +63,7 @@ impl Method for Mlx {
         let (rows, cols, (bits, group)) = (weight.rows(), weight.cols(), self.bits_and_group());
         let stored = |end: &str, dtype, width: usize| {
             let mut shape = weight.shape.to_vec();
+            // The last dimension alone is packed or grouped; experts and rows stay.
             shape
                 .iter_mut()
                 .next_back()
@@ -115,6 +116,8 @@ impl Method for Mlx {
             ],
             codes,
             scales: matrix(1, floats, groups),
+            // The bias of a group is an offset of the decoded value, not a zero point of the code,
+            // and of the model's type.
             offsets: Some(matrix(2, floats, groups)),
             row_align: 1,
             index: None,
@@ -152,6 +155,7 @@ impl Encode for MlxFloatEncoder {
         let StoredMatrix {
             rows, cols, bits, ..
         } = self.codes;
+        // A byte for each code and its packed bits, and a byte for the scale of each group.
         let load_bits = (8 + bits) as f64 + 8.0 / self.mode.group() as f64;
         Grid {
             rows,
@@ -179,6 +183,7 @@ impl Encode for MlxFloatEncoder {
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
+        // Only MXFP4 is stored by other layouts with the same codes and exponents.
         (self.mode == MlxFloatMode::Mxfp4).then_some(RelayTarget {
             family: CodeFamily::Mxfp4 { has_nan: true },
             codes: self,

@@ -9,14 +9,17 @@
 //!
 //! No survey pass: an exponent depends on its block alone.
 
+mod expert_stack;
+
 use std::marker::PhantomData;
 
 use serde_json::{Value, json};
 
+use self::expert_stack::ExpertStackEncoder;
 use super::compressed_tensors as ct;
 use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::rows::{
-    ByteMatrix, linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
+    linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
 use crate::kernels::lethe::groups::{GroupArithmetic, GroupBuffers};
 use crate::kernels::lethe::mx::{
@@ -24,7 +27,6 @@ use crate::kernels::lethe::mx::{
     TorchAoRceil,
 };
 use crate::kernels::lethe::narrow::Fp4E2M1;
-use crate::kernels::lethe::pack::transposed;
 use crate::kernels::remember::fp8::E4M3;
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -95,6 +97,7 @@ where
         (ScaleRule::Ceil, _) => |job| job.encode_with(&TorchAoMx::<CEIL, N>(PhantomData)),
         (ScaleRule::Even, _) => |job| job.encode_with(&TorchAoMx::<EVEN, N>(PhantomData)),
         (ScaleRule::Rceil, _) => |job| job.encode_with(&TorchAoRceil::<N>(PhantomData)),
+        // ggml has this rule for FP4 alone; `objection` has refused MXFP8.
         (ScaleRule::Ggml, _) => |job| job.encode_with(&GgmlMxfp4),
         (_, TargetDtype::F32) => |job| job.encode_with(&CompressedTensorsMx::<f32, N>(PhantomData)),
         (_, TargetDtype::F16) => |job| job.encode_with(&CompressedTensorsMx::<f16, N>(PhantomData)),
@@ -123,6 +126,7 @@ impl Method for Mx {
         }
         let partial_block =
             |n: &usize, what| Some(format!("its {n} {what} are no multiple of {BLOCK}"));
+        // A `.weight` of three dimensions is a stack in every layout: blocks lie in its rows.
         match (self.layout, weight.name.ends_with(".weight"), weight.shape) {
             (_, true, [_, _, inputs]) => {
                 partial_block(inputs, "columns").filter(|_| !inputs.is_multiple_of(BLOCK))
@@ -169,6 +173,8 @@ impl Method for Mx {
                         family,
                     })
                 }
+                // Blocks of a bare parameter run down its columns, and no other layout stores them
+                // so: its codes are never relayed.
                 false => Box::new(ExpertStackEncoder {
                     stored,
                     run,
@@ -294,117 +300,6 @@ impl MxMatrixEncoder {
     /// Passes the codes and exponents of a tile to `put`.
     fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
         put_codes_and_scales(tile, self.cols, [(self.unit, codes), (BLOCK, shared)], put)
-    }
-}
-
-/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is
-/// stored as a row.
-struct ExpertStackEncoder {
-    stored: [StoredTensor; 2],
-    run: MxRunner,
-    /// Rows of all matrices: experts × inputs.
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-}
-
-impl Encode for ExpertStackEncoder {
-    fn stored(&self) -> Vec<StoredTensor> {
-        self.stored.to_vec()
-    }
-
-    fn grid(&self) -> Grid {
-        let (rows, cols) = (self.rows, self.outputs);
-        Grid {
-            rows,
-            cols,
-            // A matrix has whole blocks of rows, so that no block reaches into the next matrix of the stack.
-            row_align: BLOCK,
-            col_align: 1,
-            // The transposed values and their decoded values as F32, and a byte for each code.
-            load_bits: 72.0,
-            transposed: true,
-        }
-    }
-
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
-        let TileValues {
-            tile,
-            values,
-            level,
-            ..
-        } = *values;
-        let (height, width) = (tile.rows.len(), tile.cols.len());
-        // The kernel takes blocks of consecutive values: columns become rows, and back.
-        let columns = transposed(values, width);
-        let mut columns_back = vec![0.0; values.len()];
-        let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
-        let (codes, shared) = (&mut codes[..], &mut shared[..]);
-        (self.run)(GroupBuffers {
-            values: &columns,
-            codes,
-            scale_bytes: shared,
-            back: &mut columns_back,
-            level,
-        });
-        back.copy_from_slice(&transposed(&columns_back, height));
-        self.store(tile, codes, shared, put)
-    }
-}
-
-impl ExpertStackEncoder {
-    /// Passes the codes and exponents of a tile, which are in the order of its columns, to `put`.
-    fn store(&self, tile: &Tile, codes: &[u8], shared: &[u8], put: &mut Put<'_>) -> Result<()> {
-        for (part, unit, bytes) in [(0, 2, codes), (1, BLOCK, shared)] {
-            self.put(
-                tile,
-                &ByteMatrix {
-                    part,
-                    stride: self.inputs / unit,
-                },
-                unit,
-                bytes,
-                put,
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of several. A byte stands
-    /// for `unit` values.
-    fn put(
-        &self,
-        tile: &Tile,
-        matrix: &ByteMatrix,
-        unit: usize,
-        bytes: &[u8],
-        put: &mut Put<'_>,
-    ) -> Result<()> {
-        // Bytes of a whole column of the tile, of which an expert has a part.
-        let pitch = tile.rows.len() / unit;
-        let mut row = tile.rows.start;
-        while row < tile.rows.end {
-            let (expert, first) = (row / self.inputs, row % self.inputs);
-            let n = (self.inputs - first).min(tile.rows.end - row);
-            let at = (row - tile.rows.start) / unit;
-            let lines =
-                expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
-            let cols = first / unit..(first + n) / unit;
-            if pitch == cols.len() {
-                matrix.put(lines, cols, bytes, put)?;
-            } else {
-                for (line, bytes) in lines.zip(bytes.chunks_exact(pitch)) {
-                    matrix.put(
-                        line..line + 1,
-                        cols.clone(),
-                        &bytes[at..at + cols.len()],
-                        put,
-                    )?;
-                }
-            }
-            row += n;
-        }
-        Ok(())
     }
 }
 

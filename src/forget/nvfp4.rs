@@ -39,6 +39,8 @@ impl Method for Nvfp4 {
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         use half::{bf16, f16};
+        // ModelOpt computes in F32 whatever the model's type; compressed-tensors in that type, so
+        // its kernel has three instances.
         let (ends, global, run): (_, &[usize], Nvfp4Runner) = match (self, weight.dtype) {
             (Self::ModelOpt, _) => (["", "_scale", "_scale_2"], &[], modelopt),
             (Self::CompressedTensors, dtype) => {
@@ -54,6 +56,8 @@ impl Method for Nvfp4 {
         let stored = [
             stored_tensor(name(0), Dtype::U8, &packed_shape(weight, 2)),
             stored_tensor(name(1), Dtype::F8E4M3, &packed_shape(weight, BLOCK)),
+            // ModelOpt's global scale is a scalar and compressed-tensors' a vector of one value.
+            // Torch promotes by that, so it decides about bits.
             stored_tensor(name(2), Dtype::F32, global),
         ];
         Ok(Box::new(Nvfp4Encoder {
@@ -155,6 +159,7 @@ impl Encode for Nvfp4Encoder {
             back,
             level,
         };
+        // Every tile computes the global scale from the same survey; the first one writes it.
         let global = (self.run)(survey as f32, job);
         put_codes_and_scales(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
         if tile.is_first() {

@@ -34,6 +34,7 @@ impl Method for Qnat {
     }
 
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
+        // The parser has checked that the product does not overflow.
         let n: usize = weight.shape.iter().product();
         block_for(n)
             .is_none()
@@ -42,6 +43,7 @@ impl Method for Qnat {
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {
         let (rows, cols) = (weight.rows(), weight.cols());
+        // No block fits an empty tensor, and 1 keeps the divisions below defined.
         let block = block_for(rows * cols).unwrap_or(1);
         Ok(Box::new(QnatEncoder {
             name: weight.name.to_owned(),
@@ -109,6 +111,7 @@ impl Encode for QnatEncoder {
         } else {
             values.survey as f32
         };
+        // The step is the largest scale over 127, which is known only after the survey.
         let step = step(max);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         for (start, run) in values.tile.runs(self.cols) {
@@ -129,6 +132,7 @@ impl Encode for QnatEncoder {
                     .map(|&scale| encode_scale(scale, step))
                     .collect();
                 put(0, scales_at + first as u64, &bytes)?;
+                // Decoding has the stepped scales, and `back` must be what decoding gives.
                 scales
                     .iter_mut()
                     .zip(bytes)
@@ -140,6 +144,7 @@ impl Encode for QnatEncoder {
                     bytemuck::cast_slice(&scales),
                 )?;
             }
+            // The plain format has no zero points, and the decoder adds them.
             let zeros = vec![0.0; scales.len()];
             let decoded = QnatRows {
                 codes: &codes,
@@ -149,6 +154,7 @@ impl Encode for QnatEncoder {
             };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
+        // The step is behind the bytes of all scales, so it belongs to no tile.
         if double_quant && values.tile.is_first() {
             put(
                 0,

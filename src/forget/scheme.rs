@@ -11,12 +11,15 @@ use super::{Method, Scope};
 use crate::forget::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
-/// The scheme that a model is encoded to, by its name: `nf4`, `fp8-block`, `gguf:q4_k_m` and so on.
+/// The scheme that a model is encoded to. Every scheme is a constant, such as [`ForgetScheme::FP8_BLOCK`] or
+/// [`ForgetScheme::Q4_K_M`], and can be parsed from its name: `fp8-block`, `gguf:q4_k_m` and so on.
 ///
 /// ```
-/// let scheme: anamnesis::ForgetScheme = "nf4".parse()?;
-/// let scheme = scheme.with_group_size(128);
+/// use anamnesis::ForgetScheme;
+///
+/// let scheme = ForgetScheme::NF4.with_group_size(128);
 /// assert_eq!(scheme.to_string(), "nf4");
+/// assert_eq!("fp8-fine-grained".parse::<ForgetScheme>()?, ForgetScheme::FP8_BLOCK);
 /// # Ok::<(), anamnesis::AnamnesisError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +48,24 @@ pub(super) struct SchemeParameters {
 }
 
 impl ForgetScheme {
+    pub(super) const fn of_row(row: &'static SchemeRow) -> Self {
+        Self::new(SchemeKind::Table(row))
+    }
+
+    pub(super) const fn of_file_type(file_type: FileType) -> Self {
+        Self::new(SchemeKind::Gguf(file_type))
+    }
+
+    const fn new(kind: SchemeKind) -> Self {
+        let parameters = SchemeParameters {
+            group: None,
+            rule: ScaleRule::LayoutDefault,
+            pure: false,
+            dtype: TargetDtype::BF16,
+        };
+        Self { kind, parameters }
+    }
+
     /// Name and description of every scheme, except the file types of GGUF.
     pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         SCHEMES.iter().map(|row| (row.name, row.about))
@@ -86,10 +107,23 @@ impl ForgetScheme {
         self
     }
 
-    /// The scheme's name as a suffix for names of encoded models. It is without `gguf:`, for their extension says that.
+    /// The scheme's name as a suffix for names of encoded models. It is without `gguf:`, for their extension says that, and the
+    /// layouts of FP8 share `fp8`, as model names do.
     #[must_use]
     pub fn suffix(&self) -> String {
-        self.to_string().trim_start_matches("gguf:").to_owned()
+        let name = self.to_string();
+        match name.split_once('-') {
+            Some(("fp8", _)) => "fp8".to_owned(),
+            _ => name.trim_start_matches("gguf:").to_owned(),
+        }
+    }
+
+    /// Every name of a scheme or file type, in lower case: what names of encoded models end in.
+    pub(crate) fn all_names() -> impl Iterator<Item = String> {
+        let rows = SCHEMES
+            .iter()
+            .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
+        rows.chain(Self::all_gguf()).map(str::to_ascii_lowercase)
     }
 
     /// The container that models of this scheme are stored in.
@@ -162,31 +196,26 @@ impl ForgetScheme {
 impl FromStr for ForgetScheme {
     type Err = AnamnesisError;
 
+    /// A scheme's name or one of its other names, `gguf:` with a file type of llama.cpp, or a file type alone. Case does not
+    /// count, and `_` is the same as `-`.
     fn from_str(text: &str) -> Result<Self> {
-        let kind = match text.split_once(':') {
-            Some((container, name)) if container.eq_ignore_ascii_case("gguf") => {
-                FileType::from_name(name).map(SchemeKind::Gguf)
-            }
-            _ => {
-                let fits = |row: &&SchemeRow| {
-                    [row.name, row.alias]
-                        .iter()
-                        .any(|name| name.eq_ignore_ascii_case(text))
-                };
-                SCHEMES
-                    .iter()
-                    .find(fits)
-                    .filter(|_| !text.is_empty())
-                    .map(SchemeKind::Table)
-            }
+        let name = text.to_ascii_lowercase().replace('_', "-");
+        let row = SCHEMES
+            .iter()
+            .find(|row| row.name == name || row.aliases.contains(&name.as_str()));
+        // No scheme has the name of a file type, so `gguf:` can be left out.
+        let file_type = match text.split_once(':') {
+            Some((container, name)) if container.eq_ignore_ascii_case("gguf") => name,
+            _ => text,
         };
-        let parameters = SchemeParameters {
-            group: None,
-            rule: ScaleRule::LayoutDefault,
-            pure: false,
-            dtype: TargetDtype::default(),
-        };
-        kind.map(|kind| Self { kind, parameters }).ok_or_else(|| {
+        let found = row.map(Self::of_row);
+        let found = found.or_else(|| {
+            let file_type = FileType::from_name(file_type)?;
+            // `bf16` alone would be understood as a dtype or a target of `remember`.
+            let is_clear = text.contains(':') || file_type.dtype.is_ggml_block();
+            is_clear.then(|| Self::of_file_type(file_type))
+        });
+        found.ok_or_else(|| {
             let names: Vec<&str> = SCHEMES.iter().map(|row| row.name).collect();
             let what = format!(
                 "schemes: {}, and gguf: with a file type of llama.cpp's, e.g. gguf:q4_k_m",

@@ -1,4 +1,4 @@
-//! The table of schemes: name, description, container, default tensors, keys in `config.json`, and the method.
+//! The table of schemes: names, description, container, default tensors, keys in `config.json`, and the method.
 //!
 //! File types of GGUF are not in it: they are in `gguf/mixture/file_type.rs`. A scheme is added by a row here.
 
@@ -13,7 +13,7 @@ use super::mlx::Mlx;
 use super::mx::{Mx, MxLayout};
 use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
-use super::scheme::SchemeParameters;
+use super::scheme::{ForgetScheme, SchemeParameters};
 use super::{Method, Scope};
 use crate::ConvertTarget;
 use crate::kernels::lethe::mlx::MlxFloatMode;
@@ -22,8 +22,8 @@ use crate::scheme::Granularity;
 /// A row of the table.
 pub(super) struct SchemeRow {
     pub name: &'static str,
-    /// A second name; empty if there is none.
-    pub alias: &'static str,
+    /// Other names, in this crate's documents and in other tools.
+    pub aliases: &'static [&'static str],
     /// Description in `amn forget --list`.
     pub about: &'static str,
     pub container: ConvertTarget,
@@ -49,227 +49,193 @@ impl std::fmt::Debug for SchemeRow {
     }
 }
 
-const CONFIG: &[&str] = &["quantization_config"];
-
-/// A scheme in safetensors that encodes linear layers.
-const fn linear(
-    name: &'static str,
-    about: &'static str,
-    make: fn(&SchemeParameters) -> Arc<dyn Method>,
-) -> SchemeRow {
-    let (container, scope) = (ConvertTarget::Safetensors, Scope::Linear);
+/// A scheme in safetensors that encodes linear layers. [`schemes!`] fills in its names.
+const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
-        name,
-        alias: "",
-        about,
-        container,
-        scope,
-        config_keys: CONFIG,
+        name: "",
+        aliases: &[],
+        about: "",
+        container: ConvertTarget::Safetensors,
+        scope: Scope::Linear,
+        config_keys: &["quantization_config"],
         quantizes_scales: false,
         make,
     }
 }
 
 /// A scheme of MLX, which quantizes embeddings too. mlx-lm writes the description under both keys.
-const fn mlx(
-    name: &'static str,
-    about: &'static str,
-    make: fn(&SchemeParameters) -> Arc<dyn Method>,
-) -> SchemeRow {
-    let config_keys = &["quantization", "quantization_config"];
+const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
         scope: Scope::LinearAndEmbeddings,
-        config_keys,
-        ..linear(name, about, make)
+        config_keys: &["quantization", "quantization_config"],
+        ..linear(make)
     }
 }
 
 /// A scheme in the container of qlora-rs, which has no other kind of tensor.
-const fn qnat(
-    name: &'static str,
-    about: &'static str,
-    make: fn(&SchemeParameters) -> Arc<dyn Method>,
-) -> SchemeRow {
+const fn qnat(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
         container: ConvertTarget::Qnat,
         scope: Scope::All,
         config_keys: &[],
-        ..linear(name, about, make)
+        ..linear(make)
     }
 }
 
-/// Every scheme except the file types of GGUF.
-pub(super) const SCHEMES: &[SchemeRow] = &[
-    SchemeRow {
-        alias: "bnb-nf4",
-        ..linear("nf4", "BitsAndBytes NF4, blocks of 64", |p| {
-            bnb4(p, Bnb4QuantType::Nf4, false)
-        })
-    },
+/// `row`, whose scales are quantized as well.
+const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
     SchemeRow {
         quantizes_scales: true,
-        ..linear("nf4-dq", "BitsAndBytes NF4 with quantized scales", |p| {
-            bnb4(p, Bnb4QuantType::Nf4, true)
-        })
-    },
-    linear("fp4", "BitsAndBytes FP4, blocks of 64", |p| {
-        bnb4(p, Bnb4QuantType::Fp4, false)
-    }),
-    SchemeRow {
-        quantizes_scales: true,
-        ..linear("fp4-dq", "BitsAndBytes FP4 with quantized scales", |p| {
-            bnb4(p, Bnb4QuantType::Fp4, true)
-        })
-    },
-    SchemeRow {
-        alias: "bnb-int8",
-        ..linear(
-            "int8",
-            "BitsAndBytes LLM.int8(), a scale for each row",
-            |_| Arc::new(BnbInt8),
-        )
-    },
-    linear(
-        "fp8",
-        "FP8 of compressed-tensors, one scale for each tensor",
-        |_| ct_fp8(Granularity::Tensor),
-    ),
-    linear(
-        "fp8-channel",
-        "FP8 of compressed-tensors, a scale for each row",
-        |_| ct_fp8(Granularity::Channel),
-    ),
-    linear(
-        "fp8-block-ct",
-        "FP8 of compressed-tensors, blocks of 128 × 128",
-        |p| ct_fp8(square_blocks(p)),
-    ),
-    linear(
-        "fp8-block",
-        "FP8 of transformers and DeepSeek, blocks of 128 × 128",
-        |p| tf_fp8(square_blocks(p), false, false),
-    ),
-    linear(
-        "fp8-block-ragged",
-        "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges",
-        |p| tf_fp8(square_blocks(p), false, true),
-    ),
-    linear(
-        "fp8-block-ue8m0",
-        "FP8 of transformers, blocks of 128 × 128, scales are powers of two",
-        |p| tf_fp8(square_blocks(p), true, false),
-    ),
-    linear(
-        "fp8-tensor",
-        "FP8 of transformers, one scale for each tensor",
-        |_| tf_fp8(Granularity::Tensor, false, false),
-    ),
-    linear(
-        "fp8-comfy",
-        "FP8 E4M3 of ComfyUI, one scale for each tensor",
-        |_| comfy_fp8(false),
-    ),
-    linear(
-        "fp8-comfy-e5m2",
-        "FP8 E5M2 of ComfyUI, one scale for each tensor",
-        |_| comfy_fp8(true),
-    ),
-    linear("mxfp8", "MXFP8 of compressed-tensors", |p| {
-        mx(p, MxLayout::CompressedTensors, true)
-    }),
-    linear("mxfp8-modelopt", "MXFP8 of ModelOpt", |p| {
-        mx(p, MxLayout::ModelOpt, true)
-    }),
-    linear("mxfp4", "MXFP4 of compressed-tensors", |p| {
-        mx(p, MxLayout::CompressedTensors, false)
-    }),
-    linear("mxfp4-modelopt", "MXFP4 of ModelOpt", |p| {
-        mx(p, MxLayout::ModelOpt, false)
-    }),
-    linear(
-        "mxfp4-gpt-oss",
-        "MXFP4 of gpt-oss, for stacks of experts",
-        |p| mx(p, MxLayout::GptOss, false),
-    ),
-    linear("nvfp4", "NVFP4 of ModelOpt", |_| Arc::new(Nvfp4::ModelOpt)),
-    linear("nvfp4-ct", "NVFP4 of compressed-tensors", |_| {
-        Arc::new(Nvfp4::CompressedTensors)
-    }),
-    linear("w4a16", "INT4 of compressed-tensors, groups of 128", |p| {
-        ct(p, CompressedTensors::W4A16)
-    }),
-    linear(
-        "w4a16-asym",
-        "INT4 of compressed-tensors, groups of 128, with zero points",
-        |p| ct(p, CompressedTensors::W4A16_ASYM),
-    ),
-    linear(
-        "w8a16",
-        "INT8 of compressed-tensors, a scale for each row",
-        |p| ct(p, CompressedTensors::W8A16),
-    ),
-    linear(
-        "w8a8",
-        "INT8 of compressed-tensors, for INT8 activations",
-        |p| ct(p, CompressedTensors::W8A8),
-    ),
-    linear(
-        "gptq",
-        "GPTQ's layout, 4 bits, groups of 128, rounded to nearest",
-        |p| gptq(p, Gptq::INT4),
-    ),
-    linear("gptq-int8", "GPTQ's layout, 8 bits, groups of 128", |p| {
-        gptq(p, Gptq::INT8)
-    }),
-    linear(
-        "gptq-asym",
-        "GPTQ's layout, version 2, 4 bits with zero points",
-        |p| gptq(p, GPTQ_ASYM),
-    ),
-    linear(
-        "awq",
-        "AWQ's layout, 4 bits, groups of 128, rounded to nearest",
-        |p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })),
-    ),
-    mlx("mlx-2bit", "MLX affine, 2 bits, groups of 64", |p| {
-        affine(p, 2)
-    }),
-    mlx("mlx-3bit", "MLX affine, 3 bits, groups of 64", |p| {
-        affine(p, 3)
-    }),
-    mlx("mlx-4bit", "MLX affine, 4 bits, groups of 64", |p| {
-        affine(p, 4)
-    }),
-    mlx("mlx-5bit", "MLX affine, 5 bits, groups of 64", |p| {
-        affine(p, 5)
-    }),
-    mlx("mlx-6bit", "MLX affine, 6 bits, groups of 64", |p| {
-        affine(p, 6)
-    }),
-    mlx("mlx-8bit", "MLX affine, 8 bits, groups of 64", |p| {
-        affine(p, 8)
-    }),
-    mlx("mlx-mxfp4", "MLX MXFP4", |_| {
-        Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4))
-    }),
-    mlx("mlx-mxfp8", "MLX MXFP8", |_| {
-        Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8))
-    }),
-    mlx("mlx-nvfp4", "MLX NVFP4", |_| {
-        Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4))
-    }),
-    qnat("qnat", "NF4 of qlora-rs", |_| {
-        Arc::new(Qnat {
-            double_quant: false,
-        })
-    }),
-    SchemeRow {
-        quantizes_scales: true,
-        ..qnat("qnat-dq", "NF4 of qlora-rs with quantized scales", |_| {
-            Arc::new(Qnat { double_quant: true })
-        })
-    },
-];
+        ..row
+    }
+}
+
+/// Makes the table, and of each row a constant of [`ForgetScheme`].
+macro_rules! schemes {
+    ($($constant:ident $name:literal [$($alias:literal)*] $about:literal $row:expr;)*) => {
+        /// Every scheme except the file types of GGUF.
+        pub(super) const SCHEMES: &[SchemeRow] = &[
+            $(SchemeRow { name: $name, aliases: &[$($alias),*], about: $about, ..$row }),*
+        ];
+
+        /// Schemes by name. Their options are set by methods such as [`with_group_size`](Self::with_group_size).
+        impl ForgetScheme {
+            $(
+                #[doc = concat!("`", $name, "`: ", $about, ".")]
+                pub const $constant: Self = Self::of_row(
+                    &SchemeRow { name: $name, aliases: &[$($alias),*], about: $about, ..$row },
+                );
+            )*
+        }
+
+        /// The constants, in the order of the table.
+        #[cfg(test)]
+        pub(super) const CONSTANTS: &[ForgetScheme] = &[$(ForgetScheme::$constant),*];
+    };
+}
+
+schemes! {
+    NF4 "nf4" ["bnb-nf4" "bnb-4bit" "bitsandbytes-4bit"]
+        "BitsAndBytes NF4, blocks of 64"
+        linear(|p| bnb4(p, Bnb4QuantType::Nf4, false));
+    NF4_DQ "nf4-dq" ["bnb-nf4-dq" "qlora"]
+        "BitsAndBytes NF4 with quantized scales"
+        with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Nf4, true)));
+    FP4 "fp4" ["bnb-fp4"]
+        "BitsAndBytes FP4, blocks of 64"
+        linear(|p| bnb4(p, Bnb4QuantType::Fp4, false));
+    FP4_DQ "fp4-dq" ["bnb-fp4-dq"]
+        "BitsAndBytes FP4 with quantized scales"
+        with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true)));
+    INT8 "int8" ["bnb-int8" "bnb-8bit" "bitsandbytes-8bit" "llm-int8"]
+        "BitsAndBytes LLM.int8(), a scale for each row"
+        linear(|_| Arc::new(BnbInt8));
+    FP8 "fp8" ["fp8-e4m3" "fp8-static"]
+        "FP8 of compressed-tensors, one scale for each tensor"
+        linear(|_| ct_fp8(Granularity::Tensor));
+    FP8_CHANNEL "fp8-channel" ["fp8-per-channel" "fp8-dynamic"]
+        "FP8 of compressed-tensors, a scale for each row"
+        linear(|_| ct_fp8(Granularity::Channel));
+    FP8_BLOCK_CT "fp8-block-ct" []
+        "FP8 of compressed-tensors, blocks of 128 × 128"
+        linear(|p| ct_fp8(square_blocks(p)));
+    FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
+        "FP8 of transformers and DeepSeek, blocks of 128 × 128"
+        linear(|p| tf_fp8(square_blocks(p), false, false));
+    FP8_BLOCK_RAGGED "fp8-block-ragged" []
+        "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges"
+        linear(|p| tf_fp8(square_blocks(p), false, true));
+    FP8_BLOCK_UE8M0 "fp8-block-ue8m0" []
+        "FP8 of transformers, blocks of 128 × 128, scales are powers of two"
+        linear(|p| tf_fp8(square_blocks(p), true, false));
+    FP8_TENSOR "fp8-tensor" ["fp8-per-tensor"]
+        "FP8 of transformers, one scale for each tensor"
+        linear(|_| tf_fp8(Granularity::Tensor, false, false));
+    FP8_COMFY "fp8-comfy" ["fp8-e4m3fn"]
+        "FP8 E4M3 of ComfyUI, one scale for each tensor"
+        linear(|_| comfy_fp8(false));
+    FP8_COMFY_E5M2 "fp8-comfy-e5m2" ["fp8-e5m2"]
+        "FP8 E5M2 of ComfyUI, one scale for each tensor"
+        linear(|_| comfy_fp8(true));
+    MXFP8 "mxfp8" []
+        "MXFP8 of compressed-tensors"
+        linear(|p| mx(p, MxLayout::CompressedTensors, true));
+    MXFP8_MODELOPT "mxfp8-modelopt" []
+        "MXFP8 of ModelOpt"
+        linear(|p| mx(p, MxLayout::ModelOpt, true));
+    MXFP4 "mxfp4" []
+        "MXFP4 of compressed-tensors"
+        linear(|p| mx(p, MxLayout::CompressedTensors, false));
+    MXFP4_MODELOPT "mxfp4-modelopt" []
+        "MXFP4 of ModelOpt"
+        linear(|p| mx(p, MxLayout::ModelOpt, false));
+    MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
+        "MXFP4 of gpt-oss, for stacks of experts"
+        linear(|p| mx(p, MxLayout::GptOss, false));
+    NVFP4 "nvfp4" ["nvfp4-modelopt"]
+        "NVFP4 of ModelOpt"
+        linear(|_| Arc::new(Nvfp4::ModelOpt));
+    NVFP4_CT "nvfp4-ct" []
+        "NVFP4 of compressed-tensors"
+        linear(|_| Arc::new(Nvfp4::CompressedTensors));
+    W4A16 "w4a16" ["int4"]
+        "INT4 of compressed-tensors, groups of 128"
+        linear(|p| ct(p, CompressedTensors::W4A16));
+    W4A16_ASYM "w4a16-asym" ["int4-asym"]
+        "INT4 of compressed-tensors, groups of 128, with zero points"
+        linear(|p| ct(p, CompressedTensors::W4A16_ASYM));
+    W8A16 "w8a16" []
+        "INT8 of compressed-tensors, a scale for each row"
+        linear(|p| ct(p, CompressedTensors::W8A16));
+    W8A8 "w8a8" []
+        "INT8 of compressed-tensors, for INT8 activations"
+        linear(|p| ct(p, CompressedTensors::W8A8));
+    GPTQ "gptq" ["gptq-int4" "gptq-4bit"]
+        "GPTQ's layout, 4 bits, groups of 128, rounded to nearest"
+        linear(|p| gptq(p, Gptq::INT4));
+    GPTQ_INT8 "gptq-int8" ["gptq-8bit"]
+        "GPTQ's layout, 8 bits, groups of 128"
+        linear(|p| gptq(p, Gptq::INT8));
+    GPTQ_ASYM "gptq-asym" []
+        "GPTQ's layout, version 2, 4 bits with zero points"
+        linear(|p| gptq(p, GPTQ_ASYM));
+    AWQ "awq" ["awq-int4" "awq-4bit"]
+        "AWQ's layout, 4 bits, groups of 128, rounded to nearest"
+        linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })));
+    MLX_2BIT "mlx-2bit" []
+        "MLX affine, 2 bits, groups of 64"
+        mlx(|p| affine(p, 2));
+    MLX_3BIT "mlx-3bit" []
+        "MLX affine, 3 bits, groups of 64"
+        mlx(|p| affine(p, 3));
+    MLX_4BIT "mlx-4bit" []
+        "MLX affine, 4 bits, groups of 64"
+        mlx(|p| affine(p, 4));
+    MLX_5BIT "mlx-5bit" []
+        "MLX affine, 5 bits, groups of 64"
+        mlx(|p| affine(p, 5));
+    MLX_6BIT "mlx-6bit" []
+        "MLX affine, 6 bits, groups of 64"
+        mlx(|p| affine(p, 6));
+    MLX_8BIT "mlx-8bit" []
+        "MLX affine, 8 bits, groups of 64"
+        mlx(|p| affine(p, 8));
+    MLX_MXFP4 "mlx-mxfp4" []
+        "MLX MXFP4"
+        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4)));
+    MLX_MXFP8 "mlx-mxfp8" []
+        "MLX MXFP8"
+        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8)));
+    MLX_NVFP4 "mlx-nvfp4" []
+        "MLX NVFP4"
+        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4)));
+    QNAT "qnat" []
+        "NF4 of qlora-rs"
+        qnat(|_| { Arc::new(Qnat { double_quant: false }) });
+    QNAT_DQ "qnat-dq" []
+        "NF4 of qlora-rs with quantized scales"
+        with_quantized_scales(qnat(|_| { Arc::new(Qnat { double_quant: true }) }));
+}
 
 fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> Arc<dyn Method> {
     Arc::new(Bnb4 {
@@ -346,4 +312,42 @@ fn affine(p: &SchemeParameters, bits: usize) -> Arc<dyn Method> {
         bits,
         group: p.group.unwrap_or(64),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{CONSTANTS, ForgetScheme, SCHEMES};
+
+    /// A name that two schemes had would silently choose one of them.
+    #[test]
+    fn names_are_unique() {
+        let mut seen = HashSet::new();
+        for name in ForgetScheme::all_names() {
+            assert!(seen.insert(name.clone()), "{name} is given twice");
+        }
+    }
+
+    /// Every name leads to the scheme that has it, in either spelling, and so does its constant.
+    #[test]
+    fn names_and_constants_lead_to_their_schemes() {
+        for (row, constant) in SCHEMES.iter().zip(CONSTANTS) {
+            assert_eq!(constant.to_string(), row.name);
+            for name in row.aliases.iter().chain([&row.name]) {
+                for spelling in [name.to_uppercase(), name.replace('-', "_")] {
+                    assert_eq!(spelling.parse::<ForgetScheme>().unwrap(), *constant);
+                }
+            }
+        }
+        let file_type: ForgetScheme = "Q4_K_M".parse().unwrap();
+        assert_eq!(file_type, ForgetScheme::Q4_K_M);
+        assert_eq!(file_type, "gguf:q4_k_m".parse().unwrap());
+        // Alone, the name of a float type is no scheme.
+        assert!("bf16".parse::<ForgetScheme>().is_err());
+        assert_eq!(
+            "gguf:bf16".parse::<ForgetScheme>().unwrap(),
+            ForgetScheme::BF16
+        );
+    }
 }

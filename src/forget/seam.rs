@@ -88,7 +88,7 @@ pub(crate) trait Encode: Send + Sync {
     /// a stored byte. `load_bits` is the memory that the encoder needs for each value, beside the value itself.
     fn grid(&self) -> Grid;
 
-    /// What `encode` must know of all values, if anything.
+    /// The quantity over all values that `encode` needs, such as the largest magnitude; `None` if it needs none.
     fn survey(&self) -> Option<Survey> {
         None
     }

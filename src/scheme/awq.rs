@@ -71,9 +71,12 @@ impl Scheme for Awq {
         let module = all.config.at(packed.module());
         packed.check_awq(layout, &module, all)?;
         packed.check_words(&[Dtype::I32, Dtype::U32])?;
+        // GEMM stores `[in, out / 8]`: the rows of the words are the inputs, one word row for each.
         let k = packed.words[0];
         let group_size = group_size(t, packed.groups, k, false, &module)?;
         let qzeros = packed_zeros(&packed)?.map(|zeros| zeros.part());
+        // Symmetric files have no `qzeros` (compressed-tensors `AutoAWQConverter`). A file that
+        // lost the tensor looks alike, so only the config's word makes 8 of it.
         if qzeros.is_none() && module.flag("zero_point") != Some(false) {
             let what = format!(
                 "its `{}qzeros` is missing, and no config says `zero_point: false`",
@@ -110,6 +113,8 @@ impl Scheme for Awq {
 /// # Errors
 /// They are not one word for each word of the codes' rows and each group.
 pub(super) fn packed_zeros<'m>(packed: &PackedLayer<'m>) -> Result<Option<Tensor<'m>>> {
+    // One word of zero points for each word of a code row: both pack the same outputs in the same
+    // order.
     let (groups, words) = (packed.groups, packed.words[1]);
     match &packed.qzeros {
         Some(zeros) if zeros.shape() != [groups, words] => Err(wrong(
@@ -145,6 +150,7 @@ impl AwqWeight<'_> {
 
 impl Decode for AwqWeight<'_> {
     fn grid(&self) -> Grid {
+        // For each group of a row an F32 scale and an F32 zero point, once loaded.
         let load_bits = 4.0 + 64.0 / self.group_size as f64;
         Grid {
             rows: self.n,
@@ -157,6 +163,7 @@ impl Decode for AwqWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        // The layout proved `n * 4 = words * 32`, so the division is exact.
         let (stride, cols) = (self.n / PER_WORD, Self::words(&tile.rows));
         let Buffers {
             staging,
@@ -187,6 +194,8 @@ impl Decode for AwqWeight<'_> {
             scales,
         )?;
         let count = groups.len();
+        // Filled with the middle first: layers without zero points are done then, the others
+        // overwrite all of it.
         zeros.clear();
         zeros.resize(count * tile.rows.len(), MIDDLE);
         let Some(qzeros) = &self.qzeros else {
@@ -201,6 +210,8 @@ impl Decode for AwqWeight<'_> {
             staging,
             zero_words,
             |g, words| {
+                // A word has the zero points of eight outputs, whose rows of `zeros` are `count`
+                // apart.
                 for (rows, &word) in zeros.chunks_mut(PER_WORD * count).zip(words.iter()) {
                     for (row, position) in rows.chunks_exact_mut(count).zip(POSITION) {
                         row[g] = (word >> (position * 4) & 15) as f32;
@@ -228,6 +239,8 @@ impl Decode for AwqWeight<'_> {
             zeros: &buffers.zeros[first * groups..(first + rows.len()) * groups],
             groups,
             group_size: self.group_size,
+            // Columns of the first group that lie to the left of the tile; the kernel's first run
+            // is shorter by that.
             start: tile.cols.start % self.group_size,
         };
         dispatch(level, &kernel, out);
@@ -239,6 +252,8 @@ impl Decode for AwqWeight<'_> {
             self.group_size,
             self.k,
             self.scales.dtype(),
+            // Without stored zero points all of them are 8, which a target without zero points
+            // means as well.
             self.qzeros.is_none(),
         );
         Ok(family.map(|family| RelaySource::new(family, AwqCodes)))
@@ -251,6 +266,7 @@ struct AwqCodes;
 impl ExtractCodes for AwqCodes {
     fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
+        // Each line of `cols` words has eight output rows, interleaved: pass p over it gives row p.
         for words in buffers.words.chunks_exact(cols.max(1)) {
             for position in POSITION {
                 out.codes

@@ -43,6 +43,7 @@ impl Scheme for BitNet {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        // The names are those of other libraries, so that only the method tells BitNet.
         let base = base_of(t.name(), "weight")
             .filter(|_| all.config.quant_method() == Some(&QuantMethod::BitNet));
         let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else {
@@ -65,6 +66,7 @@ impl Scheme for BitNet {
         });
         let (shape, decoder) = match t.dtype() {
             Dtype::U8 => packed(t, scales, formula)?,
+            // `AutoBitLinear` multiplies an unpacked weight by its scale, too.
             dtype if dtype.is_floating_point() && matches!(formula, GroupFormula::Scale) => {
                 float_weight(t, &scale)?
             }
@@ -93,6 +95,7 @@ impl Scheme for BitNet {
 fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);
     match (text("linear_class"), text("quantization_mode")) {
+        // `BitLinear.post_quant_process` divides the product of the layer by the scale.
         (None | Some("bitlinear"), _) => Ok(GroupFormula::Divide),
         (Some("autobitlinear"), None | Some("offline")) => Ok(GroupFormula::Scale),
         (Some("autobitlinear"), Some("online")) => Err(wrong(
@@ -120,6 +123,8 @@ fn packed<'m>(
         .ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape = vec![rows, cols];
     let codes = Codes::Unpacked(Box::new(StridedRows::low_first(t.part(), bytes, cols, 2)));
+    // The stored code is the ternary value plus 1. Code 3, which no packer writes, becomes 2 as in
+    // `unpack_weights`.
     let code_format = CodeFormat::Int(Int {
         flip: 0,
         offset: 1.0,
@@ -144,6 +149,8 @@ fn float_weight<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, G
         floats: Floats::ieee(t)?,
         cols,
     });
+    // Only one scale is left of two levels: each value is a group of its own, and `1 * (value *
+    // scale)` is the product.
     let outer = Floats::ieee(scale)?;
     let scaled = NestedScales {
         inner,

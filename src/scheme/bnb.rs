@@ -5,10 +5,12 @@
 //! Layout: bitsandbytes `functional.QuantState.as_dict`.
 
 mod int8;
+mod state;
 
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
+use self::state::Bnb4State;
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
@@ -22,9 +24,6 @@ use crate::scheme::seam::{
 use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
-
-/// Largest `quant_state` that is read. Real ones have some hundred bytes.
-const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 
 pub(super) struct Bnb4;
 
@@ -69,6 +68,7 @@ impl Scheme for Bnb4 {
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        // `contains` rather than `ends_with`: the state's name goes on with the type.
         let parts = [".absmax", ".quant_map", ".quant_state.bitsandbytes__"];
         let mut tensors = all.model.tensors();
         tensors
@@ -86,8 +86,11 @@ impl Scheme for Bnb4 {
         }
         let name = t.name();
         let state_of = |kind: &str| all.at(name, &format!(".quant_state.bitsandbytes__{kind}"));
+        // Which of the two exists also tells the type: code 8 of FP4 is decoded in another way.
         let fp4 = state_of("fp4");
         let state = fp4.or_else(|| state_of("nf4"));
+        // Neither companion and no state: an ordinary tensor. Any of the three makes it quantized,
+        // and then the others must exist.
         let (absmax, map) = match (all.at(name, ".absmax"), all.at(name, ".quant_map")) {
             (None, None) if state.is_none() => return Ok(None),
             _ => (
@@ -109,6 +112,7 @@ impl Scheme for Bnb4 {
         // The packed bytes may be stored under any dtype (`bnb_4bit_quant_storage`), so their number counts, not the
         // shape.
         let bytes = t.info().len as usize;
+        // A header alone has no state to read; listings show the weight as flat then.
         let state = if state_tensor.part().is_readable() {
             Bnb4State::read(&state_tensor)?
         } else {
@@ -118,6 +122,7 @@ impl Scheme for Bnb4 {
             .shape
             .iter()
             .try_fold(1usize, |n, &d| n.checked_mul(d));
+        // An odd number of values leaves the last nibble unused.
         let Some(total) = total.filter(|n| n.div_ceil(2) == bytes) else {
             return Err(wrong(
                 t,
@@ -149,47 +154,6 @@ impl Scheme for Bnb4 {
             parts,
             decoder,
         )))
-    }
-}
-
-/// Contents of a `quant_state`.
-#[derive(serde::Deserialize)]
-struct Bnb4State {
-    #[serde(rename = "blocksize")]
-    block: usize,
-    shape: Vec<usize>,
-    quant_type: Option<String>,
-    nested_blocksize: Option<usize>,
-    nested_offset: Option<f64>,
-}
-
-impl Bnb4State {
-    fn read(t: &Tensor<'_>) -> Result<Self> {
-        let json = t.part().read_small(MAX_QUANT_STATE_BYTES)?;
-        let state: Self = serde_json::from_slice(&json).map_err(|e| wrong(t, e))?;
-        // Blocks of an odd size would begin inside a byte; bitsandbytes has powers of two from 32 on.
-        if state.block == 0 || state.block % 2 == 1 || state.nested_blocksize == Some(0) {
-            return Err(wrong(t, format!("blocks of {} values", state.block)));
-        }
-        if let Some(kind) = state
-            .quant_type
-            .as_ref()
-            .filter(|kind| !t.name().ends_with(&format!("__{kind}")))
-        {
-            return Err(wrong(t, format!("its quant_type is {kind}")));
-        }
-        Ok(state)
-    }
-
-    /// A state for listings, when the header of the file is all that is at hand: a flat weight of `bytes` packed bytes.
-    fn unread(bytes: usize) -> Self {
-        Self {
-            block: 64,
-            shape: vec![bytes.saturating_mul(2)],
-            quant_type: None,
-            nested_blocksize: Some(256),
-            nested_offset: Some(0.0),
-        }
     }
 }
 
@@ -264,6 +228,8 @@ fn find_absmax<'m>(
         map: map.part(),
         scales: Floats::ieee(&scales)?,
         block,
+        // The state has a Python float. bitsandbytes adds it as an F32 tensor
+        // (`QuantState.from_dict`).
         offset: offset as f32,
     })
 }
@@ -297,11 +263,14 @@ fn read_floats(part: &Part<'_>) -> Result<Vec<f32>> {
 
 impl Decode for Bnb4Weight<'_> {
     fn grid(&self) -> Grid {
+        // A block has an F32 scale, and double-quantized its code of 8 bits and at most one F32 of
+        // the outer level: 32 + 8 + 32.
         let load_bits = 4.0 + 72.0 / self.block as f64;
         Grid {
             rows: 1,
             cols: self.total,
             row_align: 1,
+            // A byte has two codes, so a tile begins at an even one.
             col_align: 2,
             load_bits,
             transposed: false,
@@ -334,6 +303,8 @@ impl Decode for Bnb4Weight<'_> {
                 block,
                 offset,
             } => {
+                // The outer scales pass through `row`, which afterwards has the codebook of the
+                // codes.
                 row.clear();
                 let range = blocks.start / block..blocks.end.div_ceil(*block);
                 outer.extend(count.div_ceil(*block), 0..1, range, staging, row)?;
@@ -341,6 +312,7 @@ impl Decode for Bnb4Weight<'_> {
                 nested_absmax(
                     staging,
                     blocks,
+                    // Read anew for each tile: 1 KiB, against the megabytes of a tile.
                     &read_floats(map)?,
                     row,
                     *block,

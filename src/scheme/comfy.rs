@@ -73,6 +73,8 @@ impl Scheme for ComfyUi {
         };
         let Some(description) = ComfyDescription::find(t, layers, all)? else {
             // Codes that no description covers must not be left to schemes that would guess their layout.
+            // Only codes have to be described: a float with a `_scale` beside it can be an ordinary
+            // tensor.
             let scaled = !t.dtype().is_floating_point() && all.at(t.name(), "_scale").is_some();
             let what =
                 "the file describes how its layers are quantized, and this one is not among them";
@@ -83,6 +85,8 @@ impl Scheme for ComfyUi {
             };
         };
         let format = description.format.as_str();
+        // The codes are those of the rotated weight. Without the inverse rotation they would decode
+        // to another basis.
         if description.is_rotated {
             let what = format!(
                 "its columns are rotated (`{format}` with `convrot`), which is not decoded"
@@ -102,6 +106,8 @@ impl Scheme for ComfyUi {
                 ));
             }
         };
+        // The format and the dtype are stated in two places. If they contradict each other, either
+        // could be meant.
         if t.dtype() != dtype {
             return Err(wrong(
                 t,
@@ -109,12 +115,16 @@ impl Scheme for ComfyUi {
             ));
         }
         let scale = all.need(t, t.name(), "_scale")?;
+        // FP8 and INT8 with plain scales are laid out as other producers do it; only the tiled
+        // formats are ComfyUI's own.
         let group = match format {
             "mxfp8" => Some(mxfp8(t, &scale)?),
             "nvfp4" => Some(nvfp4(t, &scale, all)?),
             "int8_tensorwise" => Int8.claim(t, all)?,
             _ => Fp8.claim(t, all)?,
         };
+        // The other scheme found no scale that it takes, for instance exponents beside
+        // `float8_e4m3fn`.
         let Some(mut group) = group else {
             return Err(wrong(
                 t,
@@ -124,6 +134,7 @@ impl Scheme for ComfyUi {
                 ),
             ));
         };
+        // The FP8 schemes have a name of their own without a producer.
         if let QuantScheme::Grouped { family, .. } = &mut group.scheme {
             *family = FAMILY;
         }
@@ -182,6 +193,7 @@ fn tiled<'m>(
     floats: Floats<'m>,
     [rows, cols]: [usize; 2],
 ) -> Result<TiledScales<'m>> {
+    // Tiles are stored whole, so the padded shape is the proof that the scales are tiled at all.
     let padded = rows
         .checked_next_multiple_of(TILE_ROWS)
         .zip(cols.checked_next_multiple_of(TILE_COLS));
@@ -240,6 +252,7 @@ fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Grou
         part: t.part(),
         row_bytes: bytes,
     }));
+    // comfy-kitchen's table has -0 at code 8, in contrast to ModelOpt's.
     let code_format = CodeFormat::E2M1(E2M1 {
         factor: 1.0,
         plain_zero: false,
@@ -290,6 +303,7 @@ mod high_first {
                 &self.part,
                 self.row_bytes,
                 tile.rows.clone(),
+                // Tiles begin and end at even columns, so no byte is split.
                 tile.cols.start / 2..tile.cols.end / 2,
                 staging,
             )?;

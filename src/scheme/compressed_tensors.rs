@@ -61,11 +61,15 @@ impl Scheme for CompressedTensors {
         let Some(name) = t.name().strip_suffix("_packed") else {
             return Ok(None);
         };
+        // Packed codes of other libraries have other scales (marlin-24: `scale_packed`); `foreign`
+        // refuses them by name.
         let Some(scale) = all.at(name, "_scale") else {
             return Ok(None);
         };
         match t.dtype() {
             Dtype::I32 | Dtype::U32 => packed_ints(t, name, &scale, all).map(Some),
+            // U8 with E4M3 scales is NVFP4, which comes before this scheme. Exponents are what
+            // tells MX codes.
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
                 // MXINT4 and MXFP4 differ only in AutoRound's config (`experimental/qmodules/mxint4_utils.py`).
                 let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound);
@@ -121,6 +125,7 @@ fn packed_ints<'m>(
         Some(_) => by_index(t, scale, rows, cols)?,
         None => grouped_rows(t, &shape, scale, &module, all)?,
     };
+    // With an index, a column of scales is a group. Without one, the grid knows how many there are.
     let groups = if index.is_some() {
         scale.elements() / rows.max(1)
     } else {
@@ -154,12 +159,15 @@ fn packed_ints<'m>(
     let mut decoder = Grouped::scaled(codes, bits, code_format, [rows, cols], grid, scales);
     let zero = all.at(name, "_zero_point");
     match zero {
+        // Stored zero points count whatever the config says: `_dequantize` subtracts them if they
+        // are there.
         Some(zero) => {
             parts.push((TensorRole::ZeroPoint, zero));
             let numbers = zero_points(&zero, &shape, scale.elements(), groups, (bits, per_word))?;
             let zero_points = GroupOffsets::new(indexed(numbers));
             decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
+        // Zero would be assumed for the missing tensor, and the whole weight would be shifted.
         None if module.flag("symmetric") == Some(false) => {
             return Err(wrong(
                 t,
@@ -176,6 +184,8 @@ fn packed_ints<'m>(
         decoder.family =
             CodeFamily::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
     }
+    // With an index each column is a block of its own; listings show the group size that the counts
+    // imply.
     let scales = if decoder.grid.block_cols == 1 {
         Granularity::Group(cols / groups.max(1))
     } else {
@@ -219,6 +229,8 @@ fn grouped_rows<'m>(
     if let Some((size, place)) = module.int(&["group_size"]).filter(|(size, _)| *size > 0) {
         let size = size as usize;
         let groups = cols.div_ceil(size);
+        // One group for a row may be stored as `[N, 1]` or `[N]`, so its last dimension proves
+        // nothing.
         let along = scale.shape().last().copied().unwrap_or(1);
         let fits = scale.elements() == rows.saturating_mul(groups);
         if !fits || along != groups && groups != 1 {
@@ -243,6 +255,7 @@ fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> 
         ));
     }
     let (part, mut piece) = (index.part(), Vec::new());
+    // Read in pieces: the index is as long as a row of the weight, which has no bound.
     for first in (0..cols).step_by(SAMPLE) {
         piece.resize(SAMPLE.min(cols - first) * 4, 0);
         part.read_at(first as u64 * 4, &mut piece)?;
@@ -250,6 +263,7 @@ fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> 
             .as_chunks()
             .0
             .iter()
+            // One -1 is enough for compressed-tensors, too: it tests `-1 in g_idx`.
             .any(|&group| i32::from_le_bytes(group) == -1)
         {
             return Ok(None);
@@ -260,6 +274,7 @@ fn group_index<'m>(index: &Tensor<'m>, cols: usize) -> Result<Option<Part<'m>>> 
 
 /// The grid of a weight with an index: each column has its own scale, which the index looks up.
 fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Result<ScaleGrid> {
+    // More groups than columns cannot be referred to, and would make every tile load them in vain.
     if rows == 0 || !scale.elements().is_multiple_of(rows) || scale.elements() / rows > cols {
         return Err(wrong(
             t,
@@ -288,12 +303,17 @@ fn zero_points<'m>(
     if zero.dtype() == Dtype::I8 && zero.elements() == scales {
         return Ok(Box::new(Integers::new(zero, groups, 0.0)?));
     }
+    // Zero points of a stack are packed for each matrix by itself, so the rows of one matrix are
+    // what is counted.
     let matrix_rows = shape.iter().nth_back(1).copied().unwrap_or(1);
     let word_rows = zero.shape().iter().nth_back(1).copied().unwrap_or(0);
+    // Both packings are computed; for widths that divide 32 they are the same, and only `dense` is
+    // set.
     let dense = (matrix_rows * bits).div_ceil(32) == word_rows;
     let word_aligned = (!32usize.is_multiple_of(bits)).then(|| 32 / bits);
     let word_aligned = word_aligned
         .filter(|n| (per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows);
+    // A matrix without rows has no stack either.
     let stack = rows.checked_div(matrix_rows).unwrap_or(0);
     let fits = zero.elements() == stack.saturating_mul(word_rows).saturating_mul(groups);
     if !(matches!(zero.dtype(), Dtype::I32 | Dtype::U32)

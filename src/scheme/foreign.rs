@@ -41,6 +41,8 @@ pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
 /// Names and dtypes as the schemes' libraries write them. The first match decides, so specific signatures come first.
 const SIGNATURES: &[Signature] = &[
+    // These two stand before GPTQ and AWQ in `SCHEMES`. ParoQuant has all tensors of AWQ, and would
+    // be decoded as AWQ without its rotations.
     signature("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
     signature("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
     signature(
@@ -49,6 +51,7 @@ const SIGNATURES: &[Signature] = &[
         WORDS,
         &[".scale_packed"],
     ),
+    // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
     signature(
@@ -62,6 +65,7 @@ const SIGNATURES: &[Signature] = &[
     signature("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
     signature("EXL2", ".q_weight", &[], &[".q_scale"]),
+    // Names that no other library uses need no companion.
     signature("EXL3", ".trellis", &[], &[]),
     signature("QQQ", ".B", WORDS, &[".s_channel"]),
     signature("QuIP#", ".Qidxs", &[], &[]),
@@ -121,6 +125,8 @@ static IDENTITY: Identity = Identity {
     name: "not decoded",
     methods: &[],
     codes: &[],
+    // ModelSlim's. It has no other sign here, and a leftover one shows that its weight is not
+    // plain.
     companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
     optional: &[],
     activations: &[],

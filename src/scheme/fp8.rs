@@ -28,6 +28,8 @@ const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_we
 
 /// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
 fn is_scale_name(name: &str) -> bool {
+    // Only endings that say by themselves that codes are scaled. A bare `.scale` can be a parameter
+    // of any model.
     ["weight_scale", "_scale_inv", "scale_weight", "scaled_fp8"]
         .iter()
         .any(|end| name.ends_with(end))
@@ -94,6 +96,8 @@ impl Scheme for Fp8 {
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        // The weight's own FP8 dtype has to be seen for the short names, such as `X.scale` of
+        // DeepSeek-V4.
         let is_scaled = |t: &Tensor<'_>| {
             is_scale_name(t.name())
                 || Fp8Format::of(t.dtype()).is_some()
@@ -111,6 +115,8 @@ impl Scheme for Fp8 {
         let Some(format) = Fp8Format::of(t.dtype()) else {
             return Ok(None);
         };
+        // E4M3 is also the dtype of NVFP4's block scales and of torchao's parts, which belong to
+        // the tensor they are named after.
         let scales_another = t
             .name()
             .strip_suffix("_scale")
@@ -120,6 +126,8 @@ impl Scheme for Fp8 {
         }
         let scales = scales_of(t, all);
         let (scheme, grid, scale) = match scales.as_slice() {
+            // The only case in which codes may be plain values, so everything that could speak for
+            // a scale is asked.
             [] => {
                 if let Some(says) = wants_scale(t, all)? {
                     let name = t.name();
@@ -134,6 +142,7 @@ impl Scheme for Fp8 {
                 let (scheme, grid) = fit(t, scale, format, all)?;
                 (scheme, grid, Some(Floats::new(scale)?))
             }
+            // Both would fit, and their product or either of them could be meant.
             [a, b, ..] => {
                 return Err(wrong(
                     t,
@@ -159,6 +168,8 @@ impl Scheme for Fp8 {
         let code_format = CodeFormat::of_fp8(format);
         let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, matrix);
         if let Some(columns) = pre_quant_scale(t, cols, all)? {
+            // ModelOpt writes the factors beside scaled OCP formats only. With anything else it is
+            // another tensor of that name.
             if !is_scaled || !matches!(format, Fp8Format::E4M3 | Fp8Format::E5M2) {
                 return Err(wrong(
                     t,
@@ -194,9 +205,11 @@ impl ScaleMatrix for UnitScale {
     }
 }
 
-/// What says that `t`, which has no scale in this file, should have one: then decoding it as a plain cast would be silently
-/// wrong.
+/// The place that says that `t` has a scale, although this file has none: the config, the rest of the file or the model's
+/// index. Decoding `t` as a plain cast would then be silently wrong. `None` if `t` is a plain cast.
 fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
+    // In this order: the config and the tensors are in memory, while the index has to be read from
+    // disk.
     if all.config.is_quantized() && !all.config.skips(module_of(t.name())) {
         return Ok(Some("the config"));
     }
@@ -216,6 +229,7 @@ fn fit(
 ) -> Result<(QuantScheme, ScaleGrid)> {
     let grid = crate::scheme::seam::fit::fit(t, t.shape(), scale, all)?;
     let scheme = match granularity(&grid, rows_and_cols(t.shape()).1) {
+        // Asked before the shapes: for a weight of one row, one scale is also one a row.
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
         Granularity::Tensor => QuantScheme::PerTensorFp8 { format },
         Granularity::Channel => QuantScheme::PerChannelFp8 { format },

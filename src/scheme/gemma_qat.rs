@@ -49,6 +49,8 @@ impl Scheme for GemmaQat {
         let ours = all.config.quant_method() == Some(&QuantMethod::Gemma)
             && matches!(t.dtype(), Dtype::U8 | Dtype::I8);
         let embedding = base_of(t.name(), "embedding_quantized");
+        // Embeddings have a name of their own, and so are recognised without a config; but only the
+        // config has their bits.
         let (base, scale) = match (embedding, base_of(t.name(), "weight").filter(|_| ours)) {
             (Some(base), _) if ours => (base, all.need(t, base, "embedding_scale")?),
             (Some(base), _) if all.at(base, "embedding_scale").is_some() => {
@@ -92,6 +94,7 @@ fn decoder<'m>(
         return Err(wrong(t, "packed weights have two dimensions"));
     };
     let module = module_of(t.name());
+    // transformers quantizes to 4 bits where the config names no number.
     let bits = all
         .config
         .int_by_pattern(module, "num_bits")?
@@ -101,6 +104,7 @@ fn decoder<'m>(
         .filter(|bits| matches!(bits, 2 | 4 | 8));
     let bits =
         bits.ok_or_else(|| wrong(t, "the config says a number of bits other than 2, 4 and 8"))?;
+    // Only 8-bit codes are signed bytes: I8 with fewer bits, or U8 with 8, contradicts the config.
     if (bits == 8) != (t.dtype() == Dtype::I8) {
         return Err(wrong(t, format!("the config says that it has {bits} bits")));
     }
@@ -123,6 +127,8 @@ fn decoder<'m>(
             format!("the config says {bits} bits, and rows of {inputs} values have others"),
         ));
     }
+    // A layer whose size is known has its padding cut off. Others keep it, as nothing in the file
+    // tells how much there is.
     let cols = inputs
         .filter(|&inputs| inputs <= full && (inputs * bits).div_ceil(8) == bytes)
         .unwrap_or(full);

@@ -41,6 +41,7 @@ impl Scheme for Ggml {
     }
 
     fn is_activation(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
+        // Only beside NVFP4: for every other type an `.input_scale` would be a tensor of the model.
         let base = t.name().strip_suffix(".input_scale");
         let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
         weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
@@ -54,6 +55,7 @@ impl Scheme for Ggml {
                 unknown_type_reason(id),
             ));
         }
+        // A type without a decoder here is a plain one (F32, integers): its tensors are copied.
         let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else {
             return Ok(None);
         };
@@ -66,6 +68,8 @@ impl Scheme for Ggml {
         }
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
         let rows: usize = outer.iter().product();
+        // The stack is all dimensions but the last two, and one scale may belong to each of its
+        // matrices.
         let stack = outer
             .split_last()
             .map_or(1, |(_, stack)| stack.iter().product());
@@ -86,6 +90,8 @@ impl Scheme for Ggml {
             block_bytes,
             rows,
             cols,
+            // As many rows to a scale as a matrix has. `scale_of` has refused a count of 0, and
+            // `max(1)` keeps an empty tensor from dividing by it.
             rows_per_scale: scales.as_ref().map_or(rows, |(_, n)| rows / n).max(1),
             scales,
         });
@@ -114,6 +120,7 @@ fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<
         .strip_suffix(".weight")
         .and_then(|base| all.at(base, ".scale"));
     let scale = match (beside, all.at(t.name(), ".scale")) {
+        // llama.cpp writes one of the names. Two tensors could be two factors or one factor twice.
         (Some(one), Some(two)) => {
             return Err(wrong(
                 t,
@@ -170,11 +177,13 @@ struct GgmlWeight<'m> {
 
 impl Decode for GgmlWeight<'_> {
     fn grid(&self) -> Grid {
+        // Scales lie inside the blocks, so their bytes count as bytes of codes.
         let load_bits = self.block_bytes as f64 * 8.0 / self.block as f64;
         Grid {
             rows: self.rows,
             cols: self.cols,
             row_align: 1,
+            // A block cannot be decoded in part; rows are whole blocks, as the parser has checked.
             col_align: self.block,
             load_bits,
             transposed: false,
@@ -226,6 +235,7 @@ impl Decode for GgmlWeight<'_> {
     }
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
+        // ggml's exponent 255 is 2^128, and not the NaN of OCP.
         let (family, block_bytes) = (CodeFamily::Mxfp4 { has_nan: false }, self.block_bytes);
         let is_mxfp4 = self.dtype == Dtype::MXFP4;
         Ok(is_mxfp4.then(|| RelaySource::new(family, Mxfp4Codes { block_bytes })))

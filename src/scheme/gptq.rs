@@ -68,9 +68,12 @@ impl Scheme for Gptq {
         }
         let word_bits = word_bits(&packed)?;
         let module = all.config.at(packed.module());
+        // Some files have an empty index for layers without act-order; it means the same as none.
         let g_idx = all.at(packed.base, "g_idx").filter(|g| g.elements() > 0);
         let (bits, k) = bits_and_inputs(&packed, word_bits, g_idx.as_ref(), &module)?;
         let group_size = group_size(t, packed.groups, k, g_idx.is_some(), &module)?;
+        // With act-order, columns of a group lie apart. Taken as runs they would get the scales of
+        // other groups.
         if g_idx.is_none() && packed.groups > 1 && module.flag("desc_act") == Some(true) {
             return Err(wrong(
                 t,
@@ -88,6 +91,7 @@ impl Scheme for Gptq {
         ];
         parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
         parts.extend(
+            // An empty index belongs to the layer, too, or it would be left over.
             all.at(packed.base, "g_idx")
                 .map(|g| (TensorRole::GroupIndex, g)),
         );
@@ -143,6 +147,7 @@ fn zeros<'m>(
         };
     };
     let part = qzeros.part();
+    // Conventions by label. Without one it is version 1, the older of the two.
     let version_1 = match format {
         Some(("gptq_v2" | "gptq_p" | "auto_round:gptqmodel" | "auto_round", _)) => false,
         // What is in planes is version 2 whatever it is called. Of Marlin these are the words before repacking.
@@ -159,6 +164,7 @@ fn zeros<'m>(
     };
     // The middle of the range, stored as it is: nonsense in version 1, where it would read as one more.
     let suspect = version_1 && (symmetric == Some(true) || format.is_none() && symmetric.is_none());
+    // The data is read last: only a layer labelled version 1 that may be version 2 needs it.
     if suspect && part.is_readable() && is_middle(&part, packed, packing)? {
         return match symmetric {
             // gptqmodel's transformers path writes version 2 under the name of version 1.
@@ -178,6 +184,8 @@ fn zeros<'m>(
 /// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so 1024 of each of four
 /// groups tell.
 fn is_middle(qzeros: &Part<'_>, packed: &PackedLayer<'_>, packing: GptqPacking) -> Result<bool> {
+    // The bytes of all `n` zero points are the distance between two groups; at most 1024 of them
+    // are read.
     let (stride, n) = (packing.bytes(&(0..packed.n)).end, packed.n.min(1024));
     let (mut staging, mut words, mut middle) = (Vec::new(), Vec::new(), true);
     let groups: Vec<usize> = (0..packed.groups.min(4)).collect();

@@ -63,6 +63,8 @@ impl Scheme for Hqq {
                 "recognised, not decoded by this version",
             ));
         }
+        // In safetensors the description lies beside the codes; in pickles it is in the values that
+        // the parser kept.
         let mut meta = HqqMeta::of_weight(t, base, all);
         let weight = HqqWeight::new(t, &mut meta)?;
         let grid = weight.grid();
@@ -146,6 +148,7 @@ struct HqqWeight<'m> {
 impl<'m> HqqWeight<'m> {
     fn new(t: &Tensor<'m>, meta: &mut HqqMeta<'_, 'm>) -> Result<Self> {
         let named = meta.read_text("packing")?.unwrap_or_default();
+        // Without a description the codes of all widths look alike: bytes.
         if named.is_empty() {
             return Err(refused(
                 t,
@@ -164,6 +167,7 @@ impl<'m> HqqWeight<'m> {
         let (&[packed, _], Some(&inputs)) = (t.shape(), shape.last()) else {
             return Err(wrong(t, "packed codes have two dimensions"));
         };
+        // A shape whose product overflows cannot be the stored one; 0 is refused below.
         let all = shape
             .iter()
             .try_fold(1usize, |n, &dim| n.checked_mul(dim))
@@ -194,6 +198,7 @@ impl<'m> HqqWeight<'m> {
             is_low_first: false,
         };
         let per_word = packed_codes.codes_per_word();
+        // Rows are padded to fill the last words, hence rounded up; columns are not padded.
         if rows.div_ceil(per_word) != packed
             || row_bytes(t, word_bytes, meta)? != cols.checked_mul(word_bytes)
         {
@@ -221,6 +226,8 @@ impl<'m> HqqWeight<'m> {
         let (rows, cols) = (self.rows, self.packed_codes.cols);
         if self.is_by_column {
             return ScaleGrid {
+                // A group is a whole column of the matrix, so one row of scales covers all its
+                // rows.
                 matrix_rows: rows,
                 block_rows: rows,
                 block_cols: 1,
@@ -240,6 +247,7 @@ impl<'m> HqqWeight<'m> {
         compute_dtype: Option<TargetDtype>,
     ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let grid = self.grid();
+        // By column there is one scale for each column; by row one for each group of each row.
         let groups = if self.is_by_column {
             grid.cols
         } else {
@@ -282,6 +290,8 @@ fn row_bytes(
     let size = match t.dtype() {
         Dtype::U8 if word_bytes == 1 => 1,
         Dtype::I32 if word_bytes == 4 => 4,
+        // `view_as_float` reinterprets the bytes. They must not have been converted on the way,
+        // such as by a change of byte order.
         dtype
             if meta.read_flag("view_as_float")?
                 && dtype.is_floating_point()

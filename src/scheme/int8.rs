@@ -52,6 +52,8 @@ impl Scheme for Int8 {
         if t.dtype() != Dtype::I8 {
             return Ok(None);
         }
+        // MX formats store exponents under the same name; those weights are not plain integers
+        // times a float.
         let scale = all
             .at(t.name(), "_scale")
             .filter(|scale| scale.dtype().is_floating_point());
@@ -86,6 +88,7 @@ impl Scheme for Int8 {
         let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         if let Some(zero) = all.at(t.name(), "_zero_point") {
+            // Zero points of other shapes would be read at the wrong places without a complaint.
             if zero.elements() != scale.elements() || zero.dtype() != Dtype::I8 {
                 return Err(wrong(
                     &zero,
@@ -106,6 +109,8 @@ impl Scheme for Int8 {
             decoder.columns = Some(Floats::ieee(&scale)?);
             parts.push((TensorRole::Scale, scale));
         }
+        // The layouts are equal, so only the config tells whose file it is. The name is for
+        // listings alone.
         let family = match all.config.quant_method() {
             Some(QuantMethod::ModelOpt) => "ModelOpt",
             Some(QuantMethod::Quark) => "Quark",

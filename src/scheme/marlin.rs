@@ -51,6 +51,7 @@ impl Scheme for Marlin {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        // GPTQ's Marlin has names of its own; AWQ's is told by shapes.
         if let Some(base) = super::seam::base_of(t.name(), "B")
             && let Some(scales) = all.at(base, "s")
         {
@@ -81,6 +82,8 @@ fn gptq<'m>(
             format!("{place} says {bits} bits, and Marlin has 4"),
         ));
     }
+    // With one group the order of the inputs has no effect on the scales, so `desc_act` is
+    // harmless.
     let several = scales.shape().first().is_some_and(|&groups| groups > 1);
     if module.flag("sym") == Some(false) || module.flag("desc_act") == Some(true) && several {
         return Err(wrong(
@@ -90,6 +93,7 @@ fn gptq<'m>(
     }
     let mut group = weight(t, scales, format!("{base}weight"), "GPTQ Marlin", &module)?;
     // Locks of the kernel, all zero. A part of the group, so that no output has it.
+    // A tensor of another type under this name is not the kernel's, and is left to the model.
     let workspace = all
         .at(base, "workspace")
         .filter(|w| w.dtype() == Dtype::I32);
@@ -192,6 +196,8 @@ impl Unpack for MarlinCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
+        // A tile is 512 bytes, and a row of tiles holds all outputs, so a tile of 64 rows is one
+        // piece of each row.
         let bytes = tile.rows.start / TILE_OUTPUTS * TILE_BYTES
             ..tile.rows.end.div_ceil(TILE_OUTPUTS) * TILE_BYTES;
         for (i, row) in
@@ -220,6 +226,8 @@ fn unpack_tile(tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
     for (i, word) in tile.as_chunks().0.iter().enumerate() {
         let (lane, block, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
         for (j, nibble) in NIBBLE_OF_CODE.into_iter().enumerate() {
+            // Lane l holds output l / 4 of each eight, and pairs of inputs from 2 * (l % 4) on, as
+            // `_get_perms` lists them.
             let row = block * 16 + j / 4 * 8 + lane / 4;
             let col = left + j / 2 % 2 * 8 + lane % 4 * 2 + j % 2;
             rows[row * width + col] = (word >> (nibble * 4) & 15) as u8;
@@ -256,6 +264,7 @@ impl ScaleMatrix for PermutedScales<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         // The permutation stays within 64 outputs, so whole blocks of 64 are enough.
+        // Loaded in whole blocks, because the scale of the first row may be stored last.
         let stored = rows.start / TILE_OUTPUTS * TILE_OUTPUTS
             ..rows.end.next_multiple_of(TILE_OUTPUTS).min(self.n);
         let (at, mut row) = (out.len(), Vec::new());

@@ -5,6 +5,9 @@
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
 
+mod experts;
+
+use self::experts::{check_unquantized_stack, expert_names};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
@@ -46,6 +49,8 @@ impl Scheme for Mlx {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        // GPTQ and AWQ store words as I32, and their codes are `qweight`; U32 under `weight` is
+        // MLX's alone.
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::U32);
         let Some((base, scales)) = base.and_then(|base| Some((base, all.at(base, "scales")?)))
         else {
@@ -57,6 +62,8 @@ impl Scheme for Mlx {
             scales,
             bits_per_group: bits_per_group(t, &scales)?,
         };
+        // The mode is not asked of the config: floating-point modes have bytes as scales, and
+        // affine ones floats.
         let (bits, codes, mut decoder, companions) = match scales.dtype() {
             Dtype::U8 => layer.float_decoder(all)?,
             _ => layer.affine_decoder(all)?,
@@ -64,6 +71,7 @@ impl Scheme for Mlx {
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales)];
         parts.extend(companions);
         let group = layer.bits_per_group / bits;
+        // The mode has settled the bits, and hence which of the pairs the proved product means.
         decoder.grid = row_groups(decoder.cols, group);
         let shape: Vec<usize> = t.shape()[..t.shape().len() - 1]
             .iter()
@@ -101,9 +109,12 @@ fn bits_per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
     else {
         return Err(misfit());
     };
+    // `groups > 0` first: the remainder by zero would panic.
     let bits = words
         .checked_mul(32)
         .filter(|bits| groups > 0 && bits.is_multiple_of(groups));
+    // Stored words and scales have the same rows; a matrix without leading dimensions is no weight
+    // of MLX.
     bits.filter(|_| rows == scale_rows && !rows.is_empty())
         .map(|bits| bits / groups)
         .ok_or_else(misfit)
@@ -162,6 +173,8 @@ impl<'m> MlxLayer<'_, 'm> {
 
     /// All pairs of bits and group size that the shapes allow.
     fn allowed(&self) -> Vec<(usize, usize)> {
+        // 32, 64 and 128 are what `mx.quantize` accepts, so that most products belong to one pair
+        // alone.
         let pairs = (1..=8usize).flat_map(|bits| GROUP_SIZES.map(|group| (bits, group)));
         pairs.filter(|&pair| self.fits(pair)).collect()
     }
@@ -234,6 +247,8 @@ impl<'m> MlxLayer<'_, 'm> {
         let bits = self.bits(all)?;
         let scales = self.matrix(Floats::ieee(&self.scales)?);
         let mut decoder = self.decoder(bits, CodeFormat::Int(Int::UNSIGNED), scales);
+        // MLX computes in the dtype of its scales. An output of that dtype has its bits only with
+        // both roundings.
         let compute_dtype = TargetDtype::of(self.scales.dtype()).filter(|_| !metal);
         let offsets = self.matrix(Floats::ieee(&biases)?);
         decoder.formula =
@@ -297,6 +312,8 @@ impl<'m> MlxLayer<'_, 'm> {
         global: &Tensor<'m>,
     ) -> Result<Box<dyn ScaleMatrix + 'm>> {
         let (rows, _) = rows_and_cols(self.t.shape());
+        // The stack is all dimensions but the last two, and each of its matrices may have a global
+        // scale.
         let stack = rows
             / self
                 .t
@@ -361,39 +378,4 @@ impl<'m> MlxLayer<'_, 'm> {
         }
         Ok(None)
     }
-}
-
-/// Names of the experts of the stack `base` in the Hugging Face layout; empty if `base` is no stack of experts.
-fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
-    let Some((parent, projection)) = base
-        .split_once(".switch_mlp.")
-        .filter(|_| shape.len() == 3 && !shape.contains(&0))
-    else {
-        return Vec::new();
-    };
-    let projection = projection.trim_end_matches('.');
-    // Mixtral numbers its projections.
-    let projection = match projection {
-        "gate_proj" if parent.ends_with("block_sparse_moe") => "w1",
-        "down_proj" if parent.ends_with("block_sparse_moe") => "w2",
-        "up_proj" if parent.ends_with("block_sparse_moe") => "w3",
-        other => other,
-    };
-    (0..shape[0])
-        .map(|e| format!("{parent}.experts.{e}.{projection}.weight"))
-        .collect()
-}
-
-/// Refuses an unquantized stack of experts in a quantized model: the output would keep a name that only MLX knows.
-fn check_unquantized_stack(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
-    let stacked =
-        t.name().contains(".switch_mlp.") && t.shape().len() == 3 && all.config.is_quantized();
-    if stacked && t.dtype().is_floating_point() && t.name().ends_with(".weight") {
-        return Err(refused(
-            t,
-            "MLX",
-            "a stack of experts that is not quantized is not taken apart by this version",
-        ));
-    }
-    Ok(())
 }

@@ -1,8 +1,7 @@
 //! ModelOpt's formats that no other library has. The schemes of FP8, NVFP4 and INT8 decode its other weights.
 //!
 //! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`. A byte of row i has the code of row 2i in its low nibble and
-//!   that of
-//!   row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
+//!   that of row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
 //!   `X.weight_scale_2` of W4A8 belongs to the cast of the weight to FP8 at run time, and is not a factor of the weight.
 //! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents.
 //!
@@ -54,10 +53,12 @@ impl Scheme for ModelOpt {
         if t.dtype() != Dtype::U8 {
             return Ok(None);
         }
+        // A weight without the scale is not this scheme's; leftover checks report it.
         let Some(scale) = all.at(t.name(), "_scale") else {
             return Ok(None);
         };
         let module = all.config.at(module_of(t.name()));
+        // `quant_algo` is in `hf_quant_config.json` as well, which has no `quant_method`.
         let says = module.text(&["quant_algo"]).is_some();
         if !says && all.config.quant_method() != Some(&QuantMethod::ModelOpt) {
             return Ok(None);
@@ -65,6 +66,7 @@ impl Scheme for ModelOpt {
         match scale.dtype() {
             Dtype::U8 | Dtype::F8E8M0 => mxfp4(t, &scale).map(Some),
             dtype if dtype.is_floating_point() => awq(t, &scale, &module, all).map(Some),
+            // Block scales in E4M3 are NVFP4's, which comes later.
             _ => Ok(None),
         }
     }
@@ -73,6 +75,7 @@ impl Scheme for ModelOpt {
 /// Claims MXFP4. FP6, which [`mx_rows`] knows as well, does not occur.
 fn mxfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
     let last = |t: &Tensor<'m>| t.shape().last().copied().unwrap_or(0);
+    // Checked here, as `mx_rows` would also accept three quarters of the bytes as FP6.
     if last(scale).checked_mul(16) != Some(last(t)) {
         let what = format!(
             "its scales `{}` {:?} are not one for 32 values of a row",
@@ -115,6 +118,8 @@ fn awq<'m>(
             "the config says that it has zero points, which no file of its has",
         ));
     }
+    // The last group may be short only if the config gives the size; shapes alone prove only even
+    // groups.
     let width = match module
         .int(&["group_size"])
         .and_then(|(size, _)| usize::try_from(size).ok())
@@ -122,6 +127,7 @@ fn awq<'m>(
     {
         Some(size) if cols.div_ceil(size) == groups => size,
         Some(size) => return Err(misfit(&format!("the config says groups of {size}"))),
+        // Weights without columns have groups of width 0 by this, which must not divide.
         None if cols.is_multiple_of(groups) => (cols / groups).max(1),
         None => return Err(misfit("its groups are not whole ones")),
     };
@@ -147,6 +153,7 @@ fn awq<'m>(
         decoder.columns = Some(Floats::ieee(&columns)?);
         parts.push((TensorRole::Scale, columns));
     }
+    // Unused, but a part of the weight: it would be left over and blamed otherwise.
     parts.extend(
         all.at(t.name(), "_scale_2")
             .map(|unused| (TensorRole::Scale, unused)),
@@ -202,6 +209,7 @@ impl Unpack for RowPairs<'_> {
         let pairs = tile.rows.start / 2..tile.rows.end.div_ceil(2);
         read(&self.part, self.cols, pairs, tile.cols.clone(), staging)?;
         out.clear();
+        // Even row first, then odd: the two lines of `out` that the byte row stands for.
         for bytes in staging.chunks_exact(width.max(1)) {
             out.extend(bytes.iter().map(|byte| byte & 15));
             out.extend(bytes.iter().map(|byte| byte >> 4));

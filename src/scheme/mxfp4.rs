@@ -53,6 +53,7 @@ impl Scheme for Mxfp4 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        // Other weights are called `_blocks` as well, hence the dtype, and the scales decide.
         if let Some(name) = t
             .name()
             .strip_suffix("_blocks")
@@ -63,6 +64,7 @@ impl Scheme for Mxfp4 {
                 .map(|scales| gpt_oss(t, name, &scales))
                 .transpose();
         }
+        // I8 alone would be INT8; only an exponent scale under this name makes it DeepSeek's FP4.
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::I8);
         let scale = base
             .and_then(|base| all.at(base, "scale"))
@@ -123,6 +125,8 @@ pub(super) fn mx_rows_of<'m>(
     let cols = blocks
         .and_then(|blocks| blocks.checked_mul(BLOCK))
         .filter(|_| leading(t) == leading(scale));
+    // With 32 values to an exponent, 4 bits take half as many bytes as columns, 6 bits three
+    // quarters.
     let (cols, bits, code_format, codes) = match (bytes, cols) {
         (Some(bytes), Some(cols)) if bytes.checked_mul(2) == Some(cols) => {
             (cols, 4, nibble.0, nibble.1)
@@ -164,6 +168,7 @@ pub(super) fn mx_rows_of<'m>(
         row_groups(cols, BLOCK),
         scales,
     );
+    // FP6 and MXINT4 have no encoder that takes their codes.
     let is_mxfp4 = matches!(code_format, CodeFormat::E2M1(_))
         && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
     decoder.family = is_mxfp4.then_some(CodeFamily::Mxfp4 { has_nan: true });
@@ -211,6 +216,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         blocks,
         outputs,
     ));
+    // Seen from the output, groups run down the columns: 32 rows of one column share an exponent.
     let grid = ScaleGrid {
         matrix_rows: inputs.max(1),
         block_rows: BLOCK,
@@ -220,6 +226,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     };
     let size = [experts.saturating_mul(inputs), outputs];
     let transposed = Grouped::scaled(codes, 4, code_format, size, grid, scales);
+    // The same parts for both views: only one of them is ever written.
     let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
         Group::new(
@@ -296,6 +303,7 @@ impl Unpack for GptOssCodes<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
+        // Rows are columns of the stored lines, where a block of 32 is 16 bytes.
         (BLOCK, 1)
     }
 

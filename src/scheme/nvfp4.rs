@@ -12,29 +12,25 @@
 //! `experimental/qmodules/nvfp4.py`.
 
 mod low_rank;
-
-use std::ops::Range;
+mod weight;
 
 use self::low_rank::{LowRankFactors, LowRankSum};
+use self::weight::Nvfp4Weight;
 use super::modelopt::{RowPairs, pre_quant_scale};
 use crate::config::QuantMethod;
-use crate::containers::model::{Part, Tensor};
-use crate::element::Out;
-use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
+use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
-use crate::kernels::remember::nvfp4::{BLOCK, block_scale, e2m1, inverse};
+use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales};
 use crate::scheme::seam::{
-    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme,
-    Scheme, TensorRole, Tile,
+    CodeType, Decode, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
+    wrong,
 };
-use crate::scheme::seam::{read, wrong};
-use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
 pub(super) struct Nvfp4;
@@ -98,6 +94,8 @@ impl Scheme for Nvfp4 {
             (None, None) => return Ok(None),
             (Some(scales), Some(global)) => (scales, global),
             _ => {
+                // One without the other: decoding without the missing scale would change every
+                // value by a factor.
                 return Err(wrong(
                     t,
                     format!(
@@ -146,12 +144,16 @@ impl Nvfp4Layout {
     /// The layout that the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
         let (w, s) = (t.shape(), scales.shape());
+        // compressed-tensors has no other block size, so a scale for 32 values contradicts its name
+        // there.
         let blocks: &[usize] = if divides {
             &[BLOCK]
         } else {
             &[BLOCK, 2 * BLOCK]
         };
         // The dimension that is packed, counted from the last; in both tensors all others are the same.
+        // Along the row first: a layout down the columns needs three dimensions and fits rarely by
+        // chance.
         for (down, back) in [(false, 0), (true, 1)] {
             let place = w
                 .len()
@@ -189,6 +191,7 @@ impl Nvfp4Layout {
         parts: &mut Vec<(TensorRole, Tensor<'m>)>,
     ) -> Result<Box<dyn Decode + 'm>> {
         let (rows, k) = rows_and_cols(&self.shape);
+        // All dimensions but the last two; an empty product is 1 for a matrix.
         let stack: usize = self.shape.iter().rev().skip(2).product();
         let globals = global.elements();
         if globals == 0 || globals != 1 && globals != stack {
@@ -197,6 +200,8 @@ impl Nvfp4Layout {
                 format!("`{}` has {stack} matrices", t.name()),
             ));
         }
+        // AutoRound's tensors have compressed-tensors' names. Only the config tells that the global
+        // scale is applied to the codes.
         let codes_first = divides && all.config.quant_method() == Some(&QuantMethod::AutoRound);
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
@@ -206,6 +211,7 @@ impl Nvfp4Layout {
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
         parts.extend(factors.iter().flat_map(LowRankFactors::parts));
         let columns = columns.map(|columns| Floats::ieee(&columns)).transpose()?;
+        // The fast decoder covers what nearly all files have; the shared one takes the rest.
         if self.block == BLOCK && !self.down && columns.is_none() && factors.is_none() {
             return Ok(Box::new(Nvfp4Weight {
                 codes: t.part(),
@@ -242,6 +248,8 @@ impl Nvfp4Layout {
     ) -> Result<Grouped<'m>> {
         let (rows, cols) = rows_and_cols(&self.shape);
         let height = self.shape.iter().nth_back(1).copied().unwrap_or(1);
+        // A byte row has two rows of the weight. `height` is even, so no byte is shared by two
+        // matrices.
         let (codes, grid, scale_rows) = if self.down {
             let grid = ScaleGrid {
                 matrix_rows: height.max(1),
@@ -276,6 +284,7 @@ impl Nvfp4Layout {
             }),
             outer: Floats::ieee(global)?,
             count,
+            // Whole matrices share a global scale, so the quotient is exact.
             rows_each: (scale_rows / count).max(1),
             op: if divides {
                 NestedOp::Divide
@@ -296,105 +305,5 @@ impl Nvfp4Layout {
             grid,
             scales,
         ))
-    }
-}
-
-/// The decoder of blocks of 16 along a row.
-struct Nvfp4Weight<'m> {
-    codes: Part<'m>,
-    scales: Part<'m>,
-    global: Floats<'m>,
-    globals: usize,
-    divides: bool,
-    /// Whether the global scale is applied to the codes' values (AutoRound), and not to the scales of blocks.
-    codes_first: bool,
-    rows: usize,
-    k: usize,
-    rows_per_global: usize,
-}
-
-impl Decode for Nvfp4Weight<'_> {
-    fn grid(&self) -> Grid {
-        Grid {
-            rows: self.rows,
-            cols: self.k,
-            row_align: 1,
-            col_align: BLOCK,
-            load_bits: 6.5,
-            transposed: false,
-        }
-    }
-
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            bytes,
-            scales,
-            staging,
-            row,
-            ..
-        } = buffers;
-        read(
-            &self.codes,
-            self.k / 2,
-            tile.rows.clone(),
-            tile.cols.start / 2..tile.cols.end / 2,
-            bytes,
-        )?;
-        let globals =
-            tile.rows.start / self.rows_per_global..tile.rows.end.div_ceil(self.rows_per_global);
-        row.clear();
-        self.global
-            .extend(self.globals, 0..1, globals.clone(), staging, row)?;
-        let blocks = tile.cols.start / BLOCK..tile.cols.end / BLOCK;
-        read(
-            &self.scales,
-            self.k / BLOCK,
-            tile.rows.clone(),
-            blocks.clone(),
-            staging,
-        )?;
-        scales.clear();
-        for (r, codes) in tile
-            .rows
-            .clone()
-            .zip(staging.chunks_exact(blocks.len().max(1)))
-        {
-            let global = if self.codes_first {
-                1.0
-            } else {
-                row[r / self.rows_per_global - globals.start]
-            };
-            scales.extend(
-                codes
-                    .iter()
-                    .map(|&code| block_scale(code, global, self.divides)),
-            );
-        }
-        Ok(())
-    }
-
-    fn decode(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        let (width, first) = (tile.cols.len(), rows.start - tile.rows.start);
-        let values = first * width..(first + rows.len()) * width;
-        let mut codebook = e2m1(self.divides);
-        if let Some(&global) = buffers.row.first().filter(|_| self.codes_first) {
-            let factor = inverse(global);
-            codebook.iter_mut().for_each(|value| *value *= factor);
-        }
-        let kernel = CodebookBlocks {
-            pairs: &PairTable::new(&codebook, false),
-            bytes: &buffers.bytes[values.start / 2..values.end / 2],
-            start: 0,
-            block: BLOCK,
-            scales: &buffers.scales[values.start / BLOCK..values.end / BLOCK],
-        };
-        dispatch(level, &kernel, out);
     }
 }

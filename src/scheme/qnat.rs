@@ -80,11 +80,13 @@ impl QnatWeight<'_> {
 impl Decode for QnatWeight<'_> {
     fn grid(&self) -> Grid {
         let &QnatTensor { block, blocks, .. } = self.layout;
+        // An F32 scale and an F32 zero point for each block.
         let load_bits = 4.0 + 64.0 / block.max(1) as f64;
         Grid {
             rows: blocks,
             cols: block,
             row_align: 1,
+            // A byte has two codes, and each block begins with a byte of its own.
             col_align: 2,
             load_bits,
             transposed: false,
@@ -126,6 +128,8 @@ impl Decode for QnatWeight<'_> {
         match layout.zero_points {
             Some(at) => self.floats(at, rows, staging, zeros),
             None => {
+                // Zeros instead of a second kernel: a level plus 0 is the level, since none of them
+                // is -0.
                 zeros.resize(rows.len(), 0.0);
                 Ok(())
             }

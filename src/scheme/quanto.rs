@@ -54,6 +54,8 @@ impl Scheme for Quanto {
         let (name, is_packed) = data
             .strip_suffix("._data")
             .map_or((data, false), |name| (name, true));
+        // Without the scale, `_data` of another name can be anybody's tensor; below a weight it can
+        // only be quanto's.
         let scale = match all.at(name, "._scale") {
             Some(scale) => scale,
             None if name.ends_with("weight") => all.need(t, name, "._scale")?,
@@ -143,6 +145,7 @@ impl<'m> QuantoLayer<'_, 'm> {
             ));
         }
         let shape = self.t.shape();
+        // A single number may come in any shape; more of them must have the weight's dimensions.
         let grid = match self.scale.elements() {
             1 => Some(per_tensor(shape)),
             _ => by_dimension(shape, self.scale.shape()),
@@ -188,6 +191,8 @@ impl<'m> QuantoLayer<'_, 'm> {
         let bits = self.bits(packed, rows)?;
         let cols = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
         let cols = cols.ok_or_else(|| wrong(&self.t, "its size overflows"))?;
+        // Codes of more than two dimensions are not grouped, and keep their shape behind the packed
+        // one.
         let whole: Vec<usize> = std::iter::once(rows).chain(dims.iter().copied()).collect();
         // Groups are stored with two dimensions; more of them are the weight's own.
         let shape = if dims.len() == 1 {
@@ -241,6 +246,7 @@ impl<'m> QuantoLayer<'_, 'm> {
     /// # Errors
     /// Neither fits or, which is possible for few rows, both do.
     fn bits(&self, packed: usize, rows: usize) -> Result<usize> {
+        // The last byte of a column may be partly used, so rows are rounded up.
         let fits = |bits: &usize| rows.div_ceil(8 / bits) == packed;
         let mapped_type = match self.mapped_type() {
             Some("qint4") => vec![4],
@@ -278,6 +284,7 @@ impl<'m> QuantoLayer<'_, 'm> {
             .at(module, ".bias")
             .filter(|bias| bias.shape().len() == 1)
             .map(|bias| bias.elements());
+        // A bias has an entry for each output. Without one, a single possibility is proof enough.
         let found = match (bias, first_two_shapes(rows, width)) {
             (Some(n), _) => matching_shape(rows, width, Some(n), None),
             (None, [only, None]) => only,
@@ -300,6 +307,7 @@ impl<'m> QuantoLayer<'_, 'm> {
 
 /// The group size that quanto chooses for rows of `cols` values; `None` if it does not group them.
 fn group_size(cols: usize) -> Option<usize> {
+    // quanto takes the first of these that divides the row.
     [128, 96, 64, 32]
         .into_iter()
         .find(|&size| cols > 128 && cols.is_multiple_of(size))
@@ -315,6 +323,7 @@ fn grouped_shape(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
     let cols = width
         .checked_mul(n)
         .filter(|_| n > 1 && rows.is_multiple_of(n))?;
+    // Both directions: the width that quanto would choose for these columns must be the stored one.
     (group_size(cols) == Some(width)).then_some([rows / n, cols])
 }
 
@@ -341,6 +350,8 @@ fn matching_shape(
 
 /// The first two of all shapes that quanto stores as `rows` × `width`: one alone is certain.
 fn first_two_shapes(rows: usize, width: usize) -> [Option<[usize; 2]>; 2] {
+    // Up to the square root: the number of rows is bounded by the file, so this takes at most as
+    // many steps as it has bytes.
     let pairs = (1..)
         .take_while(|n| n <= &(rows / n))
         .filter(|&n| rows.is_multiple_of(n));

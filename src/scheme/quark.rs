@@ -61,6 +61,8 @@ impl Scheme for Quark {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        // I8 and U8 with these names are INT8's and ModelOpt's as well, so only the method makes
+        // them Quark's.
         if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32)
             || all.config.quant_method() != Some(&QuantMethod::Quark)
         {
@@ -77,6 +79,7 @@ impl Scheme for Quark {
                 format!("it has scales of scales, `{}`", second.name()),
             ));
         }
+        // A rule that cannot be applied may be the one that holds, so it is not skipped over.
         if all.config.has("layer_type_quant_config") {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
             return Err(refused(t, FAMILY, what));
@@ -145,6 +148,7 @@ fn float<'m>(
             }
             row_groups(cols, size)
         }
+        // One scale for the tensor or for a row has several shapes, which `fit` knows.
         _ => fit(t, &shape, scale, all)?,
     };
     let codes = Codes::Rows {
@@ -186,6 +190,7 @@ fn integer<'m>(
     let &[lines, words] = t.shape() else {
         return Err(wrong(t, "its weights have two dimensions"));
     };
+    // Eight codes in a word of 32 bits, or one in a byte.
     let width = if spec.bits == 4 {
         words.checked_mul(8)
     } else {
@@ -216,6 +221,7 @@ fn integer<'m>(
                     &format!("groups of {size} want [{groups}, {width}]"),
                 ));
             }
+            // Scales of groups are stored as the codes are, transposed.
             let scales = Transposed::of_floats(floats, width, groups);
             (
                 vec![width, lines],
@@ -288,6 +294,7 @@ fn zero_points<'m>(
     wanted: Option<[usize; 2]>,
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
     let Some([lines, width]) = wanted else {
+        // A single zero point is a plain number and is not packed.
         return match (scale.elements(), zero.elements()) {
             (1, 1) => Ok(Box::new(Integers::new(zero, 1, 0.0)?)),
             _ => Err(misfit(t, zero, "the config says that there is one")),
@@ -295,6 +302,7 @@ fn zero_points<'m>(
     };
     let per_word = if spec.bits == 4 { 8 } else { 1 };
     let shape = [lines, width / per_word];
+    // Of a channel the zero points are a vector; of groups they are a matrix like the scales.
     let shape = if spec.scales == ScaleSharing::Channel {
         &shape[1..]
     } else {

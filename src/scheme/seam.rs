@@ -37,7 +37,7 @@ use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
-/// What a stored tensor is for.
+/// The use of a stored tensor in the weight that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[non_exhaustive]
 pub enum TensorRole {
@@ -108,6 +108,8 @@ impl<'m> Group<'m> {
         if self.split.is_empty() {
             return vec![self];
         }
+        // The matrices share the decoder of the stack: their bytes lie in the same tensors, only
+        // their rows differ.
         let decoder: Arc<dyn Decode + 'm> = Arc::from(self.decoder);
         let rows = decoder.grid().rows / self.split.len();
         let matrix = |(i, name)| {
@@ -132,7 +134,7 @@ impl<'m> Group<'m> {
     }
 }
 
-/// What a scheme keeps of a model for all its tensors.
+/// A value that a scheme computes once for a model and reads in every claim.
 pub(crate) type Prepared = Box<dyn Any + Send + Sync>;
 
 /// How groups of stored tensors become logical tensors.
@@ -140,7 +142,7 @@ pub(crate) trait Scheme: Sync {
     /// The names that are the scheme's own.
     fn identity(&self) -> &'static Identity;
 
-    /// What `t` is reported as when claiming it failed.
+    /// The scheme that listings show for `t` if claiming it failed.
     fn kind(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> QuantScheme {
         QuantScheme::Other(self.identity().name)
     }
@@ -151,8 +153,8 @@ pub(crate) trait Scheme: Sync {
     /// `t` is the scheme's, and cannot be decoded: the error names the tensor and what is missing or contradicts.
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>>;
 
-    /// What the scheme wants to know of the whole model before it is asked of the first tensor. `all` has every tensor,
-    /// and what schemes before this one prepared. Claims read it by its type, with [`Index::prepared`].
+    /// Collects what claims need of the whole model, before the first claim. `all` has every tensor, and what schemes
+    /// before this one prepared. Claims read the value by its type, with [`Index::prepared`].
     fn prepare(&self, _all: &Index<'_>) -> Option<Prepared> {
         None
     }
@@ -163,7 +165,8 @@ pub(crate) trait Scheme: Sync {
         group.scheme.has_common_names()
     }
 
-    /// Whether `t`, which is called a weight, has the type of one and nobody claims, can be codes of this scheme.
+    /// Whether the unclaimed tensor `t`, which has the name and the dtype of an ordinary weight, may hold codes of this
+    /// scheme.
     fn may_be_codes(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false
     }
@@ -197,6 +200,7 @@ impl<'m> Index<'m> {
             config: &model.config,
             prepared: Vec::new(),
         };
+        // One after another, because a scheme may read what an earlier one prepared.
         for scheme in schemes {
             let prepared = scheme.prepare(&index);
             index.prepared.extend(prepared);
@@ -204,7 +208,7 @@ impl<'m> Index<'m> {
         index
     }
 
-    /// What a scheme prepared, by its type; `None` if it found nothing to keep.
+    /// The value of type `T` that a scheme prepared; `None` if it prepared nothing.
     pub(crate) fn prepared<T: Any>(&self) -> Option<&T> {
         self.prepared
             .iter()
@@ -261,6 +265,7 @@ pub(crate) fn refused(
 
 /// `name` without its last part, if that is `part`. The result is empty or ends with a dot.
 pub(crate) fn base_of<'a>(name: &'a str, part: &str) -> Option<&'a str> {
+    // Without the dot, a tensor `my_qweight` would be a layer called `my_`.
     name.strip_suffix(part)
         .filter(|base| base.is_empty() || base.ends_with('.'))
 }

@@ -57,6 +57,7 @@ impl Scheme for Sparse {
         let Some(bitmask) = all.at(base, ".bitmask") else {
             return Ok(None);
         };
+        // The mask is padded to whole bytes, so only this tensor proves the number of columns.
         let shape = all.need(t, base, ".shape")?;
         let dims = read_shape(&shape)?;
         let &[rows, cols] = dims.as_slice() else {
@@ -82,6 +83,8 @@ impl Scheme for Sparse {
         parts.push((TensorRole::QuantState, shape));
         let offsets = all.at(base, ".row_offsets");
         parts.extend(offsets.map(|offsets| (TensorRole::QuantState, offsets)));
+        // The offsets tell the two formats apart. With 2:4 sparsity every row has half of its
+        // columns, so none are stored.
         let offsets = match offsets {
             Some(offsets)
                 if offsets.dtype() == Dtype::I64
@@ -98,6 +101,7 @@ impl Scheme for Sparse {
                 ));
             }
         };
+        // For types below a byte this is 0. Those are refused below, before anything is read.
         let size = t.dtype().bits() / 8;
         let scattered = BitmaskValues {
             values: t.part(),
@@ -121,6 +125,8 @@ impl Scheme for Sparse {
             _ => None,
         };
         let (keeps, decoder): (_, Box<dyn Decode + 'm>) =
+            // Floats need no scale and take none: one beside them would mean that the values are
+            // not the weights.
             match (TargetDtype::of(t.dtype()), code_format, scale) {
                 (Some(dtype), None, None) => (
                     Some(dtype),
@@ -184,6 +190,7 @@ impl BitmaskValues<'_> {
     /// The offsets are out of bounds or decrease.
     fn value_range(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
         let Some(offsets) = &self.offsets else {
+            // Two of each four values are stored, so a row begins at half its first column.
             return Ok(rows.start * (self.cols / 2)..rows.end * (self.cols / 2));
         };
         let mut at = |row: usize| -> Result<usize> {
@@ -192,6 +199,8 @@ impl BitmaskValues<'_> {
                 return Ok(self.count);
             }
             read(offsets, 8, row..row + 1, 0..8, staging)?;
+            // Offsets are data, and so are checked against the number of stored values before they
+            // become a range.
             let offset = staging
                 .first_chunk()
                 .map_or(0, |&bytes| i64::from_le_bytes(bytes));
@@ -256,10 +265,13 @@ impl Unpack for BitmaskValues<'_> {
                 debug_assert!(c < self.cols);
                 place.copy_from_slice(value);
             }
+            // Without offsets the next row's values would be taken for this one's.
             if self.offsets.is_none() && before - values.len() != self.cols / 2 {
                 return Err(self.contradiction(row));
             }
         }
+        // All values of the rows must have found a column. What is left over belongs to bits that
+        // were lost.
         if values.len() > 0 {
             Err(self.contradiction(tile.rows.end - 1))
         } else {
@@ -268,6 +280,7 @@ impl Unpack for BitmaskValues<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
+        // A row cannot be cut: where a value lies depends on all bits before it.
         (1, self.cols.max(1))
     }
 }
@@ -281,6 +294,7 @@ struct SparseFloats<'m> {
 
 impl Decode for SparseFloats<'_> {
     fn grid(&self) -> Grid {
+        // A value and its copy in the staging buffer.
         let (cols, load_bits) = (self.scattered.cols, self.scattered.size as f64 * 16.0);
         Grid {
             rows: self.rows,

@@ -61,6 +61,7 @@ impl Scheme for Torchao {
     }
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        // From the metadata once: a look-up by the part's name is all that a claim then takes.
         let parts = TorchaoParts::new(&all.model.metadata);
         (!parts.0.is_empty()).then(|| Box::new(parts) as Prepared)
     }
@@ -72,6 +73,8 @@ impl Scheme for Torchao {
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let parts = all.prepared::<TorchaoParts>();
         let Some(parameter) = parts.and_then(|parts| parts.0.get(t.name())) else {
+            // The naming is torchao's alone. Without a description the dtype says neither the class
+            // nor the group.
             if t.name().ends_with("_qdata") && t.name().contains("._") {
                 return Err(refused(
                     t,
@@ -91,6 +94,7 @@ impl Scheme for Torchao {
         }
         let base = parts_prefix(name);
         let codes = all.need(t, &base, "qdata")?;
+        // The codes claim for all parts. The others are left, and get their owner by this claim.
         if codes.name() != t.name() {
             return Ok(None);
         }
@@ -146,6 +150,8 @@ struct TorchaoLayer<'a, 'm> {
 impl<'m> TorchaoLayer<'_, 'm> {
     fn decoder(&mut self) -> Result<TorchaoDecoder<'m>> {
         match self.description.class.as_str() {
+            // The class alone does not tell the layout: the dtype of the codes must go with it, or
+            // a kernel would read other bytes.
             "Float8Tensor" if self.t.dtype() != Dtype::I8 => self.byte_codes(CodeType::Fp8),
             "Int8Tensor" | "IntxUnpackedToInt8Tensor" if self.t.dtype() == Dtype::I8 => {
                 self.byte_codes(CodeType::Int(8))
@@ -171,6 +177,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
     /// # Errors
     /// The metadata name the part, and it is missing.
     fn find_part(&mut self, role: TensorRole, part: &str) -> Result<Option<Tensor<'m>>> {
+        // A part that the metadata name must exist. Others are optional.
         let found = match self.description.parts.iter().any(|name| name == part) {
             true => Some(self.all.need(&self.t, &self.base, part)?),
             false => self.all.at(&self.base, part),
@@ -232,6 +239,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
     /// Columns of a group: `block_size`, a number or a list with a size for each dimension. A list is accepted if
     /// groups lie in one row.
     fn group_size(&self) -> Result<usize> {
+        // A list such as `[1, 128]` has the group last; a block of several rows would be another
+        // grid.
         let (size, list) = (
             self.description.data.get("block_size"),
             self.dims("block_size"),
@@ -289,6 +298,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
             cols: grid.cols,
         });
         let mut decoder = Grouped::scaled(stored, 8, code_format, [rows, cols], grid, scales);
+        // Float8Tensor has no zero points.
         let zero = if codes == CodeType::Fp8 {
             None
         } else {

@@ -196,6 +196,10 @@ fn outputs_are_named_after_the_scheme() {
     for (scheme, name) in [
         ("nf4", "model-nf4.safetensors"),
         ("gguf:q4_k_m", "model-q4_k_m.gguf"),
+        ("q4_k_m", "model-q4_k_m.gguf"),
+        ("fp8-fine-grained", "model-fp8.safetensors"),
+        ("bnb_4bit", "model-nf4.safetensors"),
+        ("int4", "model-w4a16.safetensors"),
         ("qnat", "model-qnat.qnat"),
     ] {
         let text = String::from_utf8(amn(&["forget", &input, "--to", scheme, "--dry-run"]).stdout)

@@ -29,13 +29,13 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 /// Most directory entries that are searched for one name.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Finds the weights file of a model that Ollama has pulled: `ollama:llama3`, `ollama:user/model:tag`,
-/// `ollama:hf.co/org/repo:Q4_K_M`. Names are compared without regard to case. The store is the directory `OLLAMA_MODELS`;
+/// Finds the weights file of a model that Ollama has pulled: `llama3`, `user/model:tag`, `hf.co/org/repo:Q4_K_M`, each with
+/// or without `ollama:` before it. Names are compared without regard to case. The store is the directory `OLLAMA_MODELS`;
 /// if that is not set, `~/.ollama/models`; if that is not there, the store of the Linux service.
 ///
 /// ```no_run
 /// # fn main() -> anamnesis::Result<()> {
-/// let weights = anamnesis::resolve_ollama_model("ollama:llama3.2:1b")?;
+/// let weights = anamnesis::resolve_ollama_model("llama3.2:1b")?;
 /// println!("{}", anamnesis::parse(weights)?.inspect());
 /// # Ok(())
 /// # }

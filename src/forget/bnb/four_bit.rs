@@ -53,6 +53,8 @@ impl Bnb4QuantType {
     }
 
     fn tables(self) -> &'static Bnb4Tables {
+        // One set of tables for each codebook, made when it is first needed: a table of 256 pairs
+        // is too large to make for each tile.
         static TABLES: [OnceLock<Bnb4Tables>; 2] = [const { OnceLock::new() }; 2];
         let codebook = self.codebook();
         TABLES[self as usize].get_or_init(|| Bnb4Tables {
@@ -131,6 +133,8 @@ impl Bnb4Encoder {
     /// The length of the stored tensor must be known before the survey pass has found `offset`. So the text of double
     /// quantization is padded with blanks, which JSON allows at its end, to the longest that it can become.
     fn state(&self, offset: Option<f32>) -> Vec<u8> {
+        // The keys and their order are those of `as_dict`, so that the bytes are the library's as
+        // far as the offset allows.
         let (kind, block, dtype) = (
             self.method.quant_type.name(),
             self.method.block,
@@ -145,6 +149,7 @@ impl Bnb4Encoder {
             let nested =
                 r#", "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": "#;
             text += nested;
+            // The brace that closes the object follows the number, hence the one more.
             let end = text.len() + MAX_FLOAT_LEN + 1;
             text += &python_float(offset.unwrap_or(0.0));
             text.push('}');
@@ -156,6 +161,7 @@ impl Bnb4Encoder {
 
     /// Passes the stored tensors that belong to no tile to `put`: codebooks and `quant_state`.
     fn put_tables(&self, offset: f32, put: &mut Put<'_>) -> Result<()> {
+        // `x + 0.0` turns -0 into +0 and leaves every other value as it is.
         // The map in the library's files has +0 at code 8 of FP4, although the kernels decode it as -0.
         let map = self.method.quant_type.codebook().map(|level| level + 0.0);
         put(QUANT_MAP, 0, bytemuck::cast_slice(&map))?;
@@ -168,6 +174,8 @@ impl Bnb4Encoder {
 
 /// The text that Python's `repr` makes of a float: Rust's, but with a sign and at least two digits in the exponent.
 pub(super) fn python_float(x: f32) -> String {
+    // `nested_offset` is an F32 that Python has as a float of 64 bits, so its digits are those of
+    // the widened value.
     let text = format!("{:?}", f64::from(x));
     match text.split_once('e') {
         None => text,
@@ -193,6 +201,7 @@ impl Encode for Bnb4Encoder {
             dtype,
             shape,
         };
+        // A quantized scale is an index into the map of 256 levels.
         let scales = if self.method.double_quant {
             Dtype::U8
         } else {
@@ -223,6 +232,8 @@ impl Encode for Bnb4Encoder {
         } = &self.method;
         // A tile must hold whole blocks of scales, too, if those are quantized in blocks.
         let unit = if double_quant {
+            // The inner codes of a block of 256 scales depend on the largest of them, so one tile
+            // needs them all.
             block * NESTED_BLOCK
         } else {
             block
@@ -266,6 +277,7 @@ impl Encode for Bnb4Encoder {
                 put(ABSMAX, first as u64, &inner)?;
                 put(
                     NESTED_ABSMAX,
+                    // A scale of the second level has four bytes, for 256 scales of one byte each.
                     (first / NESTED_BLOCK * 4) as u64,
                     bytemuck::cast_slice(&outer),
                 )?;
@@ -292,6 +304,8 @@ impl Encode for Bnb4Encoder {
             };
             dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
+        // These tensors belong to no tile; the first one writes them, so that they are written
+        // once.
         if values.tile.is_first() {
             self.put_tables(offset, put)
         } else {

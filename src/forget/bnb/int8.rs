@@ -63,6 +63,8 @@ impl BnbInt8Encoder {
 
 impl Encode for BnbInt8Encoder {
     fn stored(&self) -> Vec<StoredTensor> {
+        // `SCB` and `weight_format` lie beside `weight`, not below it: `nn.Linear8bitLt` has them
+        // as entries of the module.
         let base = base(&self.name).unwrap_or_default();
         vec![
             StoredTensor {
@@ -84,12 +86,14 @@ impl Encode for BnbInt8Encoder {
     }
 
     fn grid(&self) -> Grid {
+        // A code, and a scale for each row.
         let load_bits = 8.0 + 32.0 / self.cols.max(1) as f64;
         let (rows, cols) = (self.rows, self.cols);
         Grid {
             rows,
             cols,
             row_align: 1,
+            // Whole rows: the scale is the largest magnitude of the row.
             col_align: cols.max(1),
             load_bits,
             transposed: false,

@@ -38,6 +38,8 @@ impl Imatrix {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let mut magic = [0; 4];
+        // A legacy file begins with a count of entries, which is never as large as these four
+        // letters read as a number.
         let is_gguf = source.len().is_some_and(|len| len >= 4) && {
             source.read_at(0, &mut magic)?;
             &magic == b"GGUF"
@@ -64,6 +66,8 @@ impl Imatrix {
         let LlamaName {
             name: ours, expert, ..
         } = llama_name(name);
+        // The user's name first: an importance matrix of a model in Hugging Face's naming has
+        // entries by it.
         let Some(values) = self.get(name).or_else(|| self.get(&ours)) else {
             return Ok(None);
         };
@@ -79,6 +83,7 @@ impl Imatrix {
                 Err(AnamnesisError::parse(what))
             }
         };
+        // llama.cpp has one entry for all experts of a layer, in the order of their numbers.
         if let Some(expert) = expert {
             let part = values
                 .chunks_exact(cols.max(1))
@@ -89,6 +94,8 @@ impl Imatrix {
                 |part| Ok(Some(part)),
             );
         }
+        // llama.cpp expects `ne[0] * ne[2]` values, and `ne[2]` is the third dimension from the
+        // last.
         let matrices = dims
             .len()
             .checked_sub(3)
@@ -103,6 +110,8 @@ impl Imatrix {
 
     /// Adds an entry. A later one of the same name replaces an earlier one.
     fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
+        // llama.cpp refuses such a matrix as well (`llama_model_quantize_impl`): one infinite
+        // weight would decide every search.
         if let Some(value) = values.iter().find(|value| !value.is_finite()) {
             return Err(AnamnesisError::parse(format!(
                 "entry `{name}`: the value {value} is not finite"
@@ -174,6 +183,7 @@ fn datasets(metadata: &GgufMetadata) -> Result<Vec<String>> {
 }
 
 fn chunks(metadata: &GgufMetadata) -> Result<i64> {
+    // Both keys are required, as `common_imatrix_load` requires them; the size itself is not used.
     let number = |key: &str| {
         let value = metadata.get(key).and_then(|value| value.as_unsigned());
         value
@@ -212,12 +222,14 @@ fn read_means(entry: &ImatrixEntry<'_>) -> Result<Option<Vec<f32>>> {
     if values.is_empty() || counts.is_empty() {
         return Ok(None);
     }
+    // A row for each expert, all of the same length.
     if !values.len().is_multiple_of(counts.len()) {
         let what = format!("{} values of {} counts", values.len(), counts.len());
         return Err(AnamnesisError::parse(what));
     }
     let columns = values.len() / counts.len();
     for (values, count) in values.chunks_exact_mut(columns).zip(&counts) {
+        // Counts are stored as floats.
         // Halves are rounded away from zero, as `lround` does.
         let count = count.round();
         if !count.is_finite() {
@@ -241,6 +253,7 @@ fn read_f32(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
 
 /// Reads `n` values of F32 in pieces of [`STEP`] bytes. `read` takes an offset in bytes and a buffer to fill.
 fn read_f32_by(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Vec<f32>> {
+    // `n` has been checked against the length of the file, by the parser or by `skip`.
     let mut values = Vec::with_capacity(n);
     let mut bytes = vec![0; STEP.min(n.saturating_mul(4))];
     while values.len() < n {
@@ -302,6 +315,8 @@ impl<'a> LegacyReader<'a> {
         let n = usize::try_from(n).ok().filter(|&n| n > 0);
         let n = n.ok_or_else(|| AnamnesisError::parse(format!("`{name}` has no values")))?;
         let start = self.at;
+        // Before the buffer is allocated: a made-up length must not take more memory than the file
+        // has bytes.
         self.skip(n as u64 * 4)
             .map_err(|error| error.about(format_args!("`{name}`")))?;
         let mut values = read_f32_by(n, |at, bytes| self.source.read_at(start + at, bytes))?;
@@ -340,6 +355,7 @@ impl<'a> LegacyReader<'a> {
         let n = usize::try_from(n)
             .map_err(|_| AnamnesisError::parse(format!("a name of {n} bytes")))?;
         let at = self.at;
+        // The same for names: their bytes have to be there before they are allocated.
         self.skip(n as u64)?;
         let mut bytes = vec![0; n];
         self.source.read_at(at, &mut bytes)?;

@@ -96,14 +96,18 @@ impl Mixture {
         let rules = TypeRules {
             file_type: self.file_type,
             has_imatrix: self.has_imatrix,
+            // Counted before any type is chosen, as `init_quantize_state_counters` does: rules ask
+            // for a share of all.
             attention_values: language
                 .clone()
                 .filter(|(_, category)| category.is_values())
                 .count(),
+            // A model without an output layer multiplies with its embeddings again.
             is_tied: !language.any(|(_, category)| *category == Category::Output),
             facts: &facts,
         };
         let mut counters = Counters::default();
+        // Every part is visited through its stack, so no empty reason is left in the end.
         let mut choices = vec![TypeChoice::Keep(String::new()); tensors.len()];
         for (tensor, &category) in stacked.iter().zip(&categories) {
             let choice = self.choose_one(&rules, &mut counters, tensor, category)?;
@@ -126,12 +130,16 @@ impl Mixture {
             return Ok(TypeChoice::Keep(reason));
         }
         let mut dtype = self.file_type.dtype;
+        // F32, F16 and BF16 have blocks of one value: no rule applies, and no row is too short.
         if !dtype.is_ggml_block() {
             return Ok(TypeChoice::Type { dtype, note: None });
         }
+        // A bare block type has no file type and no rules in llama.cpp, and is taken for every
+        // tensor that is quantized.
         if self.file_type.is_mixture() && !self.pure {
             dtype = rules.dtype(counters, tensor, category)?;
         }
+        // After the rule: llama.cpp counts the tensor whatever its row allows.
         Ok(fallback(dtype, tensor.dims.last().copied().unwrap_or(1)))
     }
 
@@ -170,12 +178,16 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
             is_multimodal,
         } = llama_name(tensor.name);
         if expert.is_some() {
+            // The place of a stack is that of its first expert. Sorting puts it among the others by
+            // name.
             if let Some(there) = experts.get(&name).and_then(|&at| stacked.get_mut(at)) {
                 there.parts.push(i);
                 continue;
             }
             experts.insert(name.clone(), stacked.len());
         }
+        // ggml counts dimensions without trailing ones, which come first here. One dimension always
+        // stays.
         let leading = tensor.dims.iter().take_while(|&&dim| dim == 1).count();
         let dims = tensor
             .dims

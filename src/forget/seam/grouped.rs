@@ -42,6 +42,7 @@ pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<S
         _ if !cols.is_multiple_of(group) => {
             Some(format!("its {cols} columns are no multiple of {group}"))
         }
+        // A tile has whole groups, so a long one would make every worker hold all of it.
         _ if col_align(cols, group) > MAX_ROW_LEN => {
             Some(format!("its {cols} columns are more than {MAX_ROW_LEN}"))
         }
@@ -84,6 +85,8 @@ impl Encode for Grouped {
         // A byte for each code, the packed words and their transpose; four 32-bit numbers for each group: scale and
         // offset, as floats and as they are stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
+        // Packings down columns and transposed ones are written along the rows of the weight, so
+        // tall tiles write longer pieces.
         let transposed = !matches!(
             form,
             MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. }
@@ -102,6 +105,8 @@ impl Encode for Grouped {
         let (tile, level) = (values.tile, values.level);
         let mut out = IntegerGroups::default();
         self.quantizer.encode(values.values, level, back, &mut out);
+        // A scale can overflow its dtype although every value fits the model's, such as an F16
+        // scale of a BF16 model.
         if !out
             .scales
             .iter()
@@ -183,6 +188,7 @@ impl Grouped {
         put: &mut Put<'_>,
     ) -> Result<()> {
         let group = self.quantizer.group;
+        // Tiles begin and end with whole groups, so both divisions are exact.
         let groups = Tile {
             rows: tile.rows.clone(),
             cols: tile.cols.start / group..tile.cols.end / group,

@@ -57,6 +57,7 @@ const FUSED: &[&[&str]] = &[
 
 /// Parent module of a weight that is fused with others, and an index that is the same for all weights of one fusion.
 pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
+    // Only weights are fused: a bias has no scale.
     let (parent, last) = name.strip_suffix(".weight")?.rsplit_once('.')?;
     FUSED
         .iter()
@@ -80,6 +81,7 @@ pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
         .rsplit('.')
         .next()
         .unwrap_or_default();
+    // A part that is a number is the index of a layer.
     let has_layer = name.split('.').any(|part| part.parse::<u32>().is_ok());
     let what = match () {
         () if scope == Scope::Linear && EMBEDDINGS.contains(&last) => "an embedding",

@@ -19,6 +19,7 @@ pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: 
     let (row_align, col_align) = if rows_are_whole_blocks {
         (1, unit)
     } else {
+        // `cols` is not 0 here: 0 is a multiple of every unit.
         (lcm(unit, cols) / cols, cols)
     };
     Grid {

@@ -21,6 +21,7 @@ pub const FP4_CODEBOOK: [f32; 16] = [
     -0.0, -0.005_208_333_5, -0.666_666_7, -1.0, -0.333_333_34, -0.5, -0.166_666_67, -0.25,
 ];
 
+// The digits above have to give the library's floats, whose bits are known.
 const _: () =
     assert!(NF4_CODEBOOK[1].to_bits() == 0xbf32_39b1 && NF4_CODEBOOK[14].to_bits() == 0x3f39_13b3);
 const _: () =
@@ -52,9 +53,11 @@ pub(crate) fn dynamic_map() -> &'static [f32; 256] {
     static MAP: OnceLock<[f32; 256]> = OnceLock::new();
     MAP.get_or_init(|| {
         let mut map = [0.0; 256];
+        // Positive levels begin in the middle, and negative ones mirror them: entry 127 stays 0.
         let mut at = 128;
         for decade in 0..7 {
             let steps = 1usize << decade;
+            // Literals rather than products of tenths: each is the F32 nearest to its decade.
             let unit = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0][decade];
             for i in 0..steps {
                 let middle = (linspace_element(i, steps) + linspace_element(i + 1, steps)) / 2.0;
@@ -71,6 +74,8 @@ pub(crate) fn dynamic_map() -> &'static [f32; 256] {
 /// Element `i` of torch's `linspace(0.1, 1, steps + 1)`: from the nearer end, rounded once.
 fn linspace_element(i: usize, steps: usize) -> f32 {
     let step = f64::from((1.0 - 0.1f32) / steps as f32);
+    // torch computes the second half backwards from the end, so that the last element is the end
+    // itself.
     if i < steps.div_ceil(2) {
         (f64::from(0.1f32) + step * i as f64) as f32
     } else {
@@ -85,10 +90,12 @@ fn dynamic_map_codes() -> &'static [u8; 1 << 16] {
     static CODES: OnceLock<Box<[u8; 1 << 16]>> = OnceLock::new();
     CODES.get_or_init(|| {
         let map = dynamic_map();
+        // On the heap: 64 KiB are much for a worker's stack.
         let mut codes = Box::new([0; 1 << 16]);
         let mut code = 0;
         for (i, entry) in codes.iter_mut().enumerate() {
             let value = -1.0 + (2.0 * i as f32) / 65535.0;
+            // Codes ascend with the values, so that one pass over both makes the table.
             while code < 255 && 0.5 * (map[code] + map[code + 1]) < value {
                 code += 1;
             }
@@ -116,6 +123,7 @@ pub(crate) fn encode_nested(
             .for_each(|(x, scale)| *x = scale - offset);
         let max = absmax(centered);
         outer.push(max);
+        // The reciprocal of 0 would be infinite, and make NaN of zeros.
         if max == 0.0 {
             codes.resize(codes.len() + scales.len(), 0);
             continue;

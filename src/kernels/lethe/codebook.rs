@@ -116,6 +116,7 @@ impl CodebookEncoder {
 
 /// Bytes that the codes of `n` values take, each block in whole bytes.
 fn code_bytes(n: usize, block: usize) -> usize {
+    // Each block begins with a byte of its own, so a block of an odd size wastes a nibble.
     n / block * block.div_ceil(2) + (n % block).div_ceil(2)
 }
 
@@ -169,6 +170,7 @@ impl Routine for EncodeCodebookBlocks<'_> {
                     }
                 }
                 BlockNorm::Qlora => {
+                    // Stored as well: decoding a block of zeros multiplies by 1 then.
                     let divisor = if *scale == 0.0 { 1.0 } else { *scale };
                     *scale = divisor;
                     encode_block(values, codes, self.encoder, |x| x / divisor);

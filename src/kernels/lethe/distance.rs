@@ -46,10 +46,14 @@ impl Routine for Compare<'_> {
         let (values, rest) = self.values.as_chunks::<LANES>();
         let (back, other) = self.back.as_chunks::<LANES>();
         let mut add = |x: f32, y: f32, i: usize| {
+            // F64 holds the square of an F32 exactly, and the difference of two unless their
+            // exponents are far apart.
             let d = (f64::from(x) - f64::from(y)).abs();
             absolute[i] += d;
             square[i] += d * d;
             norm[i] += f64::from(x) * f64::from(x);
+            // The largest difference is reported as an F32, and taken from the F32 difference so
+            // that its lanes stay narrow.
             let d = (x - y).abs();
             largest[i] = if d > largest[i] { d } else { largest[i] };
         };
@@ -58,11 +62,13 @@ impl Routine for Compare<'_> {
                 add(x[i], y[i], i);
             }
         }
+        // The rest takes the lanes from the first on, as a last chunk would.
         rest.iter()
             .zip(other)
             .enumerate()
             .for_each(|(i, (&x, &y))| add(x, y, i));
         self.sums.count = self.values.len() as u64;
+        // Lane by lane in a fixed order, which makes the sum the same at every level.
         for i in 0..LANES {
             self.sums.absolute += absolute[i];
             self.sums.square += square[i];
@@ -95,6 +101,7 @@ pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
         .chunks(1024)
         .position(|chunk| largest(chunk) >= 0x7f80_0000)?
         * 1024;
+    // Only the chunk with a finding is searched value by value.
     values[found..]
         .iter()
         .position(|x| !x.is_finite())

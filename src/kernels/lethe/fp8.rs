@@ -40,12 +40,14 @@ impl<const POWERS: bool> Fp8Arithmetic for TransformersFp8<POWERS> {
         } else {
             1.0
         };
+        // Decoding multiplies, so the reciprocal is stored, and the factor that was used is not.
         let inverse = 1.0 / scale;
         if !POWERS {
             return (inverse, scale);
         }
         // Rounded up, so that no value exceeds 448.
         let inverse =
+            // Below the smallest normal value a shift of the exponent would not be a power of two.
             f32::from_bits(((ceil_log2(inverse.max(f32::MIN_POSITIVE)) + 127) as u32) << 23);
         (inverse, 1.0 / inverse)
     }
@@ -65,6 +67,7 @@ impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
     #[inline(always)]
     fn scale(max_abs: f32) -> (f32, f32) {
         let scale = E::round(max_abs / 448.0);
+        // `calculate_qparams` replaces a scale of 0 by `torch.finfo(dtype).eps`.
         let scale = if scale == 0.0 { E::EPSILON } else { scale };
         (scale, scale)
     }
@@ -134,6 +137,7 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
         let per_band = width.div_ceil(self.cols);
         for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
             for (block, stored) in scales.iter_mut().enumerate() {
+                // Blocks of a tile begin at its first column, because tiles begin at whole blocks.
                 let cols = block * self.cols..width.min((block + 1) * self.cols);
                 let max = self.tensor_max_abs.unwrap_or_else(|| {
                     values
@@ -165,6 +169,8 @@ fn encode_row<A: Fp8Arithmetic>(
     for ((&x, code), back) in values.iter().zip(codes.iter_mut()).zip(back.iter_mut()) {
         let (bits, value) = narrow::<A::Code>(A::scaled(x, factor));
         *code = bits as u8;
+        // Decoding multiplies by the stored scale, which need not be the reciprocal of `factor`
+        // after rounding.
         *back = value * scale;
     }
     if !factor.is_finite() {

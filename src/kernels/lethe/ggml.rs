@@ -111,6 +111,8 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Rou
                 }
                 Some(weights) => {
                     let values_of_sum = if P::ROW_SQUARE { values } else { &[] };
+                    // One chain of additions in order, as the reference has it. Lanes would round
+                    // differently.
                     let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);
                     let row_square = square / self.cols as f32;
                     for ((values, out), weights) in blocks.zip(weights.as_chunks::<VALUES>().0) {

@@ -84,6 +84,7 @@ impl Routine for EncodeInt8Rows<'_> {
                     *scale = absmax(halves).max(*scale);
                 }
             }
+            // 127 over 0 is infinite, and zeros times that are NaN.
             if *scale == 0.0 {
                 codes.fill(0);
                 continue;
@@ -127,6 +128,7 @@ fn round_to_f16(values: &[f32], halves: &mut [f32]) {
 #[inline(always)]
 fn encode_scaled(values: &[f32], factor: f32, codes: &mut [u8]) {
     for (code, &x) in codes.iter_mut().zip(values) {
+        // The clamp keeps the sum in the binade of the constant, where the last place is 1.
         *code = ((x * factor).clamp(-128.0, 127.0) + ROUND_TO_INTEGER).to_bits() as u8;
     }
 }

@@ -143,6 +143,8 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
                 // The cast is repeated rather than kept, for a group may be a whole row.
                 let integer = arithmetic.code(arithmetic.cast(x), &params);
                 *back = arithmetic.decode(integer, &params);
+                // The integer lies in the low byte of the sum, so no conversion instruction is
+                // needed.
                 *code = (integer + ROUND_TO_INTEGER).to_bits() as u8;
             }
         }

@@ -33,6 +33,7 @@ pub(crate) struct Mean {
 impl Mean {
     /// The mean of `count` values, none of which is known yet. The count decides the levels.
     pub(crate) fn new(count: usize) -> Self {
+        // The number of rows of all values, as torch knows it before it begins.
         let level_power = level_power(count / LANES / VECTORS);
         Self {
             count,

@@ -188,9 +188,13 @@ impl<F: MlxFloatArithmetic, E: Element> Routine for EncodeMlxGroups<'_, F, E> {
                 }
             }
             let max_abs = lanes.into_iter().fold(0.0f32, |max_abs, x| max_abs.max(x));
+            // MLX divides in the dtype of the model, so the quotient is rounded before the exponent
+            // is found.
             let (stored, divisor, factor) = F::scale(E::rounded(max_abs / F::MAX));
             *scale = stored;
             for ((&x, code), back) in values.iter().zip(codes).zip(back) {
+                // The divisor is a power of two or an E4M3 value, and MLX rounds the quotient to
+                // the model's dtype.
                 *code = F::code(E::rounded(x / divisor));
                 *back = F::widen(*code) * factor;
             }

@@ -67,6 +67,7 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
         } else {
             half_step_up(max_abs.max(E::SMALLEST_NORMAL))
         };
+        // Negative exponents are cut off at 2^-127, the smallest that the byte has.
         let exponent = (biased_exponent(power) - N::MAX_EXPONENT).max(0);
         if E::round(f32::from_bits((biased_exponent(power) as u32) << 23)) == f32::INFINITY {
             // The next power of two may be infinity in F16. Values over it are zeros, and the byte that the library
@@ -130,6 +131,7 @@ impl GroupArithmetic<BLOCK> for ModelOptMx<E4M3> {
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         let descale = max_abs / 448.0;
+        // The exponent ends at 127: 254 is the last byte that is a number.
         let exponent = if descale > 0.0 {
             ceil_log2(descale).clamp(-127, 127)
         } else {
@@ -167,7 +169,9 @@ impl<const MODE: u8, N: MxElement> GroupArithmetic<BLOCK> for TorchAoMx<MODE, N>
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
         let exponent = match MODE {
+            // A value that is a power of two keeps its exponent; every mantissa above it rounds up.
             CEIL => biased_exponent(max_abs) + i32::from(max_abs.to_bits() & 0x7f_ffff > 0),
+            // Half a step of the codes' mantissa.
             EVEN => biased_exponent(f32::from_bits(
                 max_abs.to_bits() + (1 << (22 - N::MANTISSA_BITS)),
             )),
@@ -193,6 +197,7 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoRceil<N> {
         } else {
             -127
         };
+        // torchao multiplies by 1 where the stored exponent is 0.
         let factor = if exponent == -127 {
             1.0
         } else {

@@ -40,6 +40,8 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
             max_abs / (6.0 * self.0)
         };
         let scale = if scale == 0.0 { 1.0 } else { scale };
+        // The least scale of a group is the smallest E4M3 above zero, 2^-9, so that no group
+        // divides by 0.
         let byte = narrow::<E4M3>(scale.max(1.0 / 512.0)).0 as u8;
         let scale = block_scale(byte, self.0, false);
         // Under a global scale of 0 zeros are divided by 1 and not by 0, and so have the code of zero.
@@ -71,6 +73,8 @@ impl<E: ComputeDtype> GroupArithmetic<BLOCK> for CompressedTensorsNvfp4<E> {
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
+        // The group's scale is rounded in the model's dtype, and its product with the global one in
+        // F32.
         let byte = narrow::<E4M3>(E::round(max_abs / 6.0) * self.0).0 as u8;
         // `calculate_qparams` takes the step of E4M3 at 1 for a scale of 0.
         let byte = if byte == 0 {

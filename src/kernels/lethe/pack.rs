@@ -114,6 +114,7 @@ pub(crate) fn transpose_words(words: &[u8], cols: usize, out: &mut Vec<u8>) {
     const STRIP: usize = 16;
     let words = words.as_chunks::<4>().0;
     let rows = words.len() / cols.max(1);
+    // Every word is written below, so that old content of the buffer does not matter.
     out.resize(words.len() * 4, 0);
     let out = out.as_chunks_mut::<4>().0;
     for first in (0..rows).step_by(STRIP) {

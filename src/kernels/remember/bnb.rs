@@ -30,6 +30,8 @@ pub(crate) fn nested_absmax(
 
 /// The levels of FP4 as the kernels have them: code 8 is -0, where the stored map has 0.
 pub(crate) fn fp4_levels(mut map: [f32; 16]) -> [f32; 16] {
+    // bitsandbytes picks its table by type and ignores the stored map. Only this code differs, and only by its sign, so a
+    // map with another value is taken as it is.
     if map[8] == 0.0 {
         map[8] = -0.0;
     }
@@ -58,6 +60,8 @@ impl Kernel for Int8Rows<'_> {
             .zip(self.scb)
         {
             for (o, &q) in out.iter_mut().zip(codes) {
+                // Two products, each rounded: the constant may not be merged into the scale, which
+                // gives other bits.
                 *o = E::from_f32(f32::from(q as i8) * scb * INT8_SCALE);
             }
         }

@@ -45,6 +45,7 @@ impl Kernel for CodebookBlocks<'_> {
         let mut scales = self.scales.iter().copied();
         let mut scale = scales.next().unwrap_or(0.0);
         let mut left = self.block - self.start;
+        // A unit must not cross the end of a block, so both block and start have to be whole units.
         let whole = self.block.is_multiple_of(UNIT) && self.start.is_multiple_of(UNIT);
         let mut values = [0.0; TILE];
         for (bytes, out) in self.bytes.chunks(TILE / 2).zip(out.chunks_mut(TILE)) {

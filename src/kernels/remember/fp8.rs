@@ -79,6 +79,7 @@ impl Float8 for E5M2Fnuz {
 pub(crate) fn finite<const MANTISSA: u32, const BIAS: u32>(code: u8) -> f32 {
     let magnitude = u32::from(code & 0x7f);
     let aligned = magnitude << (23 - MANTISSA);
+    // The exponent rises by the difference of the biases.
     let normal = aligned + ((127 - BIAS) << 23);
     let smallest = (128 - BIAS) << 23; // the smallest normal; one place up, a subnormal is its excess
     let subnormal = (f32::from_bits(aligned + smallest) - f32::from_bits(smallest)).to_bits();
@@ -139,6 +140,7 @@ pub(crate) struct ScaleGrid {
 impl ScaleGrid {
     /// The row of scales that row `r` of the stack uses.
     pub(crate) fn row(&self, r: usize) -> usize {
+        // `matrix_rows` may be `usize::MAX`: then the quotient is 0 and the remainder is the row.
         r / self.matrix_rows * self.rows_per_matrix + r % self.matrix_rows / self.block_rows
     }
 

@@ -52,6 +52,7 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Ker
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let mut tile = [[0.0; VALUES]; TILE];
+        // The caller passes whole blocks.
         let (blocks, _) = self.bytes.as_chunks::<BYTES>();
         // Four blocks of 32 values, two of 64, one of 128 or 256.
         let n = (128 / VALUES).clamp(1, TILE);
@@ -60,6 +61,7 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Ker
                 B::decode(block, values);
             }
             let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
+            // Before the only rounding: the scale of NVFP4 belongs to the weight.
             if let Some(scale) = self.scale {
                 values.iter_mut().for_each(|v| *v *= scale);
             }

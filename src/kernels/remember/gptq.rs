@@ -151,6 +151,7 @@ impl GptqPacking {
         if is_version_1 && ones != 0 {
             add_to_fields(words, ones, self.word_bits);
         }
+        // Where `ones` is 0, the field is corrected below, by itself and modulo its width.
         let one = u32::from(is_version_1 && ones == 0);
         let mask = (1 << self.bits) - 1;
         (0..).map(move |i| {
@@ -173,6 +174,8 @@ fn add_to_fields(words: &mut [u32], ones: u32, word_bits: usize) {
     }
     let mask = (1 << word_bits) - 1;
     for word in words {
+        // Each stored word is taken out, added to and put back, so that a carry out of it is lost
+        // as in the library.
         let part = |shift: usize| (((*word >> shift & mask) + (ones & mask)) & mask) << shift;
         *word = (0..32).step_by(word_bits).map(part).sum();
     }

@@ -336,6 +336,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
                 columns = rest;
             }
             (codes, out, left) = (rest, tail, width);
+            // Further groups belong to the next tile of the row.
             if out.is_empty() {
                 break;
             }

@@ -9,6 +9,7 @@ use crate::simd::Kernel;
 
 /// Adds `b` × `a` to `sums`. `b` has `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
 pub(crate) fn add_product(b: &[f32], a: &[f32], rank: usize, width: usize, sums: &mut [f64]) {
+    // `chunks_exact` panics at 0, and there is nothing to add.
     if rank == 0 || width == 0 {
         return;
     }

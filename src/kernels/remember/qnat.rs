@@ -36,6 +36,8 @@ impl Kernel for QnatRows<'_> {
             .chunks_exact(width)
             .zip(self.scales.iter().zip(self.zeros));
         for ((codes, (&scale, &zero)), out) in rows.zip(out.chunks_exact_mut(self.cols.max(1))) {
+            // 16 values serve a whole block, so that levels are rounded once for each code and not
+            // for each value.
             let mut table = [E::from_f32(0.0); 16];
             for (code, value) in table.iter_mut().enumerate() {
                 *value = E::from_f32((level(code) + zero) * scale);

@@ -53,6 +53,8 @@ impl Scheme for Gemv {
         } else {
             fast(&packed, &zeros, &module)
         }?;
+        // The group size is known only now; in both layouts it came from the width of the zero
+        // points.
         let scales = Granularity::Group(decoder.grid.block_cols);
         let family = if layout == PackedLayout::Gemv {
             "AWQ GEMV"
@@ -91,14 +93,18 @@ fn gemv<'m>(
     let k = words
         .checked_mul(8)
         .ok_or_else(|| wrong(t, "its rows are too long"))?;
+    // `scales` are `[out, 8 * zw]`, as `layout` has checked, so the division is exact.
     let zw = packed.n / 8;
     let group = group_size(t, k, zw, module)?;
     let codes = Codes::Rows {
+        // Eight nibbles of a little-endian word, lowest first, are four bytes of a bit stream.
         part: t.part(),
         row_bytes: words * 4,
     };
     let scales = Box::new(Matrix {
         floats: Floats::ieee(&packed.scales)?,
+        // Scales lie in rows of `8 * zw`, of which only the first G are groups. The rest is
+        // padding, and the grid never reaches it.
         cols: packed.n,
     });
     let int = CodeFormat::Int(Int::UNSIGNED);
@@ -118,6 +124,7 @@ fn fast<'m>(
 ) -> Result<Grouped<'m>> {
     let t = &packed.qweight;
     let ([quads, k], n, padded) = (packed.words, packed.n, packed.groups);
+    // `pack_intweight` reshapes to four rows and runs of 64 columns, so no file has a remainder.
     if quads.checked_mul(ROWS) != Some(n) || !k.is_multiple_of(RUN) {
         let scales = packed.scales.shape();
         return Err(wrong(
@@ -125,6 +132,7 @@ fn fast<'m>(
             format!("with scales {scales:?} it is not [out / 4, in], of inputs in runs of {RUN}"),
         ));
     }
+    // The padded number of groups is a multiple of eight, for `zw` counts words of eight nibbles.
     if zeros.shape() != packed.scales.shape() || !padded.is_multiple_of(8) {
         let what = format!(
             "zeros and scales, {:?}, are [8 * n, {n}]",
@@ -151,12 +159,15 @@ fn fast<'m>(
 
 /// The group size: the configured one, or the only one with which a row's zero points fill `zw` words.
 fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Result<usize> {
+    // AutoAWQ asserts that a group divides the inputs, and computes the width from that quotient.
     let fits = |size: usize| size > 0 && k.is_multiple_of(size) && zeros_width(k, size) == Some(zw);
     if let Some((size, place)) =
         configured_group(k, module).filter(|(size, _)| !module.uncertain || fits(*size))
+    // A size that fits is taken even from an uncertain config: two witnesses agree.
     {
         return match size {
             _ if fits(size) => Ok(size),
+            // `calculate_zeros_width` raises for groups below 32, so no file can have them.
             ..32 => Err(refused(
                 t,
                 "AWQ GEMV",
@@ -170,6 +181,7 @@ fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Resul
             )),
         };
     }
+    // `calculate_zeros_width` knows sizes from 32 on; `k` itself is one group for a row.
     let powers = (5..usize::BITS)
         .map(|e| 1usize << e)
         .take_while(|&size| size < k);
@@ -210,6 +222,7 @@ impl ScaleMatrix for Nibbles<'_> {
     ) -> Result<()> {
         let bytes = cols.start / 2..cols.end.div_ceil(2);
         read(&self.part, self.row_bytes, rows, bytes.clone(), staging)?;
+        // `max(1)`: a rectangle without columns has no bytes, and `chunks_exact` panics at 0.
         for row in staging.chunks_exact(bytes.len().max(1)) {
             out.extend(
                 cols.clone()
@@ -262,6 +275,8 @@ impl Unpack for Quads<'_> {
                 staging,
             )?;
             for (r, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
+                // A run of bytes is | row 0: 32 | row 1: 32 | row 2: 32 | row 3: 32 |, so row r has
+                // every fourth piece from r on.
                 let runs = staging.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
                 for (run, row) in runs.zip(row.chunks_exact_mut(RUN)) {
                     for (bytes, codes) in run
@@ -279,6 +294,7 @@ impl Unpack for Quads<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
+        // Whole runs only: the codes of 32 columns are shuffled among 16 bytes.
         (ROWS, RUN)
     }
 }

@@ -44,6 +44,7 @@ impl Scheme for AwqWide {
         };
         let layout = packed.layout(all)?;
         let bits = match layout {
+            // 4 bits are left to `Awq`, whose decoder is faster.
             PackedLayout::Gemm { bits } if bits != 4 => bits,
             _ => return Ok(None),
         };
@@ -58,6 +59,8 @@ impl Scheme for AwqWide {
             ));
         }
         let group = group_size(t, groups, k, false, &module)?;
+        // At these widths AutoRound always writes zero points, so there is no symmetric case to
+        // allow for.
         let Some(zeros) = packed_zeros(&packed)? else {
             return Err(wrong(t, format!("its `{}qzeros` is missing", packed.base)));
         };
@@ -119,6 +122,8 @@ impl InterleavedBits<'_> {
         staging: &mut Vec<u8>,
         mut each: impl FnMut(usize, usize, u8),
     ) -> Result<()> {
+        // Rows come in multiples of eight outputs, which `align` demands; eight codes take `bits`
+        // whole bytes.
         let bytes = rows.start / PER_WORD * self.bits..rows.end.div_ceil(PER_WORD) * self.bits;
         let mask = (1u64 << self.bits) - 1;
         for first in cols.clone().step_by(STRIP) {
@@ -130,11 +135,15 @@ impl InterleavedBits<'_> {
                 bytes.clone(),
                 staging,
             )?;
+            // Runs outside, lines inside: 32 columns of eight output rows are written before the
+            // next eight rows are.
             for run in 0..bytes.len() / self.bits {
                 for (line, col) in staging
                     .chunks_exact(bytes.len().max(1))
                     .zip(strip.start - cols.start..)
                 {
+                    // Eight codes of at most seven bits take seven bytes, so they fit a word of 64
+                    // bits.
                     let mut wide = [0; 8];
                     wide[..self.bits].copy_from_slice(&line[run * self.bits..][..self.bits]);
                     let word = u64::from_le_bytes(wide);

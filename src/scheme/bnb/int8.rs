@@ -118,6 +118,7 @@ impl Decode for BnbInt8Weight<'_> {
             tile.cols.clone(),
             &mut buffers.bytes,
         )?;
+        // The scales are one row of `n` numbers, of which the tile's rows are columns.
         buffers.scales.clear();
         self.scb.extend(
             self.n,

@@ -23,6 +23,7 @@ pub(super) struct ComfyLayers {
 impl ComfyLayers {
     /// `None` if the file has neither the metadata nor a `comfy_quant`.
     pub(super) fn of(model: &ParsedModel) -> Option<Self> {
+        // Either sign tells that the file describes its layers. `find` asks for the tensor first.
         let Some(text) = model.metadata.get(METADATA) else {
             let described = model
                 .tensors()
@@ -36,6 +37,8 @@ impl ComfyLayers {
             .as_ref()
             .and_then(|json| json.get("layers")?.as_object());
         Some(Self {
+            // Metadata that is no such JSON makes every layer an error later: a layer without a
+            // description would be taken for plain.
             by_name: layers.map(|l| {
                 l.iter()
                     .map(|(name, v)| (name.clone(), v.clone()))
@@ -57,7 +60,8 @@ pub(super) struct ComfyDescription<'m> {
 impl<'m> ComfyDescription<'m> {
     /// The description of weight `t`, if there is one. That of a tensor precedes that of the metadata.
     ///
-    /// # Errors A description is there and is not understood. The dtype alone does not tell the format, so that a
+    /// # Errors
+    /// A description is there and is not understood. The dtype alone does not tell the format, so that a
     /// guess could be wrong.
     pub(super) fn find(
         t: &Tensor<'m>,
@@ -68,6 +72,8 @@ impl<'m> ComfyDescription<'m> {
             return Ok(None);
         };
         if let Some(marker) = all.at(base, "comfy_quant") {
+            // The content decides about arithmetic, so a guess is allowed only where nothing can be
+            // decoded anyway.
             // Only the header of the file is at hand, for a listing.
             if !marker.part().is_readable() {
                 let (format, is_rotated) = (guess_format(t, all).to_owned(), false);
@@ -103,6 +109,8 @@ impl<'m> ComfyDescription<'m> {
     }
 
     fn from_json(json: &Map<String, Value>, marker: Option<Tensor<'m>>) -> Option<Self> {
+        // `convrot` may be a flag or an object with options. Everything but an explicit no counts
+        // as a rotation.
         let is_rotated = json
             .get("convrot")
             .is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false)));

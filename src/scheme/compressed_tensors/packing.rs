@@ -74,6 +74,7 @@ pub(super) fn packing(
         dense || word_aligned
     };
     let found: Vec<usize> = match bits {
+        // The range is checked before `fits`, which divides by the width.
         Some(bits) => Some(bits)
             .filter(|bits| (1..=8).contains(bits) && fits(bits))
             .into_iter()
@@ -87,11 +88,15 @@ pub(super) fn packing(
             format!("{words} words a row do not hold {cols} codes of {tried} bits"),
         ));
     };
+    // No overflow: `read_shape` bounds the product of the dimensions by 2^60, and a width is at
+    // most 8.
     let dense = (cols * bits).div_ceil(32) == words;
     let word_aligned = (!32usize.is_multiple_of(bits))
         .then(|| 32 / bits)
         .filter(|n| cols.div_ceil(*n) == words);
     let per_word = match word_aligned {
+        // A row of at most n codes lies in one word, in which both packings agree. Longer ones are
+        // told apart by their data.
         Some(n) if dense && cols > n => is_word_aligned(t, bits, n)?.then_some(n),
         word_aligned => word_aligned.filter(|_| !dense),
     };
@@ -112,6 +117,8 @@ pub(super) const SAMPLE: usize = 4096;
 /// # Errors
 /// They are zero in a tensor of fewer than 64 words, which could be by chance.
 fn is_word_aligned(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool> {
+    // At most 16 KiB. Each word of random codes at least halves the chance that all unused bits are
+    // clear.
     let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
     t.part().read_at(0, &mut bytes)?;
     let mut words = bytes
@@ -119,6 +126,7 @@ fn is_word_aligned(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool>
         .0
         .iter()
         .map(|&word| u32::from_le_bytes(word));
+    // For widths that do not divide 32 there is at least one unused bit, so the shift is below 32.
     let word_aligned = words.all(|word| word >> (bits * per_word) == 0);
     if word_aligned && bytes.len() < 64 * 4 {
         return Err(wrong(
@@ -141,6 +149,7 @@ pub(in crate::scheme) fn read_shape(t: &Tensor<'_>) -> Result<Vec<usize>> {
         Dtype::I32 | Dtype::U32 => 4,
         _ => return Err(wrong(t, "a shape is I64 or I32")),
     };
+    // Bounded before the allocation. Weights have two dimensions, stacks three.
     if t.elements() == 0 || t.elements() > 4 {
         return Err(wrong(t, "a shape has a few dimensions"));
     }
@@ -149,6 +158,7 @@ pub(in crate::scheme) fn read_shape(t: &Tensor<'_>) -> Result<Vec<usize>> {
     let dim = |bytes: &[u8]| {
         let mut padded = [0; 8];
         padded[..size].copy_from_slice(bytes);
+        // A negative size becomes a huge one, which no tensor has.
         usize::try_from(u64::from_le_bytes(padded)).ok()
     };
     let dims: Option<Vec<usize>> = bytes.chunks_exact(size).map(dim).collect();
@@ -182,6 +192,7 @@ impl Unpack for WordAlignedCodes<'_> {
         out.clear();
         let mask = (1u32 << self.bits) - 1;
         for row in staging.chunks_exact(words.len().max(1) * 4) {
+            // Low bits first. The bits above `per_word * bits` are unused and not looked at.
             let codes = row.as_chunks().0.iter().flat_map(|&word| {
                 let word = u32::from_le_bytes(word);
                 (0..self.per_word).map(move |i| (word >> (i * self.bits) & mask) as u8)

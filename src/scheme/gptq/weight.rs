@@ -64,6 +64,7 @@ impl GptqWeight<'_> {
             staging,
         )?;
         index.extend(staging.as_chunks().0.iter().map(|&g| u32::from_le_bytes(g)));
+        // As unsigned: a negative index becomes a large one and is refused here.
         if let Some(&group) = index.iter().find(|&&g| g as usize >= self.groups) {
             let (name, groups) = (g_idx.name, self.groups);
             return Err(AnamnesisError::parse(format!(
@@ -76,9 +77,13 @@ impl GptqWeight<'_> {
             .zip(index.iter())
             .all(|(k, &g)| k / self.group_size == g as usize)
         {
+            // Layers without act-order have an index that is in order. The kernel for runs is
+            // faster, so it is used for them.
             index.clear();
             return Ok(even.collect());
         }
+        // Only the groups that the tile names are loaded, each once. `index` then counts among
+        // those.
         let mut used: Vec<usize> = index.iter().map(|&g| g as usize).collect();
         used.sort_unstable();
         used.dedup();
@@ -98,6 +103,7 @@ impl GptqWeight<'_> {
         } = buffers;
         let (count, middle) = (groups.len(), (1u32 << (self.packing.bits - 1)) as f32);
         zeros.clear();
+        // Filled with the middle for symmetric layers; for the others every field is overwritten.
         zeros.resize(count * tile.rows.len(), middle);
         let Zeros::Packed { part, version_1 } = self.zeros else {
             return Ok(());
@@ -129,6 +135,8 @@ impl GptqWeight<'_> {
 
     /// Whether every zero point is the middle of the range.
     fn is_symmetric(&self) -> Result<bool> {
+        // Claimed symmetry has to hold in the data before a target without zero points may take the
+        // codes.
         if !self.symmetric || matches!(self.zeros, Zeros::Symmetric) {
             return Ok(self.symmetric);
         }
@@ -175,6 +183,8 @@ impl Decode for GptqWeight<'_> {
         Grid {
             rows: self.n,
             cols: self.k,
+            // 32 codes fill whole words at every width, and their zero points whole words of
+            // `qzeros`.
             row_align: CHUNK,
             col_align: CHUNK,
             load_bits,
@@ -186,6 +196,7 @@ impl Decode for GptqWeight<'_> {
         let GptqPacking {
             bits, word_bits, ..
         } = self.packing;
+        // Tiles begin at multiples of 32 codes, so the first word begins with a code.
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
         let (part, n, rows) = (&self.qweight, self.n, tile.rows.clone());
         match word_bits {
@@ -214,6 +225,7 @@ impl Decode for GptqWeight<'_> {
                 &mut buffers.words,
             )?,
         }
+        // Planes cannot be read as a stream, so they are unpacked here once, and not for each slab.
         if self.packing.has_planes {
             let row_words = buffers.words.len() / tile.rows.len().max(1);
             buffers.bytes.clear();
@@ -255,6 +267,7 @@ impl Decode for GptqWeight<'_> {
         let (bytes, bits) = self.code_rows(buffers);
         let row_bytes = bytes.len() / tile.rows.len();
         let bytes = &bytes[first * row_bytes..];
+        // `load` leaves the index empty where columns run in groups.
         if !buffers.index.is_empty() {
             let groups = buffers.scales.len() / tile.rows.len();
             let kernel = IndexedRows {
@@ -283,6 +296,8 @@ impl Decode for GptqWeight<'_> {
             scale_rows: tile.rows.clone(),
             scale_cols: tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size),
             formula: Formula::ShiftScale,
+            // gptqmodel's difference is exact and its product is rounded once, so a compute dtype
+            // changes nothing.
             round: false,
             columns: &[],
         };
@@ -291,6 +306,8 @@ impl Decode for GptqWeight<'_> {
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
         let stores_symmetric = self.symmetric && matches!(self.zeros, Zeros::Packed { .. });
+        // An index has to be read to prove that groups are in order, and stored zero points to
+        // prove that they are symmetric.
         let needs_data = self.g_idx.is_some() || stores_symmetric;
         // A model of a header alone has no data to decide by, and none to relay either.
         if needs_data && !self.qweight.is_readable() || !self.is_in_order()? {

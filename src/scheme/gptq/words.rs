@@ -29,7 +29,11 @@ pub(super) fn bits_and_inputs(
     let t = &packed.qweight;
     let rows = packed.words[0];
     let inputs = |bits: usize| match g_idx {
+        // An index has an entry for each input, and so proves K even where the last word is partly
+        // filled.
         Some(g) => (words_of(g.elements(), bits, word_bits) == Some(rows)).then(|| g.elements()),
+        // Without an index the words are taken as full: a remainder of bits would mean another
+        // width.
         None => rows
             .checked_mul(word_bits)
             .filter(|all| all.is_multiple_of(bits))
@@ -40,10 +44,12 @@ pub(super) fn bits_and_inputs(
         let words = words_of(packed.n, bits, word_bits);
         shape.is_none_or(|shape| words.is_some_and(|words| shape == [packed.groups, words]))
     };
+    // Checked before `inputs` uses its length.
     if let Some(g) = g_idx.filter(|g| g.dtype() != Dtype::I32 || g.shape().len() != 1) {
         return Err(wrong(g, "a g_idx is I32 and has one dimension"));
     }
     // Narrow words hold whole codes only.
+    // gptqmodel packs I8 and I16 words only with widths that divide them.
     let widths = (2..=8usize).filter(|&bits| word_bits == 32 || word_bits.is_multiple_of(bits));
     let fitting: Vec<(usize, usize)> = widths
         .filter(|&bits| zeros_fit(bits))
@@ -51,6 +57,8 @@ pub(super) fn bits_and_inputs(
         .collect();
     // Rules that are not understood may outrank the general figure; then only the shapes speak, if they can.
     let configured = module.int(&["bits"]).filter(|_| !module.uncertain);
+    // Without zero points and index only `qweight` speaks, and its rows fit every width that
+    // divides them.
     let proved = packed.qzeros.is_some() || g_idx.is_some();
     match (configured, fitting.as_slice()) {
         (Some((bits, place)), fitting) => match fitting.iter().find(|(b, _)| *b as i64 == bits) {
@@ -99,6 +107,7 @@ pub(super) fn packing(
     let has_planes = match (bits, format) {
         (2 | 4 | 8, _) => false,
         (_, Some("gptq_p")) => true,
+        // 3 bits are a stream in every format but `gptq_p`.
         (3, _) => false,
         _ if auto_round => false,
         _ if all.config.quant_method() == Some(&QuantMethod::Gptq) || format.is_some() => true,

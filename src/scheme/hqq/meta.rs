@@ -54,10 +54,13 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
             used: Vec::new(),
         };
         let unused = UNUSED.iter().filter_map(|name| all.at(base, name));
+        // Entered even if nothing reads them: a part without an owner would be copied into the
+        // output.
         meta.used
             .extend(unused.map(|t| (TensorRole::QuantState, t)));
         // Old pickles: a dictionary `meta` beside the codes.
         let old = format!("{base}meta.");
+        // `packing` is in every description, so its place tells the place of all of them.
         if all.model.facts.contains_key(&format!("{old}packing")) {
             meta.base = old;
         }
@@ -68,6 +71,7 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
     pub(super) fn into_parts(mut self, codes: Tensor<'m>) -> Vec<(TensorRole, Tensor<'m>)> {
         self.used.insert(0, (TensorRole::Quantized, codes));
         let mut seen = HashSet::new();
+        // A tensor can be listed as unused and be read as well.
         self.used.retain(|(_, t)| seen.insert(t.index));
         self.used
     }
@@ -77,6 +81,8 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
     /// # Errors
     /// The tensor cannot be read, is too large, or has an unexpected dtype.
     pub(super) fn read_text(&mut self, key: &str) -> Result<Option<String>> {
+        // A pickle's values are facts of the model; in safetensors the same values are small
+        // tensors.
         if let Some(text) = self.all.model.facts.get(&format!("{}{key}", self.base)) {
             return Ok(Some(text.clone()));
         }
@@ -84,12 +90,16 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
             return Ok(None);
         };
         self.used.push((TensorRole::QuantState, t));
+        // Bounded before the read. The values are names such as `torch.bfloat16` or a single
+        // number.
         if t.elements() > MAX_TEXT || t.elements() == 0 {
             return Err(wrong(&t, "it describes a weight, and is no small value"));
         }
         let mut bytes = vec![0; t.elements() * t.dtype().bits() / 8];
         t.part().read_at(0, &mut bytes)?;
         let text = match (t.dtype(), bytes.as_slice()) {
+            // hqq stores numbers and flags as tensors without a dimension, and texts as vectors of
+            // characters.
             (Dtype::U8 | Dtype::Bool, &[byte]) if t.shape().is_empty() => byte.to_string(),
             (Dtype::U8, text) => String::from_utf8_lossy(text).into_owned(),
             (Dtype::I32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
@@ -187,6 +197,8 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
 
     /// Runs `f` on the description of the double-quantized scales or zero points `name`.
     fn with_nested<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        // The second level has its own `packing`, `axis` and so on under a longer prefix. It is
+        // restored whatever `f` returns.
         let outer = std::mem::take(&mut self.base);
         self.base = format!("{outer}{name}.");
         let result = f(self);
@@ -247,6 +259,8 @@ impl<'m> DoubleQuantized<'m> {
                         MetaGroups::Adjacent(group)
                     }
                 }
+                // A single scale has no group size; a group size that does not cover `count` leaves
+                // the layout open.
                 _ => {
                     return Err(wrong(
                         &scale,
@@ -287,6 +301,7 @@ impl<'m> DoubleQuantized<'m> {
         self.zero
             .extend(used.end, 0..1, used.clone(), staging, &mut zeros)?;
         read(&self.codes, range.end, 0..1, range.clone(), staging)?;
+        // Rounded after each step, as torch computes in T. Without T both steps are left in F32.
         let round = |x: f32| match self.round {
             Some(TargetDtype::BF16) => Element::to_f32(<half::bf16 as Element>::from_f32(x)),
             Some(TargetDtype::F16) => Element::to_f32(<half::f16 as Element>::from_f32(x)),

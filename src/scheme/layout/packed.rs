@@ -83,9 +83,13 @@ impl<'m> PackedLayer<'m> {
         let &[groups, n] = scales.shape() else {
             return Err(wrong(&scales, "scales have two dimensions"));
         };
+        // Without a word or a scale every width would fit (0 = 0), and the number of groups divides
+        // below.
         if t.elements() == 0 || scales.elements() == 0 {
             return Err(wrong(t, "there is nothing in it"));
         }
+        // AutoAWQ calls the float zero points of GEMV-fast `qzeros`, llm-awq calls them
+        // `scaled_zeros`. No file has both names.
         let qzeros = all
             .at(base, "scaled_zeros")
             .or_else(|| all.at(base, "qzeros"));
@@ -116,14 +120,22 @@ impl<'m> PackedLayer<'m> {
     /// No layout fits, or two do and no config tells.
     pub(crate) fn layout(&self, all: &Index<'m>) -> Result<PackedLayout> {
         let t = &self.qweight;
+        // Only GEMV-fast has floats for zero points: its packer stores `-z * s` (autoawq
+        // `gemv_fast.py`). Whether the shapes fit is checked when the layer is claimed.
         if t.dtype() == Dtype::I16 && self.qzeros.is_some_and(|z| z.dtype().is_floating_point()) {
             return Ok(PackedLayout::GemvFast);
         }
         let cols = self.words[1];
+        // Products rather than quotients: `n * bits / 32` would round down, and accept a width that
+        // does not fit. AWQ has 4 bits, AutoRound's `pack_awq_bitstream` also 5 to 7.
         let bits = (4..8).find(|&bits| cols.checked_mul(32) == self.n.checked_mul(bits));
         let found = match bits {
+            // GPTQ packs down the columns, so its words are as wide as the scales. No width of AWQ
+            // is: that would be 32 bits.
             _ if cols == self.n => Some(PackedLayout::Gptq),
             Some(bits) => Some(PackedLayout::Gemm { bits }),
+            // Marlin has `2 * n` words in a row, for 16 inputs of 4 bits. Its codes are symmetric,
+            // so that zero points rule it out.
             None if self.n.checked_mul(2) == Some(cols) && self.qzeros.is_none() => {
                 Some(PackedLayout::Marlin)
             }
@@ -132,7 +144,9 @@ impl<'m> PackedLayer<'m> {
         match (found, self.is_gemv()) {
             (Some(layout), false) => Ok(layout),
             (None, true) => Ok(PackedLayout::Gemv),
-            // A group of a few inputs, as no library makes it, or rows by outputs.
+            // Both fit where codes and scales have equally many rows: those of GEMV are outputs,
+            // those of the others would be groups of very few inputs. AutoAWQ's `version` decides,
+            // or GPTQ's method, which has no GEMV.
             (Some(layout), true) => match (version(all), all.config.quant_method()) {
                 (Some(("gemv", _)), _) => Ok(PackedLayout::Gemv),
                 (Some(_), _) | (_, Some(QuantMethod::Gptq)) => Ok(layout),
@@ -156,6 +170,9 @@ impl<'m> PackedLayer<'m> {
     }
 
     fn is_gemv(&self) -> bool {
+        // GEMV's shapes: `qweight [N, K/8]`, `scales [N, 8*zw]`, `qzeros [N, zw]`. The padding of
+        // `zw` makes `8*zw` larger than the number of groups, so the groups themselves prove
+        // nothing here.
         let zeros = self.qzeros.as_ref().map(Tensor::shape);
         let fits = |zeros: &[usize]| matches!(*zeros, [rows, zw] if rows == self.words[0] && zw.checked_mul(8) == Some(self.n));
         self.words[0] == self.groups && zeros.is_some_and(fits)
@@ -183,9 +200,14 @@ impl<'m> PackedLayer<'m> {
         all: &Index<'_>,
     ) -> Result<()> {
         let t = &self.qweight;
+        // The shapes alone decide between GPTQ and AWQ, because both are read as I32 words. A
+        // config that names the other one is not overruled: one of the two is wrong, and the
+        // weights would be garbage.
         if all.config.quant_method() == Some(&QuantMethod::Gptq) {
             return Err(wrong(t, "the config says GPTQ, and the shapes say AWQ"));
         }
+        // AutoRound has one `quant_method` for GPTQ and AWQ layers; `packing_format` is what names
+        // the layout.
         if let Some((format, place)) = module
             .text(&["packing_format"])
             .filter(|(f, _)| f.ends_with("gptq"))
@@ -200,6 +222,8 @@ impl<'m> PackedLayer<'m> {
         } else {
             4
         };
+        // With patterns that are not understood, the general number of bits may belong to other
+        // modules. The shapes have proved the bits already.
         let configured = module
             .int(&["bits", "w_bit"])
             .filter(|(b, _)| *b != bits as i64 && !module.uncertain);
@@ -241,12 +265,14 @@ impl<'m> PackedLayer<'m> {
 /// AWQ's `version`, which gptqmodel writes as the format, and the place in the config that says it.
 fn version<'m>(all: &Index<'m>) -> Option<(&'m str, &'m str)> {
     let format = || {
+        // GPTQ configs have the key as well, and mean the convention of zero points by it.
         let is_awq = all.config.quant_method() == Some(&QuantMethod::Awq);
         all.config
             .text(&["checkpoint_format", "format"])
             .filter(|_| is_awq)
     };
     let (version, place) = all.config.text(&["version"]).or_else(format)?;
+    // Files have `GEMM` as well as `gemm`.
     let known = ["gemm", "gemv", "gemv_fast", "llm-awq", "marlin"];
     Some((
         known
@@ -267,6 +293,8 @@ pub(crate) fn group_size(
     module: &Module<'_>,
 ) -> Result<usize> {
     if let Some((size, place)) = configured_group(k, module) {
+        // A zero is what `configured_group` makes of a negative or an absurd size; it must not
+        // divide.
         if size > 0 && k.div_ceil(size) == groups {
             return Ok(size);
         }
@@ -277,12 +305,16 @@ pub(crate) fn group_size(
             ));
         }
     }
+    // Two candidates: the size that divides `k`, and a usual power of two whose last group is
+    // short. Many sizes fit a ragged count, but quantizers only offer these.
     let exact = k.is_multiple_of(groups).then(|| k / groups);
     let ragged = [16, 32, 64, 128, 256, 512, 1024]
         .into_iter()
         .find(|&p| k.div_ceil(p) == groups);
     match (exact, ragged) {
         (Some(size), None) | (None, Some(size)) => Ok(size),
+        // One group covers every input whatever its size is, and an index names the group of each
+        // input, so in both cases the candidates decode alike.
         (Some(exact), Some(ragged)) if exact == ragged || groups == 1 || indexed => Ok(exact),
         _ => Err(wrong(
             t,
@@ -316,6 +348,8 @@ pub(crate) fn load_scales(
     out: &mut Vec<f32>,
 ) -> Result<()> {
     let count = groups.len();
+    // A row of the output is a column of the stored scales, so `[groups, cols]` becomes `[cols,
+    // groups]` here, once, and not in the kernel, once a value.
     out.resize(count * cols.len(), 0.0);
     for (g, &group) in groups.iter().enumerate() {
         row.clear();

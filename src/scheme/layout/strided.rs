@@ -68,6 +68,8 @@ impl Unpack for StridedRows<'_> {
         let mask = (1u32 << self.bits) - 1;
         let mut row = tile.rows.start;
         while row < tile.rows.end {
+            // With 2 bits and stride s, byte row r holds (bits 7-6 first) rows r+3s | r+2s | r+s |
+            // r if `is_low_first`, as BitNet and quanto pack; HQQ packs r | r+s | r+2s | r+3s.
             // Up to the next multiple of the stride, adjacent rows lie in adjacent word rows and in the same bits.
             let (slot, first) = (row / self.stride.max(1), row % self.stride.max(1));
             let n = (self.stride - first).min(tile.rows.end - row);

@@ -28,6 +28,7 @@ pub(crate) struct TiledScales<'m> {
 
 /// Scales that a matrix of `rows` × `cols` takes with its padding, or `None` if that overflows.
 pub(crate) fn stored_len(rows: usize, cols: usize) -> Option<usize> {
+    // The sizes come from the file's header, so that the product can exceed every address space.
     rows.div_ceil(TILE_ROWS)
         .checked_mul(cols.div_ceil(TILE_COLS))?
         .checked_mul(TILE_LEN)
@@ -35,6 +36,8 @@ pub(crate) fn stored_len(rows: usize, cols: usize) -> Option<usize> {
 
 /// Index in its tile of the scale at `row` and `col` of the matrix.
 fn offset_in_tile(row: usize, col: usize) -> usize {
+    // A tile is 32 lines of 16 scales, and line r is | row r | row r + 32 | row r + 64 | row r + 96
+    // |, 4 columns of each.
     row % 32 * 16 + row % TILE_ROWS / 32 * TILE_COLS + col % TILE_COLS
 }
 
@@ -47,6 +50,8 @@ impl ScaleMatrix for TiledScales<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let (at, width, across) = (out.len(), cols.len(), self.cols.div_ceil(TILE_COLS));
+        // Tiles are wider and taller than the rectangle that was asked for, so scales are placed
+        // one by one and the padding is never copied.
         out.resize(at + rows.len() * width, 0.0);
         // All tiles as one row, so that adjacent tiles of a row of tiles are one rectangle.
         let all = across * TILE_LEN * self.rows.div_ceil(TILE_ROWS);

@@ -45,6 +45,8 @@ impl<'m> LowRankFactors<'m> {
             return Ok(None);
         };
         let both = |name: &&str| ["a", "b"].map(|end| all.get(&format!("{base}{name}{end}")));
+        // A pair is looked for under each name, and half a pair is an error, not a weight without
+        // the product.
         let Some(found) = NAMES
             .iter()
             .map(both)
@@ -98,6 +100,7 @@ impl Decode for LowRankSum<'_> {
     fn grid(&self) -> Grid {
         let grid = self.quantized.grid();
         Grid {
+            // A value in F64 for each value of the tile.
             load_bits: grid.load_bits + 64.0,
             ..grid
         }
@@ -116,6 +119,7 @@ impl Decode for LowRankSum<'_> {
         let (height, width) = (tile.rows.len(), tile.cols.len());
         sums.clear();
         sums.resize(height * width, 0.0);
+        // At least one rank at a time, however large the tile is.
         let piece = (PIECE / (height + width).max(1)).max(1);
         for first in (0..rank).step_by(piece) {
             let ranks = first..(first + piece).min(rank);
@@ -146,6 +150,8 @@ impl Decode for LowRankSum<'_> {
     ) {
         let width = tile.cols.len();
         let height = (STRIP / width.max(1)).clamp(1, rows.len().max(1));
+        // The quantized part is decoded to F32 and not to the output's type: it must be rounded
+        // once, after the sum.
         let mut values = vec![0.0; height * width];
         for first in rows.clone().step_by(height) {
             let strip = first..(first + height).min(rows.end);

@@ -98,6 +98,7 @@ impl QuarkSpec {
                 ));
             }
         };
+        // The dtype of the tensor is the only thing in the file that can contradict the config.
         if t.dtype() != stored {
             return Err(wrong(
                 t,
@@ -143,6 +144,7 @@ impl ScaleSharing {
             .map(|(scheme, _)| scheme)
             .unwrap_or_default();
         let axis = module.int(&["ch_axis"]).map(|(axis, _)| axis);
+        // The axis says along which dimension scales lie. Groups run along the last one.
         match scheme {
             "per_tensor" => Ok(Self::Tensor),
             // Axis 0 is the output: other axes would need another grid of scales.

@@ -120,6 +120,8 @@ impl Unpack for TransposedCodes<'_> {
             let lines = tile.cols.start + columns.start..tile.cols.start + columns.end;
             self.0
                 .read_codes(lines, tile.rows.clone(), staging, &mut codes)?;
+            // `codes` is `[columns, height]`; every `height`-th code from r on is row r of the
+            // strip.
             for (r, row) in out.chunks_exact_mut(width).enumerate() {
                 let column = codes[r..].iter().step_by(height);
                 row[columns.clone()]
@@ -132,6 +134,7 @@ impl Unpack for TransposedCodes<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
+        // Eight rows lie in a word, so tiles take whole words.
         (PER_WORD, 1)
     }
 

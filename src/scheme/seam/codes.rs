@@ -35,6 +35,8 @@ impl CodeFamily {
         scales: Dtype,
         is_symmetric: bool,
     ) -> Option<Self> {
+        // Encoders store scales in the dtypes that are also output types. A row that ends within a
+        // group has no whole groups to hand over, which `ExtractCodes` promises.
         let scales = TargetDtype::of(scales).filter(|_| group > 0 && cols.is_multiple_of(group))?;
         Some(Self::Int {
             bits,
@@ -88,6 +90,8 @@ impl CodeFamily {
         to: Self,
         codes: &GroupCodes,
     ) -> Option<(usize, &'static str)> {
+        // Only MXFP4 has exponents: for integers the list is empty. Two MXFP4 families differ in
+        // 255 alone.
         let at = codes
             .exponents
             .iter()
@@ -140,9 +144,11 @@ impl GroupCodes {
     /// Sets the codes from rows of `row_bytes` bytes, each with `width` codes of `bits` bits, least significant bit first.
     pub(crate) fn unpack(&mut self, bytes: &[u8], row_bytes: usize, width: usize, bits: usize) {
         self.codes.clear();
+        // `chunks_exact` panics at 0, which is the length of a row without columns.
         for row in bytes.chunks_exact(row_bytes.max(1)) {
             match bits {
                 8 => self.codes.extend_from_slice(&row[..width]),
+                // An odd row leaves the upper half of its last byte unused.
                 4 => self.codes.extend(
                     row.iter()
                         .flat_map(|byte| [byte & 15, byte >> 4])
@@ -150,6 +156,8 @@ impl GroupCodes {
                 ),
                 // A code of at most eight bits lies in at most two bytes.
                 _ => self.codes.extend((0..width).map(|i| {
+                    // `row[at]` exists: a row has room for `width` codes. The byte after it is
+                    // missing if the last code ends with the row.
                     let (at, shift) = (i * bits / 8, i * bits % 8);
                     let next = row.get(at + 1).copied().unwrap_or(0);
                     (u16::from_le_bytes([row[at], next]) >> shift) as u8

@@ -49,6 +49,8 @@ impl Tile {
     #[cfg(feature = "lethe")]
     pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
+        // Whole rows follow each other without a gap, so the tile is a single run; otherwise each
+        // of its rows is one.
         let (count, len) = if width == cols {
             (1, self.values())
         } else {
@@ -66,6 +68,7 @@ pub(crate) fn lcm(a: usize, b: usize) -> usize {
     while y > 0 {
         (x, y) = (y, x % y);
     }
+    // An alignment that saturates is beyond every dimension, which is then not cut.
     (a / x).saturating_mul(b)
 }
 
@@ -153,6 +156,8 @@ impl Window<'_> {
 
 impl Decode for Window<'_> {
     fn grid(&self) -> Grid {
+        // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a
+        // multiple of `row_align`; MLX, which alone takes stacks apart, has an alignment of 1.
         Grid {
             rows: self.rows,
             ..self.inner.grid()

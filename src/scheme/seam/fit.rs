@@ -20,6 +20,7 @@ pub(crate) fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
 
 /// The grid of one scale for a whole tensor.
 pub(crate) fn per_tensor(shape: &[usize]) -> ScaleGrid {
+    // A tensor without elements keeps a block of one value: the grid's sizes are divisors.
     let (rows, cols) = rows_and_cols(shape);
     ScaleGrid {
         matrix_rows: rows.max(1),
@@ -53,6 +54,8 @@ pub(crate) fn fit(
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
     // From the most specific shape to the most general, so that no layout hides another.
+    // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
+    // pass for blocks of two rows.
     let grid = by_column(shape, scale, all.config)
         .or_else(|| whole_rows(shape, scale))
         .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
@@ -63,9 +66,13 @@ pub(crate) fn fit(
                 .into(),
         )
     })?;
+    // Blocks have been inferred or taken from the config by now. Where the shape settled them
+    // without asking the config, for instance one scale for a row, the config can still contradict.
     let (_, cols) = rows_and_cols(shape);
     if let Some((size, place)) = block {
         // Block sizes that cover the whole dimension are equivalent, however large.
+        // A scale for the whole of a small matrix is what a library writes that is configured for
+        // larger blocks.
         let same = |dim: usize, found: usize, configured: usize| {
             found == configured || found.min(configured) >= dim
         };
@@ -91,6 +98,8 @@ pub(crate) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
 /// part of a matrix, a matrix of a stack, or several matrices.
 pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let ((&cols, rows), (&scale_cols, scale_rows)) = (w.split_last()?, s.split_last()?);
+    // `n > 0` first: the remainder by zero would panic. An equal dimension is a scale for each
+    // index, even if it is 0.
     let divides = |(&dim, &n): (&usize, &usize)| dim == n || n > 0 && dim.is_multiple_of(n);
     if rows.len() != scale_rows.len() || !w.iter().zip(s).all(divides) {
         return None;
@@ -106,9 +115,13 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
         rows.get(cut).copied().unwrap_or(1),
         scale_rows.get(cut).copied().unwrap_or(1),
     );
+    // Behind the cut dimension a scale for each index would need blocks of rows that are not
+    // adjacent.
     if scale_rows.iter().skip(cut + 1).any(|&n| n != 1) {
         return None;
     }
+    // Checked, although a weight's element count fits: an empty dimension makes the count 0 and
+    // lets the others be any size.
     let below = rows
         .iter()
         .skip(cut + 1)
@@ -133,6 +146,8 @@ fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<Sc
         return None;
     };
     let fbgemm = config.quant_method() == Some(&QuantMethod::FbgemmFp8);
+    // If the matrix is square, `[e, n, 1]` also fits a scale for each row. Rows are the rule, so
+    // only FBGEMM's own method turns it into columns.
     let fits = e == experts && n == cols && (rows != cols || fbgemm);
     let grid = ScaleGrid {
         matrix_rows: rows.max(1),
@@ -152,6 +167,8 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     if scale.elements() == 1 {
         return Some(whole);
     }
+    // `[N]` and `[N, 1]` of a matrix, `[E]` and `[E, 1, 1]` of a stack: ones may be left out, but
+    // only all of them. A shape that keeps some could mean other dimensions.
     let leading = s.first() == w.first()
         && s.iter().skip(1).all(|&d| d == 1)
         && (s.len() == 1 || s.len() == w.len());
@@ -159,6 +176,7 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     if scale.elements() == 0 || !(w.len() >= 2 && (leading || each_row)) {
         return None;
     }
+    // The scales are as many as the leading dimensions have indices, so the quotient is exact.
     let block_rows = (whole.matrix_rows / scale.elements()).max(1);
     Some(ScaleGrid {
         matrix_rows: block_rows,
@@ -176,9 +194,13 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     if w_stack != s_stack {
         return None;
     }
+    // Rounded up: the last block of a side may be smaller, as in DeepSeek's 576 rows in 5 blocks of
+    // 128.
     let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
     let [block_rows, block_cols] = match configured.filter(fits) {
         Some(size) => size,
+        // A configured size that does not fit is not an error yet: the inferred size is compared
+        // with it in `fit`, whose message names both.
         None => infer([*n, *k], [*rows, *cols])?,
     };
     Some(ScaleGrid {
@@ -202,6 +224,8 @@ fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
 /// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. If one side
 /// fits two sizes and one of them is that of the other side, blocks are square. `None` if the size is not certain.
 fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
+    // A ragged side fits few sizes and an even one often two. A size that both sides share is what
+    // quantizers use.
     let [rows, cols] = [sizes(dims[0], counts[0]), sizes(dims[1], counts[1])];
     match (rows.as_slice(), cols.as_slice()) {
         (&[rows], &[cols]) => Some([rows, cols]),

@@ -152,9 +152,13 @@ impl<'m> Grouped<'m> {
         level: Level,
         out: Out<'_>,
     ) {
+        // All rows of a loaded tile take equally many bytes, so their length need not be kept
+        // beside them.
         let row_bytes = buffers.bytes.len() / tile.rows.len().max(1);
         let (scale_rows, scale_cols) = self.scale_range(tile);
         let compute_dtype = self.formula.compute().map(|compute| compute.dtype);
+        // In an output of the compute dtype the library's intermediate rounding is part of its
+        // bits. In every other output it would only be a second error.
         let round = matches!(
             (compute_dtype, &out),
             (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_))
@@ -206,6 +210,7 @@ impl Decode for Grouped<'_> {
             self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
         let load_bits = self.loaded_bits() as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
+            // A byte is a code, so a tile may begin at any column.
             Codes::Rows { .. } if self.bits == 8 => ((1, 1), false),
             // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks whole chunks.
             Codes::Rows { .. } => ((1, CHUNK), false),
@@ -232,6 +237,8 @@ impl Decode for Grouped<'_> {
         } = buffers;
         match &self.codes {
             Codes::Rows { part, row_bytes } => {
+                // A tile begins at a multiple of 32 codes, so the first bit is the first of a byte
+                // at every width.
                 let cols = tile.cols.start * self.bits / 8..(tile.cols.end * self.bits).div_ceil(8);
                 read(part, *row_bytes, tile.rows.clone(), cols, bytes)?;
             }
@@ -247,12 +254,16 @@ impl Decode for Grouped<'_> {
                 .matrix
                 .extend(rows.clone(), cols.clone(), staging, zeros)?;
         }
+        // The numbers for the compute dtype follow those for F32 in the same buffers: `[in F32 |
+        // rounded]`, equal halves. `run` splits them.
         if let Some(rounded) = self.formula.rounded() {
             rounded
                 .scales
                 .extend(rows.clone(), cols.clone(), staging, scales)?;
             rounded.offsets.extend(rows, cols, staging, zeros)?;
         }
+        // Cleared even without factors: the buffers are reused, and the kernel takes an empty row
+        // as no factor at all.
         row.clear();
         if let Some(columns) = &self.columns {
             columns.extend(self.cols, 0..1, tile.cols.clone(), staging, row)?;
@@ -268,6 +279,7 @@ impl Decode for Grouped<'_> {
         level: Level,
         out: Out<'_>,
     ) {
+        // One instance of the kernel for each format, so that the format is a constant in its loop.
         macro_rules! run {
             ($format:expr) => {
                 self.run($format, tile, rows, buffers, level, out)
@@ -334,6 +346,7 @@ impl ExtractCodes for GroupedCodes {
 /// Groups of `width` values along each row.
 pub(crate) fn row_groups(cols: usize, width: usize) -> ScaleGrid {
     ScaleGrid {
+        // All rows are one matrix, so that row r of the weight is row r of the scales.
         matrix_rows: usize::MAX,
         block_rows: 1,
         block_cols: width.max(1),

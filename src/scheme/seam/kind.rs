@@ -56,9 +56,9 @@ pub enum Granularity {
     Group(usize),
     /// A block.
     Block {
-        /// Its rows.
+        /// Rows of a block.
         rows: usize,
-        /// Its columns.
+        /// Columns of a block.
         cols: usize,
     },
 }
@@ -250,6 +250,7 @@ impl QuantScheme {
     pub fn phrase(&self) -> String {
         let text = self.to_string();
         match self {
+            // These texts begin with an ASCII letter, so the byte index is a character boundary.
             Self::FineGrainedFp8 { .. }
             | Self::PerChannelFp8 { .. }
             | Self::PerTensorFp8 { .. }

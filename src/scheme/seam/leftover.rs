@@ -8,7 +8,7 @@ use crate::scheme::seam::{
 };
 use crate::{AnamnesisError, Dtype};
 
-/// What decides about the tensors of a model that no scheme claimed.
+/// Sorts the tensors of a model that no scheme claimed.
 pub(super) struct Leftovers<'a, 'm> {
     pub all: &'a Index<'m>,
     pub registry: &'a Registry,
@@ -23,6 +23,8 @@ pub(super) struct Leftovers<'a, 'm> {
 impl<'m> Leftovers<'_, 'm> {
     /// Enters `t` in `out` as a plain tensor, as dropped, or as a problem.
     pub(super) fn sort(&self, t: Tensor<'m>, out: &mut Resolution<'m>) {
+        // GGUF and QNAT state the type of each tensor. There a name like `.scale` says nothing, and
+        // neither does a config.
         if let Some(container) = self.container {
             if container.is_activation(&t, self.all) {
                 out.dropped.push(t);
@@ -38,10 +40,14 @@ impl<'m> Leftovers<'_, 'm> {
         };
         let is_activation =
             self.registry.is_activation(t.name()) && (!may_be_of_heads(t.name()) || is_cached());
+        // A model that is not quantized may have a parameter of an activation scale's name, and
+        // keeps it. A marker such as `scaled_fp8` is no parameter in any model.
         if self.is_quantized && is_activation || self.registry.is_marker(t.name()) {
             out.dropped.push(t);
             return;
         }
+        // Codes without a scheme are always a problem. Companions are one only if no claim failed:
+        // otherwise they likely belong to the weight whose claim did.
         match self.check_plain(&t) {
             Ok(()) => out.items.push(ResolvedItem::Plain(t)),
             Err((role, error)) if self.blame || role == TensorRole::Quantized => {
@@ -52,6 +58,8 @@ impl<'m> Leftovers<'_, 'm> {
                     error,
                 });
             }
+            // The companion of a weight that failed. The conversion ends with that failure, so
+            // dropping it loses nothing.
             Err(_) => out.dropped.push(t),
         }
     }
@@ -74,6 +82,8 @@ impl<'m> Leftovers<'_, 'm> {
             ));
         }
         let config = self.all.config;
+        // A `.scales` can be a parameter of the model. It is suspect only if the config calls the
+        // model quantized and does not list the module as left alone.
         let is_scales = t.name().ends_with(".scales");
         if !(self.is_codes(t) || is_scales)
             || !config.is_quantized()
@@ -100,11 +110,14 @@ impl<'m> Leftovers<'_, 'm> {
 
     /// Whether `t` is called a weight and has the type of codes.
     fn is_codes(&self, t: &Tensor<'_>) -> bool {
+        // Experts in one stacked parameter are often not called a weight: `experts.gate_up_proj`,
+        // `experts.w1`.
         let is_expert = t.name().contains(".experts.") && t.shape().len() >= 2;
         if !(self.registry.is_weight(t.name()) || is_expert) {
             return false;
         }
         let mut schemes = self.registry.schemes.iter();
+        // The dtype is asked first, for it settles most tensors without a look at the schemes.
         t.dtype().is_integer()
             || t.dtype().is_quantized()
             || schemes.any(|scheme| scheme.may_be_codes(t, self.all))

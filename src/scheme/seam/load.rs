@@ -24,6 +24,8 @@ pub(crate) fn read(
     if out.is_empty() {
         return Ok(());
     }
+    // In 64 bits: a file may be larger than the address space of a 32-bit machine, as it is never
+    // mapped here.
     let at = |row: usize| row as u64 * stride as u64 + cols.start as u64;
     if cols.len() == stride || rows.len() == 1 {
         return part.read_at(at(rows.start), out);
@@ -45,7 +47,7 @@ pub(crate) struct Floats<'m> {
 /// Which value the byte of an exponent has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum ExponentForm {
-    /// That of the dtype.
+    /// The value that the dtype defines.
     Plain,
     /// Half of the power of two, which is finite for every byte.
     Half,
@@ -56,6 +58,8 @@ enum ExponentForm {
 impl<'m> Floats<'m> {
     /// Accepts F32, F16, BF16, F8_E8M0 and U8; the last two are exponents of two.
     pub(crate) fn new(t: &Tensor<'m>) -> Result<Self> {
+        // U8 is an exponent here. Formats that store E4M3 under U8 call `fp8` instead: nothing in
+        // the bytes tells the two apart.
         match t.dtype() {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
                 part: t.part(),
@@ -83,6 +87,8 @@ impl<'m> Floats<'m> {
         match t.dtype() {
             Dtype::F8E8M0 | Dtype::U8 => Ok(Self {
                 part: t.part(),
+                // As U8 and not F8_E8M0: torch's dtype makes NaN of byte 255, while comfy-kitchen
+                // shifts it into F32's exponent field, which is infinity.
                 dtype: Dtype::U8,
                 exponents: ExponentForm::Flushed,
             }),
@@ -136,6 +142,7 @@ impl<'m> Floats<'m> {
             cols.start * size..cols.end * size,
             staging,
         )?;
+        // The staging buffer holds whole values, so `as_chunks` leaves no remainder.
         match self.dtype {
             Dtype::F32 => out.extend(staging.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
             Dtype::F16 => out.extend(
@@ -153,6 +160,7 @@ impl<'m> Floats<'m> {
                     .map(|&b| f32_from_bf16(u16::from_le_bytes(b))),
             ),
             Dtype::F8E4M3 => out.extend(staging.iter().map(|&b| E4M3::widen(b))),
+            // Both other forms come before the dtype, since they override what it says.
             _ if self.exponents == ExponentForm::Half => {
                 out.extend(staging.iter().map(|&b| half_of_exponent(b)));
             }
@@ -197,7 +205,9 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     // them. The pitch also covers whole squares, so that `transpose` may read beyond `width`.
     let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
     let span = stride * SIZE * STRIP;
+    // A row is at least as wide as the wanted piece, so the difference cannot be negative.
     let joined = stride * SIZE - width <= GAP && span <= SPAN;
+    // Room for the joint read behind the lines, in one allocation that is reused from tile to tile.
     staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
     let (lines, joint) = staging.split_at_mut(pitch * STRIP);
     let words = (height * SIZE).div_ceil(4);
@@ -207,6 +217,8 @@ pub(crate) fn read_transposed<const SIZE: usize>(
         let at = |r: usize| {
             ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * SIZE as u64
         };
+        // The tail of a line behind `width` keeps old bytes. They are transposed along with the
+        // last square, into columns of `block` that are not copied.
         let targets = lines
             .chunks_exact_mut(pitch)
             .take(strip)
@@ -239,17 +251,22 @@ fn transpose<const SIZE: usize>(
     height: usize,
     rows: Range<usize>,
 ) {
+    // A strip begins at a multiple of 16 rows, which is a whole word of 32 bits for words of 1, 2
+    // and 4 bytes.
     let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
         let mut block = [[0u32; STRIP]; SQUARE];
         for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
             let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
             for (column, word) in block.iter_mut().zip(words) {
+                // Words of 8 or 16 bits are packed: word r of a column goes to byte `r * SIZE` of
+                // it, as if the column were stored contiguously.
                 let mut padded = [0; 4];
                 padded[..SIZE].copy_from_slice(word);
                 column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);
             }
         }
+        // The last square may have fewer columns than eight; `zip` ends with those that exist.
         for (column, block) in columns.chunks_exact_mut(height).zip(&block) {
             column[rows.clone()].copy_from_slice(&block[..rows.len()]);
         }

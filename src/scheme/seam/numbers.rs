@@ -69,6 +69,8 @@ impl ScaleMatrix for Transposed<'_> {
     ) -> Result<()> {
         let mut stored = Vec::new();
         let mut row = rows.start;
+        // The rows that were asked for can begin in one matrix of a stack and end in another, and
+        // each is stored by itself.
         while row < rows.end {
             let (matrix, first) = (row / self.rows.max(1), row % self.rows.max(1));
             let n = (self.rows - first).min(rows.end - row);
@@ -76,6 +78,7 @@ impl ScaleMatrix for Transposed<'_> {
             let lines = matrix * self.cols + cols.start..matrix * self.cols + cols.end;
             self.inner
                 .extend(lines, first..first + n, staging, &mut stored)?;
+            // `stored` is `[cols, n]`; every n-th value from r on is row r.
             for r in 0..n {
                 out.extend(stored.iter().skip(r).step_by(n));
             }
@@ -171,6 +174,8 @@ impl ScaleMatrix for NestedScales<'_> {
         self.inner
             .extend(rows.clone(), cols.clone(), staging, out)?;
         for (r, row) in rows.zip(out[at..].chunks_exact_mut(cols.len().max(1))) {
+            // The unit divides first and in F32, as MLX has it: `scale * (global / 2688)`. Division
+            // by 1 is exact and changes nothing for the others.
             let outer = outer[r / each - used.start] / self.unit;
             match self.op {
                 NestedOp::Multiply => row.iter_mut().for_each(|s| *s *= outer),
@@ -222,6 +227,8 @@ impl ScaleMatrix for Integers<'_> {
             cols.start * size..cols.end * size,
             staging,
         )?;
+        // I8 and U8 minus an offset of at most 128 are exact in F32. So is an I32 below 2^24, and
+        // zero points of codes are.
         match self.dtype {
             Dtype::I8 => out.extend(staging.iter().map(|&b| f32::from(b as i8) - self.offset)),
             Dtype::U8 => out.extend(staging.iter().map(|&b| f32::from(b) - self.offset)),
@@ -261,6 +268,7 @@ impl ScaleMatrix for ColumnPackedInts<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
+        // A code that begins at bit 31 ends at bit 38, so two words are joined in 64 bits.
         let mask = (1u64 << self.bits) - 1;
         for row in rows {
             let (matrix, r) = (row / self.rows.max(1), row % self.rows.max(1));
@@ -269,6 +277,7 @@ impl ScaleMatrix for ColumnPackedInts<'_> {
                 None => (r * self.bits / 32, r * self.bits % 32),
             };
             // At most 8 bits a code, so that a code lies in two words at most.
+            // With `per_word` no code crosses: that many whole codes fit a word.
             let across = shift + self.bits > 32;
             let first = matrix * self.word_rows + word;
             let lines = first..first + 1 + usize::from(across);
@@ -311,6 +320,7 @@ impl ScaleMatrix for GroupIndexed<'_> {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
+        // One row, hence any stride of at least `cols.end` indices serves.
         read(
             &self.index,
             cols.end * 4,
@@ -326,6 +336,8 @@ impl ScaleMatrix for GroupIndexed<'_> {
             // A negative index becomes a large one, which the check below refuses.
             .map(|g| g as u32 as usize)
             .collect();
+        // The check comes before the first look-up: a panic would otherwise be in the hands of the
+        // file.
         if let Some(&group) = index.iter().find(|&&g| g >= self.groups) {
             let what = format!(
                 "tensor `{}`: group {} of {}",
@@ -333,6 +345,8 @@ impl ScaleMatrix for GroupIndexed<'_> {
             );
             return Err(crate::AnamnesisError::parse(what));
         }
+        // A column may belong to any group, so all groups of a row are read, however few columns
+        // are wanted.
         let mut row = Vec::new();
         for r in rows {
             row.clear();

@@ -21,6 +21,7 @@ impl<'m> PlainFloats<'m> {
     /// The decoder of `t`; `None` if `t` has another dtype.
     pub(crate) fn of(t: &Tensor<'m>) -> Option<Self> {
         TargetDtype::of(t.dtype())?;
+        // A scalar is a matrix of one value: its shape is empty, and an empty product is 1.
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
         Some(Self {
             part: t.part(),

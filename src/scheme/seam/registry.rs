@@ -26,6 +26,9 @@ const SHARED_ACTIVATIONS: &[&str] = &[
 
 /// Ends of the names of weights in any library. Codes of a scheme may have others, which its
 /// [`Identity::codes`](super::Identity::codes) lists.
+///
+/// Stacked experts are parameters of their module: transformers calls them `gate_up_proj` and
+/// `down_proj`, vLLM `w13_weight` and `w2_weight`.
 const WEIGHTS: &[&str] = &[".weight", "_proj", ".w13_weight", ".w2_weight"];
 
 /// The schemes, in the order in which they are asked, with the names of all of them put together.
@@ -70,6 +73,8 @@ impl Registry {
         match self.owner(model) {
             Some(owner) => vec![owner],
             None => {
+                // A container's own scheme reads what only this container stores, so it is not
+                // offered tensors of others.
                 let schemes = self.schemes.iter().copied();
                 schemes
                     .filter(|scheme| scheme.identity().container.is_none())
@@ -101,6 +106,7 @@ impl Registry {
     /// Whether a tensor of this name holds a scale or zero points of activations or of the KV cache.
     pub(crate) fn is_activation(&self, name: &str) -> bool {
         self.activations.iter().any(|end| {
+            // A whole part of the name has to match, or `risk_scale` would pass for a `k_scale`.
             let rest = name.strip_suffix(end);
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '_']))
         })
@@ -118,6 +124,7 @@ impl Registry {
 
     /// The role of a tensor that is in no output.
     pub(crate) fn role_of_dropped(&self, name: &str) -> TensorRole {
+        // A name can be in several lists. Markers come first, as in `Leftovers::sort`.
         if self.is_marker(name) {
             TensorRole::QuantState
         } else {

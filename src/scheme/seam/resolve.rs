@@ -75,9 +75,13 @@ impl<'m> Resolution<'m> {
         let mut groups: Vec<Option<Group<'m>>> = Vec::new();
         groups.resize_with(model.tensors.len(), || None);
         let mut has_common_names = false;
+        // All claims come before the first leftover is judged: a companion may precede its weight
+        // in the file.
         for t in model.tensors() {
             match claim(&t, &all, &schemes) {
                 Ok(Some((scheme, group))) => {
+                    // Two weights that both name a tensor as theirs cannot both be right, and
+                    // nothing says which one is.
                     if let Err(error) = take_parts(&group, &mut owner) {
                         out.problems.push(Problem {
                             tensor: t,
@@ -93,6 +97,8 @@ impl<'m> Resolution<'m> {
                 }
                 Ok(None) => {}
                 Err((scheme, error)) => {
+                    // A failed claim owns its codes, so that they do not turn up again as a plain
+                    // tensor.
                     owner[t.index] = Some(t);
                     out.problems.push(Problem {
                         tensor: t,
@@ -106,6 +112,8 @@ impl<'m> Resolution<'m> {
         // A failed claim leaves its companions without an owner. They would be reported as further problems, which
         // hide the first: after a failed claim, unclaimed companions are not blamed.
         let blame = out.problems.is_empty();
+        // A claim proves that the model is quantized, even if it failed. So activation scales are
+        // dropped without a config as well.
         let is_quantized =
             all.config.is_quantized() || !blame || groups.iter().any(Option::is_some);
         let leftovers = Leftovers {
@@ -115,6 +123,8 @@ impl<'m> Resolution<'m> {
             is_quantized,
             blame,
         };
+        // Once more in the order of the source, so that outputs have tensors in the order of the
+        // input.
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
                 out.items
@@ -123,6 +133,8 @@ impl<'m> Resolution<'m> {
                 leftovers.sort(t, &mut out);
             }
         }
+        // A GGUF or QNAT file says by itself how each tensor is stored, and a config beside it may
+        // describe the original model.
         if leftovers.container.is_none() {
             out.check_config(&all, registry, has_common_names);
         }
@@ -165,6 +177,8 @@ impl<'m> Resolution<'m> {
     /// plain weights may be codes. Groups outweigh the config, unless other libraries use the same names for
     /// different contents.
     fn check_config(&mut self, all: &Index<'m>, registry: &Registry, has_common_names: bool) {
+        // A failed claim counts: its scheme recognised the tensor, and its message says more than
+        // the config's method would.
         let is_claimed = !self.problems.is_empty() || self.groups().next().is_some();
         let is_unknown = |method: &QuantMethod| !registry.knows(method);
         let method = all
@@ -177,6 +191,7 @@ impl<'m> Resolution<'m> {
             .config
             .has("transform_config")
             .then(|| "compressed-tensors with transform_config".to_owned());
+        // An error names a tensor; a model without tensors has nothing to be wrong.
         let (Some(scheme), Some(tensor)) = (method.or(rotated), all.model.tensors().next()) else {
             return;
         };
@@ -210,6 +225,7 @@ impl<'m> Resolution<'m> {
         if self.problems.is_empty() {
             Ok(self)
         } else {
+            // The other problems are discarded, so their order may change.
             Err(self.problems.swap_remove(0).error)
         }
     }
@@ -225,6 +241,8 @@ fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -
         match scheme.claim(t, all) {
             Ok(None) => {}
             Ok(Some(group)) => return Ok(Some((scheme, group))),
+            // A refusal ends the search: a scheme further down could take the tensor for something
+            // else and decode it to garbage.
             Err(error) => return Err((scheme.kind(t, all), error)),
         }
     }
@@ -238,6 +256,7 @@ fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -
 fn take_parts<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result<()> {
     let weight = group.parts[0].1;
     for (_, part) in &group.parts {
+        // A weight may list a tensor twice. Only another weight's claim is a conflict.
         if let Some(other) = owner[part.index].filter(|other| other.index != weight.index) {
             return Err(wrong(
                 &weight,

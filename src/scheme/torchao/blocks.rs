@@ -25,12 +25,14 @@ impl<'m> TorchaoLayer<'_, 'm> {
         if self.t.dtype() != Dtype::U8 || scale.dtype() != Dtype::F8E4M3 {
             return Err(wrong(&self.t, "NVFP4 is U8 with scales that are F8_E4M3"));
         }
+        // Two codes in a byte: the stored last dimension is half of the logical one.
         let (shape, row_bytes) = self.unpacked_shape(self.t.shape().last().copied())?;
         let (rows, cols) = rows_and_cols(&shape);
         let group = self.group_size()?;
         let (mut scales, grid) = self.block_scales(&scale, Floats::fp8(&scale)?, &shape, group)?;
         if let Some(outer) = self.find_part(TensorRole::Scale, "per_tensor_scale")? {
             // One scale for the tensor, or one for each matrix of a stack.
+            // The stack is all dimensions but the last two.
             let stack = rows / shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
             let count = outer.elements();
             if count == 0 || count != 1 && count != stack {
@@ -64,6 +66,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         if scale.dtype() != Dtype::F8E8M0 {
             return Err(wrong(&scale, "scales of these blocks are F8_E8M0"));
         }
+        // The name in the metadata and the dtype must agree, or codes would be read with the wrong
+        // table.
         let (codes, bits, code_format) = match (self.torch_dtype("elem_dtype"), self.t.dtype()) {
             (Some("float8_e4m3fn"), Dtype::F8E4M3) => (CodeType::Mxfp8, 8, CodeFormat::E4M3),
             (Some("float8_e5m2"), Dtype::F8E5M2) => (CodeType::Mxfp8, 8, CodeFormat::E5M2),
@@ -112,10 +116,13 @@ impl<'m> TorchaoLayer<'_, 'm> {
     ) -> Result<(Box<dyn ScaleMatrix + 'm>, ScaleGrid)> {
         let (rows, cols) = rows_and_cols(shape);
         let blocks = cols / group;
+        // In a row of the weight there must be whole blocks, so this division is checked for a
+        // remainder below.
         let plain =
             scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
         let swizzled = self.flag("is_swizzled_scales");
         let fits = if swizzled {
+            // Padded to whole tiles, in whatever shape they are stored.
             tiled::stored_len(rows, blocks) == Some(scale.elements())
         } else {
             plain

@@ -15,6 +15,8 @@ use crate::scheme::seam::{CodeType, Floats, Granularity, TensorRole, refused, wr
 impl<'m> TorchaoLayer<'_, 'm> {
     /// Decoder of nibbles in rows. `is_signed`: Int4Tensor, else Int4PlainInt32Tensor.
     pub(super) fn int4(&mut self, is_signed: bool) -> Result<TorchaoDecoder<'m>> {
+        // Int4PlainInt32Tensor has words of four bytes, in whose little-endian bytes the low nibble
+        // comes first, too.
         let size = self.t.dtype().bits() / 8;
         let row_bytes = self.t.shape().last().and_then(|&n| n.checked_mul(size));
         let (shape, row_bytes) = self.unpacked_shape(row_bytes)?;
@@ -35,6 +37,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
             self.need_part(TensorRole::Scale, "scale")?,
             self.need_part(TensorRole::ZeroPoint, "zero_point")?,
         );
+        // The last group may be short: scales are `[ceil(in / group), out]`.
         let groups = cols.div_ceil(group);
         let leading = shape.iter().rev().skip(2).rev().copied();
         let expected: Vec<usize> = leading.chain([groups, outputs]).collect();

@@ -43,6 +43,7 @@ impl TorchaoParts {
             };
             let (prefix, name) = (parts_prefix(name), name.clone());
             let parameter = Arc::new(TorchaoParameter { name, description });
+            // Shared: a parameter has several parts, and each claim looks up its own.
             for part in &parameter.description.parts {
                 parts.insert(format!("{prefix}{part}"), parameter.clone());
             }
@@ -67,6 +68,7 @@ pub(super) fn description_keys(metadata: &HashMap<String, String>) -> Vec<String
         .map(|(name, _)| name.clone());
     let mut keys: Vec<String> = described.collect();
     if !keys.is_empty() {
+        // torchao's own list of names would describe tensors that the output does not have.
         keys.push("tensor_names".to_owned());
     }
     keys

@@ -38,9 +38,11 @@ pub(super) fn decoder<'m>(
         ));
     };
     let padded = down.checked_mul(ROWS).zip(across.checked_mul(COLS));
+    // Rows and columns of the weight lie in the upper left corner of the padded matrix.
     let Some((out, _)) = padded.filter(|&(out, inputs)| rows <= out && cols <= inputs) else {
         return Err(wrong(t, format!("it does not hold {shape:?}")));
     };
+    // Scales are padded like the codes, so their numbers follow from the padded sizes.
     let stored = match scales.shape() {
         &[groups, n, 2]
             if n == out && groups.checked_mul(group) == padded.map(|(_, inputs)| inputs) =>
@@ -74,6 +76,7 @@ pub(super) fn decoder<'m>(
         part: t.part(),
         across,
     }));
+    // tinygemm subtracts 8 before it scales: `(q - 8) * s + z`.
     let code_format = CodeFormat::Int(Int::offset_binary(4));
     let mut decoder = Grouped::scaled(
         codes,
@@ -132,6 +135,8 @@ impl Unpack for TinygemmTiles<'_> {
 
 /// Word of a tile, and nibble of the word, with the code at `row` and `col` of the tile.
 fn word_and_nibble(row: usize, col: usize) -> (usize, usize) {
+    // A word spans 32 columns; within them the pair of columns gives the lane and every eighth
+    // column a nibble.
     let (word, col) = (col / 32, col % 32);
     let lane = row * 4 + col % 8 / 2;
     (lane * 4 + word, col % 2 * 4 + col / 8)

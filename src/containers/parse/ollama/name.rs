@@ -20,9 +20,7 @@ impl<'a> OllamaName<'a> {
     /// `Parse` if a part is not valid by the grammar; `Unsupported` for a digest in place of a tag.
     pub(super) fn parse(spec: &'a str) -> Result<Self> {
         let fail = |what: String| AnamnesisError::parse(format!("model name `{spec}`: {what}"));
-        let text = spec
-            .strip_prefix(PREFIX)
-            .ok_or_else(|| fail(format!("does not begin with `{PREFIX}`")))?;
+        let text = spec.strip_prefix(PREFIX).unwrap_or(spec);
         if text.contains("@sha256") {
             let detail =
                 format!("model name `{spec}`: the store knows models by tag, not by digest");
@@ -94,6 +92,7 @@ mod tests {
     #[test]
     fn names() {
         for (spec, expected, stem) in [
+            ("m:Latest", "registry.ollama.ai library m Latest", "m"),
             (
                 "ollama:m:Latest",
                 "registry.ollama.ai library m Latest",

@@ -31,6 +31,7 @@ pub(crate) struct ModelFacts {
 impl ModelFacts {
     /// The facts that the metadata of a GGUF file states.
     pub(crate) fn from_metadata(metadata: &GgufMetadata) -> Self {
+        // Every key of the architecture carries its name, so without it nothing can be looked up.
         let Some(architecture) = metadata.get("general.architecture") else {
             return Self::default();
         };
@@ -55,6 +56,7 @@ impl ModelFacts {
             "graniteswitch" => number("block_count").saturating_add(1),
             _ => number("block_count"),
         };
+        // Optional in llama.cpp (`load_hparams`), with the number of heads as the default.
         let (experts, kv_heads) = (
             number("expert_count"),
             get("attention.head_count_kv").unwrap_or(heads),
@@ -73,6 +75,7 @@ impl ModelFacts {
 
     /// The facts of a `config.json` with the value `root`.
     pub(crate) fn from_config(root: &Value) -> Self {
+        // Multimodal models nest the language model's config under one of these keys.
         let parts = ["text_config", "llm_config", "language_config"]
             .iter()
             .find_map(|key| root.get(key));
@@ -87,11 +90,14 @@ impl ModelFacts {
             let value = keys.iter().find_map(|key| get(key))?;
             value
                 .as_i64()
+                // A list states a number for each layer; llama.cpp's rules ask for the first.
                 .or_else(|| value.as_array()?.first()?.as_i64())
         };
         let kind = get("model_type")
             .and_then(Value::as_str)
             .unwrap_or_default();
+        // Names of `model_type` that `convert_hf_to_gguf.py` maps to another architecture, among
+        // those that a rule asks for.
         let architecture = match kind {
             "RefinedWeb" | "RefinedWebModel" => "falcon",
             "mistral" | "mixtral" => "llama",
@@ -190,6 +196,7 @@ impl ModelFacts {
 
     /// Whether llama.cpp calls the model 70B (`LLM_TYPE_70B`), which is by the number of layers.
     pub(crate) fn is_70b(&self) -> bool {
+        // Layers that predict further tokens are not part of the model's size.
         let layers = self.layers - self.nextn_layers;
         match self.architecture.as_str() {
             "llama" | "llama-embed" => {

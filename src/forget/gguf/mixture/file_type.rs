@@ -4,6 +4,7 @@
 //! and `tools/quantize/quantize.cpp` (`QUANT_OPTIONS`, the names).
 
 use crate::Dtype;
+use crate::forget::ForgetScheme;
 
 /// A file type of llama.cpp, or a ggml type that has no file type, for all tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,50 +17,68 @@ pub(crate) struct FileType {
     pub dtype: Dtype,
 }
 
+/// Makes the table, and of each row a constant of [`ForgetScheme`].
 macro_rules! file_types {
-    ($($name:literal $number:literal $dtype:ident;)*) => {
+    ($($name:ident $number:literal $dtype:ident;)*) => {
         /// Every file type that tensors can be quantized to.
-        const FILE_TYPES: &[FileType] =
-            &[$(FileType { name: $name, number: Some($number), dtype: Dtype::$dtype }),*];
+        const FILE_TYPES: &[FileType] = &[$(FileType {
+            name: stringify!($name),
+            number: Some($number),
+            dtype: Dtype::$dtype,
+        }),*];
+
+        /// llama.cpp's file types, in GGUF.
+        impl ForgetScheme {
+            $(
+                #[doc = concat!("`gguf:", stringify!($name), "`, in any case.")]
+                pub const $name: Self = Self::of_file_type(FileType {
+                    name: stringify!($name),
+                    number: Some($number),
+                    dtype: Dtype::$dtype,
+                });
+            )*
+        }
     };
 }
 
 file_types! {
-    "F32" 0 F32;
-    "F16" 1 F16;
-    "Q4_0" 2 Q4_0;
-    "Q4_1" 3 Q4_1;
-    "Q8_0" 7 Q8_0;
-    "Q5_0" 8 Q5_0;
-    "Q5_1" 9 Q5_1;
-    "Q2_K" 10 Q2_K;
-    "Q3_K_S" 11 Q3_K;
-    "Q3_K_M" 12 Q3_K;
-    "Q3_K_L" 13 Q3_K;
-    "Q4_K_S" 14 Q4_K;
-    "Q4_K_M" 15 Q4_K;
-    "Q5_K_S" 16 Q5_K;
-    "Q5_K_M" 17 Q5_K;
-    "Q6_K" 18 Q6_K;
-    "IQ2_XXS" 19 IQ2_XXS;
-    "IQ2_XS" 20 IQ2_XS;
-    "Q2_K_S" 21 Q2_K;
-    "IQ3_XS" 22 IQ3_S;
-    "IQ3_XXS" 23 IQ3_XXS;
-    "IQ1_S" 24 IQ1_S;
-    "IQ4_NL" 25 IQ4_NL;
-    "IQ3_S" 26 IQ3_S;
-    "IQ3_M" 27 IQ3_S;
-    "IQ2_S" 28 IQ2_XS;
-    "IQ2_M" 29 IQ2_S;
-    "IQ4_XS" 30 IQ4_XS;
-    "IQ1_M" 31 IQ1_M;
-    "BF16" 32 BF16;
-    "TQ1_0" 36 TQ1_0;
-    "TQ2_0" 37 TQ2_0;
-    "MXFP4_MOE" 38 MXFP4;
-    "Q1_0" 40 Q1_0;
-    "Q2_0" 41 Q2_0;
+    // Numbers are those of `llama_ftype`. Gaps are types that llama.cpp removed or only reads
+    // (`READ_ONLY`).
+    F32 0 F32;
+    F16 1 F16;
+    Q4_0 2 Q4_0;
+    Q4_1 3 Q4_1;
+    Q8_0 7 Q8_0;
+    Q5_0 8 Q5_0;
+    Q5_1 9 Q5_1;
+    Q2_K 10 Q2_K;
+    Q3_K_S 11 Q3_K;
+    Q3_K_M 12 Q3_K;
+    Q3_K_L 13 Q3_K;
+    Q4_K_S 14 Q4_K;
+    Q4_K_M 15 Q4_K;
+    Q5_K_S 16 Q5_K;
+    Q5_K_M 17 Q5_K;
+    Q6_K 18 Q6_K;
+    IQ2_XXS 19 IQ2_XXS;
+    IQ2_XS 20 IQ2_XS;
+    Q2_K_S 21 Q2_K;
+    IQ3_XS 22 IQ3_S;
+    IQ3_XXS 23 IQ3_XXS;
+    IQ1_S 24 IQ1_S;
+    IQ4_NL 25 IQ4_NL;
+    IQ3_S 26 IQ3_S;
+    IQ3_M 27 IQ3_S;
+    IQ2_S 28 IQ2_XS;
+    IQ2_M 29 IQ2_S;
+    IQ4_XS 30 IQ4_XS;
+    IQ1_M 31 IQ1_M;
+    BF16 32 BF16;
+    TQ1_0 36 TQ1_0;
+    TQ2_0 37 TQ2_0;
+    MXFP4_MOE 38 MXFP4;
+    Q1_0 40 Q1_0;
+    Q2_0 41 Q2_0;
 }
 
 /// Other names that `llama-quantize` accepts.

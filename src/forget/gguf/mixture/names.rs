@@ -80,6 +80,7 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
         expert: None,
         is_multimodal,
     };
+    // llama.cpp's own prefix of layers; such a name needs no table.
     if name.starts_with("blk.") {
         return plain(false);
     }
@@ -90,6 +91,7 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
     let prefix = parts
         .get(..layer.unwrap_or(parts.len()))
         .unwrap_or_default();
+    // Only before the layer's number: inside a layer the same words name parts of a language model.
     if prefix.iter().any(|part| {
         MULTIMODAL
             .iter()
@@ -109,6 +111,7 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
         );
     };
     let (bid, mut leaf) = (parts[at + 1], parts[at + 2..].to_vec());
+    // `experts.7.` is one expert, and `experts.gate_up_proj` a stack that has no number.
     let numbered = leaf
         .windows(2)
         .position(|pair| pair[0] == "experts" && number(pair[1]).is_some());
@@ -119,10 +122,13 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
         (Some(ours), None) if !ours.ends_with("_exps") => plain(false),
         (None, None) => plain(false),
         (ours, _) => {
+            // An unknown leaf keeps its name, for rules look only at a few words in it.
             let ours = ours.map_or_else(
                 || guess_layer_tensor(prefix, &leaf),
                 |&ours| ours.to_owned(),
             );
+            // T5 calls the parts of a layer `layer.0.`, and has an encoder and a decoder, which
+            // llama.cpp tells apart by prefix.
             let stack = match leaf.starts_with("layer.") {
                 true if prefix.contains(&"decoder") => "dec.blk",
                 true => "enc.blk",
@@ -140,6 +146,7 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
 fn number(text: &str) -> Option<usize> {
     text.parse()
         .ok()
+        // `parse` accepts a sign, which no layer has.
         .filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -151,6 +158,7 @@ fn model_tensor(parts: &[&str]) -> Option<String> {
     }
     let is_head = matches!(outer.last(), Some(&("lm_head" | "head")))
         && matches!(*last, "linear" | "out" | "decoder");
+    // A head of several modules (`lm_head.linear`) is still the output layer.
     let last = if is_head { &"output" } else { last };
     // `output.weight` is the output layer, `attention.output.weight` is not.
     if !is_head && AMBIGUOUS.contains(last) && !outer.iter().all(|part| WHOLE.contains(part)) {
@@ -182,6 +190,7 @@ fn guess_layer_tensor(prefix: &[&str], leaf: &str) -> String {
 
 fn is_norm(part: &str) -> bool {
     let part = part.to_ascii_lowercase();
+    // `ln_1` and `ln1` are norms; a longer word that begins with `ln` is not.
     let is_short =
         |rest: &str| rest.is_empty() || rest.starts_with(|c: char| c == '_' || c.is_ascii_digit());
     part.contains("norm") || part.strip_prefix("ln").is_some_and(is_short) || part.ends_with("_ln")

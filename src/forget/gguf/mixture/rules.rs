@@ -79,6 +79,7 @@ pub(crate) struct TypeRules<'a> {
 
 /// Whether `layer` gets more bits (`use_more_bits`): the first and the last eighth of layers, and every third between.
 fn uses_more_bits(layer: i64, layers: i64) -> bool {
+    // llama.cpp divides integers, so that the shares of a small model are rounded down.
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
 
@@ -103,6 +104,7 @@ impl TypeRules<'_> {
         {
             return Ok(Dtype::Q8_0);
         }
+        // llama.cpp gives a tied embedding the type of an output layer, for it is one as well.
         if category == Category::Output || self.is_tied && category == Category::TokenEmbedding {
             return Ok(self.output(tensor));
         }
@@ -130,6 +132,8 @@ impl TypeRules<'_> {
             Category::AttentionOutput => Ok(self.attention_output()),
             Category::Down => {
                 let layer = self.layer(tensor, counters.down)?;
+                // The count is taken first and raised afterwards: the first tensor of a kind has
+                // the number 0.
                 counters.down += 1;
                 Ok(self.down(layer))
             }
@@ -139,6 +143,7 @@ impl TypeRules<'_> {
                 } else {
                     &mut counters.up
                 };
+                // Both kinds are counted by themselves; only `IQ3_XS` asks for the layer of either.
                 let (layer, layers) = (self.layer(tensor, *count)?, self.facts.layers);
                 *count += 1;
                 let is_middle = name == "IQ3_XS" && layer >= layers / 8 && layer < 7 * layers / 8;
@@ -225,6 +230,8 @@ impl TypeRules<'_> {
         counters.values += 1;
         // With four or more heads to a key the tensor of values is small, so that more bits cost little.
         let dtype = match self.file_type.name {
+            // The order of the arms is llama.cpp's order of branches. `Q2_K` is in two of them and
+            // differs by `many`.
             "Q2_K" if !many => Dtype::Q3_K,
             "IQ3_XXS" if !many && !self.has_imatrix => Dtype::IQ3_S,
             "Q2_K" | "Q2_K_S" | "IQ3_XXS" | "IQ3_XS" | "IQ3_S" if many => Dtype::Q4_K,

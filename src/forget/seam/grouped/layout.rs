@@ -108,6 +108,8 @@ impl StoredMatrix {
                 rectangle.put(self.part, &bytes, put)
             }
             MatrixForm::PackedMinusOne(packing) => {
+                // Before packing for widths that cross words, behind it for the others; each
+                // function leaves the other's widths alone.
                 lower_zero_points(&mut codes, self.bits);
                 let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
                 lower_packed_zero_points(&mut bytes, self.bits);
@@ -145,6 +147,7 @@ impl StoredMatrix {
             is_transposed,
         } = self.form
         else {
+            // Integral and at most 255: zero points of unsigned codes.
             return self.put_codes(
                 tile,
                 numbers.iter().map(|&number| number as u8).collect(),
@@ -162,6 +165,7 @@ impl StoredMatrix {
             return lines.put(self.part, &floats(numbers.iter(), dtype), put);
         }
         let width = tile.cols.len();
+        // Column by column: the stored matrix has a line for each group.
         let columns = (0..width).flat_map(|c| numbers.iter().skip(c).step_by(width));
         let lines = Rectangle {
             stride: self.rows * size,
@@ -209,6 +213,7 @@ impl StoredMatrix {
                 )
             }
             WordPacking::DownColumns => {
+                // A stream down a column is a stream along the row of the transposed tile.
                 pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
                 let stride = row_bytes(self.rows, bits);
                 (
@@ -235,6 +240,7 @@ impl StoredMatrix {
             WordPacking::AwqInterleaved => {
                 crate::kernels::lethe::pack::pack_awq_words(codes, width, level, &mut packed);
                 transpose_words(&packed, width, &mut transposed_words);
+                // Eight outputs make a word, and words of one input are a line.
                 let stride = row_bytes(self.rows, bits);
                 (
                     Rectangle {

@@ -170,6 +170,7 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         let slope = select(positive, per_lane(|g| sum_xl[g] / sum_l2[g]), slope);
         let least = select(positive, [0.0; G], least);
         let found = error(x, w, &codes, (slope, least), search.squared);
+        // A NaN in either comparison is not better, as in ggml, whose branch is not taken then.
         let better = mask(|g| (det[g] > 0.0) & (found[g] < best[g]));
         best = select(better, found, best);
         scale = select(better, slope, scale);
@@ -221,6 +222,8 @@ pub(super) fn fit_nonnegative<const N: usize>(
     for _ in 0..5 {
         let mut changed = false;
         for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
+            // The sums without this value: the scale that fits the others decides which code it
+            // gets.
             let l = f32::from(*code);
             let (mut new_lx, mut new_l2) = (lx - w * x * l, l2 - w * l * l);
             if new_lx > 0.0 && new_l2 > 0.0 {
@@ -265,6 +268,7 @@ fn nonnegative_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: 
             errors[c] += w * diff * diff;
         }
     }
+    // The middle try is ggml's first, so that of equal errors it wins.
     let (mut best, mut inverse) = (errors[4], tried[4]);
     for c in [0, 1, 2, 3, 5, 6, 7, 8] {
         if errors[c] < best {

@@ -74,6 +74,7 @@ fn put_codes_of_large<const N: usize>(values: &[f32; N], d: f32, out: &mut [u8])
 /// power's exponent, so the exponent of `x` alone will not do.
 #[inline(always)]
 fn floor_log2(x: f32) -> i32 {
+    // Subnormals are scaled by 2^24 to have an exponent field.
     let normal = if x < f32::MIN_POSITIVE {
         x * 16_777_216.0
     } else {
@@ -130,6 +131,7 @@ fn ue4m3(x: f32) -> (u8, f32) {
     let rounded = ((x.to_bits() >> 19) + 1) >> 1;
     let code = rounded as i32 - (120 << 3);
     let code = if code < 15 << 3 { code } else { 0x7e };
+    // The bound is 2^-6, the smallest normal value. Below it codes count steps of 2^-9.
     let code = if x < 0.015_625 {
         (x * 512.0 + 0.5).min(7.0) as i32
     } else {
@@ -164,6 +166,7 @@ impl EncodeBlock<36, 64> for NVFP4 {
             let max = absmax(values);
             let (code, d) = ue4m3(max / 6.0);
             *scale = code;
+            // Every multiple of 0 is 0, and the first code wins.
             if d == 0.0 {
                 codes.fill(0);
             } else if max < 134_217_728.0 {

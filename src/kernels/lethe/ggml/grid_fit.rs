@@ -67,6 +67,8 @@ pub(super) fn split_signs<const EVEN: bool>(
         signs |= u8::from(!positive) << i;
     }
     if EVEN && signs.count_ones() % 2 == 1 {
+        // Seven of eight signs are stored. The last follows, because the number of negative ones is
+        // even.
         let mut least = 0;
         for i in 1..8 {
             if weights[i] * values[i] * values[i] < weights[least] * values[least] * values[least] {
@@ -125,6 +127,8 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
             let mut packed = [0; T];
             for (i, x) in values.iter().enumerate() {
                 for (packed, inverse) in packed.iter_mut().zip(inverse) {
+                    // Codes are packed as they are found, so that a code is one look-up in the
+                    // grid.
                     *packed |= odd_code(inverse * x, self.top) << (BITS * i);
                 }
             }
@@ -176,11 +180,13 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         }
         let mut inverse = [0.0; TRIES];
         for (t, inverse) in inverse.iter_mut().enumerate() {
+            // The middle try maps `max` to the largest level itself.
             let off = t as i32 - self.tries as i32 / 2;
             *inverse = ((2 * self.top + 1) as f32 + off as f32 * self.step) / max;
         }
         let codes = self.codes(values, &inverse);
         let mut points = codes;
+        // A look-up is a scalar load, so tries are gone through one by one here.
         for k in 0..K {
             for t in 0..self.tries {
                 points[k][t] = self.grid.nearest(
@@ -195,6 +201,8 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         let (products, squares) = Self::sums(values, weights, &points);
         let (mut scale, mut score, mut best) = (scale, 0.0, None);
         for t in 0..self.tries {
+            // In the order of the tries, and only by a larger score: of equal ones the first wins,
+            // as in ggml.
             if squares[t] > 0.0 && products[t] * products[t] > score * squares[t] {
                 scale = products[t] / squares[t];
                 score = scale * products[t];
@@ -265,6 +273,7 @@ pub(super) fn odd_scale_codes<const N: usize>(scales: &[f32; N]) -> Option<(f32,
     if max == 0.0 {
         return None;
     }
+    // 31 is the level of code 15, the largest of four bits.
     let d = max / 31.0;
     let inverse = 1.0 / d;
     let mut codes = [0; N];

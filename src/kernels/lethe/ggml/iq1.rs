@@ -132,11 +132,14 @@ impl EncodeBlock<50, 256> for IQ1_S {
                 continue;
             };
             let codes = assign(&order, &split);
+            // The shift is mirrored with the levels: up becomes down.
             if split.scale < 0.0 {
                 (split.scale, split.shift) = (-split.scale, 1 - split.shift);
             }
             let levels = [&UP, &DOWN][split.shift];
             let (points, scale) = place(grid, values, &weights, &codes, &[levels; 4], split.scale);
+            // The low eight bits of an index have a byte; the high three share a word with the
+            // shift and the scale.
             for (k, &point) in points.iter().enumerate() {
                 let index = grid.index(point);
                 out[2 + 4 * g + k] = index as u8;
@@ -164,6 +167,8 @@ impl EncodeBlock<50, 256> for IQ1_S {
             *out = word.to_le_bytes();
         }
         if max != 0.0 {
+            // 1.125 here and 1.1125 in IQ1_M are factors of ggml's, by which the unit is raised in
+            // the end.
             put_f16(out, 0, max / 15.0 * 1.125);
         }
     }
@@ -207,6 +212,8 @@ impl EncodeBlock<56, 256> for IQ1_M {
         let grid = neighbours::iq1();
         let mean = 2.0 * sum_of_squares(values) / 256.0;
         out.fill(0);
+        // Groups of zeros have point 0 in ggml, whose levels are used below in the sums of all
+        // groups.
         let zero = grid.first();
         let (mut points, mut shifts, mut scales) = ([[zero; 2]; 16], [0; 16], [0.0; 16]);
         for (g, values) in values.as_chunks::<16>().0.iter().enumerate() {
@@ -247,6 +254,8 @@ impl EncodeBlock<56, 256> for IQ1_M {
         for (g, values) in values.as_chunks::<16>().0.iter().enumerate() {
             let code = scale_code(inverse * scales[g]);
             words[g / 4] |= code << (g % 4 * 3);
+            // A bit for each half: 0x80 is the second and 0x08 the first, as the nibbles of high
+            // index bits lie.
             out[32 + g] |= [0, 0x80, 0x08, 0x88][shifts[g]];
             let weights = weights16(values, importance, g, mean);
             let eights = values.as_chunks().0.iter().zip(weights.as_chunks().0);
@@ -264,6 +273,8 @@ impl EncodeBlock<56, 256> for IQ1_M {
                 );
             }
         }
+        // The unit is fitted once more, to all groups together with their scales as they are
+        // stored.
         if square > 0.0 {
             d = product / square;
         }

@@ -83,8 +83,11 @@ fn best_split<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
         products: [[0.0; LANES]; SHIFTS],
         squares: [[0.0; LANES]; SHIFTS],
     };
+    // Below every score: a product of 0 over a positive square is accepted.
     let (mut score, mut best) = (-f32::MAX, None);
     for first in 0..=B::LAST {
+        // Chunks of lanes that end before `first` hold no pair; in the first chunk the lanes before
+        // it are masked.
         for start in first / LANES..=B::LAST / LANES {
             boundaries.compare(first, start * LANES, &mut candidates);
             let SplitSums { products, squares } = &candidates;
@@ -140,6 +143,8 @@ impl<const N: usize> PrefixSums<N> {
         let (mut x, mut w) = (0.0, 0.0);
         (sums.x[0], sums.w[0]) = (x, w);
         for (j, &i) in order.iter().enumerate() {
+            // Boundaries are places in the order of all values, so a half's sums repeat where the
+            // next value is of the other half.
             if half.is_none_or(|half| i / (order.len() / 2) == half) {
                 x += weights[i] * values[i];
                 w += weights[i];

@@ -70,6 +70,8 @@ impl EncodeBlock<74, 256> for IQ2_XS {
                 continue;
             };
             for (k, word) in words[g].iter_mut().enumerate() {
+                // Index in bits 0 to 8, the seven stored signs in bits 9 to 15: the eighth is cut
+                // off by the shift.
                 *word = indices[k] as u16 | u16::from(signs[k]) << 9;
             }
             factors[g] = scale;
@@ -126,6 +128,7 @@ impl EncodeBlock<82, 256> for IQ2_S {
                 let i = 2 * g + k;
                 out[2 + i] = index as u8;
                 out[34 + i] = signs;
+                // The two high bits of an index lie four to a byte.
                 out[66 + i / 4] |= ((index >> 8) << (i % 4 * 2)) as u8;
             }
             factors[g] = scale;
@@ -133,6 +136,7 @@ impl EncodeBlock<82, 256> for IQ2_S {
         let Some((d, codes)) = odd_scale_codes(&factors) else {
             return;
         };
+        // 0.9875 is a factor of ggml's, by which the unit is lowered in the end.
         put_f16(out, 0, d * 0.9875);
         put_nibbles(&codes, &mut out[74..]);
     }

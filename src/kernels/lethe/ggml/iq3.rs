@@ -47,6 +47,7 @@ fn fit_thirty_two<const EVEN: bool>(
     };
     let (values, mut signs) = split_group_signs::<EVEN, 32, 4>(values, &weights);
     let max = largest(&values);
+    // IQ3_S has no least magnitude: only groups of zeros are passed over there.
     if max == 0.0 || max < kind.least {
         return None;
     }
@@ -97,11 +98,14 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
                 out[2 + 8 * g + k] = index as u8;
             }
             for (k, signs) in signs.into_iter().enumerate() {
+                // Seven of eight signs are stored: their number is even, so the last follows.
                 words[g] |= u32::from(signs & 127) << (7 * k);
             }
             factors[g] = scale;
         }
         let Some((d, codes)) = odd_scale_codes(&factors) else {
+            // Points may have been written for groups whose scales then were all zero; ggml clears
+            // the block.
             out.fill(0);
             return;
         };

@@ -81,6 +81,7 @@ fn fit(values: &[f32; 32], weights: &[f32; 32]) -> f32 {
         0.0
     };
     let mut score = scale * products[0];
+    // Only a larger score wins, so the first of equal ones stays, as in ggml.
     for (&product, &square) in products.iter().zip(&squares).skip(1) {
         if square > 0.0 && product * product > score * square {
             scale = product / square;
@@ -157,10 +158,12 @@ impl EncodeBlock<136, 256> for IQ4_XS {
             }
         }
         out.fill(0);
+        // The largest scale becomes -32: there is a step more below zero than above.
         let d = -max / 32.0;
         put_f16(out, 0, d);
         let mut high = 0;
         for (g, (scale, values)) in scales.iter().zip(values).enumerate() {
+            // Codes are made with the unit before it is rounded to f16, as ggml does.
             let code = nearest_int(inverse(d) * scale).clamp(-32, 31);
             store(
                 values,

@@ -130,6 +130,7 @@ impl EncodeBlock<210, 256> for Q6_K {
             out.fill(0);
             return;
         }
+        // The largest scale becomes -128: there is a step more below zero than above.
         let inverse = -128.0 / max;
         put_f16(out, 208, 1.0 / inverse);
         let d = f16_at(out, 208);
@@ -141,6 +142,7 @@ impl EncodeBlock<210, 256> for Q6_K {
             .zip(values.as_chunks::<16>().0)
             .enumerate()
         {
+            // Limited above alone: below, -128 is what the extreme scale becomes.
             let scale = nearest_int(inverse * fit.scale[g]).min(127) as i8;
             out[192 + g] = scale as u8;
             let scale = d * f32::from(scale);
@@ -200,6 +202,7 @@ impl EncodeBlock<292, 256> for Q8_K {
         {
             *sum = codes
                 .iter()
+                // 16 codes of at most 128 in magnitude fit 16 bits.
                 .fold(0i16, |sum, &code| sum + i16::from(code as i8))
                 .to_le_bytes();
         }

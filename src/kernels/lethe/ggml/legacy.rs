@@ -66,6 +66,8 @@ fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
 #[inline(always)]
 fn signed_max_abs(values: &[f32; 32]) -> f32 {
     let (min, max) = extent(values);
+    // Unless both extremes have one magnitude, the larger one decides, and where it stands does not
+    // matter.
     if max != -min {
         // A select of bits rather than a branch, which would often be mispredicted: signs are
         // random.
@@ -137,10 +139,14 @@ fn signed(
             .for_each(|(code, &x)| *code = fit.code(0, x));
         return (fit.scale[0], codes);
     }
+    // The largest magnitude is mapped to the lowest code, which lies a step farther from the middle
+    // than the highest.
     let d = signed_max_abs(values) / -half;
     let (inverse, middle) = inverse(d).map_or((0.0, 0.0), |inverse| (inverse, half + 0.5));
     let top = (half * 2.0 - 1.0) as u8;
     for (code, x) in codes.iter_mut().zip(values) {
+        // `half + 0.5` makes truncation round to nearest; the largest positive value may pass the
+        // top by it.
         *code = truncate(x * inverse + middle).min(top);
     }
     (d, codes)
@@ -276,6 +282,7 @@ impl EncodeBlock<36, 32> for Q8_1 {
             .iter()
             .fold(0, |sum, &code| sum + i32::from(code as i8));
         put_f16(out, 0, d);
+        // The sum of the codes times the scale before it is rounded, as ggml stores it.
         put_f16(out, 2, sum as f32 * d);
     }
 }

@@ -74,6 +74,8 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             neighbours: Vec::new(),
             first: points.first().copied().unwrap_or(0),
         };
+        // While lists are made, an entry does not tell a point from codes without a list: neither
+        // has chunks.
         let mut on_grid = vec![false; grid.lists.len()];
         for (index, &point) in points.iter().enumerate() {
             grid.lists[usize::from(point)].start = index as u32;
@@ -82,6 +84,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
         let (mut distances, mut list) = (vec![0; points.len()], Vec::new());
         for (packed, list_of) in grid.lists.iter_mut().enumerate() {
             let codes = unpack(packed as u16);
+            // Codes above the top are never looked up, so they need no list.
             if on_grid[packed] || codes.iter().any(|&code| code > top) {
                 continue;
             }
@@ -94,6 +97,8 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             }
             list.clear();
             let mut last = 0;
+            // Distances are found ring by ring, in the order of ggml's sorted list; within a ring
+            // by index.
             for _ in 0..rings {
                 let Some(ring) = distances.iter().copied().filter(|&d| d > last).min() else {
                     break;

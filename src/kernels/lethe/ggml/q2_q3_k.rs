@@ -39,6 +39,7 @@ impl EncodeBlock<84, 256> for Q2_K {
                 clamped: true,
             };
             fit = fit_affine(&x, &w, &search);
+            // ggml searches the scales of groups in turn, weighed by the sums of the weights.
             let (mut of_scales, mut of_mins) = ([0; 16], [0; 16]);
             (d, min) = (
                 fit_nonnegative(&fit.scale, &sums, 15, &mut of_scales),
@@ -48,6 +49,8 @@ impl EncodeBlock<84, 256> for Q2_K {
         } else {
             let mut w = x;
             w.iter_mut().flatten().for_each(|w| *w = w.abs());
+            // The parameters are those of `quantize_row_q2_K_ref`: magnitudes as weights, and
+            // errors not squared.
             search = AffineSearch {
                 top: 3.0,
                 first: -0.5,
@@ -135,6 +138,7 @@ impl EncodeBlock<110, 256> for Q3_K {
             for (codes, x) in searched.iter_mut().zip(&x) {
                 *codes = per_lane(|g| f32::from(fit.code(g, x[g])));
             }
+            // Scales of Q3_K are signed and stored as 0 to 63, so the same search serves for them.
             let of_scales = fit_symmetric_group(&fit.scale, &sums, 32.0);
             for (code, &scale) in scales.iter_mut().zip(&fit.scale) {
                 *code = of_scales.code(0, scale);
@@ -179,6 +183,7 @@ impl EncodeBlock<110, 256> for Q3_K {
             }
         }
         let (high, rest) = out.split_at_mut(32);
+        // Bit n of byte l is the third bit of value l of the n-th 32.
         for (l, high) in high.iter_mut().enumerate() {
             *high = (0..8).fold(0, |bits, n| bits | codes[32 * n + l] >> 2 << n);
         }

@@ -64,6 +64,8 @@ fn groups_of_32(
         d = fit_nonnegative(&fit.scale, &sums, 63, &mut scales);
         min = fit_nonnegative(&fit.min, &sums, 63, &mut mins);
     } else {
+        // Without importance, weights are the root of the group's mean square plus the magnitude
+        // (`av_x`).
         let mut squares = [0.0; 8];
         for x in &x {
             squares = per_lane(|g| squares[g] + x[g] * x[g]);
@@ -92,6 +94,7 @@ fn groups_of_32(
     put_f16(out, 0, d);
     put_f16(out, 2, min);
     put_scale_mins(&mut out[4..16], &scales, &mins);
+    // Read again: d and dmin are rounded to f16, and scales of groups to six bits.
     let (d, min) = (f16_at(out, 0), f16_at(out, 2));
     for (g, (codes, values)) in codes
         .as_chunks_mut()

@@ -287,6 +287,7 @@ pub(super) fn fit_by_coordinates<const N: usize, const G: usize>(
 ) -> Lanes<G> {
     let x = opaque(x);
     let peak = signed_max_abs(x);
+    // A group of zeros divides by 0; its lane is cleared at the end.
     let inverse: Lanes<G> = per_lane(|g| -half / peak[g]);
     let (mut lx, mut l2) = ([0.0; G], [0.0; G]);
     for (x, codes) in x.iter().zip(codes.iter_mut()) {

@@ -98,6 +98,7 @@ impl EncodeBlock<18, 128> for Q1_0 {
     ) {
         let sum = values.iter().fold(0.0, |sum, x| sum + x.abs());
         put_f16(out, 0, sum / 128.0);
+        // -0 counts as positive.
         for (out, x) in out[2..].iter_mut().zip(values.as_chunks::<8>().0) {
             *out = x
                 .iter()

@@ -44,9 +44,11 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
 
     #[inline(always)]
     fn params(self, min: f32, max: f32) -> QuantParams {
+        // The range always contains 0, so that 0 has a code.
         let (min, max) = (min.min(0.0), max.max(0.0));
         let range = 2.0 * self.half - 1.0;
         let (scale, zero) = if SYMMETRIC {
+            // Half of an odd number of steps: 2 amax / (2^b - 1), with codes from -2^(b-1) on.
             (E::rounded((-min).max(max) / (range / 2.0)), 0.0)
         } else {
             let scale = E::rounded(E::rounded(max - min) / range);
@@ -61,6 +63,7 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
                 },
             )
         };
+        // `torch.finfo(dtype).eps` in the library, for a scale that is 0 or has underflowed.
         let scale = if scale == 0.0 { self.epsilon } else { scale };
         QuantParams {
             scale,
@@ -76,6 +79,7 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
         if !SYMMETRIC {
             x = E::rounded(x + params.offset);
         }
+        // The sum with `half` is a stored code from 0 on, and is exact.
         round_to_even(clamp(x, -self.half, self.half - 1.0)) + self.half
     }
 
@@ -116,8 +120,11 @@ impl IntegerArithmetic for GptqInt {
         let (mut min, mut max) = (min.min(0.0), max.max(0.0));
         if self.symmetric {
             max = max.max(-min);
+            // Without a negative value the range stays one-sided, as in `find_params`.
             min = if min < 0.0 { -max } else { min };
         }
+        // A group of zeros has the range -1 to 1 in the library, and so scale and codes that decode
+        // to 0.
         if min == 0.0 && max == 0.0 {
             (min, max) = (-1.0, 1.0);
         }
@@ -129,6 +136,7 @@ impl IntegerArithmetic for GptqInt {
         };
         QuantParams {
             scale,
+            // `pack_original` adds `zero * scale` to the weight before it divides by the scale.
             offset: zero * scale,
             stored_scale: f16::rounded(scale),
             stored_offset: zero,
@@ -165,6 +173,7 @@ impl IntegerArithmetic for AwqInt {
 
     #[inline(always)]
     fn params(self, min: f32, max: f32) -> QuantParams {
+        // The library clamps the range, and not the scale, to 1e-5.
         let least = f16::rounded(1e-5);
         let range = f16::rounded(max - min).max(least);
         let scale = f16::rounded(range / 15.0);
@@ -218,7 +227,9 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
 
     #[inline(always)]
     fn params(self, min: f32, max: f32) -> QuantParams {
+        // 1e-7 is MLX's least scale.
         let scale = ((max - min) / self.max_code).max(1e-7);
+        // The edge of larger magnitude becomes the bias, so that its value is met exactly.
         let (edge, scale) = if min.abs() > max.abs() {
             (min, scale)
         } else {
@@ -231,6 +242,7 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
         } else {
             steps.round_ties_even()
         };
+        // The scale is adjusted so that 0 falls on a code, which `edge / scale` rounded says.
         let (scale, bias) = if steps == 0.0 {
             (scale, 0.0)
         } else {

@@ -64,6 +64,7 @@ impl DecodeBlock<18, 128> for Q1_0 {
         let d = f16_at(block, 0).to_bits();
         for (out, &bits) in out.as_chunks_mut::<8>().0.iter_mut().zip(&block[2..]) {
             for (j, out) in out.iter_mut().enumerate() {
+                // The sign of a clear bit is set, and the magnitude stays `d` without a product.
                 *out = f32::from_bits(d ^ (u32::from(!bits) >> j & 1) << 31);
             }
         }

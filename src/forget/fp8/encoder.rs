@@ -1,0 +1,174 @@
+//! Encodes one tensor to FP8: tiles of whole blocks, or any tiles under one scale for the tensor.
+
+use std::marker::PhantomData;
+
+use crate::element::Element;
+use crate::forget::seam::rows::ByteMatrix;
+use crate::forget::{Encode, Put, StoredTensor, Survey, TileValues};
+use crate::kernels::lethe::fp8::{EncodeFp8Blocks, Fp8Arithmetic};
+use crate::scheme::Grid;
+use crate::simd::{Level, perform};
+use crate::{Dtype, Result};
+
+/// Arguments of a [`Fp8Runner`]: a tile, and the buffers for its codes, decoded values and scales.
+pub(super) struct Fp8Job<'a> {
+    pub values: &'a [f32],
+    /// Columns of the tile.
+    pub width: usize,
+    /// Rows and columns of a block.
+    pub block: [usize; 2],
+    /// Largest magnitude of the tensor, if it has one scale.
+    pub max: Option<f32>,
+    pub level: Level,
+    pub codes: &'a mut [u8],
+    pub back: &'a mut [f32],
+    pub scales: &'a mut [f32],
+}
+
+/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for each combination.
+pub(super) type Fp8Runner = fn(Fp8Job<'_>);
+
+pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
+    let Fp8Job {
+        values,
+        width,
+        block: [rows, cols],
+        max,
+        level,
+        codes,
+        back,
+        scales,
+    } = job;
+    perform(
+        level,
+        &mut EncodeFp8Blocks {
+            values,
+            width,
+            rows,
+            cols,
+            tensor_max_abs: max,
+            codes,
+            back,
+            scales,
+            arithmetic: PhantomData::<A>,
+        },
+    );
+}
+
+/// Encodes one tensor to FP8.
+pub(super) struct Fp8Encoder {
+    pub stored: Vec<StoredTensor>,
+    pub description: Option<&'static str>,
+    pub run: Fp8Runner,
+    pub rows: usize,
+    pub cols: usize,
+    pub block: [usize; 2],
+    pub has_one_scale: bool,
+}
+
+impl Encode for Fp8Encoder {
+    fn stored(&self) -> Vec<StoredTensor> {
+        self.stored.clone()
+    }
+
+    fn grid(&self) -> Grid {
+        // Codes are bytes: but for the blocks of scales, tiles may begin anywhere.
+        let [row_align, col_align] = if self.has_one_scale {
+            [1, 1]
+        } else {
+            self.block
+        };
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align,
+            col_align,
+            load_bits: 8.0,
+            transposed: false,
+        }
+    }
+
+    fn survey(&self) -> Option<Survey> {
+        self.has_one_scale.then_some(Survey::MaxAbs)
+    }
+
+    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+        let TileValues {
+            tile,
+            values,
+            survey,
+            level,
+        } = *values;
+        let [rows, cols] = self.block;
+        let width = tile.cols.len();
+        let across = if self.has_one_scale {
+            1
+        } else {
+            width.div_ceil(cols)
+        };
+        let mut codes = vec![0; values.len()];
+        let mut scales = vec![
+            0.0;
+            if self.has_one_scale {
+                1
+            } else {
+                across * tile.rows.len().div_ceil(rows)
+            }
+        ];
+        // The survey is an exact F32 in an F64.
+        let max = self.has_one_scale.then_some(survey as f32);
+        let job = Fp8Job {
+            values,
+            width,
+            block: self.block,
+            max,
+            level,
+            codes: &mut codes,
+            back,
+            scales: &mut scales,
+        };
+        (self.run)(job);
+        ByteMatrix {
+            part: 0,
+            stride: self.cols,
+        }
+        .put(tile.rows.clone(), tile.cols.clone(), &codes, put)?;
+        let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
+        let bytes = scale_bytes(&scales, dtype);
+        if !self.has_one_scale {
+            let first = tile.cols.start / cols;
+            let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
+            let stride = self.cols.div_ceil(cols) * size;
+            return ByteMatrix { part: 1, stride }.put(
+                rows,
+                first * size..(first + across) * size,
+                &bytes,
+                put,
+            );
+        }
+        if tile.is_first() {
+            put(1, 0, &bytes)?;
+            self.description
+                .map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
+/// a power of two in F8_E8M0 is the exponent field of its F32.
+fn scale_bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
+    use half::{bf16, f16};
+    match dtype {
+        Dtype::F8E8M0 => scales.iter().map(|s| (s.to_bits() >> 23) as u8).collect(),
+        Dtype::F16 => scales
+            .iter()
+            .flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes())
+            .collect(),
+        Dtype::BF16 => scales
+            .iter()
+            .flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())
+            .collect(),
+        _ => bytemuck::cast_slice(scales).to_vec(),
+    }
+}
