@@ -13,7 +13,7 @@ use crate::kernels::lethe::bnb::codebook_encoder;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::nested_absmax;
 use crate::kernels::remember::widen::Widen;
-use crate::limits::zeroed;
+use crate::limits::zeroed_on_write;
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -127,7 +127,7 @@ fn encode_with(
     block: usize,
 ) -> Result<Vec<u8>> {
     let n = bf16.len() / 2;
-    let mut all = zeroed(n.div_ceil(2) as u64, "codes")?;
+    let mut all = zeroed_on_write(n.div_ceil(2) as u64, "codes")?;
     let encoder = codebook_encoder(codebook);
     let mut zeros = (0..16u8).filter(|&code| codebook[usize::from(code)] == 0.0);
     let zeros = zeros.next().zip(zeros.next());
@@ -188,8 +188,8 @@ pub fn encode_bnb4_compute_absmax(
     check_finite_values(bf16_data, Some(total_elements))?;
     let encoder = codebook_encoder(&codebook(quant_map_data)?);
     let blocks = total_elements.div_ceil(block_size) as u64;
-    let mut all_codes = zeroed(total_elements.div_ceil(2) as u64, "codes")?;
-    let mut all_scales = zeroed(blocks.saturating_mul(4), "scales")?;
+    let mut all_codes = zeroed_on_write(total_elements.div_ceil(2) as u64, "codes")?;
+    let mut all_scales = zeroed_on_write(blocks.saturating_mul(4), "scales")?;
     let slab = slab_of(block_size, total_elements);
     let slabs = bf16_data
         .chunks(slab * 2)
@@ -288,7 +288,7 @@ pub fn encode_bnb_int8(
 ) -> Result<Vec<u8>> {
     let mut scales = floats("SCB", scb_data, out_features)?;
     check_values(bf16_data, out_features.checked_mul(in_features))?;
-    let mut all = zeroed(bf16_data.len() as u64 / 2, "codes")?;
+    let mut all = zeroed_on_write(bf16_data.len() as u64 / 2, "codes")?;
     let slab = slab_of(in_features, all.len());
     let slabs = bf16_data.chunks(slab * 2).zip(all.chunks_mut(slab));
     let slabs = slabs.zip(scales.chunks_mut((slab / in_features.max(1)).max(1)));
@@ -319,8 +319,8 @@ pub fn encode_bnb_int8_compute_scb(
     in_features: usize,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
     check_finite_values(bf16_data, out_features.checked_mul(in_features))?;
-    let mut all_codes = zeroed(bf16_data.len() as u64 / 2, "codes")?;
-    let mut all_scales = zeroed((out_features as u64).saturating_mul(4), "scales")?;
+    let mut all_codes = zeroed_on_write(bf16_data.len() as u64 / 2, "codes")?;
+    let mut all_scales = zeroed_on_write((out_features as u64).saturating_mul(4), "scales")?;
     let slab = slab_of(in_features, all_codes.len());
     let rows = (slab / in_features.max(1)).max(1);
     let slabs = bf16_data.chunks(slab * 2).zip(all_codes.chunks_mut(slab));

@@ -16,7 +16,7 @@ use crate::kernels::remember::fp8::{E4M3, ScaleGrid};
 use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
 use crate::kernels::remember::widen::Widen;
-use crate::limits::zeroed;
+use crate::limits::zeroed_on_write;
 use crate::simd::{Kernel, Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -37,7 +37,7 @@ fn decode_with(
     unit: usize,
     decode: impl Fn(Range<usize>, Out<'_>) + Sync,
 ) -> Result<Vec<u8>> {
-    let mut out = zeroed((n as u64).saturating_mul(2), "the values of a tensor")?;
+    let mut out = zeroed_on_write((n as u64).saturating_mul(2), "the values of a tensor")?;
     let slab = slab_of(unit, n);
     let fill = |values: &mut [bf16]| {
         for_each_slab(n, values.chunks_mut(slab).enumerate(), |(i, out)| {
