@@ -117,7 +117,7 @@ fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<EncodedInputs> {
     inputs.iter().map(encode).collect()
 }
 
-fn wrong(name: &str, what: String) -> AnamnesisError {
+fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("tensor `{name}`: {what}"))
 }
 
