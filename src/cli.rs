@@ -5,7 +5,9 @@ mod convert;
 mod forget;
 mod input;
 mod inspect;
+mod listing;
 mod progress;
+mod report;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

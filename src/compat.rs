@@ -17,5 +17,6 @@ pub mod paths;
 pub mod pth;
 pub mod round_trip;
 pub mod safetensors;
+mod serialize;
 mod slabs;
 pub(crate) mod whole;

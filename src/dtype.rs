@@ -142,6 +142,9 @@ ggml_block_types! { dtypes { {
     F4 "F4" 4 SmallFloat F4 -;
 } } }
 
+/// Most elements of a tensor, counted as if no dimension were zero.
+const MAX_ELEMENTS: u64 = 1 << 58;
+
 impl Dtype {
     /// Name as safetensors or GGUF spells it, e.g. `BF16`, `F8_E4M3` or `Q4_K`.
     #[must_use]
@@ -244,8 +247,8 @@ impl Dtype {
         self.row().safetensors.is_some()
     }
 
-    /// Bytes of a tensor of this dtype; `None` if the type is unknown, or they overflow, do not end
-    /// on a byte, or the last dimension is not whole blocks.
+    /// Bytes of a tensor of this dtype. `None` if the type is unknown, if they do not end on a byte, if the last dimension is
+    /// not whole blocks, or if the dimensions that are not zero multiply to more than any memory has.
     pub(crate) fn byte_len(self, shape: &[usize]) -> Option<usize> {
         let DtypeRow {
             block, bits, kind, ..
@@ -255,7 +258,14 @@ impl Dtype {
         {
             return None;
         }
-        let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+        // A zero must not hide what overflows: later, any part of the shape is multiplied without a check, and codes are
+        // unpacked to as many as 32 times their number.
+        let nonzero = |n: u64, &d: &usize| n.checked_mul(d.max(1) as u64);
+        let bound = shape.iter().try_fold(1, nonzero)?;
+        if bound > MAX_ELEMENTS {
+            return None;
+        }
+        let elements: usize = shape.iter().product();
         let bits = (elements / block).checked_mul(bits)?;
         bits.is_multiple_of(8).then_some(bits / 8)
     }

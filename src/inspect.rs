@@ -1,20 +1,24 @@
 //! [`InspectInfo`], a summary of a model: its schemes, the roles of its tensors, and its size before and after recovery.
+//! All summaries of single containers are views of it.
 
+mod display;
+mod dtypes;
 mod modules;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
+pub use self::dtypes::DtypeCount;
 pub use self::modules::ModuleClass;
 use crate::containers::model::Tensor;
-use crate::error::printable;
-use crate::scheme::{Resolution, ResolvedItem};
-use crate::{Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
+use crate::scheme::{Resolution, module_names};
+use crate::{Container, Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
 
 /// Summary of a model: what it stores, and what [`remember`](ParsedModel::remember) would make of it.
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct InspectInfo {
+    /// File format that the model was read from.
+    pub container: Container,
     /// The scheme of most quantized tensors.
     pub format: QuantScheme,
     /// Number of tensors of each scheme, in the order in which the schemes appear in the file.
@@ -31,6 +35,9 @@ pub struct InspectInfo {
     pub scale_dtypes: Vec<Dtype>,
     /// Dtypes of the tensors that are not quantized.
     pub passthrough_dtypes: Vec<Dtype>,
+    /// What the tensors that are not quantized are by their names: `norms`, `embeddings`, `lm_head`, …, and `others` if
+    /// some names tell and some do not. Empty if no name tells.
+    pub passthrough_kinds: Vec<&'static str>,
     /// Number of tensors with zero points.
     pub zeropoints: usize,
     /// Number of maps from columns to groups (`g_idx`).
@@ -47,13 +54,19 @@ pub struct InspectInfo {
     pub optimizer: usize,
     /// Bytes of the tensors with optimizer state.
     pub optimizer_size: u64,
+    /// Whether a tensor's numbers are stored with their most significant byte first.
+    pub big_endian: bool,
+    /// The stored tensors by dtype, sorted by dtype.
+    pub dtypes: Vec<DtypeCount>,
     /// Bytes of all stored tensors.
     pub current_size: u64,
-    /// Bytes of all tensors after recovery to `output_dtype`.
+    /// Bytes of all tensors after recovery with quantized weights decoded to `output_dtype`.
     pub dequantized_size: u64,
-    /// Element type that `dequantized_size` assumes.
-    #[serde(skip)]
+    /// Element type that `dequantized_size` assumes for quantized weights.
     pub output_dtype: TargetDtype,
+    /// The tensors after recovery by dtype, the dtype with the most bytes first: `dequantized_size` bytes in all. Tensors that
+    /// are not quantized keep their dtype.
+    pub output_dtypes: Vec<DtypeCount>,
     /// The tensors grouped by module class.
     pub modules: Vec<ModuleClass>,
     /// Remarks on the file for the user.
@@ -94,7 +107,7 @@ impl ParsedModel {
                 .filter(move |(_, r)| **r == role)
                 .map(|(t, _)| t)
         };
-        let dtypes = |role| {
+        let dtypes_of = |role| {
             with_role(role)
                 .map(|t| t.dtype())
                 .collect::<BTreeSet<_>>()
@@ -103,16 +116,22 @@ impl ParsedModel {
         };
         let count = |role| with_role(role).count();
         let schemes = schemes(&resolution);
+        let (stored, recovered) = (
+            dtypes::stored(self),
+            dtypes::recovered(&resolution, output_dtype),
+        );
         // `max_by_key` returns the last of several maxima. Reversed, that is the scheme that appears first in the file.
         let most_used = schemes.iter().rev().max_by_key(|s| s.tensors);
         let info = InspectInfo {
+            container: self.container,
             format: most_used.map_or(QuantScheme::Unquantized, |s| s.scheme),
             tensor_count: self.tensors.len(),
             quantized: count(TensorRole::Quantized),
             scales: count(TensorRole::Scale),
             passthrough: count(TensorRole::Passthrough),
-            scale_dtypes: dtypes(TensorRole::Scale),
-            passthrough_dtypes: dtypes(TensorRole::Passthrough),
+            scale_dtypes: dtypes_of(TensorRole::Scale),
+            passthrough_dtypes: dtypes_of(TensorRole::Passthrough),
+            passthrough_kinds: kinds(with_role(TensorRole::Passthrough)),
             zeropoints: count(TensorRole::ZeroPoint),
             group_indices: count(TensorRole::GroupIndex),
             quant_maps: count(TensorRole::QuantMap),
@@ -121,9 +140,12 @@ impl ParsedModel {
             activations: count(TensorRole::Activation),
             optimizer: optimizer_tensors(self).count(),
             optimizer_size: optimizer_tensors(self).map(|t| t.info().len).sum(),
-            current_size: self.tensor_bytes(),
-            dequantized_size: dequantized_size(&resolution, output_dtype),
+            big_endian: self.tensors.iter().any(|t| t.big_endian),
+            current_size: dtypes::total(&stored),
+            dequantized_size: dtypes::total(&recovered),
+            dtypes: stored,
             output_dtype,
+            output_dtypes: recovered,
             modules: modules::classes(&resolution),
             notes: self.notes.clone(),
             problems: problems(self, &resolution),
@@ -150,6 +172,17 @@ fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole>
         .iter()
         .for_each(|p| roles[p.tensor.index] = p.role);
     roles
+}
+
+/// What `tensors` are by their names, each word once.
+fn kinds<'m>(tensors: impl Iterator<Item = Tensor<'m>>) -> Vec<&'static str> {
+    let found: BTreeSet<_> = tensors.map(|t| module_names::kind_of(t.name())).collect();
+    let known = module_names::KINDS.iter().copied();
+    let mut kinds: Vec<_> = known.filter(|&kind| found.contains(&Some(kind))).collect();
+    if !kinds.is_empty() && found.contains(&None) {
+        kinds.push("others");
+    }
+    kinds
 }
 
 /// First components of tensor names under which training loops store the state of their optimizers.
@@ -195,132 +228,10 @@ fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
     schemes
 }
 
-/// Bytes of all tensors after recovery to `to`. A tensor that cannot be recovered counts with its stored size. The sum saturates,
-/// because a malformed file can claim any shape.
-fn dequantized_size(resolution: &Resolution<'_>, to: TargetDtype) -> u64 {
-    let plain = |t: &Tensor<'_>| t.info().len;
-    let items = resolution.items.iter().map(|item| match item {
-        ResolvedItem::Plain(t) => plain(t),
-        ResolvedItem::Group(group) => group
-            .shape
-            .iter()
-            .fold(to.byte_size() as u64, |n, &d| n.saturating_mul(d as u64)),
-    });
-    items
-        .chain(resolution.problems.iter().map(|p| plain(&p.tensor)))
-        .fold(0, u64::saturating_add)
-}
-
-impl fmt::Display for InspectInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.schemes.as_slice() {
-            [] | [_] => writeln!(f, "Format:      {}", self.format)?,
-            several => {
-                for (i, s) in several.iter().enumerate() {
-                    writeln!(
-                        f,
-                        "{}{} ({} tensors)",
-                        if i == 0 {
-                            "Format:      "
-                        } else {
-                            "             "
-                        },
-                        s.scheme,
-                        s.tensors
-                    )?;
-                }
-            }
-        }
-        write!(f, "Quantized:   {} tensors (weights)", self.quantized)?;
-        if self.scales > 0 {
-            write!(
-                f,
-                " + {} scale tensors ({})",
-                self.scales,
-                join_dtypes(&self.scale_dtypes)
-            )?;
-        }
-        writeln!(f)?;
-        writeln!(
-            f,
-            "Passthrough: {} tensors (norms, embeddings)",
-            self.passthrough
-        )?;
-        let optional = [
-            ("Zero-points: ", self.zeropoints, ""),
-            ("Group index: ", self.group_indices, " (activation-order)"),
-            ("Quant maps:  ", self.quant_maps, " (lookup tables)"),
-            (
-                "Nested:      ",
-                self.nested_scales,
-                " (double-quant absmax)",
-            ),
-        ];
-        for (label, n, what) in optional.into_iter().filter(|(_, n, _)| *n > 0) {
-            writeln!(f, "{label}{n} tensors{what}")?;
-        }
-        if self.optimizer > 0 {
-            let size = format_bytes(self.optimizer_size);
-            writeln!(
-                f,
-                "Optimizer:   {} of these tensors are its state ({size})",
-                self.optimizer
-            )?;
-        }
-        let (now, then) = (
-            format_bytes(self.current_size),
-            format_bytes(self.dequantized_size),
-        );
-        write!(
-            f,
-            "Size:        {now} ({}) -> {then} ({})",
-            self.family(),
-            self.output_dtype
-        )?;
-        if self.quantized > 0 && self.problems.is_empty() {
-            write!(
-                f,
-                "\nLethe took:  ~{} of precision",
-                format_bytes(self.lethe_took())
-            )?;
-        }
-        for note in self.notes.iter().take(MAX_PROBLEMS) {
-            write!(f, "\nNote:        {}", printable(note))?;
-        }
-        for problem in self.problems.iter().take(MAX_PROBLEMS) {
-            write!(f, "\nProblem:     {}", printable(problem))?;
-        }
-        match self.problems.len().saturating_sub(MAX_PROBLEMS) {
-            0 => Ok(()),
-            more => write!(f, "\nProblem:     {more} more"),
-        }
-    }
-}
-
-/// Number of problems, and of notes, that the text of a summary lists.
-const MAX_PROBLEMS: usize = 5;
-
-impl InspectInfo {
-    /// Names of the schemes' families without repetition, joined by commas.
-    fn family(&self) -> String {
-        let mut families: Vec<&str> = Vec::new();
-        for s in &self.schemes {
-            if !families.contains(&s.scheme.family()) {
-                families.push(s.scheme.family());
-            }
-        }
-        if families.is_empty() {
-            "unquantized".to_owned()
-        } else {
-            families.join(", ")
-        }
-    }
-}
-
 /// The names of `dtypes`, joined by commas.
-pub(crate) fn join_dtypes(dtypes: &[Dtype]) -> String {
+pub(crate) fn join_dtypes<'a>(dtypes: impl IntoIterator<Item = &'a Dtype>) -> String {
     dtypes
-        .iter()
+        .into_iter()
         .map(Dtype::to_string)
         .collect::<Vec<_>>()
         .join(", ")

@@ -47,7 +47,7 @@ pub use cancel::CancelToken;
 pub use compat::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
-pub use containers::model::{ParsedModel, Tensor};
+pub use containers::model::{Container, ParsedModel, Tensor};
 pub use containers::parse::{parse, parse_bytes, parse_bytes_with_limits, parse_with_limits};
 pub use containers::write::ConvertTarget;
 pub use convert::{
@@ -58,7 +58,7 @@ pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
-pub use inspect::{InspectInfo, ModuleClass, format_bytes};
+pub use inspect::{DtypeCount, InspectInfo, ModuleClass, format_bytes};
 #[cfg(feature = "lethe")]
 pub use lethe::bnb::*;
 pub use limits::ParseLimits;

@@ -18,6 +18,7 @@ mod layout;
 mod marlin;
 mod mlx;
 mod modelopt;
+pub(crate) mod module_names;
 mod mxfp4;
 mod nvfp4;
 mod qnat;
@@ -32,7 +33,7 @@ use std::sync::LazyLock;
 
 pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Resolution, ResolvedItem, Tile, count};
 #[cfg(feature = "lethe")]
-pub(crate) use self::seam::{CodeFamily, GroupCodes, PlainFloats, RelaySource, lcm};
+pub(crate) use self::seam::{CodeFamily, GroupCodes, PlainFloats, RelaySource, TopExponent, lcm};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 use self::seam::{Registry, Scheme};
 use crate::ParsedModel;

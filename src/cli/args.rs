@@ -17,7 +17,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Check a model file and count its tensors by role
+    /// Check a model file, count its tensors by role, and list them
     Parse(FileArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
@@ -80,6 +80,9 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
+    /// Name every tensor that is not encoded, if FORMAT is a scheme
+    #[arg(short, long)]
+    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -120,6 +123,9 @@ pub(super) struct ForgetArgs {
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
+    /// Name every tensor that is not encoded
+    #[arg(short, long)]
+    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

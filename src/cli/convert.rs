@@ -4,11 +4,12 @@ use std::io::Write;
 use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
+use super::report::{print_distance, print_json, print_kept, print_line};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, Errors, QuantScheme,
-    RememberOptions, Report, Result, TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, QuantScheme, RememberOptions,
+    Report, Result, TargetDtype, format_bytes,
 };
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -31,6 +32,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &OutputStyle {
             suffix: &suffix,
             json: false,
+            verbose: false,
         },
         out,
     )
@@ -70,6 +72,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &OutputStyle {
             suffix: &suffix,
             json: false,
+            verbose: args.verbose,
         },
         out,
     )
@@ -111,6 +114,8 @@ pub(super) struct OutputStyle<'a> {
     pub suffix: &'a str,
     /// Whether to print nothing but the report as JSON, at the end.
     pub json: bool,
+    /// Whether to name the tensors that are not encoded.
+    pub verbose: bool,
 }
 
 /// Converts the model and prints what is done; with `--dry-run`, only prints the plan.
@@ -159,7 +164,7 @@ pub(super) fn write(
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
         (0, 0) => ("Copying...  ", report.passthrough),
         (n, 0) => ("Recalling...", n),
-        (_, n) => ("Forgetting..", n),
+        (_, n) => ("Forgetting...", n),
     };
     progress::start(&bar, verb, n, report.output_bytes);
     let result = recovery.write(&output);
@@ -173,6 +178,7 @@ pub(super) fn write(
         out,
         format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
     );
+    print_kept(&report, style.verbose, out);
     for note in &report.notes {
         print_line(out, format_args!("Note: {}", printable(note)));
     }
@@ -205,72 +211,6 @@ pub(super) fn write(
         );
     }
     Ok(())
-}
-
-fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
-    writeln!(out, "{text}")?;
-    Ok(())
-}
-
-/// Prints the error that encoding introduced.
-fn print_distance(report: &Report, out: &mut impl Write) {
-    let Some(distance) = &report.distance else {
-        return;
-    };
-    let Errors {
-        mean_absolute,
-        rmse,
-        maximum,
-        relative,
-        ..
-    } = distance.all;
-    let percent = relative * 100.0;
-    print_line(
-        out,
-        format_args!(
-            "Lethe distance: {} mean absolute error",
-            format_error(mean_absolute)
-        ),
-    );
-    print_line(
-        out,
-        format_args!(
-            "  RMSE {} ({percent:.2} %), maximum {}",
-            format_error(rmse),
-            format_error(maximum)
-        ),
-    );
-    for worst in &distance.worst {
-        let Errors {
-            mean_absolute,
-            rmse,
-            maximum,
-            relative,
-            ..
-        } = worst.errors;
-        let (mean, rmse, maximum, percent) = (
-            format_error(mean_absolute),
-            format_error(rmse),
-            format_error(maximum),
-            relative * 100.0,
-        );
-        let name = printable(&worst.name);
-        print_line(
-            out,
-            format_args!("  {percent:>6.2} %  mean {mean}, RMSE {rmse}, maximum {maximum}  {name}"),
-        );
-    }
-}
-
-/// Formats an error with four decimals, or with an exponent if it is small.
-fn format_error(x: f64) -> String {
-    if x == 0.0 || x >= 1e-3 {
-        format!("{x:.4}")
-    } else {
-        format!("{x:.1e}")
-    }
 }
 
 /// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
@@ -327,12 +267,6 @@ fn print_plan(
         free.map_or("unknown".to_owned(), format_bytes)
     )?;
     Ok(())
-}
-
-/// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
-fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(out, "{line}");
-    let _ = out.flush();
 }
 
 /// The line that says what was found in the input.

@@ -38,6 +38,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &OutputStyle {
             suffix: &suffix,
             json: args.json,
+            verbose: args.verbose,
         },
         out,
     )

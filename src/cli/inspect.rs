@@ -1,25 +1,34 @@
 //! `amn parse` and `amn inspect`.
 
 use std::io::Write;
+use std::path::Path;
 
 use super::args::{FileArgs, InspectArgs};
-use super::input;
+use super::{input, listing};
 use crate::error::printable;
 use crate::inspect::{format_bytes, join_dtypes};
-use crate::{InspectInfo, Result};
+use crate::{GgufInspectInfo, InspectInfo, ParsedModel, Result, TensorRole};
 
-/// Prints the number of tensors of each role; for a GGUF file, lists its tensors.
+/// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
 pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(args)?.model;
     let info = model.inspect();
-    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
-        return print_gguf(&args.file, &model, &summary, &info, out);
+    match GgufInspectInfo::of_inspected(&model, &info) {
+        Some(summary) => print_gguf(&args.file, &summary, &info, out)?,
+        None => print_roles(&model, &info, out)?,
     }
+    writeln!(out)?;
+    listing::print_tensors(&model, out)
+}
+
+/// Prints the number of tensors of each scheme and role, the problems, and the size of the file.
+fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{} tensors parsed", info.tensor_count)?;
     for s in &info.schemes {
-        writeln!(out, "  {:>3} quantized   {}", s.tensors, s.scheme.column())?;
+        let role = TensorRole::Quantized;
+        writeln!(out, "  {:>3} {role:<11} {}", s.tensors, s.scheme.column())?;
     }
-    for (n, role, what) in roles(&info) {
+    for (n, role, what) in roles(info) {
         if n > 0 {
             writeln!(out, "  {n:>3} {role:<11} {what}")?;
         }
@@ -27,52 +36,48 @@ pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     for problem in &info.problems {
         writeln!(out, "Problem: {}", printable(problem))?;
     }
-    writeln!(
-        out,
-        "File: {}",
-        format_bytes(model.file_size().unwrap_or(0))
-    )?;
+    let size = format_bytes(model.file_size().unwrap_or(0));
+    writeln!(out, "File: {size}")?;
     Ok(())
 }
 
-/// For each role: the number of tensors, its name in the listing, and a remark.
-fn roles(info: &InspectInfo) -> [(usize, &'static str, String); 8] {
+/// For each role: the number of tensors, and a remark.
+fn roles(info: &InspectInfo) -> [(usize, TensorRole, String); 8] {
+    let kinds = match info.passthrough_kinds.as_slice() {
+        [] => String::new(),
+        kinds => format!(" ({})", kinds.join(", ")),
+    };
+    let passthrough = join_dtypes(&info.passthrough_dtypes) + &kinds;
+    let fixed = |n, role, what: &str| (n, role, what.to_owned());
     [
-        (info.scales, "scale", join_dtypes(&info.scale_dtypes)),
-        (info.zeropoints, "zero-point", "I32 (packed)".to_owned()),
         (
+            info.scales,
+            TensorRole::Scale,
+            join_dtypes(&info.scale_dtypes),
+        ),
+        fixed(info.zeropoints, TensorRole::ZeroPoint, "I32 (packed)"),
+        fixed(
             info.group_indices,
-            "g_idx",
-            "I32 (activation-order)".to_owned(),
+            TensorRole::GroupIndex,
+            "I32 (activation-order)",
         ),
-        (
-            info.quant_maps,
-            "quant-map",
-            "F32 (lookup tables)".to_owned(),
-        ),
-        (
+        fixed(info.quant_maps, TensorRole::QuantMap, "F32 (lookup tables)"),
+        fixed(
             info.nested_scales,
-            "nested",
-            "F32 (double-quant absmax)".to_owned(),
+            TensorRole::NestedScale,
+            "F32 (double-quant absmax)",
         ),
-        (
+        fixed(
             info.quant_states,
-            "quant-state",
-            "(descriptions of the quantization)".to_owned(),
+            TensorRole::QuantState,
+            "(descriptions of the quantization)",
         ),
-        (
+        fixed(
             info.activations,
-            "activation",
-            "(scales of activations, left out when recovered)".to_owned(),
+            TensorRole::Activation,
+            "(scales of activations, left out when recovered)",
         ),
-        (
-            info.passthrough,
-            "passthrough",
-            format!(
-                "{} (norms, embeddings, lm_head)",
-                join_dtypes(&info.passthrough_dtypes)
-            ),
-        ),
+        (info.passthrough, TensorRole::Passthrough, passthrough),
     ]
 }
 
@@ -82,13 +87,13 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
         return print_globals(&args.input, out);
     }
     let model = input::open(&args.input)?.model;
-    if let Some(summary) = crate::GgufInspectInfo::of(&model) {
-        writeln!(out, "{summary}")?;
-        return print_problems(&model.inspect(), out);
-    }
     let info = model.inspect();
+    if let Some(summary) = GgufInspectInfo::of_inspected(&model, &info) {
+        writeln!(out, "{summary}")?;
+        return print_problems(&info, out);
+    }
     writeln!(out, "{info}")?;
-    if model.path().is_some_and(std::path::Path::is_dir) {
+    if model.path().is_some_and(Path::is_dir) {
         print_modules(&info, out)
     } else {
         Ok(())
@@ -135,11 +140,10 @@ fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Prints a summary of a GGUF file, and a line for each tensor. Shapes have the innermost dimension first, as ggml prints them.
+/// Prints the summary of a GGUF file, and the problems.
 fn print_gguf(
-    path: &std::path::Path,
-    model: &crate::ParsedModel,
-    summary: &crate::GgufInspectInfo,
+    path: &Path,
+    summary: &GgufInspectInfo,
     info: &InspectInfo,
     out: &mut impl Write,
 ) -> Result<()> {
@@ -160,16 +164,6 @@ fn print_gguf(
     writeln!(out, "  Total size: {}", format_bytes(summary.total_bytes))?;
     writeln!(out, "  Dtypes:     {}", join_dtypes(&summary.dtypes))?;
     writeln!(out, "  Alignment:  {} bytes", summary.alignment)?;
-    writeln!(out)?;
-    for t in model.tensors() {
-        let shape: Vec<usize> = t.shape().iter().rev().copied().collect();
-        let (name, dtype, shape) = (printable(t.name()), t.dtype(), format!("{shape:?}"));
-        writeln!(
-            out,
-            "  {name:<40} {dtype:<8} {shape:<15} {}",
-            format_bytes(t.info().len)
-        )?;
-    }
     print_problems(info, out)
 }
 

@@ -90,13 +90,7 @@ impl ParsedGguf {
                 );
                 return Err(AnamnesisError::unsupported("big-endian GGUF", what));
             }
-            Ok(GgufTensorInfo {
-                name: info.name.clone(),
-                shape: info.shape.iter().rev().copied().collect(),
-                dtype,
-                data_offset: info.offset,
-                byte_len: (!matches!(dtype, Dtype::UnknownGgml(_))).then_some(info.len),
-            })
+            Ok(GgufTensorInfo::of(info))
         };
         let tensors = model.tensors().map(info).collect::<Result<_>>()?;
         let metadata = model
@@ -199,15 +193,8 @@ impl ParsedGguf {
     /// Summarises the file.
     #[must_use]
     pub fn inspect(&self) -> GgufInspectInfo {
-        let tensors = self
-            .tensors
-            .iter()
-            .map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
-        let architecture = self
-            .model
-            .gguf()
-            .and_then(crate::containers::model::gguf::Gguf::architecture);
-        GgufInspectInfo::new(self.version(), self.alignment(), architecture, tensors)
+        // The model was read from GGUF, so that there is a summary.
+        GgufInspectInfo::of(&self.model).unwrap_or_default()
     }
 
     /// The wrapped model.

@@ -128,12 +128,8 @@ impl ParsedPth {
     /// Summarises the checkpoint.
     #[must_use]
     pub fn inspect(&self) -> PthInspectInfo {
-        let big_endian = self.model.tensors.iter().any(|t| t.big_endian);
-        PthFrontMatter {
-            tensors: self.tensor_info(),
-            big_endian,
-        }
-        .inspect()
+        let info = self.model.inspect();
+        PthInspectInfo::new(&info, info.big_endian)
     }
 
     /// Name, shape, dtype and length of every tensor, in the order of the checkpoint.

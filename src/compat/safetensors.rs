@@ -17,7 +17,7 @@ use crate::source::Source;
 use crate::{Dtype, ParseLimits, ParsedModel, QuantScheme, Result, TensorRole};
 
 /// One tensor of a [`SafetensorsHeader`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct TensorEntry {
     /// Name, as stored.
@@ -33,14 +33,15 @@ pub struct TensorEntry {
 }
 
 /// The header of a safetensors file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct SafetensorsHeader {
     /// Every tensor, in the order of the data.
     pub tensors: Vec<TensorEntry>,
     /// The scheme of most quantized tensors.
     pub scheme: QuantScheme,
-    /// Entries of `__metadata__`; `None` if there are none.
+    /// Entries of `__metadata__`; `None` if there are none. They are serialized in the order of the keys.
+    #[serde(serialize_with = "super::serialize::sorted_if_any")]
     pub metadata: Option<HashMap<String, String>>,
     /// Length of the JSON in bytes.
     pub header_size: usize,
@@ -50,6 +51,7 @@ pub struct SafetensorsHeader {
     pub awq_config: Option<AwqConfig>,
     /// Parameters of the 4-bit BitsAndBytes weights by their shapes, if `scheme` is that.
     pub bnb_config: Option<BnbConfig>,
+    #[serde(skip)]
     info: InspectInfo,
 }
 

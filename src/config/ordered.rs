@@ -91,12 +91,15 @@ impl QuantConfig {
     /// The integer under `key` in the winning entry for `module`; if there is none, in the whole config.
     ///
     /// # Errors
-    /// `Unsupported` if an expression of the config does not compile.
+    /// `Unsupported` if an expression of the config does not compile; `Parse` if the winning entry has no integer there.
     pub(crate) fn int_by_pattern(&self, module: &str, key: &str) -> Result<Option<i64>> {
         match self.patterns.of(module)?.and_then(|value| value.get(key)) {
-            // A value that is no integer gives `None`, and not the value of the whole config: the
-            // entry speaks for this module.
-            Some(value) => Ok(value.as_i64()),
+            // Neither a default nor the value of the whole config: the entry speaks for this module.
+            Some(value) => value.as_i64().map(Some).ok_or_else(|| {
+                AnamnesisError::parse(format!(
+                    "{KEY}: {key} of module `{module}` is {value}, and no integer"
+                ))
+            }),
             None => Ok(self
                 .first(|place| place.int(&[key]))
                 .map(|(value, _)| value)),

@@ -1,5 +1,6 @@
 //! The one model: a flat list of named tensors, where their bytes are, and what describes them.
 
+mod container;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
 mod part;
@@ -9,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+pub use self::container::Container;
 pub(crate) use self::part::Part;
 use crate::config::QuantConfig;
 use crate::limits::{Budget, ParseLimits, zeroed};
@@ -28,6 +30,7 @@ use crate::{AnamnesisError, Dtype, Result};
 /// ```
 #[derive(Debug)]
 pub struct ParsedModel {
+    pub(crate) container: Container,
     /// The file, or the files that hold parts of the model.
     pub(crate) sources: Vec<Source>,
     pub(crate) path: Option<PathBuf>,
@@ -126,9 +129,10 @@ pub(crate) struct Check {
 }
 
 impl ParsedModel {
-    /// An empty model, which a reader fills, behind a header of `header_size` bytes.
-    pub(crate) fn new(header_size: usize) -> Self {
+    /// An empty model of `container`, which a reader fills, behind a header of `header_size` bytes.
+    pub(crate) fn new(container: Container, header_size: usize) -> Self {
         Self {
+            container,
             sources: Vec::new(),
             path: None,
             limits: ParseLimits::default(),
@@ -160,6 +164,12 @@ impl ParsedModel {
             limits: limits.clone(),
             ..self
         }
+    }
+
+    /// The file format that the model was read from. Of a directory, that of its first weight file.
+    #[must_use]
+    pub fn container(&self) -> Container {
+        self.container
     }
 
     /// Every tensor, in the order of the data.

@@ -7,7 +7,6 @@ use crate::{SchemeCount, TargetDtype};
 #[non_exhaustive]
 pub struct Report {
     /// Element type of decoded weights.
-    #[serde(serialize_with = "display")]
     pub to: TargetDtype,
     /// Number of decoded tensors of each scheme, in the order in which the schemes appear in the model.
     pub schemes: Vec<SchemeCount>,
@@ -105,12 +104,4 @@ impl Report {
     pub fn recovered(&self) -> usize {
         self.schemes.iter().map(|s| s.tensors).sum()
     }
-}
-
-/// Serializes a value as its `Display` text.
-fn display<S: serde::Serializer>(
-    value: &impl std::fmt::Display,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
 }

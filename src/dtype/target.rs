@@ -62,6 +62,15 @@ impl fmt::Display for TargetDtype {
     }
 }
 
+impl serde::Serialize for TargetDtype {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl FromStr for TargetDtype {
     type Err = AnamnesisError;
 

@@ -14,7 +14,7 @@ use crate::forget::gguf::imatrix::Imatrix;
 use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::ggml::{GgmlEncoder, encoder};
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
-use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -193,7 +193,9 @@ impl Encode for GgmlBlockEncoder {
     fn relay(&self) -> Option<RelayTarget<'_>> {
         (self.stored.dtype == Dtype::MXFP4).then_some(RelayTarget {
             // ggml reads exponent 255 as 2^128, so codes with OCP's NaN do not fit without a check.
-            family: CodeFamily::Mxfp4 { has_nan: false },
+            family: CodeFamily::Mxfp4 {
+                top: TopExponent::Power,
+            },
             codes: self,
         })
     }

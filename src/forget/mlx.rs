@@ -15,7 +15,7 @@ use crate::forget::seam::grouped::{
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
-use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -185,7 +185,9 @@ impl Encode for MlxFloatEncoder {
     fn relay(&self) -> Option<RelayTarget<'_>> {
         // Only MXFP4 is stored by other layouts with the same codes and exponents.
         (self.mode == MlxFloatMode::Mxfp4).then_some(RelayTarget {
-            family: CodeFamily::Mxfp4 { has_nan: true },
+            family: CodeFamily::Mxfp4 {
+                top: TopExponent::Infinity,
+            },
             codes: self,
         })
     }

@@ -28,7 +28,7 @@ use crate::kernels::lethe::mx::{
 };
 use crate::kernels::lethe::narrow::Fp4E2M1;
 use crate::kernels::remember::fp8::E4M3;
-use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -163,7 +163,9 @@ impl Method for Mx {
             let stored = [blocks, part("_scales", &[experts, outputs, inputs / BLOCK])];
             return Ok(match in_rows {
                 true => {
-                    let family = Some(CodeFamily::Mxfp4 { has_nan: false });
+                    let family = Some(CodeFamily::Mxfp4 {
+                        top: TopExponent::Power,
+                    });
                     Box::new(MxMatrixEncoder {
                         stored,
                         run,
@@ -192,7 +194,9 @@ impl Method for Mx {
         };
         let codes = stored_tensor(name(end), dtype, &packed_shape(weight, unit));
         let scales = stored_tensor(name("_scale"), Dtype::U8, &packed_shape(weight, BLOCK));
-        let family = (unit == 2).then_some(CodeFamily::Mxfp4 { has_nan: true });
+        let family = (unit == 2).then_some(CodeFamily::Mxfp4 {
+            top: TopExponent::Infinity,
+        });
         Ok(Box::new(MxMatrixEncoder {
             stored: [codes, scales],
             run,

@@ -11,7 +11,7 @@ use crate::element::Out;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
-    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
+    QuantScheme, RelaySource, Scheme, TensorRole, Tile, TopExponent,
 };
 use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::Level;
@@ -236,7 +236,12 @@ impl Decode for GgmlWeight<'_> {
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {
         // ggml's exponent 255 is 2^128, and not the NaN of OCP.
-        let (family, block_bytes) = (CodeFamily::Mxfp4 { has_nan: false }, self.block_bytes);
+        let (family, block_bytes) = (
+            CodeFamily::Mxfp4 {
+                top: TopExponent::Power,
+            },
+            self.block_bytes,
+        );
         let is_mxfp4 = self.dtype == Dtype::MXFP4;
         Ok(is_mxfp4.then(|| RelaySource::new(family, Mxfp4Codes { block_bytes })))
     }

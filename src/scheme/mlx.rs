@@ -18,7 +18,7 @@ use crate::scheme::seam::grouped::{
 use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    Sibling, TensorRole, base_of, module_of, refused, wrong,
+    Sibling, TensorRole, TopExponent, base_of, module_of, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -83,7 +83,7 @@ impl Scheme for Mlx {
             codes,
             scales: Granularity::Group(group),
         };
-        let split = expert_names(base, &shape);
+        let split = expert_names(t, base, &shape)?;
         let name = t.name().to_owned();
         Ok(Some(Group {
             split,
@@ -292,7 +292,9 @@ impl<'m> MlxLayer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
-        decoder.family = (codes == CodeType::Mxfp4).then_some(CodeFamily::Mxfp4 { has_nan: true });
+        decoder.family = (codes == CodeType::Mxfp4).then_some(CodeFamily::Mxfp4 {
+            top: TopExponent::Infinity,
+        });
         match global {
             Some(global) if codes != CodeType::Nvfp4 => {
                 Err(wrong(&global, format!("a layer of {codes} has none")))

@@ -15,7 +15,7 @@ use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_group
 use crate::scheme::seam::numbers::{Matrix, Transposed};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    TensorRole, Tile, base_of, read, wrong,
+    TensorRole, Tile, TopExponent, base_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -169,9 +169,13 @@ pub(super) fn mx_rows_of<'m>(
         scales,
     );
     // FP6 and MXINT4 have no encoder that takes their codes.
-    let is_mxfp4 = matches!(code_format, CodeFormat::E2M1(_))
-        && matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0);
-    decoder.family = is_mxfp4.then_some(CodeFamily::Mxfp4 { has_nan: true });
+    let top = match scale.dtype() {
+        Dtype::F8E8M0 => Some(TopExponent::Nan),
+        Dtype::U8 => Some(TopExponent::Infinity),
+        _ => None,
+    };
+    let top = top.filter(|_| matches!(code_format, CodeFormat::E2M1(_)));
+    decoder.family = top.map(|top| CodeFamily::Mxfp4 { top });
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     Ok(Group::new(
         name.to_owned(),
@@ -199,7 +203,9 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
             ),
         ));
     }
-    let inputs = blocks * BLOCK;
+    let Some(inputs) = blocks.checked_mul(BLOCK) else {
+        return Err(wrong(t, "a row has more blocks than any memory"));
+    };
     let codes = Codes::Unpacked(Box::new(GptOssCodes {
         part: t.part(),
         inputs,
@@ -255,7 +261,9 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         row_groups(inputs, BLOCK),
         scales,
     );
-    plain.family = Some(CodeFamily::Mxfp4 { has_nan: false });
+    plain.family = Some(CodeFamily::Mxfp4 {
+        top: TopExponent::Power,
+    });
     let mut stack = group(name.to_owned(), [experts, inputs, outputs], transposed);
     stack.module = Some(Box::new(group(
         format!("{name}.weight"),

@@ -17,9 +17,10 @@ mod resolve;
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource};
+pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, TopExponent};
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;
 use self::decode::Window;
@@ -61,6 +62,23 @@ pub enum TensorRole {
     LowRank,
     /// Scale of activations or of the KV cache; no part of any weight.
     Activation,
+}
+
+impl fmt::Display for TensorRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Quantized => "quantized",
+            Self::Scale => "scale",
+            Self::Passthrough => "passthrough",
+            Self::ZeroPoint => "zero-point",
+            Self::GroupIndex => "g_idx",
+            Self::QuantMap => "quant-map",
+            Self::NestedScale => "nested",
+            Self::QuantState => "quant-state",
+            Self::LowRank => "low-rank",
+            Self::Activation => "activation",
+        })
+    }
 }
 
 /// One logical tensor: its scheme, the stored tensors that make it up, and its decoder.

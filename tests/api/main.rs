@@ -13,6 +13,7 @@ mod models;
 mod safetensors;
 mod single_tensors;
 mod structure;
+mod summaries;
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;

@@ -64,7 +64,7 @@ fn the_distance_is_printed() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Parsing...   9 tensors, unquantized", "{text}");
     assert!(
-        lines[1].starts_with("Forgetting.. 3 tensors [====================] "),
+        lines[1].starts_with("Forgetting... 3 tensors [====================] "),
         "{text}"
     );
     let at = lines
@@ -93,6 +93,47 @@ fn the_distance_is_printed() {
         .forget(&want, options("nf4"))
         .unwrap();
     assert!(std::fs::read(want).unwrap() == std::fs::read(output).unwrap());
+}
+
+/// The tensors that stay are counted by reason; `-v` names them.
+#[test]
+fn tensors_that_stay_are_reported_after_a_run() {
+    let root = tempfile::tempdir().unwrap();
+    let input = model(root.path());
+    let output = root.path().join("out.safetensors");
+    let arguments = ["forget", &input, "--to", "nf4", "-o"];
+    let run = |more: &[&str]| {
+        let output = [output.to_str().unwrap(), "--force"];
+        stdout_of(&[&arguments[..], &output, more].concat())
+    };
+    let report = parse(&input)
+        .unwrap()
+        .forget(root.path().join("again"), options("nf4"))
+        .unwrap();
+    assert_eq!(report.kept.len(), 6);
+    let text = run(&[]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[2], "As they are: 6 tensors", "{text}");
+    let mut counted = 0;
+    for kept in &report.kept {
+        let same = report.kept.iter().filter(|k| k.reason == kept.reason);
+        let line = format!("{:>7} {}", same.clone().count(), kept.reason);
+        assert!(lines.contains(&line.as_str()), "no `{line}` in\n{text}");
+        counted += usize::from(same.into_iter().next() == Some(kept));
+        assert!(!text.contains(&format!("  {}\n", kept.name)), "{text}");
+    }
+    assert!(
+        counted > 1 && lines[3 + counted].starts_with("Lethe distance"),
+        "{text}"
+    );
+    let text = run(&["-v"]);
+    for kept in &report.kept {
+        let reason = text.find(&format!(" {}\n", kept.reason)).unwrap();
+        assert!(
+            text[reason..].contains(&format!("          {}\n", kept.name)),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 
 mod commands;
 mod forget;
+mod listings;
 mod ollama;
 #[cfg(unix)]
 mod open_files;

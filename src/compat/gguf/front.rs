@@ -1,18 +1,19 @@
 //! A GGUF header, read from any stream without tensor data: for tools that inspect remote files.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{Read, Seek};
 
+use crate::containers::model::TensorInfo;
 use crate::containers::model::gguf::GgufMetadataValue;
-use crate::containers::parse::gguf::header::{self, GgufHeader, GgufTensorEntry};
+use crate::containers::parse::gguf::read_front;
 use crate::error::printable;
-use crate::inspect::{format_bytes, join_dtypes};
+use crate::inspect::{DtypeCount, InspectInfo, format_bytes, join_dtypes};
 use crate::limits::Budget;
-use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// One tensor of a GGUF file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct GgufTensorInfo {
     /// Name, as stored.
@@ -27,18 +28,34 @@ pub struct GgufTensorInfo {
     pub byte_len: Option<u64>,
 }
 
+impl GgufTensorInfo {
+    /// What the header says of `t`, with the shape in the file's order.
+    pub(super) fn of(t: &TensorInfo) -> Self {
+        Self {
+            name: t.name.clone(),
+            shape: t.shape.iter().rev().copied().collect(),
+            dtype: t.dtype,
+            data_offset: t.offset,
+            byte_len: (!matches!(t.dtype, Dtype::UnknownGgml(_))).then_some(t.len),
+        }
+    }
+}
+
 /// The header of a GGUF file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct GgufFrontMatter {
     /// Version of the format, 1 to 3.
     pub version: u32,
     /// Alignment of the tensors' offsets, in bytes.
     pub alignment: u32,
-    /// Metadata by key.
+    /// Metadata by key; serialized in the order of the keys.
+    #[serde(serialize_with = "crate::compat::serialize::sorted")]
     pub metadata: HashMap<String, GgufMetadataValue>,
     /// Every tensor, in the order of the file.
     pub tensor_infos: Vec<GgufTensorInfo>,
+    #[serde(skip)]
+    info: GgufInspectInfo,
 }
 
 /// Reads a GGUF header from `reader`, sequentially and never past the header's end. Of a split model it is the header of
@@ -57,37 +74,19 @@ pub struct GgufFrontMatter {
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
 /// `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
-    let GgufHeader {
-        version,
-        alignment,
-        metadata,
-        tensors,
-        ..
-    } = header::read(reader, None, &Budget::new(&ParseLimits::default()))?;
-    let info = |GgufTensorEntry {
-                    name,
-                    dtype,
-                    mut shape,
-                    offset,
-                    len,
-                }: GgufTensorEntry| {
-        shape.reverse();
-        GgufTensorInfo {
-            name,
-            shape,
-            dtype,
-            data_offset: offset,
-            byte_len: len,
-        }
+    let model = read_front(reader, &Budget::new(&ParseLimits::default()))?;
+    let (Some(gguf), Some(info)) = (model.gguf(), GgufInspectInfo::of(&model)) else {
+        return Err(AnamnesisError::parse("not a GGUF file"));
     };
+    let metadata = gguf.metadata().iter();
     Ok(GgufFrontMatter {
-        version,
-        alignment,
+        version: gguf.version,
+        alignment: gguf.alignment,
         metadata: metadata
-            .iter()
             .map(|(key, value)| (key.to_owned(), value))
             .collect(),
-        tensor_infos: tensors.into_iter().map(info).collect(),
+        tensor_infos: model.tensors.iter().map(GgufTensorInfo::of).collect(),
+        info,
     })
 }
 
@@ -107,24 +106,15 @@ pub fn inspect_gguf_from_reader<R: Read + Seek>(reader: R) -> Result<GgufInspect
 }
 
 impl GgufFrontMatter {
-    /// Summarises the header.
+    /// Summary of the header as it was read.
     #[must_use]
     pub fn inspect(&self) -> GgufInspectInfo {
-        let tensors = self
-            .tensor_infos
-            .iter()
-            .map(|t| (t.dtype, t.shape.iter().product(), t.byte_len));
-        let architecture = self
-            .metadata
-            .get("general.architecture")
-            .and_then(|v| v.as_string())
-            .map(str::to_owned);
-        GgufInspectInfo::new(self.version, self.alignment, architecture, tensors)
+        self.info.clone()
     }
 }
 
-/// Summary of a GGUF file, and of the output of its recovery.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+/// Summary of a GGUF file, and of the output of its recovery: a view of [`InspectInfo`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct GgufInspectInfo {
     /// Version of the format, 1 to 3.
@@ -144,60 +134,43 @@ pub struct GgufInspectInfo {
     /// Bytes of all tensors after a recovery to `output_dtype`.
     pub dequantized_size: u64,
     /// Element type that blocks are decoded to.
-    #[serde(skip)]
     pub output_dtype: TargetDtype,
+    /// Element types after that recovery, the one with the most bytes first; without unknown types.
+    pub output_dtypes: Vec<Dtype>,
 }
 
 impl GgufInspectInfo {
-    pub(super) fn new(
-        version: u32,
-        alignment: u32,
-        architecture: Option<String>,
-        tensors: impl Iterator<Item = (Dtype, usize, Option<u64>)>,
-    ) -> Self {
-        let output_dtype = TargetDtype::BF16;
-        let (mut dtypes, mut tensor_count, mut unknown_size_tensors) = (BTreeSet::new(), 0, 0);
-        let (mut total_bytes, mut dequantized_size) = (0u64, 0u64);
-        for (dtype, elements, len) in tensors {
-            dtypes.insert(dtype);
-            tensor_count += 1;
-            unknown_size_tensors += usize::from(len.is_none());
-            let (now, decoded) = (
-                len.unwrap_or(0),
-                (elements as u64).saturating_mul(output_dtype.byte_size() as u64),
-            );
-            total_bytes = total_bytes.saturating_add(now);
-            dequantized_size =
-                dequantized_size.saturating_add(if dtype.is_ggml_block() { decoded } else { now });
-        }
-        let dtypes = dtypes.into_iter().collect();
-        Self {
-            version,
-            architecture,
-            tensor_count,
-            total_bytes,
-            unknown_size_tensors,
-            dtypes,
-            alignment,
-            dequantized_size,
-            output_dtype,
-        }
-    }
-
     /// Summarises a model that was read from GGUF; `None` if it was read from another container.
     #[must_use]
     pub fn of(model: &ParsedModel) -> Option<Self> {
+        Self::of_inspected(model, &model.inspect())
+    }
+
+    /// Summarises a model as [`of`](Self::of) does. `info` is the model's summary.
+    pub(crate) fn of_inspected(model: &ParsedModel, info: &InspectInfo) -> Option<Self> {
         let gguf = model.gguf()?;
-        let len = |d: Dtype, len: u64| (!matches!(d, Dtype::UnknownGgml(_))).then_some(len);
-        let tensors = model
-            .tensors()
-            .map(|t| (t.dtype(), t.elements(), len(t.dtype(), t.info().len)));
-        Some(Self::new(
-            gguf.version,
-            gguf.alignment,
-            gguf.architecture(),
-            tensors,
-        ))
+        // The bytes of a tensor of unknown type are only a guess, from where the next one begins.
+        let is_known = |c: &&DtypeCount| !matches!(c.dtype, Dtype::UnknownGgml(_));
+        let bytes = |counts: &[DtypeCount]| {
+            let known = counts.iter().filter(is_known).map(|c| c.bytes);
+            known.fold(0, u64::saturating_add)
+        };
+        let known: usize = info.dtypes.iter().filter(is_known).map(|c| c.tensors).sum();
+        Some(Self {
+            version: gguf.version,
+            architecture: gguf.architecture(),
+            tensor_count: info.tensor_count,
+            total_bytes: bytes(&info.dtypes),
+            unknown_size_tensors: info.tensor_count - known,
+            dtypes: info.dtypes.iter().map(|c| c.dtype).collect(),
+            alignment: gguf.alignment,
+            dequantized_size: bytes(&info.output_dtypes),
+            output_dtype: info.output_dtype,
+            output_dtypes: {
+                let known = info.output_dtypes.iter().filter(is_known);
+                known.map(|c| c.dtype).collect()
+            },
+        })
     }
 }
 
@@ -222,7 +195,7 @@ impl fmt::Display for GgufInspectInfo {
                 f,
                 "Dequantized: {} ({})",
                 format_bytes(self.dequantized_size),
-                self.output_dtype
+                join_dtypes(&self.output_dtypes)
             )?;
         }
         writeln!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;

@@ -1,18 +1,20 @@
 //! Summaries of NPZ archives, read from any stream that can seek, without the arrays' data: for tools that inspect remote
 //! files.
 
+use std::fmt;
 use std::io::{Read, Seek};
 use std::path::Path;
 
 use crate::containers::parse::npz::read_archive;
 use crate::containers::parse::read_at::{ReadAt, Seeking};
 use crate::containers::parse::zip::ZipArchive;
+use crate::inspect::{format_bytes, join_dtypes};
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
 /// One array of an NPZ archive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct NpzTensorInfo {
     /// Name, without `.npy`.
@@ -25,8 +27,8 @@ pub struct NpzTensorInfo {
     pub byte_len: usize,
 }
 
-/// Summary of an NPZ archive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Summary of an NPZ archive: its arrays, and a view of [`InspectInfo`](crate::InspectInfo).
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct NpzInspectInfo {
     /// Arrays that tensors can hold, in the order of the archive.
@@ -37,10 +39,12 @@ pub struct NpzInspectInfo {
     pub total_bytes: u64,
     /// Element types, each once, sorted.
     pub dtypes: Vec<Dtype>,
-    /// Bytes of the data after a conversion: equal to `total_bytes`.
+    /// Bytes of the data after a recovery to `output_dtype`: equal to `total_bytes` unless arrays are quantized weights.
     pub dequantized_size: u64,
     /// Element type that quantized weights would be decoded to.
     pub output_dtype: TargetDtype,
+    /// Element types after that recovery, the one with the most bytes first.
+    pub output_dtypes: Vec<Dtype>,
 }
 
 /// Summarises an NPZ archive by its headers.
@@ -81,29 +85,38 @@ fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
     let budget = Budget::new(&ParseLimits::default());
     let archive = ZipArchive::read(file, &budget)?;
     let contents = read_archive(&Source::HeaderOnly, file, &archive, &budget)?;
-    let info = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
+    let info = contents.inspect();
+    let array = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
         name: t.name,
         shape: t.shape,
         dtype: t.dtype,
         byte_len: t.len as usize,
     };
-    let tensors: Vec<_> = contents.tensors.into_iter().map(info).collect();
-    let total_bytes = tensors.iter().map(|t| t.byte_len as u64).sum();
-    let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
-    dtypes.sort_unstable();
-    dtypes.dedup();
-    let skipped = contents
-        .skipped
-        .into_iter()
-        .map(|s| (s.name, s.what))
-        .collect();
-    let output_dtype = TargetDtype::BF16;
+    let skipped = contents.skipped.into_iter();
     Ok(NpzInspectInfo {
-        tensors,
-        skipped,
-        total_bytes,
-        dtypes,
-        dequantized_size: total_bytes,
-        output_dtype,
+        tensors: contents.tensors.into_iter().map(array).collect(),
+        skipped: skipped.map(|s| (s.name, s.what)).collect(),
+        total_bytes: info.current_size,
+        dtypes: info.dtypes.iter().map(|c| c.dtype).collect(),
+        dequantized_size: info.dequantized_size,
+        output_dtype: info.output_dtype,
+        output_dtypes: info.output_dtypes.iter().map(|c| c.dtype).collect(),
     })
+}
+
+impl fmt::Display for NpzInspectInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Format:      NPZ archive")?;
+        writeln!(f, "Tensors:     {}", self.tensors.len())?;
+        writeln!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
+        if self.dequantized_size != self.total_bytes {
+            let (size, dtypes) = (self.dequantized_size, join_dtypes(&self.output_dtypes));
+            writeln!(f, "Dequantized: {} ({dtypes})", format_bytes(size))?;
+        }
+        write!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;
+        match self.skipped.len() {
+            0 => Ok(()),
+            n => write!(f, "\nNot read:    {n} arrays that no tensor can hold"),
+        }
+    }
 }

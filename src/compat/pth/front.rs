@@ -1,15 +1,17 @@
 //! The tensors of a PyTorch archive, read from any stream that can seek, without tensor data: for tools that inspect remote
 //! files.
 
+use std::fmt;
 use std::io::{Read, Seek};
 
 use crate::containers::parse::pth::read_front;
 use crate::containers::parse::read_at::Seeking;
+use crate::inspect::{InspectInfo, format_bytes, join_dtypes};
 use crate::limits::Budget;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
 /// One tensor of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PthTensorInfo {
     /// Path in the checkpoint's dicts and lists, joined with dots.
@@ -33,8 +35,8 @@ impl PthTensorInfo {
     }
 }
 
-/// Summary of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Summary of a checkpoint: a view of [`InspectInfo`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PthInspectInfo {
     /// Number of tensors.
@@ -45,20 +47,24 @@ pub struct PthInspectInfo {
     pub dtypes: Vec<Dtype>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
-    /// Bytes of all tensors after a conversion: equal to `total_bytes`.
+    /// Bytes of all tensors after a recovery to `output_dtype`: equal to `total_bytes` unless some are quantized weights.
     pub dequantized_size: u64,
     /// Element type that quantized weights would be decoded to.
     pub output_dtype: TargetDtype,
+    /// Element types after that recovery, the one with the most bytes first.
+    pub output_dtypes: Vec<Dtype>,
 }
 
 /// The tensors of a checkpoint, as its pickle describes them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct PthFrontMatter {
     /// Every tensor, in the order of the checkpoint.
     pub tensors: Vec<PthTensorInfo>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
+    #[serde(skip)]
+    info: PthInspectInfo,
 }
 
 /// Reads the tensors of a PyTorch archive (torch 1.6 and later) from a stream: its directory, its pickle and two small
@@ -82,9 +88,11 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
     let budget = Budget::new(&ParseLimits::default());
     let (contents, big_endian) = read_front(&mut Seeking::new(reader)?, &budget)?;
     let tensors = contents.tensors.iter().map(PthTensorInfo::of).collect();
+    let info = PthInspectInfo::new(&contents.inspect(), big_endian);
     Ok(PthFrontMatter {
         tensors,
         big_endian,
+        info,
     })
 }
 
@@ -105,29 +113,40 @@ pub fn inspect_pth_from_reader<R: Read + Seek>(reader: R) -> Result<PthInspectIn
 }
 
 impl PthFrontMatter {
-    /// Summarises the tensors.
+    /// Summary of the checkpoint as it was read.
     #[must_use]
     pub fn inspect(&self) -> PthInspectInfo {
-        let Self {
-            tensors,
+        self.info.clone()
+    }
+}
+
+impl PthInspectInfo {
+    /// The part of `info` that is about checkpoints. `big_endian` is the byte order that the file states, which one without
+    /// tensors has as well.
+    pub(super) fn new(info: &InspectInfo, big_endian: bool) -> Self {
+        Self {
+            tensor_count: info.tensor_count,
+            total_bytes: info.current_size,
+            dtypes: info.dtypes.iter().map(|c| c.dtype).collect(),
             big_endian,
-        } = self;
-        let total_bytes = tensors
-            .iter()
-            .map(|t| t.byte_len as u64)
-            .fold(0, u64::saturating_add);
-        let mut dtypes: Vec<_> = tensors.iter().map(|t| t.dtype).collect();
-        dtypes.sort_unstable();
-        dtypes.dedup();
-        let (tensor_count, output_dtype) = (tensors.len(), TargetDtype::BF16);
-        let big_endian = *big_endian;
-        PthInspectInfo {
-            tensor_count,
-            total_bytes,
-            dtypes,
-            big_endian,
-            dequantized_size: total_bytes,
-            output_dtype,
+            dequantized_size: info.dequantized_size,
+            output_dtype: info.output_dtype,
+            output_dtypes: info.output_dtypes.iter().map(|c| c.dtype).collect(),
         }
+    }
+}
+
+impl fmt::Display for PthInspectInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Format:      PyTorch state_dict (.pth)")?;
+        writeln!(f, "Tensors:     {}", self.tensor_count)?;
+        writeln!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
+        if self.dequantized_size != self.total_bytes {
+            let (size, dtypes) = (self.dequantized_size, join_dtypes(&self.output_dtypes));
+            writeln!(f, "Dequantized: {} ({dtypes})", format_bytes(size))?;
+        }
+        writeln!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;
+        let order = if self.big_endian { "big" } else { "little" };
+        write!(f, "Byte order:  {order}-endian")
     }
 }

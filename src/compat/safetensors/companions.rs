@@ -5,7 +5,7 @@ use super::{SafetensorsHeader, TensorEntry};
 use crate::{QuantScheme, TensorRole};
 
 /// Parameters of a file's GPTQ layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct GptqConfig {
     /// Bits of a code.
@@ -15,7 +15,7 @@ pub struct GptqConfig {
 }
 
 /// Parameters of a file's AWQ layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct AwqConfig {
     /// Bits of a code.
@@ -25,7 +25,7 @@ pub struct AwqConfig {
 }
 
 /// Parameters of a file's 4-bit BitsAndBytes weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct BnbConfig {
     /// Values that share a scale.

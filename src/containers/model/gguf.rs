@@ -21,7 +21,7 @@ pub(crate) fn is_split_key(key: &str) -> bool {
 }
 
 /// Properties of a GGUF file: version, byte order, alignment and metadata.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize)]
 pub struct Gguf {
     pub(crate) version: u32,
     pub(crate) big_endian: bool,

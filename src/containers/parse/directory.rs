@@ -14,7 +14,7 @@ use crate::config::{QuantConfig, read_small};
 use crate::containers::model::Directory;
 use crate::limits::Budget;
 use crate::source::{FilePool, Source};
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
 
 /// Most files or tensors that one message names.
 const MAX_NAMED: usize = 5;
@@ -29,7 +29,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let names = list(&dir)?;
     let (files, map) = find_shards(&dir, &names, budget)?;
     let pool = Arc::new(FilePool::default());
-    let mut contents = ParsedModel::new(0);
+    let mut contents = ParsedModel::new(Container::Safetensors, 0);
     let mut directory = Directory {
         path: dir.clone(),
         files: Vec::new(),
@@ -54,6 +54,9 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         directory
             .file_of
             .resize(directory.file_of.len() + shard.sources.len(), number);
+        if number == 0 {
+            contents.container = shard.container;
+        }
         append(&mut contents, shard);
     }
     directory.files = files;

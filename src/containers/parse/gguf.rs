@@ -18,7 +18,7 @@ use crate::containers::model::TensorInfo;
 use crate::containers::model::gguf::Gguf;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 
 /// Reads the header of a file and, of a split model, those of its other files.
 pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
@@ -30,26 +30,49 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
 /// Reads the header of one file, which may be a part of a split model.
 pub(crate) fn read_file(source: Source, budget: &Budget) -> Result<ParsedModel> {
     let (header, tensors) = read_part(&source, 0, budget)?;
-    let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
-    let GgufHeader {
-        version,
+    let mut contents = contents(header, tensors, source);
+    contents.metadata = contents
+        .gguf
+        .as_ref()
+        .map(|gguf| json::texts(&gguf.metadata))
+        .unwrap_or_default();
+    Ok(contents)
+}
+
+/// Reads the header of one file from a stream, and nothing behind it. The tensors are in the order of the header; those of
+/// unknown types have no bytes.
+pub(crate) fn read_front<R: Read>(reader: R, budget: &Budget) -> Result<ParsedModel> {
+    let mut header = header::read(reader, None, budget)?;
+    let big_endian = header.big_endian;
+    let tensor = |entry: GgufTensorEntry| TensorInfo {
+        name: entry.name,
+        dtype: entry.dtype,
+        shape: entry.shape,
+        source: 0,
+        offset: entry.offset,
+        len: entry.len.unwrap_or(0),
+        strides: None,
         big_endian,
-        alignment,
-        metadata,
-        ..
-    } = header;
-    let gguf = Gguf {
-        version,
-        big_endian,
-        alignment,
-        metadata,
+        check: None,
     };
-    let mut contents = ParsedModel::new(header_size);
-    contents.metadata = json::texts(&gguf.metadata);
-    contents.gguf = Some(gguf);
+    let entries = std::mem::take(&mut header.tensors);
+    let tensors = entries.into_iter().map(tensor).collect();
+    Ok(contents(header, tensors, Source::HeaderOnly))
+}
+
+/// A model of the tensors and the metadata of one file.
+fn contents(header: GgufHeader, tensors: Vec<TensorInfo>, source: Source) -> ParsedModel {
+    let header_size = usize::try_from(header.data_start).unwrap_or(usize::MAX);
+    let mut contents = ParsedModel::new(Container::Gguf, header_size);
+    contents.gguf = Some(Gguf {
+        version: header.version,
+        big_endian: header.big_endian,
+        alignment: header.alignment,
+        metadata: header.metadata,
+    });
     contents.tensors = tensors;
     contents.sources.push(source);
-    Ok(contents)
+    contents
 }
 
 /// Reads the header of the file in source number `index`. Returns it with the tensors in the order of their data.

@@ -11,7 +11,7 @@ use super::zip::{ZipArchive, ZipMember};
 use crate::containers::model::{Check, Skipped, TensorInfo};
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
-use crate::{AnamnesisError, ParsedModel, Result};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
 
 /// Whether a member of the archive is named like an array.
 pub(super) fn is_npz(archive: &ZipArchive) -> bool {
@@ -28,7 +28,7 @@ pub(super) fn read_npy(
     let len = ReadAt::len(&file);
     budget.items(1, "array")?;
     let npy = read_header(&mut file, 0, len, budget)?.0;
-    let mut contents = ParsedModel::new(npy.header_len);
+    let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
     add(
         &mut contents,
         "tensor".to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn read_archive(
     archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let mut contents = ParsedModel::new(0);
+    let mut contents = ParsedModel::new(Container::Npz, 0);
     contents.sources.push(source.share());
     let (mut names, mut others) = (HashSet::new(), Vec::new());
     for member in archive.members.iter().filter(|m| !m.name.ends_with('/')) {

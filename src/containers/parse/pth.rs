@@ -30,7 +30,7 @@ use super::zip::{ZipArchive, ZipMember};
 use crate::ParsedModel;
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
-use crate::{AnamnesisError, ParseLimits, Result};
+use crate::{AnamnesisError, Container, ParseLimits, Result};
 
 pub(super) use self::tar::is_tar;
 
@@ -210,7 +210,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         big_endian,
         prefix,
     } = run_archive(&mut &*source, archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     let by_name: HashMap<&str, &ZipMember> = archive
         .members
         .iter()
@@ -263,7 +263,7 @@ pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(Par
         big_endian,
         prefix,
     } = run_archive(file, &archive, false, &mut Vec::new(), budget)?;
-    let mut contents = ParsedModel::new(machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     contents.sources.push(Source::HeaderOnly);
     let by_name: HashMap<&str, &ZipMember> = archive
         .members
@@ -281,7 +281,7 @@ pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(Par
             crc: None,
         })
     };
-    let found = tensors::walk(root, &machine)?;
+    let found = tensors::walk_with_facts(root, &machine, &mut contents.facts)?;
     tensors::add(
         found,
         &machine,

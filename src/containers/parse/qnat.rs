@@ -13,7 +13,7 @@ use crate::ParsedModel;
 use crate::containers::model::{QnatTensor, TensorInfo};
 use crate::limits::{Budget, cap};
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Container, Dtype, Result};
 
 // Permanent caps, far above real files.
 const MAX_TENSORS: u32 = 1_000_000;
@@ -130,7 +130,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
         entries.push(read_entry(&mut cursor, version)?);
     }
     let data_start = cursor.at;
-    let mut contents = ParsedModel::new(data_start as usize);
+    let mut contents = ParsedModel::new(Container::Qnat, data_start as usize);
     let keys = ["qnat.model_name", "qnat.model_type", "qnat.compute_dtype"];
     contents.metadata = keys
         .map(str::to_owned)

@@ -16,7 +16,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 
 /// Largest JSON header that the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -136,7 +136,7 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
         ParsedModel {
             tensors,
             metadata,
-            ..ParsedModel::new(json.len())
+            ..ParsedModel::new(Container::Safetensors, json.len())
         },
         validated.data_len() as u64,
     ))

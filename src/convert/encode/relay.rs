@@ -98,11 +98,13 @@ mod tests {
     use super::*;
     use crate::forget::{StoreCodes, StoredTensor, TileValues};
     use crate::scheme::seam::ExtractCodes;
-    use crate::scheme::{CodeFamily, GroupCodes};
+    use crate::scheme::{CodeFamily, GroupCodes, TopExponent};
     use crate::{Dtype, TargetDtype};
 
     const SIZE: usize = 1024;
-    const FAMILY: CodeFamily = CodeFamily::Mxfp4 { has_nan: true };
+    const FAMILY: CodeFamily = CodeFamily::Mxfp4 {
+        top: TopExponent::Infinity,
+    };
     const GRID: Grid = Grid {
         rows: SIZE,
         cols: SIZE,

@@ -1,49 +1,10 @@
 //! Which tensors are not encoded by default, by their names, and which weights inference engines fuse.
 //!
-//! Libraries decide by the class of a module (`nn.Linear`). A file has names only, so the names that modules have in
-//! Hugging Face's models stand for their classes.
+//! Libraries decide by the class of a module (`nn.Linear`). A file has names only, which
+//! [`module_names`](crate::scheme::module_names) tells apart.
 
 use super::Scope;
-
-/// Last parts of the names of token and position embeddings.
-const EMBEDDINGS: &[&str] = &[
-    "embed_tokens",
-    "tok_embeddings",
-    "word_embeddings",
-    "wte",
-    "wpe",
-    "embed",
-    "embed_in",
-    "shared",
-    "token_embd",
-];
-
-/// Last parts of the names of output layers, which compute logits. Small errors there change the choice of tokens, so
-/// libraries leave them out; inside a layer (`layers.3.output`) the same words name ordinary projections.
-const HEADS: &[&str] = &[
-    "lm_head",
-    "embed_out",
-    "output",
-    "output_layer",
-    "score",
-    "classifier",
-    "head",
-];
-
-/// Last parts of the names of routers, which choose the experts of a token. They count only inside a numbered layer.
-const ROUTERS: &[&str] = &["gate", "router", "shared_expert_gate", "wg"];
-
-/// Parts of the last part of a module's name, each with what such a module is.
-const SENSITIVE: &[(&str, &str)] = &[
-    ("norm", "a norm"),
-    ("ln_", "a norm"),
-    ("embedding", "an embedding"),
-    ("pos_embed", "an embedding"),
-    ("patch_embed", "an embedding"),
-    ("rotary", "an embedding"),
-    ("relative_attention_bias", "an embedding"),
-    ("conv", "a convolution"),
-];
+use crate::scheme::module_names::{EMBEDDINGS, HEADS, ROUTERS, SENSITIVE};
 
 /// Layers of one parent module that inference engines such as vLLM and TensorRT-LLM fuse into one matrix.
 const FUSED: &[&[&str]] = &[
@@ -87,7 +48,7 @@ pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
         () if scope == Scope::Linear && EMBEDDINGS.contains(&last) => "an embedding",
         () if scope == Scope::Linear && HEADS.contains(&last) && !has_layer => "the last layer",
         () if ROUTERS.contains(&last) && has_layer => "a router of experts",
-        () => SENSITIVE.iter().find(|(part, _)| last.contains(part))?.1,
+        () => SENSITIVE.iter().find(|(part, ..)| last.contains(part))?.1,
     };
     Some(what.to_owned())
 }

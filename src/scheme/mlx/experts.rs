@@ -4,14 +4,24 @@ use crate::Result;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Index, refused};
 
-/// Names of the experts of the stack `base` in the Hugging Face layout; empty if `base` is no stack of experts.
-pub(super) fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
+/// Most experts of a stack. Models have some hundreds.
+const MAX_EXPERTS: usize = 4096;
+
+/// Names of the experts of the stack `t` in the Hugging Face layout; empty if `base` is no stack of experts.
+///
+/// # Errors
+/// `Unsupported` for more than 4096 experts: each becomes a tensor, and a small file could otherwise fill any memory.
+pub(super) fn expert_names(t: &Tensor<'_>, base: &str, shape: &[usize]) -> Result<Vec<String>> {
     let Some((parent, projection)) = base
         .split_once(".switch_mlp.")
         .filter(|_| shape.len() == 3 && !shape.contains(&0))
     else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
+    if shape[0] > MAX_EXPERTS {
+        let what = format!("a stack of {} experts, of at most {MAX_EXPERTS}", shape[0]);
+        return Err(refused(t, "MLX", what));
+    }
     let projection = projection.trim_end_matches('.');
     // Mixtral numbers its projections.
     let projection = match projection {
@@ -20,9 +30,9 @@ pub(super) fn expert_names(base: &str, shape: &[usize]) -> Vec<String> {
         "up_proj" if parent.ends_with("block_sparse_moe") => "w3",
         other => other,
     };
-    (0..shape[0])
+    Ok((0..shape[0])
         .map(|e| format!("{parent}.experts.{e}.{projection}.weight"))
-        .collect()
+        .collect())
 }
 
 /// Refuses an unquantized stack of experts in a quantized model: the output would keep a name that only MLX knows.

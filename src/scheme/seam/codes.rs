@@ -10,8 +10,8 @@ use crate::{Dtype, TargetDtype};
 pub(crate) enum CodeFamily {
     /// E2M1 with an exponent for 32 values.
     Mxfp4 {
-        /// Whether exponent 255 is no number, as OCP defines it. Otherwise it is 2^128.
-        has_nan: bool,
+        /// What exponent 255 means, in which layouts differ.
+        top: TopExponent,
     },
     /// Unsigned integers: `(code - zero point) * scale`.
     Int {
@@ -23,6 +23,17 @@ pub(crate) enum CodeFamily {
         /// Whether every zero point is the middle of the range, so that none need be stored.
         is_symmetric: bool,
     },
+}
+
+/// The meaning of exponent 255 of MXFP4. All other exponents mean `2^(exponent - 127)` everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TopExponent {
+    /// No number, as OCP defines E8M0.
+    Nan,
+    /// Infinity: the exponent is computed in F32, of which 2^128 is too large a value.
+    Infinity,
+    /// 2^128 times half of a code's value, with which ggml and gpt-oss compute.
+    Power,
 }
 
 impl CodeFamily {
@@ -99,7 +110,7 @@ impl CodeFamily {
             .filter(|_| self != to)?;
         Some((
             at,
-            "its exponent is 255, which is 2^128 in one of the schemes and no number in the other",
+            "its exponent is 255, which is 2^128, infinity or no number in one of the schemes, and another in the other",
         ))
     }
 }
@@ -241,21 +252,34 @@ mod tests {
             assert_eq!(fits(int(32, from, true), int(32, to, true)), Some(false));
         }
         assert_eq!(
-            fits(int(32, half, true), CodeFamily::Mxfp4 { has_nan: false }),
+            fits(
+                int(32, half, true),
+                CodeFamily::Mxfp4 {
+                    top: TopExponent::Power
+                }
+            ),
             None
         );
-        let mxfp4 = |has_nan| CodeFamily::Mxfp4 { has_nan };
-        assert_eq!(fits(mxfp4(true), mxfp4(false)), Some(true));
+        let mxfp4 = |top| CodeFamily::Mxfp4 { top };
+        assert_eq!(
+            fits(mxfp4(TopExponent::Nan), mxfp4(TopExponent::Power)),
+            Some(true)
+        );
         let codes = GroupCodes {
             exponents: vec![254, 0, 255, 3],
             ..GroupCodes::default()
         };
         assert_eq!(
-            mxfp4(false)
-                .first_difference(mxfp4(true), &codes)
+            mxfp4(TopExponent::Power)
+                .first_difference(mxfp4(TopExponent::Infinity), &codes)
                 .map(|(at, _)| at),
             Some(2)
         );
-        assert_eq!(mxfp4(true).first_difference(mxfp4(true), &codes), None);
+        let nan = mxfp4(TopExponent::Nan);
+        assert!(
+            nan.first_difference(mxfp4(TopExponent::Infinity), &codes)
+                .is_some()
+        );
+        assert_eq!(nan.first_difference(nan, &codes), None);
     }
 }

@@ -124,6 +124,13 @@ impl GgufMetadata {
     }
 }
 
+/// A map in the order of the file.
+impl serde::Serialize for GgufMetadata {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
 /// Appends one key with its value to `out`, in the encoding of written files.
 pub(crate) fn write_entry(key: &str, value: &GgufMetadataValue, out: &mut Vec<u8>) {
     write_str(key, out);

@@ -121,8 +121,9 @@ pub(crate) const STRING: u32 = 8;
 
 macro_rules! values {
     ($($variant:ident $type:ty, $id:literal $size:expr, $name:literal $slice:ident;)*) => {
-        /// A value of GGUF metadata.
-        #[derive(Debug, Clone, PartialEq)]
+        /// A value of GGUF metadata. It is serialized without its type; JSON has null for NaN and infinities.
+        #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+        #[serde(untagged)]
         #[non_exhaustive]
         #[allow(missing_docs)] // the variants are the format's types
         pub enum GgufMetadataValue {
@@ -130,8 +131,9 @@ macro_rules! values {
             Array(Box<GgufMetadataArray>),
         }
 
-        /// An array in GGUF metadata: values of one type.
-        #[derive(Debug, Clone, PartialEq)]
+        /// An array in GGUF metadata: values of one type. It is serialized without that type.
+        #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+        #[serde(untagged)]
         #[non_exhaustive]
         #[allow(missing_docs)] // the variants are the format's types
         pub enum GgufMetadataArray {

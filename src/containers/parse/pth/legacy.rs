@@ -12,7 +12,7 @@ use crate::ParsedModel;
 use crate::containers::parse::read_at::ReadAt;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Container, Result};
 
 /// The magic number, a `LONG1` of ten little-endian bytes.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
@@ -55,11 +55,12 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
                 machine.run()?;
             }
         }
-        return Ok(ParsedModel::new(machine.input.at));
+        return Ok(ParsedModel::new(Container::Pth, machine.input.at));
     }
     let is_magic = matches!(machine.values.node(first), Node::BigInt(range) if machine.input.bytes(range) == MAGIC);
     if !is_magic {
-        return tensors::walk(first, machine).map(|_| ParsedModel::new(machine.input.at));
+        return tensors::walk(first, machine)
+            .map(|_| ParsedModel::new(Container::Pth, machine.input.at));
     }
     let version = machine.run()?;
     if !matches!(machine.values.node(version), Node::Int(1001)) {
@@ -72,7 +73,7 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
     machine.run()?;
     let root = machine.run()?;
     let keys = machine.run()?;
-    let mut contents = ParsedModel::new(machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     let found = tensors::walk_with_facts(root, machine, &mut contents.facts)?;
     machine.input.budget.items(found.len() as u64, "tensors")?;
     let mut read = StorageKeys::default();

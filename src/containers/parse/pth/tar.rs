@@ -18,7 +18,7 @@ use crate::containers::model::TensorInfo;
 use crate::containers::parse::read_at::ReadAt;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, Container, Dtype, Result};
 
 /// Most files of the archive. A checkpoint has three.
 const MAX_FILES: usize = 64;
@@ -57,7 +57,7 @@ pub(super) fn read(source: Source, budget: &Budget) -> Result<ParsedModel> {
     let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), false);
     let root = machine.run()?;
     reader.keys.forget_values();
-    let mut contents = ParsedModel::new(machine.input.at);
+    let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     let found = tensors::walk_persistent(root, &machine)?;
     budget.items(found.len() as u64, "tensors")?;
     for FoundTensor { name, tensor } in found {

@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 use super::globals::Global;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::limits::cap;
+use crate::{Dtype, Result};
 
 /// Index of a value in the table.
 pub(super) type NodeId = u32;
@@ -108,17 +109,12 @@ impl PickleValues {
     /// # Errors
     /// `LimitExceeded` (`MAX_PICKLE_WORKING_SET`).
     pub(super) fn check_budget(&self, read: usize, slots: usize) -> Result<()> {
-        if self.bytes + slots * 24 > FREE_BYTES + BYTES_PER_BYTE_READ * read {
-            let message = format!(
-                "a pickle whose first {read} bytes take {} in memory",
-                self.bytes
-            );
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "MAX_PICKLE_WORKING_SET",
-                message,
-            });
-        }
-        Ok(())
+        cap(
+            "MAX_PICKLE_WORKING_SET",
+            (self.bytes + slots * 24) as u64,
+            (FREE_BYTES + BYTES_PER_BYTE_READ * read) as u64,
+            format_args!("bytes of memory for the first {read} bytes of a pickle"),
+        )
     }
 
     /// Bytes charged since the last call, for the caller's budget.

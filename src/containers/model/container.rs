@@ -1,0 +1,35 @@
+//! [`Container`]: the file format that a model was read from.
+
+use std::fmt;
+
+/// File format of a model. The content of a file decides it, not the file's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Container {
+    /// safetensors, in one file or several.
+    Safetensors,
+    /// GGUF, in one file or several.
+    Gguf,
+    /// A ZIP archive of NumPy arrays.
+    Npz,
+    /// One NumPy array.
+    Npy,
+    /// PyTorch checkpoint: a ZIP archive, a stream of pickles, or a tar file.
+    Pth,
+    /// The native format of qlora-rs.
+    Qnat,
+}
+
+impl fmt::Display for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Safetensors => "safetensors",
+            Self::Gguf => "GGUF",
+            Self::Npz => "NPZ archive",
+            Self::Npy => "NumPy array (.npy)",
+            Self::Pth => "PyTorch checkpoint",
+            Self::Qnat => "QNAT",
+        })
+    }
+}
