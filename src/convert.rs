@@ -166,14 +166,6 @@ impl<'m> Recovery<'m> {
         &self.plan.report
     }
 
-    fn part_writer(&self) -> directory::PartWriter<'_, 'm> {
-        directory::PartWriter {
-            plan: &self.plan,
-            model: self.model,
-            options: &self.options,
-        }
-    }
-
     /// Upper bound in bytes of the memory that the work takes: the buffers of its threads and the tables of tensors.
     #[must_use]
     pub fn peak_memory(&self) -> u64 {
@@ -185,7 +177,7 @@ impl<'m> Recovery<'m> {
     /// Whether the output is a directory of shards rather than one file.
     #[must_use]
     pub fn is_directory(&self) -> bool {
-        self.plan.is_directory
+        self.plan.shard_names.is_some()
     }
 
     /// Paths of the weight files that [`write`](Self::write) creates for `output`.
@@ -194,23 +186,20 @@ impl<'m> Recovery<'m> {
     /// shards in `output`.
     #[must_use]
     pub fn paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
-        let (output, count) = (output.as_ref(), self.plan.files.len());
-        if self.plan.is_directory {
-            return self
-                .part_writer()
-                .shard_names()
-                .iter()
-                .map(|name| output.join(name))
-                .collect();
+        let (output, target) = (output.as_ref(), self.options.target);
+        if let Some(names) = &self.plan.shard_names {
+            return names.iter().map(|name| output.join(name)).collect();
         }
-        if count == 1 {
+        if self.plan.files.len() == 1 {
             return vec![output.to_path_buf()];
         }
         let name = output.file_name().unwrap_or_default().to_string_lossy();
-        let stem = name.strip_suffix(".gguf").unwrap_or(&name);
-        (1..=count)
-            .map(|no| output.with_file_name(format!("{stem}-{no:05}-of-{count:05}.gguf")))
-            .collect()
+        let stem = name
+            .strip_suffix(target.extension())
+            .and_then(|stem| stem.strip_suffix('.'))
+            .unwrap_or(&name);
+        let names = self.plan.file_names(target, stem);
+        names.iter().map(|n| output.with_file_name(n)).collect()
     }
 
     /// Carries out the plan and writes the output file, files or directory. Returns the complete report.
@@ -227,23 +216,27 @@ impl<'m> Recovery<'m> {
             model,
             options,
         } = self;
-        if plan.is_directory {
-            let notes = self.part_writer().write(output.as_ref())?;
+        if let Some(names) = &plan.shard_names {
+            let writer = directory::PartWriter {
+                plan,
+                model,
+                options,
+                names,
+            };
+            let notes = writer.write(output.as_ref())?;
             let mut report = self.final_report();
             report.notes.extend(notes);
             return Ok(report);
         }
-        if options.part.is_some() {
-            return Err(AnamnesisError::unsupported(
-                "part",
-                "only a directory of safetensors is made in parts",
-            ));
-        }
-        if options.resume {
-            return Err(AnamnesisError::unsupported(
-                "resume",
-                "only a directory of safetensors can be continued",
-            ));
+        for (is_set, what, can_be) in [
+            (options.part.is_some(), "part", "is made in parts"),
+            (options.resume, "resume", "can be continued"),
+        ] {
+            if is_set {
+                let those = container::titles(|container| container.directory().is_some());
+                let detail = format!("only a directory of {those} {can_be}");
+                return Err(AnamnesisError::unsupported(what, detail));
+            }
         }
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         // All files are created, at their full length, before the first job: what is wrong with a path shows at once.

@@ -235,6 +235,7 @@ impl Dtype {
     }
 
     /// The type number in GGUF files; `None` if they cannot hold the dtype.
+    #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
     pub(crate) fn ggml_id(self) -> Option<u32> {
         match self {
             Self::UnknownGgml(id) => Some(id),

@@ -131,6 +131,15 @@ impl AnamnesisError {
         }
     }
 
+    /// The [`Unsupported`](Self::Unsupported) error for `what`, which needs a feature that this build leaves out. Several
+    /// features are passed as one text, with backticks between them.
+    pub(crate) fn missing_feature(what: impl Into<String>, feature: &str) -> Self {
+        Self::unsupported(
+            what,
+            format!("needs the feature `{feature}`, which this build leaves out"),
+        )
+    }
+
     /// Prefixes the message of a `Parse` or `LimitExceeded` error with `what` and a colon. Other variants are
     /// returned unchanged.
     pub(crate) fn about(self, what: impl std::fmt::Display) -> Self {

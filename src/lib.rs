@@ -33,6 +33,7 @@ mod convert;
 mod dtype;
 mod element;
 pub mod error;
+mod features;
 #[cfg(feature = "lethe")]
 mod forget;
 pub mod inspect;

@@ -68,8 +68,7 @@ pub(super) struct RememberArgs {
 pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub input: FileArgs,
-    /// Container of the output: safetensors, gguf, npz or qnat; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …
-    #[arg(long, value_name = "FORMAT", value_parser = parse_target)]
+    #[arg(long, value_name = "FORMAT", value_parser = parse_target, help = help_of_containers())]
     pub to: ConvertTo,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
@@ -193,9 +192,18 @@ fn parse_target(text: &str) -> Result<ConvertTo, String> {
     if let Ok(scheme) = text.parse() {
         return Ok(ConvertTo::Scheme(scheme));
     }
-    Err(
-        "supported targets: safetensors, gguf, npz, qnat, and the schemes of `amn forget --list`"
-            .to_owned(),
+    Err(format!(
+        "supported targets: {}, and the schemes of `amn forget --list`",
+        ConvertTarget::listed()
+    ))
+}
+
+/// The help of `convert --to`.
+fn help_of_containers() -> String {
+    let listed = ConvertTarget::listed();
+    let (first, last) = listed.rsplit_once(", ").unwrap_or(("", &listed));
+    format!(
+        "Container of the output: {first} or {last}; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …"
     )
 }
 

@@ -8,8 +8,8 @@ use super::report::{print_distance, print_json, print_kept, print_line};
 use super::{input, progress};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, QuantScheme, RememberOptions,
-    Report, Result, TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, ConvertOptions, QuantScheme, RememberOptions, Report, Result,
+    TargetDtype, format_bytes,
 };
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -47,7 +47,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
     };
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
-        && options.target != ConvertTarget::Gguf
+        && !options.target.container().has_gguf_metadata
     {
         return Err(AnamnesisError::unsupported(
             "GGUF metadata",
@@ -58,12 +58,12 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let input = input::open(&args.input)?;
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?;
-    let suffix = match (&args.to, options.target) {
-        (ConvertTo::Scheme(scheme), _) => scheme.suffix(),
-        _ if args.out_dtype.is_some() => to.to_string().to_lowercase(),
-        (_, ConvertTarget::Safetensors | ConvertTarget::Npz) => to.to_string().to_lowercase(),
-        (_, ConvertTarget::Gguf) => "gguf".to_owned(),
-        (_, ConvertTarget::Qnat) => "nf4".to_owned(),
+    let suffix = match &args.to {
+        ConvertTo::Scheme(scheme) => scheme.suffix(),
+        ConvertTo::Container(container) => match container.container().suffix {
+            Some(suffix) if args.out_dtype.is_none() => suffix.to_owned(),
+            _ => to.to_string().to_lowercase(),
+        },
     };
     write(
         &input,
@@ -135,14 +135,14 @@ pub(super) fn write(
     if !options.encodes() {
         (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
     }
+    let extension = options.target.extension();
     let named = args.output.as_deref().and_then(|output| output.extension());
     options.single_file =
-        named.is_some_and(|ending| ending == "safetensors") && args.max_shard_size.is_none();
+        named.is_some_and(|ending| ending == extension) && args.max_shard_size.is_none();
     options.run = options
         .run
         .with_progress(move |p| moving.set_position(p.done_bytes));
     let keep = options.carries_blocks(&input.model);
-    let extension = options.target.extension();
     let recovery = input.model.recovery(options)?;
     let output = args
         .output

@@ -267,6 +267,7 @@ impl ParsedModel {
     }
 
     /// Whether the model was read from GGUF.
+    #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
     pub(crate) fn is_gguf(&self) -> bool {
         #[cfg(feature = "gguf")]
         return self.gguf.is_some();

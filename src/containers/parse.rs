@@ -114,7 +114,7 @@ fn read(
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let format = detect::detect(&source)?;
-    let contents = (format.read)(source, path, budget)?;
+    let contents = format.read(source, path, budget)?;
     config.add_metadata(&contents.metadata);
     config.check()?;
     Ok(contents.complete(config, path, budget.limits()))

@@ -1,244 +1,330 @@
-//! The step of the plan that depends on the container: which types it holds, which metadata it keeps, and how the tensors are
-//! distributed over files.
+//! The containers that models are written to: a table with one row each, and one file each below this module.
+//!
+//! Everything that depends on the container is in its row and its file. The rest of the pipeline asks the row, and never which
+//! container it is.
 
 #[cfg(feature = "gguf")]
 mod gguf;
+#[cfg(feature = "npz")]
+mod npz;
+#[cfg(feature = "lethe")]
+mod qnat;
+mod safetensors;
+mod split;
+#[cfg(test)]
+mod tests;
 
-use std::ops::Range;
+use std::collections::HashSet;
+use std::str::FromStr;
 
 use super::draft::Draft;
 use super::options::ConvertOptions;
+use super::output::Output;
 use super::report::Report;
-use crate::ConvertTarget;
-use crate::config::IN_METADATA;
 use crate::containers::model::ParsedModel;
-use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
-use crate::scheme::descriptions;
-use crate::{AnamnesisError, Result};
+use crate::containers::write::{OutputEntry, OutputLayout};
+use crate::features::{Gated, gated};
+use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
-/// Lays the drafts out in one or several files. Returns the layout of each file, and for each draft the number of its file, in
-/// ascending order.
+/// A container that models are written to: what is true of it in every build, and its writer.
+pub(crate) struct OutputContainer {
+    /// What messages call it.
+    pub title: &'static str,
+    /// Names that users type, in lower case; any case is accepted. Messages list the first.
+    pub names: &'static [&'static str],
+    /// Extension of the files' names, without a dot.
+    pub extension: &'static str,
+    /// End of the default name of an output; `None`: the element type that weights are decoded to.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub suffix: Option<&'static str>,
+    /// Whether the metadata options of GGUF are for it.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub has_gguf_metadata: bool,
+    /// The scheme that weights are encoded to if the caller names only the container. For one that holds nothing else.
+    pub default_scheme: Option<&'static str>,
+    /// How files are made, in the container's own file.
+    pub(super) writer: Gated<ContainerWriter>,
+}
+
+/// How the files of a container are made.
+pub(super) struct ContainerWriter {
+    /// Whether tensors of a dtype can be written as they are.
+    pub holds: fn(Dtype) -> bool,
+    /// Whether the quantized blocks of a model are copied, unless the options ask for decoding.
+    pub copies_blocks_of: fn(&ParsedModel) -> bool,
+    /// Whether vectors beside encoded weights are stored in F32.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    pub widens_vectors: bool,
+    /// Whether tensors get the shape that they had before a GGUF writer reshaped them to rows of whole blocks.
+    pub restores_shapes: bool,
+    /// Lays out the drafts, in their order, in one or several files.
+    pub layout: fn(&mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>>,
+    /// How an output becomes several files; `None`: it is always one, and `max_shard_size` is refused.
+    pub sharding: Option<Sharding>,
+}
+
+/// What a container lays out.
+pub(super) struct LayoutRequest<'a, 'm> {
+    pub model: &'a ParsedModel,
+    pub drafts: &'a [Draft<'m>],
+    /// The quantization config of the output.
+    pub quantization: Option<&'a serde_json::Value>,
+    pub options: &'a ConvertOptions,
+    /// For notes.
+    #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+    pub report: &'a mut Report,
+}
+
+/// How an output becomes several files.
+pub(super) struct Sharding {
+    /// Names of the files, in order. The stem begins a numbered name; the slices are the tensors of each file.
+    pub file_names: fn(stem: &str, files: &[&[Output<'_>]]) -> Vec<String>,
+    /// The directory of the files; `None`: they lie beside each other, and the output's name is their stem.
+    pub directory: Option<OutputDirectory>,
+}
+
+/// An output that is a directory. Beside the weights it gets the input's other files, and `config.json`.
+pub(super) struct OutputDirectory {
+    /// Whether the output of a model is a directory.
+    pub is_made: fn(&ConvertOptions, &ParsedModel) -> bool,
+    /// Name of the index that is written for files of these names; `None` if they need none.
+    pub index_name: fn(&[String]) -> Option<String>,
+    /// Whether a file of this name, weights or index, shows that a directory holds such an output. Only then is it replaced.
+    pub is_weights: fn(&str) -> bool,
+}
+
+/// Makes the table: the row of each variant of [`ConvertTarget`]. A variant without a row does not compile.
+macro_rules! containers {
+    ($($variant:ident: $row:expr,)+) => {
+        impl ConvertTarget {
+            /// Every container, in the order in which messages list them.
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The row of the container.
+            pub(crate) const fn container(self) -> &'static OutputContainer {
+                match self {
+                    $(Self::$variant => {
+                        static ROW: OutputContainer = $row;
+                        &ROW
+                    })+
+                }
+            }
+        }
+    };
+}
+
+containers! {
+    Safetensors: OutputContainer {
+        title: "safetensors",
+        names: &["safetensors"],
+        extension: "safetensors",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: Gated::always(safetensors::WRITER),
+    },
+    Gguf: OutputContainer {
+        title: "GGUF",
+        names: &["gguf"],
+        extension: "gguf",
+        suffix: Some("gguf"),
+        has_gguf_metadata: true,
+        default_scheme: None,
+        writer: gated!("gguf", gguf::WRITER),
+    },
+    Npz: OutputContainer {
+        title: "NPZ",
+        names: &["npz"],
+        extension: "npz",
+        suffix: None,
+        has_gguf_metadata: false,
+        default_scheme: None,
+        writer: gated!("npz", npz::WRITER),
+    },
+    Qnat: OutputContainer {
+        title: "QNAT",
+        names: &["qnat"],
+        extension: "qnat",
+        suffix: Some("nf4"),
+        has_gguf_metadata: false,
+        default_scheme: Some("qnat"),
+        writer: gated!("lethe", qnat::WRITER),
+    },
+}
+
+impl ConvertTarget {
+    /// Extension of the files' names, without a dot.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        self.container().extension
+    }
+
+    /// The names that messages and `--help` list.
+    pub(crate) fn listed() -> String {
+        let names = Self::ALL.iter().map(|target| target.container().names[0]);
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl FromStr for ConvertTarget {
+    type Err = AnamnesisError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let is_name = |name: &&str| name.eq_ignore_ascii_case(text);
+        let found = Self::ALL
+            .iter()
+            .find(|target| target.container().names.iter().any(is_name));
+        found.copied().ok_or_else(|| {
+            let detail = format!("supported targets: {}", Self::listed());
+            AnamnesisError::unsupported(text, detail)
+        })
+    }
+}
+
+impl OutputContainer {
+    /// How files are made; `None` if this build cannot write the container.
+    pub(super) fn writer(&self) -> Option<&ContainerWriter> {
+        self.writer.built_in()
+    }
+
+    pub(super) fn sharding(&self) -> Option<&Sharding> {
+        self.writer()?.sharding.as_ref()
+    }
+
+    pub(super) fn directory(&self) -> Option<&OutputDirectory> {
+        self.sharding()?.directory.as_ref()
+    }
+}
+
+/// Titles of the containers that `is_one` selects, as a phrase: `safetensors and GGUF`.
+pub(super) fn titles(is_one: impl Fn(&OutputContainer) -> bool) -> String {
+    let all = ConvertTarget::ALL.iter().map(|target| target.container());
+    let titles: Vec<&str> = all.filter(|c| is_one(c)).map(|c| c.title).collect();
+    titles.join(" and ")
+}
+
+/// The containers whose outputs can be directories.
+fn directories() -> impl Iterator<Item = &'static OutputDirectory> {
+    let all = ConvertTarget::ALL.iter().map(|target| target.container());
+    all.filter_map(OutputContainer::directory)
+}
+
+/// Whether a file of this name shows that a directory holds a model, as every output directory does.
+pub(super) fn is_weights_of_output(name: &str) -> bool {
+    directories().any(|directory| (directory.is_weights)(name))
+}
+
+/// Name of the index of an output directory whose weights have these names; `None` if they need none.
+pub(super) fn index_name(names: &[String]) -> Option<String> {
+    let of_names = |directory: &&OutputDirectory| names.iter().all(|n| (directory.is_weights)(n));
+    (directories().find(of_names)?.index_name)(names)
+}
+
+/// Lays the drafts out in one or several files. Returns the layout of each file; files ascend with the drafts.
 ///
 /// # Errors
 /// `Unsupported` if the container cannot hold a tensor, cannot be split, or is left out of this build.
-pub(super) fn layout(
-    model: &ParsedModel,
-    drafts: &[Draft<'_>],
-    quantization: Option<&(Vec<&'static str>, serde_json::Value)>,
-    options: &ConvertOptions,
-    report: &mut Report,
-) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
-    #[cfg(not(feature = "gguf"))]
-    let _ = &report;
-    if matches!(options.target, ConvertTarget::Npz | ConvertTarget::Qnat) {
-        refuse_sharding(options)?;
+pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
+    let container = request.options.target.container();
+    let writing = format!("writing {}", container.title);
+    let writer = container.writer.require(&writing)?;
+    if writer.sharding.is_none() && request.options.max_shard_size.is_some() {
+        let those = titles(|container| container.sharding().is_some());
+        let detail = format!("only {those} can be split");
+        return Err(AnamnesisError::unsupported("sharding", detail));
     }
-    match options.target {
-        ConvertTarget::Safetensors => safetensors_layout(
-            model,
-            drafts,
-            quantization.map(|(_, config)| config),
-            options,
-        ),
-        #[cfg(feature = "lethe")]
-        ConvertTarget::Qnat => Ok((
-            vec![qnat_layout(model, drafts, options, report)?],
-            vec![0; drafts.len()],
-        )),
-        #[cfg(not(feature = "lethe"))]
-        ConvertTarget::Qnat => missing_feature("writing QNAT", "qnat` and `lethe"),
-        #[cfg(feature = "npz")]
-        ConvertTarget::Npz => Ok((vec![npz_layout(drafts)?], vec![0; drafts.len()])),
-        #[cfg(not(feature = "npz"))]
-        ConvertTarget::Npz => missing_feature("writing NPZ", "npz"),
-        #[cfg(feature = "gguf")]
-        ConvertTarget::Gguf => gguf::layout(model, drafts, options, report),
-        #[cfg(not(feature = "gguf"))]
-        ConvertTarget::Gguf => missing_feature("writing GGUF", "gguf"),
-    }
+    let layouts = (writer.layout)(request)?;
+    let is_directory = request.options.is_directory(request.model);
+    check_layouts(writer, is_directory, request.drafts, &layouts)
+        .map_err(|what| AnamnesisError::unsupported(writing, what))?;
+    Ok(layouts)
 }
 
-/// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an error; the report has the
-/// reason why it is not.
-#[cfg(feature = "lethe")]
-fn qnat_layout(
-    model: &ParsedModel,
-    drafts: &[Draft<'_>],
-    options: &ConvertOptions,
-    report: &mut Report,
-) -> Result<OutputLayout> {
-    use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout};
-    let tensor = |d: &'_ Draft<'_>| match d.body.encoding() {
-        Some(encoding) => Ok(encoding.shape.clone()),
-        None => {
-            let reason = report
-                .kept
-                .iter()
-                .find(|kept| kept.name == d.name)
-                .map_or("", |kept| &kept.reason);
-            Err(AnamnesisError::unsupported(
-                "writing QNAT",
-                format!("tensor `{}`: {reason}", d.name),
-            ))
-        }
-    };
-    let shapes = drafts.iter().map(tensor).collect::<Result<Vec<_>>>()?;
-    let tensors = drafts.iter().zip(&shapes).map(|(d, shape)| {
-        let n = shape.iter().product();
-        let block = block_for(n).unwrap_or(1);
-        QnatOutputTensor {
-            name: &d.name,
-            shape,
-            block,
-            blocks: n / block,
-        }
-    });
-    let tensors: Vec<QnatOutputTensor<'_>> = tensors.collect();
-    report.notes.push(format!(
-        "{} tensors are quantized to NF4, which QNAT holds and nothing else",
-        tensors.len()
-    ));
-    let double = options
-        .forget
-        .as_ref()
-        .is_some_and(|forget| forget.scheme.quantizes_scales());
-    layout(&tensors, &model.metadata, double)
-}
-
-/// The error for a container that this build cannot write.
-#[allow(dead_code)] // not called if every feature is enabled
-fn missing_feature<T>(what: &str, feature: &str) -> Result<T> {
-    Err(AnamnesisError::unsupported(
-        what,
-        format!("needs the feature `{feature}`, which this build leaves out"),
-    ))
-}
-
-/// Fails with `Unsupported` if the options ask for several files. For containers that have no convention for splitting.
-fn refuse_sharding(options: &ConvertOptions) -> Result<()> {
-    match options.max_shard_size {
-        Some(_) => Err(AnamnesisError::unsupported(
-            "sharding",
-            "only safetensors and GGUF can be split",
-        )),
-        None => Ok(()),
-    }
-}
-
+/// A draft as the layouts of most containers take it.
 fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
-    let Draft {
-        name,
-        dtype,
-        shape,
-        len,
-        ..
-    } = d;
     OutputEntry {
-        name,
-        dtype: *dtype,
-        shape,
-        len: *len,
+        name: &d.name,
+        dtype: d.dtype,
+        shape: &d.shape,
+        len: d.len,
     }
 }
 
-#[cfg(feature = "npz")]
-fn npz_layout(drafts: &[Draft<'_>]) -> Result<OutputLayout> {
-    crate::containers::write::npz::layout(&drafts.iter().map(entry).collect::<Vec<_>>())
-}
-
-fn safetensors_layout(
-    model: &ParsedModel,
+/// Checks what the pipeline takes for granted of layouts, and says what is wrong. Each of these would lose a tensor's bytes, or
+/// write them over another's.
+fn check_layouts(
+    writer: &ContainerWriter,
+    is_directory: bool,
     drafts: &[Draft<'_>],
-    quantization: Option<&serde_json::Value>,
-    options: &ConvertOptions,
-) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
-    if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
-        let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
-        return Err(AnamnesisError::unsupported("writing safetensors", what));
+    layouts: &[OutputLayout],
+) -> std::result::Result<(), String> {
+    let tensors: usize = layouts.iter().map(|layout| layout.offsets.len()).sum();
+    if tensors != drafts.len() {
+        return Err(format!("{tensors} of {} tensors laid out", drafts.len()));
     }
-    let mut metadata = model.metadata.clone();
-    let descriptions = descriptions(&metadata);
-    metadata.retain(|key, _| {
-        let is_stale = STALE_METADATA_PREFIXES
-            .iter()
-            .any(|stale| key.starts_with(stale));
-        !(is_stale || descriptions.contains(key))
-    });
-    // A single file has no `config.json` beside it, so the quantization config goes into its metadata.
-    if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
-        metadata.insert(IN_METADATA.to_owned(), config.to_string());
+    if layouts.len() != 1 && writer.sharding.is_none() {
+        return Err(format!("{} files instead of one", layouts.len()));
     }
-    // transformers refuses a file without this key.
-    metadata
-        .entry("format".to_owned())
-        .or_insert_with(|| "pt".to_owned());
-    let entries: Vec<OutputEntry<'_>> = drafts.iter().map(entry).collect();
-    let shards = match (&model.directory, options.max_shard_size) {
-        _ if !options.is_directory(model) => split_by_size(drafts, None),
-        // Without a size limit, each input file becomes one output file.
-        (Some(directory), None) => split_as_source(drafts, &directory.file_of),
-        (_, max) => split_by_size(drafts, max),
-    };
-    let files = shards
-        .iter()
-        .enumerate()
-        .flat_map(|(file, shard)| shard.clone().map(move |_| file))
-        .collect();
-    let layouts = shards
-        .into_iter()
-        .map(|shard| safetensors::layout(&entries[shard], &metadata));
-    Ok((layouts.collect::<Result<_>>()?, files))
-}
-
-/// Splits the drafts wherever two neighbours come from different input files.
-fn split_as_source(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
-    let file = |d: &Draft<'_>| file_of.get(d.source).copied().unwrap_or(0);
-    let (mut shards, mut start) = (Vec::new(), 0);
-    for i in 1..drafts.len() {
-        if file(&drafts[i]) != file(&drafts[i - 1]) {
-            shards.push(start..i);
-            start = i;
-        }
+    // Patches are given to tensors in their order. They are written when all files are made, and a directory's are closed then.
+    match layouts.iter().map(|layout| layout.patches.len()).sum() {
+        0 => {}
+        _ if is_directory => return Err("checksums in the files of a directory".to_owned()),
+        n if n == tensors => {}
+        n => return Err(format!("checksums of {n} of {tensors} tensors")),
     }
-    shards.push(start..drafts.len());
-    shards
-}
-
-/// Splits the drafts into files of at most `max` bytes of data; one file if there is no limit. A larger tensor gets a file of its
-/// own.
-///
-/// Tensors that the jobs of one encoding write, such as codes and their scales, stay in one file: the sink of a directory is
-/// the shard that is being made, and bytes of another shard would have nowhere to go.
-fn split_by_size(drafts: &[Draft<'_>], max: Option<u64>) -> Vec<Range<usize>> {
-    let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
-    while first < drafts.len() {
-        let parts = 1 + drafts[first + 1..]
-            .iter()
-            .take_while(|d| d.body.is_written_with_another())
-            .count();
-        let len = drafts[first..first + parts]
-            .iter()
-            .fold(0u64, |len, d| len.saturating_add(d.len));
-        if first > start && max.is_some_and(|max| size.saturating_add(len) > max) {
-            shards.push(start..first);
-            (start, size) = (first, 0);
+    for layout in layouts {
+        // The sink of a directory is the shard that is being made: bytes of another shard would have nowhere to go.
+        if let Some(d) = drafts.get(first).filter(|_| !layout.offsets.is_empty())
+            && d.body.is_written_with_another()
+        {
+            return Err(format!(
+                "tensor `{}` is written with the one before it, and is not in its file",
+                d.name
+            ));
         }
-        size = size.saturating_add(len);
-        first += parts;
+        first += layout.offsets.len();
     }
-    shards.push(start..drafts.len());
-    shards
+    Ok(())
 }
 
-/// Prefixes of metadata keys of the input that are false for the output, and would make readers misread it: they say that
-/// tensors are quantized, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of
-/// these.
-const STALE_METADATA_PREFIXES: [&str; 6] = [
-    "gptq_",
-    IN_METADATA,
-    "gguf.general.file_type",
-    "gguf.general.quantization_version",
-    "gguf.split.",
-    "gguf.comfy.gguf.orig_shape.",
-];
+/// Checks the names of `count` files of an output: they are different, and each is the plain name of a file. Some are made of
+/// tensor names, which the input chooses.
+///
+/// # Errors
+/// `Unsupported` with the first name that is not.
+pub(super) fn check_file_names(
+    container: &OutputContainer,
+    names: &[String],
+    count: usize,
+) -> Result<()> {
+    /// Most bytes of a name in the usual file systems.
+    const LONGEST: usize = 255;
+    let refuse = |what: String| {
+        let writing = format!("writing {}", container.title);
+        Err(AnamnesisError::unsupported(writing, what))
+    };
+    if names.len() != count {
+        return refuse(format!("{} names for {count} files", names.len()));
+    }
+    let directory = container.directory();
+    let mut seen = HashSet::with_capacity(names.len());
+    for name in names {
+        let is_plain = !name.starts_with('.')
+            && !name.contains(['/', '\\', ':'])
+            && !name.chars().any(char::is_control)
+            && (1..=LONGEST).contains(&name.len());
+        if !is_plain {
+            return refuse(format!("`{name}` cannot be the name of a file"));
+        }
+        // Some file systems know no case: the second file would replace the first.
+        if !seen.insert(name.to_lowercase()) {
+            return refuse(format!("`{name}` would be the name of two files"));
+        }
+        // Of a directory without a name of weights, nobody would know that `force` may replace it.
+        if directory.is_some_and(|directory| !(directory.is_weights)(name)) {
+            return refuse(format!("`{name}` is no name of weights"));
+        }
+    }
+    Ok(())
+}

@@ -3,6 +3,7 @@
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::container::is_weights_of_output;
 use super::manifest::is_manifest;
 use crate::containers::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
@@ -70,11 +71,6 @@ pub(super) fn check_destination(output: &Path, force: bool) -> Result<()> {
         true if names.iter().any(|name| is_weights_of_output(name)) => Ok(()),
         true => refuse("the output is a directory without weights, which is not replaced"),
     }
-}
-
-/// Whether a file of this name shows that a directory holds a model, as every output directory does.
-fn is_weights_of_output(name: &str) -> bool {
-    name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
 }
 
 /// Path that the directory at `output` is moved to while it is replaced: `.NAME.old`.

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use self::finish::finish;
 pub use self::finish::finish_parts;
 use self::shard::{ShardCommit, ShardFile};
+use super::container::index_name;
 use super::destination::{
     MARKER_FILE, check_destination, is_unfinished_conversion, manifests, partial_path,
 };
@@ -37,6 +38,8 @@ pub(super) struct PartWriter<'a, 'm> {
     pub plan: &'a Plan<'m>,
     pub model: &'m ParsedModel,
     pub options: &'a ConvertOptions,
+    /// File names of the shards, in order.
+    pub names: &'a [String],
 }
 
 impl PartWriter<'_, '_> {
@@ -56,18 +59,17 @@ impl PartWriter<'_, '_> {
         check_destination(output, self.options.run.force)?;
         self.check_input(output)?;
         let partial = partial_path(output)?;
-        let names = self.shard_names();
         let path = manifest_path(&partial, (part, parts));
-        let mut manifest = self.open_manifest(&partial, &path, &names, parts)?;
+        let mut manifest = self.open_manifest(&partial, &path, parts)?;
         // Every `parts`-th shard: all parts get the same number of shards, give or take one.
-        let mine: Vec<usize> = (0..names.len())
+        let mine: Vec<usize> = (0..self.names.len())
             .filter(|file| file % parts == part - 1)
             .collect();
-        self.check_space(&partial, &mine, &manifest, &names)?;
-        self.write_shards(&mine, &partial, &names, &mut manifest, &path)?;
+        self.check_space(&partial, &mine, &manifest)?;
+        self.write_shards(&mine, &partial, &mut manifest, &path)?;
         let mut notes = Vec::new();
         if part == 1 {
-            notes = self.write_companion_files(&partial, output, &names)?;
+            notes = self.write_companion_files(&partial, output)?;
         }
         manifest.done = true;
         manifest.write(&path)?;
@@ -118,27 +120,6 @@ impl PartWriter<'_, '_> {
         Ok(())
     }
 
-    /// File names of the shards, in order. The stem is that of the input's first file if a library looks for it
-    /// (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral, `adapter_model`: PEFT), else `model`.
-    pub(super) fn shard_names(&self) -> Vec<String> {
-        let first = self
-            .model
-            .directory
-            .as_ref()
-            .and_then(|directory| directory.files.first());
-        let known = ["diffusion_pytorch_model", "consolidated", "adapter_model"];
-        let stem = known
-            .into_iter()
-            .find(|stem| first.is_some_and(|first| first.starts_with(stem)));
-        let (stem, count) = (stem.unwrap_or("model"), self.plan.files.len());
-        match count {
-            1 => vec![format!("{stem}.safetensors")],
-            _ => (1..=count)
-                .map(|no| format!("{stem}-{no:05}-of-{count:05}.safetensors"))
-                .collect(),
-        }
-    }
-
     /// Opens the manifest of this part at `path` to resume it, or begins a new one.
     ///
     /// Before that, the manifests of all parts in `partial` are compared with this run: a directory in which two sets of
@@ -147,15 +128,9 @@ impl PartWriter<'_, '_> {
     /// # Errors
     /// `Io` if `partial` is no unfinished conversion; if it was begun with other parameters or before the input changed; if
     /// this part was begun and the options do not resume it; if the operating system fails.
-    fn open_manifest(
-        &self,
-        partial: &Path,
-        path: &Path,
-        names: &[String],
-        parts: usize,
-    ) -> Result<Manifest> {
+    fn open_manifest(&self, partial: &Path, path: &Path, parts: usize) -> Result<Manifest> {
         let new = Manifest {
-            parameters: self.parameters(names, parts),
+            parameters: self.parameters(parts),
             inputs: manifest::inputs(self.model),
             finished: vec![],
             done: false,
@@ -213,7 +188,7 @@ impl PartWriter<'_, '_> {
     }
 
     /// Everything that the output's bytes depend on, besides the input.
-    fn parameters(&self, names: &[String], parts: usize) -> ConversionParameters {
+    fn parameters(&self, parts: usize) -> ConversionParameters {
         // A header holds the name, dtype, shape and offset of every tensor in its shard. Its checksum therefore changes with
         // any decision of the plan.
         let header = |(name, file): (&String, &PlannedFile)| {
@@ -232,22 +207,21 @@ impl PartWriter<'_, '_> {
             exclude: self.options.exclude.clone(),
             forget: self.options.encoding_fingerprint(),
             parts,
-            shards: names.iter().zip(&self.plan.files).map(header).collect(),
+            shards: self
+                .names
+                .iter()
+                .zip(&self.plan.files)
+                .map(header)
+                .collect(),
         }
     }
 
     /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished. Shards of other parts are not
     /// counted: the processes that write them check for them.
-    fn check_space(
-        &self,
-        partial: &Path,
-        mine: &[usize],
-        manifest: &Manifest,
-        names: &[String],
-    ) -> Result<()> {
+    fn check_space(&self, partial: &Path, mine: &[usize], manifest: &Manifest) -> Result<()> {
         let left = mine
             .iter()
-            .filter(|&&file| !manifest.finished.contains(&names[file]));
+            .filter(|&&file| !manifest.finished.contains(&self.names[file]));
         let needed: u64 = left.map(|&file| self.plan.files[file].len).sum();
         let free = fs4::available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
         if free < needed {
@@ -269,14 +243,13 @@ impl PartWriter<'_, '_> {
         &self,
         mine: &[usize],
         partial: &Path,
-        names: &[String],
         manifest: &mut Manifest,
         path: &Path,
     ) -> Result<()> {
         let done = AtomicU64::new(0);
         let mut pending: Option<ShardCommit> = None;
         for &file in mine {
-            let (name, planned) = (&names[file], &self.plan.files[file]);
+            let (name, planned) = (&self.names[file], &self.plan.files[file]);
             let target = partial.join(name);
             // The manifest names only durable shards, but a user may have removed or cut one since.
             let is_whole = target
@@ -314,12 +287,7 @@ impl PartWriter<'_, '_> {
 
     /// Writes the files beside the shards: copies of the input's other files, the config and the index. Returns a note for
     /// each file of the input that was left out.
-    fn write_companion_files(
-        &self,
-        partial: &Path,
-        output: &Path,
-        names: &[String],
-    ) -> Result<Vec<String>> {
+    fn write_companion_files(&self, partial: &Path, output: &Path) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         // The config's dtype is that of the weights. It changes only if weights were decoded.
         let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
@@ -331,22 +299,13 @@ impl PartWriter<'_, '_> {
             notes = sidecars::copy(&directory.path, partial, &edits, &[partial, output])?;
         }
         sidecars::write_config(partial, &edits)?;
-        if let Some(index) = index_name(names.iter().map(String::as_str)) {
+        if let Some(index) = index_name(self.names) {
             let outputs = self.plan.outputs.iter();
             let map: BTreeMap<&str, &str> = outputs
-                .map(|o| (o.name.as_str(), names[o.file].as_str()))
+                .map(|o| (o.name.as_str(), self.names[o.file].as_str()))
                 .collect();
             sidecars::write_index(&partial.join(index), &map, self.plan.data_len)?;
         }
         Ok(notes)
     }
-}
-
-/// Name of the index file of the shards `names`; `None` if there is only one, because an index of one file says nothing.
-fn index_name<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<String> {
-    let (first, _) = (names.next()?, names.next()?);
-    let stem = first
-        .split_once("-00001-of-")
-        .map_or("model", |(stem, _)| stem);
-    Some(format!("{stem}.safetensors.index.json"))
 }

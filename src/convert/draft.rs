@@ -126,5 +126,7 @@ pub(super) fn parts_with_checksum<'a, 'm: 'a>(
 /// holds FP8, and the options do not ask for decoding.
 pub(super) fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
     let is_cast = matches!(group.scheme, QuantScheme::CastFp8 { .. });
-    is_cast && !options.decode && options.target.holds(group.parts[0].1.dtype())
+    let writer = options.target.container().writer();
+    let is_held = writer.is_some_and(|writer| (writer.holds)(group.parts[0].1.dtype()));
+    is_cast && !options.decode && is_held
 }

@@ -7,7 +7,6 @@ use super::encode::{Drafted, Encodings};
 use super::options::ConvertOptions;
 use super::report::Report;
 use super::summary::summary;
-use crate::ConvertTarget;
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
 use crate::scheme::ResolvedItem;
@@ -95,9 +94,9 @@ fn draft_unencoded<'m>(
         ResolvedItem::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
         ResolvedItem::Group(group) => Draft::decode(group, options.run.to),
     }?;
-    // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata. safetensors can hold
-    // that shape.
-    if options.target == ConvertTarget::Safetensors {
+    // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.
+    let writer = options.target.container().writer();
+    if writer.is_some_and(|writer| writer.restores_shapes) {
         model.restore_shape(&draft.name, &mut draft.shape)?;
     }
     Ok(draft)

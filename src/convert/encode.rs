@@ -14,6 +14,7 @@ mod distance;
 mod drafts;
 mod in_order;
 mod input;
+mod options;
 mod relay;
 
 use std::ops::AddAssign;
@@ -25,6 +26,7 @@ pub(super) use self::distance::{distance, warnings};
 pub(super) use self::drafts::{Drafted, Encodings};
 use self::in_order::InOrder;
 use self::input::EncodeInput;
+pub(super) use self::options::{fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
 use crate::forget::{Encode, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};

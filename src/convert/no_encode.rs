@@ -52,3 +52,18 @@ pub(super) fn distance(_plan: &Plan<'_>) -> Option<Distance> {
 pub(super) fn warnings(_plan: &Plan<'_>) -> Vec<String> {
     Vec::new()
 }
+
+/// Returns `false`: there are no options for encoding.
+pub(super) fn is_asked_for(_options: &ConvertOptions) -> bool {
+    false
+}
+
+/// Returns the options unchanged: there are no schemes. The container that needs one is left out of this build, too.
+pub(super) fn with_scheme(options: ConvertOptions, _scheme: &str) -> Result<ConvertOptions> {
+    Ok(options)
+}
+
+/// Returns `None`: nothing is encoded.
+pub(super) fn fingerprint(_options: &ConvertOptions) -> Option<String> {
+    None
+}

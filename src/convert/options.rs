@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::encode;
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::GgufMetadataValue;
 #[cfg(feature = "lethe")]
-use crate::forget::{Forget, ForgetScheme};
+use crate::forget::Forget;
 use crate::simd::Level;
 use crate::{CancelToken, ConvertTarget, ParsedModel, Result, TargetDtype};
 
@@ -186,87 +187,41 @@ impl ConvertOptions {
         self
     }
 
-    /// QNAT holds only NF4 tensors: fills in that scheme if the caller named only the container.
+    /// Fills in the scheme of a container that holds nothing else, if the caller named only the container.
     pub(crate) fn with_default_encoding(self) -> Result<Self> {
-        #[cfg(feature = "lethe")]
-        if self.target == ConvertTarget::Qnat && self.forget.is_none() {
-            let forget = Some(ForgetScheme::QNAT.into());
-            let run = RememberOptions {
-                to: TargetDtype::F32,
-                ..self.run
-            };
-            return Ok(Self {
-                run,
-                forget,
-                ..self
-            });
+        match self.target.container().default_scheme {
+            Some(scheme) if !self.encodes() => encode::with_scheme(self, scheme),
+            _ => Ok(self),
         }
-        Ok(self)
     }
 
     /// Whether the output of `model` is a directory.
     pub(crate) fn is_directory(&self, model: &ParsedModel) -> bool {
-        let many = model.directory.is_some() || self.max_shard_size.is_some();
-        self.target == ConvertTarget::Safetensors && many && !self.single_file
+        let directory = self.target.container().directory();
+        directory.is_some_and(|directory| (directory.is_made)(self, model))
     }
 
     /// Whether the GGUF blocks of `model` are copied to the output unchanged.
     pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
-        self.target == ConvertTarget::Gguf && model.is_gguf() && !self.decode && !self.encodes()
+        let writer = self.target.container().writer();
+        let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
+        copies && !self.decode && !self.encodes()
     }
 
     /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
     pub(crate) fn encoding_fingerprint(&self) -> Option<String> {
-        #[cfg(feature = "lethe")]
-        {
-            // The options name files whose contents can change between runs, so their length and modification time count.
-            let state = |path: &std::path::PathBuf| {
-                let there = std::fs::metadata(path).ok()?;
-                Some(format!("{} {:?}", there.len(), there.modified().ok()?))
-            };
-            let files = |forget: &Forget| {
-                [&forget.imatrix, &forget.like].map(|path| path.as_ref().and_then(state))
-            };
-            self.forget
-                .as_ref()
-                .map(|forget| format!("{forget:?} {:?}", files(forget)))
-        }
-        #[cfg(not(feature = "lethe"))]
-        None
+        encode::fingerprint(self)
     }
 
     /// Whether tensors are encoded.
     pub(crate) fn encodes(&self) -> bool {
-        #[cfg(feature = "lethe")]
-        return self.forget.is_some();
-        #[cfg(not(feature = "lethe"))]
-        false
+        encode::is_asked_for(self)
     }
 }
 
 impl From<RememberOptions> for ConvertOptions {
     fn from(run: RememberOptions) -> Self {
         Self::default().with_run(run).with_decode(true)
-    }
-}
-
-#[cfg(feature = "lethe")]
-impl From<Forget> for ConvertOptions {
-    fn from(forget: Forget) -> Self {
-        let run = RememberOptions::new(forget.scheme.dtype());
-        Self {
-            target: forget.scheme.container(),
-            run,
-            forget: Some(forget),
-            ..Self::default()
-        }
-    }
-}
-
-#[cfg(feature = "lethe")]
-impl From<ForgetScheme> for ConvertOptions {
-    fn from(scheme: ForgetScheme) -> Self {
-        Forget::from(scheme).into()
     }
 }
 

@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::checksum::TensorChecksums;
-use super::container;
+use super::container::{self, LayoutRequest, check_file_names};
 use super::draft::Draft;
 use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
 use super::output::Output;
 use super::report::Report;
 use crate::containers::model::ParsedModel;
-use crate::{AnamnesisError, Dtype, Result};
+use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
 /// One file of the output, as planned.
 pub(crate) struct PlannedFile {
@@ -34,8 +34,8 @@ pub(crate) struct Plan<'m> {
     pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// Bytes of data in all output tensors.
     pub(super) data_len: u64,
-    /// Whether the files are the shards of a directory.
-    pub is_directory: bool,
+    /// Names of the files in the output directory; `None` if the output is no directory.
+    pub shard_names: Option<Vec<String>>,
     /// The output tensors, in ascending order of their files.
     pub(super) outputs: Vec<Output<'m>>,
     /// Number of the first job of each output tensor; the last entry is the number of all jobs.
@@ -55,26 +55,28 @@ impl<'m> Plan<'m> {
             quantization,
         } = draft_outputs(model, options)?;
         require_unique_names(&drafts)?;
-        let (layouts, files_of) =
-            container::layout(model, &drafts, quantization.as_ref(), options, &mut report)?;
+        let layouts = container::layout(&mut LayoutRequest {
+            model,
+            drafts: &drafts,
+            quantization: quantization.as_ref().map(|(_, config)| config),
+            options,
+            report: &mut report,
+        })?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
         // A layout has the offsets of its tensors in the order of the drafts, and files ascend with the drafts. So one pass
         // over both gives each draft its place.
         let mut outputs = Vec::with_capacity(drafts.len());
         let mut first_job = vec![0];
-        let mut places = layouts.iter().map(|layout| layout.offsets.iter());
-        let mut offsets = places.next().unwrap_or_default();
-        let mut last = 0;
-        // Either every tensor has a checksum to be patched (NPZ, which is one file) or none has.
+        let places = layouts
+            .iter()
+            .enumerate()
+            .flat_map(|(file, layout)| layout.offsets.iter().map(move |&offset| (file, offset)));
+        // Either every tensor has a checksum to be patched (NPZ) or none has.
         let mut patches = layouts
             .iter()
             .flat_map(|layout| layout.patches.iter().cloned());
         let data_len = drafts.iter().map(|d| d.len).sum();
-        for (draft, file) in drafts.into_iter().zip(files_of) {
-            if file != last {
-                (last, offsets) = (file, places.next().unwrap_or_default());
-            }
-            let offset = offsets.next().copied().unwrap_or_default();
+        for (draft, (file, offset)) in drafts.into_iter().zip(places) {
             let Draft {
                 name,
                 dtype,
@@ -97,23 +99,38 @@ impl<'m> Plan<'m> {
                 checksums: TensorChecksums::new(patches.next()),
             });
         }
-        let files = layouts
+        let files: Vec<_> = layouts
             .into_iter()
             .map(|l| PlannedFile {
                 pieces: l.pieces,
                 len: l.file_len,
             })
             .collect();
-        let is_directory = options.is_directory(model);
-        Ok(Self {
+        let mut plan = Self {
             files,
             report,
             quantization,
             data_len,
-            is_directory,
+            shard_names: None,
             outputs,
             first_job,
-        })
+        };
+        let is_directory = options.is_directory(model);
+        if is_directory || plan.files.len() != 1 {
+            let names = plan.file_names(options.target, shard_stem(model));
+            check_file_names(options.target.container(), &names, plan.files.len())?;
+            plan.shard_names = Some(names).filter(|_| is_directory);
+        }
+        Ok(plan)
+    }
+
+    /// Names of several files of the output, in order; a numbered name begins with `stem`. Empty for a container that is
+    /// always one file.
+    pub(super) fn file_names(&self, target: ConvertTarget, stem: &str) -> Vec<String> {
+        let tensors = (0..self.files.len()).map(|file| &self.outputs[self.outputs_of(file)]);
+        let tensors: Vec<_> = tensors.collect();
+        let sharding = target.container().sharding();
+        sharding.map_or(vec![], |sharding| (sharding.file_names)(stem, &tensors))
     }
 
     /// The indices of all output tensors.
@@ -134,6 +151,18 @@ impl<'m> Plan<'m> {
         let i = self.first_job.partition_point(|&first| first <= job) - 1;
         (i, job - self.first_job[i])
     }
+}
+
+/// What numbered names in an output directory begin with: the stem of the input's first file if a library looks for it
+/// (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral, `adapter_model`: PEFT), else `model`.
+fn shard_stem(model: &ParsedModel) -> &'static str {
+    let directory = model.directory.as_ref();
+    let first = directory.and_then(|directory| directory.files.first());
+    let known = ["diffusion_pytorch_model", "consolidated", "adapter_model"];
+    let stem = known
+        .into_iter()
+        .find(|stem| first.is_some_and(|first| first.starts_with(stem)));
+    stem.unwrap_or("model")
 }
 
 /// Fails with `Parse` if two output tensors have the same name.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::container::is_weights_of_output;
 use crate::config::{edit, read_small};
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
@@ -131,7 +132,10 @@ impl SidecarCopier<'_> {
     }
 
     fn is_excluded(&self, name: &str) -> bool {
-        is_weights(name) || is_sidecar(name) || super::manifest::is_manifest(name)
+        is_weights(name)
+            || is_weights_of_output(name)
+            || is_sidecar(name)
+            || super::manifest::is_manifest(name)
     }
 
     /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or in the blob store of the

@@ -142,9 +142,10 @@ impl ForgetScheme {
     /// change the result.
     #[must_use]
     pub fn dtype(&self) -> TargetDtype {
-        match self.container() {
-            ConvertTarget::Safetensors => TargetDtype::BF16,
-            _ => TargetDtype::F32,
+        match self.kind {
+            #[cfg(feature = "gguf")]
+            SchemeKind::Gguf(_) => TargetDtype::F32,
+            SchemeKind::Table(row) => row.dtype,
         }
     }
 

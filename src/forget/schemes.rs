@@ -15,11 +15,12 @@ use super::nvfp4::Nvfp4;
 use super::qnat::Qnat;
 use super::scheme::{ForgetScheme, SchemeParameters};
 use super::{Method, Scope};
-use crate::ConvertTarget;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::Granularity;
+use crate::{ConvertTarget, TargetDtype};
 
 /// A row of the table.
+#[derive(Clone, Copy)]
 pub(super) struct SchemeRow {
     pub name: &'static str,
     /// Other names, in this crate's documents and in other tools.
@@ -27,6 +28,8 @@ pub(super) struct SchemeRow {
     /// Description in `amn forget --list`.
     pub about: &'static str,
     pub container: ConvertTarget,
+    /// The type that quantized values are decoded to before they are encoded.
+    pub dtype: TargetDtype,
     /// Which tensors are encoded by default.
     pub scope: Scope,
     /// Keys in `config.json` under which the scheme's description is stored.
@@ -56,6 +59,7 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         aliases: &[],
         about: "",
         container: ConvertTarget::Safetensors,
+        dtype: TargetDtype::BF16,
         scope: Scope::Linear,
         config_keys: &["quantization_config"],
         quantizes_scales: false,
@@ -76,6 +80,7 @@ const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
 const fn qnat(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
         container: ConvertTarget::Qnat,
+        dtype: TargetDtype::F32,
         scope: Scope::All,
         config_keys: &[],
         ..linear(make)

@@ -278,14 +278,12 @@ fn malformed_names_are_refused_by_the_part() {
     }
     // No argument of a process can hold a NUL, so the function is called directly. It refuses names
     // before it looks for a store.
-    for (spec, part) in [("ollama:a\0b", "contains '\\0'")] {
-        let error = anamnesis::resolve_ollama_model(spec).unwrap_err();
-        assert!(
-            matches!(&error, anamnesis::AnamnesisError::Parse { .. }),
-            "{error}"
-        );
-        assert!(error.to_string().contains(part), "{error}");
-    }
+    let error = anamnesis::resolve_ollama_model("ollama:a\0b").unwrap_err();
+    assert!(
+        matches!(&error, anamnesis::AnamnesisError::Parse { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("contains '\\0'"), "{error}");
 }
 
 #[test]

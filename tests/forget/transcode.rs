@@ -262,6 +262,42 @@ fn mxfp4_round_trips() {
     );
 }
 
+/// Exponent 255 is no number in F8_E8M0, and infinity where the exponent is computed from U8: a code that moved would silently
+/// change its value.
+#[test]
+fn exponents_that_mean_another_value_do_not_move() {
+    let mut random = Random(11);
+    let (rows, cols) = (4, 64);
+    let model = |last: u8| {
+        let tensors = [
+            named(
+                "weight",
+                "I8",
+                &[rows, cols / 2],
+                random.bytes(rows * cols / 2),
+            ),
+            named(
+                "scale",
+                "F8_E8M0",
+                &[rows, cols / 32],
+                vec![120, 127, 3, 254, 1, 90, 127, last],
+            ),
+        ];
+        directory(&tensors, &json!({}))
+    };
+    let [sound, with_nan] = [254, 255].map(model);
+    for name in ["mxfp4", "mlx-mxfp4", "gguf:mxfp4"] {
+        let outputs = tempfile::tempdir().unwrap();
+        let to = TargetDtype::F32;
+        let (_, report) = forget(sound.path(), outputs.path(), scheme(name, None), to).unwrap();
+        assert_eq!(codes_moved(&report).len(), 1, "{name}");
+        let outputs = tempfile::tempdir().unwrap();
+        let refused = forget(with_nan.path(), outputs.path(), scheme(name, None), to);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("its exponent is 255"), "{name}: {refused}");
+    }
+}
+
 #[test]
 fn codes_that_do_not_fit_are_encoded_again() {
     let outputs = tempfile::tempdir().unwrap();

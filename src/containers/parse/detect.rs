@@ -4,16 +4,36 @@ use std::path::Path;
 
 use super::safetensors;
 use crate::ParsedModel;
+use crate::features::{Gated, gated};
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
+/// Reads the header of a file.
+type HeaderReader = fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>;
+
 /// A container format.
 pub(super) struct ContainerFormat {
+    /// What the error of a build without its reader calls it.
+    title: &'static str,
     /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the whole file if it is shorter.
     matches: fn(&[u8]) -> bool,
-    /// Reads the header.
-    pub read: fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>,
+    reader: Gated<HeaderReader>,
+}
+
+impl ContainerFormat {
+    /// Reads the header of `source`, a file of this format.
+    ///
+    /// # Errors
+    /// `Unsupported` if this build leaves the reader out; the errors of the reader.
+    pub(super) fn read(
+        &self,
+        source: Source,
+        path: Option<&Path>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        self.reader.require(self.title)?(source, path, budget)
+    }
 }
 
 /// Bytes that the detection reads: a tar archive has its magic at offset 257.
@@ -24,53 +44,53 @@ const HEAD: usize = 512;
 /// so that its reader reports what is wrong with a file of no known format.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
+        title: "safetensors",
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
-        read: safetensors::read,
+        reader: Gated::always(safetensors::read),
     },
     ContainerFormat {
+        title: "GGUF",
         matches: |head| head.starts_with(b"GGUF"),
-        #[cfg(feature = "gguf")]
-        read: super::gguf::read,
-        #[cfg(not(feature = "gguf"))]
-        read: |_, _, _| unreadable("GGUF", "gguf"),
+        reader: gated!("gguf", super::gguf::read),
     },
     ContainerFormat {
+        title: "NPZ or PyTorch ZIP archive",
         matches: |head| {
             matches!(
                 head,
                 [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]
             )
         },
-        read: read_zip,
+        reader: gated!(
+            any(feature = "npz", feature = "pth"),
+            "npz` and `pth",
+            read_zip
+        ),
     },
     ContainerFormat {
+        title: "QNAT",
         matches: |head| head.starts_with(b"QNAT"),
-        read: super::qnat::read,
+        reader: Gated::always(super::qnat::read),
     },
     ContainerFormat {
+        title: "NumPy array (.npy)",
         matches: |head| head.starts_with(b"\x93NUMPY"),
-        #[cfg(feature = "npz")]
-        read: super::npz::read_npy,
-        #[cfg(not(feature = "npz"))]
-        read: |_, _, _| unreadable("NumPy array (.npy)", "npz"),
+        reader: gated!("npz", super::npz::read_npy),
     },
     ContainerFormat {
+        title: "Python pickle",
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
-        #[cfg(feature = "pth")]
-        read: super::pth::read_pickles,
-        #[cfg(not(feature = "pth"))]
-        read: |_, _, _| unreadable("Python pickle", "pth"),
+        reader: gated!("pth", super::pth::read_pickles),
     },
     ContainerFormat {
+        title: "PyTorch checkpoint (tar)",
         matches: |head| head.get(257..262) == Some(b"ustar"),
-        #[cfg(feature = "pth")]
-        read: super::pth::read_tar,
-        #[cfg(not(feature = "pth"))]
-        read: |_, _, _| unreadable("PyTorch checkpoint (tar)", "pth"),
+        reader: gated!("pth", super::pth::read_tar),
     },
     ContainerFormat {
+        title: "safetensors",
         matches: |_| true,
-        read: safetensors::read,
+        reader: Gated::always(safetensors::read),
     },
 ];
 
@@ -101,17 +121,8 @@ fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<Par
             "neither NPZ nor a PyTorch checkpoint",
         ));
     }
-    unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
-}
-
-#[cfg(not(any(feature = "npz", feature = "pth")))]
-fn read_zip(_source: Source, _path: Option<&Path>, _budget: &Budget) -> Result<ParsedModel> {
-    unreadable("NPZ or PyTorch ZIP archive", "npz` and `pth")
-}
-
-/// The error for a container whose feature is left out of this build.
-#[allow(dead_code)] // with every feature there is nothing that cannot be read
-fn unreadable(name: &str, feature: &str) -> Result<ParsedModel> {
-    let detail = format!("needs the feature `{feature}`, which this build leaves out");
-    Err(AnamnesisError::unsupported(name, detail))
+    Err(AnamnesisError::missing_feature(
+        "NPZ or PyTorch ZIP archive",
+        "npz` and `pth",
+    ))
 }

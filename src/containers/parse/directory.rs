@@ -44,7 +44,8 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
             e => e,
         })?;
         let format = detect::detect(&source)?;
-        let shard = (format.read)(source, Some(&dir.join(file)), budget)
+        let shard = format
+            .read(source, Some(&dir.join(file)), budget)
             .map_err(|e| e.about(format_args!("`{file}`")))?;
         if files.len() > 1 && describes_itself(&shard) {
             return Err(AnamnesisError::parse(format!(

@@ -2,13 +2,27 @@
 
 use std::ops::Range;
 
-use super::{
-    ConvertOptions, Draft, OutputEntry, OutputLayout, ParsedModel, Report, Result, split_by_size,
-};
+use super::split::{numbered_names, split_by_size};
+use super::{ContainerWriter, LayoutRequest, Sharding};
 use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
 use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
-use crate::{AnamnesisError, TargetDtype};
+use crate::containers::write::{OutputEntry, OutputLayout};
+use crate::convert::draft::Draft;
+use crate::convert::options::ConvertOptions;
+use crate::{AnamnesisError, Dtype, ParsedModel, Result, TargetDtype};
+
+pub(super) const WRITER: ContainerWriter = ContainerWriter {
+    holds: |dtype| dtype.ggml_id().is_some() || dtype == Dtype::Bool,
+    copies_blocks_of: ParsedModel::is_gguf,
+    widens_vectors: true, // llama.cpp expects it
+    restores_shapes: false,
+    layout,
+    sharding: Some(Sharding {
+        file_names: |stem, files| numbered_names(stem, "gguf", files.len()),
+        directory: None,
+    }),
+};
 
 /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final zero.
 const LONGEST_NAME: usize = 63;
@@ -17,12 +31,14 @@ const LONGEST_NAME: usize = 63;
 ///
 /// # Errors
 /// `Unsupported` if GGUF cannot hold a tensor, or there would be more files than can be read back.
-pub(super) fn layout(
-    model: &ParsedModel,
-    drafts: &[Draft<'_>],
-    options: &ConvertOptions,
-    report: &mut Report,
-) -> Result<(Vec<OutputLayout>, Vec<usize>)> {
+fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
+    let LayoutRequest {
+        model,
+        drafts,
+        options,
+        report,
+        ..
+    } = request;
     let accepted = drafts
         .iter()
         .map(|d| stored_dtype(&d.name, d.dtype, &d.shape))
@@ -48,17 +64,12 @@ pub(super) fn layout(
     }
     let shards = split_by_size(drafts, options.max_shard_size);
     let keys = keys(model, drafts, options)?;
-    let files = shards
-        .iter()
-        .enumerate()
-        .flat_map(|(file, shard)| shard.clone().map(move |_| file))
-        .collect();
     if shards.len() as u64 > MAX_PARTS {
         let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
         return Err(AnamnesisError::unsupported("splitting GGUF", what));
     }
     if shards.len() == 1 {
-        return Ok((vec![lay_out(&entries, &keys)?], files));
+        return Ok(vec![lay_out(&entries, &keys)?]);
     }
     // As llama.cpp's gguf-split does it: the first file has all metadata, later ones only what is needed to read them, and
     // each has its number and the totals.
@@ -76,10 +87,7 @@ pub(super) fn layout(
         )?;
         lay_out(&entries[shard.clone()], &keys)
     };
-    Ok((
-        shards.iter().enumerate().map(part).collect::<Result<_>>()?,
-        files,
-    ))
+    shards.iter().enumerate().map(part).collect()
 }
 
 /// The metadata of the output.

@@ -1,12 +1,13 @@
 //! Finishing a directory: checks that every part is done, and gives the hidden directory its name.
 
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::index_name;
 use crate::containers::parse::directory::is_weights;
 use crate::containers::write::atomic::{directory_of, sync_directory};
+use crate::convert::container::{index_name, is_weights_of_output};
 use crate::convert::destination::{
     MARKER_FILE, check_destination, manifests, partial_path, replaced_path,
 };
@@ -89,18 +90,21 @@ pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
 /// A crash in [`publish`] can leave a directory without manifests. A later conversion with other parameters then begins in
 /// it, because nothing contradicts it, and the shards of the first one would become a part of the model.
 fn remove_leftovers(partial: &Path, parameters: &ConversionParameters) -> Result<()> {
-    let shards = || parameters.shards.iter().map(|(name, ..)| name.as_str());
-    let index = index_name(shards());
+    let shards = parameters.shards.iter().map(|(name, ..)| name.clone());
+    let shards: Vec<String> = shards.collect();
+    let index = index_name(&shards);
+    let shards: HashSet<String> = shards.into_iter().collect();
     for entry in std::fs::read_dir(partial)
         .map_err(|e| AnamnesisError::io_at(partial, &e))?
         .flatten()
     {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_of_output = shards().any(|shard| shard == name)
-            || index.as_ref() == Some(&name)
-            || is_manifest(&name);
+        let is_of_output =
+            shards.contains(&name) || index.as_ref() == Some(&name) || is_manifest(&name);
+        let is_leftover =
+            is_weights(&name) || is_weights_of_output(&name) || has_manifest_prefix(&name);
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_file && !is_of_output && (is_weights(&name) || has_manifest_prefix(&name)) {
+        if is_file && !is_of_output && is_leftover {
             std::fs::remove_file(entry.path())
                 .map_err(|e| AnamnesisError::io_at(&entry.path(), &e))?;
         }

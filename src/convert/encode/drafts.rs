@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::vec;
 
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
-use crate::ConvertTarget;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
 use crate::convert::draft::{Draft, byte_len, parts_with_checksum};
@@ -24,8 +23,10 @@ pub(in crate::convert) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     to: TargetDtype,
-    target: ConvertTarget,
-    is_gguf: bool,
+    /// Whether blocks that are not encoded again are copied.
+    copies_blocks: bool,
+    /// Whether vectors are stored in F32.
+    widens_vectors: bool,
 }
 
 /// The result of [`Encodings::draft`].
@@ -54,12 +55,15 @@ impl Encodings {
         let choices = decide_all(model, resolution, forget, options, report)?;
         let quantization = quantization_config(&choices, resolution)
             .map(|config| (forget.scheme.config_keys(), config));
+        let writer = options.target.container().writer();
+        let copies_blocks = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
         Ok(Some(Self {
             choices: choices.into_iter(),
             quantization,
             to: options.run.to,
-            target: options.target,
-            is_gguf: model.is_gguf(),
+            copies_blocks,
+            // Of a model whose blocks are copied, vectors are copied, too.
+            widens_vectors: !copies_blocks && writer.is_some_and(|writer| writer.widens_vectors),
         }))
     }
 
@@ -71,17 +75,13 @@ impl Encodings {
         if let Some(Decision::Encode { method, label }) = self.choices.next() {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
         }
-        if self.target != ConvertTarget::Gguf {
-            return Ok(Drafted::NotEncoded(item));
-        }
         let drafts = match &item {
-            // GGUF blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
-            ResolvedItem::Group(group) if self.is_gguf => {
+            // Blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
+            ResolvedItem::Group(group) if self.copies_blocks => {
                 let parts = group.parts.iter();
                 parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
             }
-            // llama.cpp expects vectors in F32. Other containers have them in F16 or BF16.
-            ResolvedItem::Plain(t) if !self.is_gguf && t.shape().len() < 2 => {
+            ResolvedItem::Plain(t) if self.widens_vectors && t.shape().len() < 2 => {
                 match PlainFloats::of(t) {
                     Some(plain) => vec![widened(t, plain)?],
                     None => return Ok(Drafted::NotEncoded(item)),

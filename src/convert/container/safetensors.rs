@@ -1,0 +1,97 @@
+//! safetensors outputs: one file, or a directory of shards with an index, as Hugging Face libraries read it.
+
+use std::ops::Range;
+
+use super::split::{numbered_names, split_as_source, split_by_size};
+use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
+use crate::config::IN_METADATA;
+use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
+use crate::scheme::descriptions;
+use crate::{AnamnesisError, Dtype, Result};
+
+pub(super) const WRITER: ContainerWriter = ContainerWriter {
+    holds: Dtype::in_safetensors,
+    copies_blocks_of: |_| false,
+    widens_vectors: false,
+    restores_shapes: true,
+    layout,
+    sharding: Some(Sharding {
+        file_names: |stem, files| numbered_names(stem, "safetensors", files.len()),
+        directory: Some(OutputDirectory {
+            is_made: |options, model| {
+                let many = model.directory.is_some() || options.max_shard_size.is_some();
+                many && !options.single_file
+            },
+            index_name,
+            is_weights: |name| {
+                name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
+            },
+        }),
+    }),
+};
+
+/// Name of the index file of the shards `names`; `None` if there is only one, because an index of one file says nothing.
+fn index_name(names: &[String]) -> Option<String> {
+    let [first, _, ..] = names else {
+        return None;
+    };
+    let stem = first
+        .split_once("-00001-of-")
+        .map_or("model", |(stem, _)| stem);
+    Some(format!("{stem}.safetensors.index.json"))
+}
+
+/// One file, or the shards of a directory.
+///
+/// # Errors
+/// `Unsupported` if safetensors has not the dtype of a tensor.
+fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
+    let &mut LayoutRequest {
+        model,
+        drafts,
+        quantization,
+        options,
+        ..
+    } = request;
+    if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
+        let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
+        return Err(AnamnesisError::unsupported("writing safetensors", what));
+    }
+    let mut metadata = model.metadata.clone();
+    let descriptions = descriptions(&metadata);
+    metadata.retain(|key, _| {
+        let is_stale = STALE_METADATA_PREFIXES
+            .iter()
+            .any(|stale| key.starts_with(stale));
+        !(is_stale || descriptions.contains(key))
+    });
+    // A single file has no `config.json` beside it, so the quantization config goes into its metadata.
+    if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
+        metadata.insert(IN_METADATA.to_owned(), config.to_string());
+    }
+    // transformers refuses a file without this key.
+    metadata
+        .entry("format".to_owned())
+        .or_insert_with(|| "pt".to_owned());
+    let entries: Vec<OutputEntry<'_>> = drafts.iter().map(super::entry).collect();
+    let shards = match (&model.directory, options.max_shard_size) {
+        _ if !options.is_directory(model) => split_by_size(drafts, None),
+        // Without a size limit, each input file becomes one output file.
+        (Some(directory), None) => split_as_source(drafts, &directory.file_of),
+        (_, max) => split_by_size(drafts, max),
+    };
+    let of_shard = |shard: Range<usize>| safetensors::layout(&entries[shard], &metadata);
+    shards.into_iter().map(of_shard).collect()
+}
+
+/// Prefixes of metadata keys of the input that are false for the output, and would make readers misread it: they say that
+/// tensors are quantized, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of
+/// these.
+const STALE_METADATA_PREFIXES: [&str; 6] = [
+    "gptq_",
+    IN_METADATA,
+    "gguf.general.file_type",
+    "gguf.general.quantization_version",
+    "gguf.split.",
+    "gguf.comfy.gguf.orig_shape.",
+];

@@ -1,0 +1,65 @@
+//! What the options of a conversion say of encoding.
+
+use std::path::PathBuf;
+
+use crate::Result;
+use crate::convert::options::{ConvertOptions, RememberOptions};
+use crate::forget::{Forget, ForgetScheme};
+
+/// Whether the options ask for encoding.
+pub(in crate::convert) fn is_asked_for(options: &ConvertOptions) -> bool {
+    options.forget.is_some()
+}
+
+/// Sets the scheme of this name, and the element type that it encodes from.
+///
+/// # Errors
+/// `Unsupported` if this build has no such scheme.
+pub(in crate::convert) fn with_scheme(
+    options: ConvertOptions,
+    scheme: &str,
+) -> Result<ConvertOptions> {
+    let scheme: ForgetScheme = scheme.parse()?;
+    let run = RememberOptions {
+        to: scheme.dtype(),
+        ..options.run
+    };
+    Ok(ConvertOptions {
+        run,
+        forget: Some(scheme.into()),
+        ..options
+    })
+}
+
+/// All encoding options as text, to compare two runs; `None` if nothing is encoded.
+pub(in crate::convert) fn fingerprint(options: &ConvertOptions) -> Option<String> {
+    // The options name files whose contents can change between runs, so their length and modification time count.
+    let state = |path: &PathBuf| {
+        let there = std::fs::metadata(path).ok()?;
+        Some(format!("{} {:?}", there.len(), there.modified().ok()?))
+    };
+    let files =
+        |forget: &Forget| [&forget.imatrix, &forget.like].map(|path| path.as_ref().and_then(state));
+    options
+        .forget
+        .as_ref()
+        .map(|forget| format!("{forget:?} {:?}", files(forget)))
+}
+
+impl From<Forget> for ConvertOptions {
+    fn from(forget: Forget) -> Self {
+        let run = RememberOptions::new(forget.scheme.dtype());
+        Self {
+            target: forget.scheme.container(),
+            run,
+            forget: Some(forget),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<ForgetScheme> for ConvertOptions {
+    fn from(scheme: ForgetScheme) -> Self {
+        Forget::from(scheme).into()
+    }
+}
