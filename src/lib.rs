@@ -49,7 +49,10 @@ pub use compat::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
 pub use containers::model::{Container, ParsedModel, Tensor};
-pub use containers::parse::{parse, parse_bytes, parse_bytes_with_limits, parse_with_limits};
+pub use containers::parse::{
+    detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
+    parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
+};
 pub use containers::write::ConvertTarget;
 pub use convert::{
     ConvertOptions, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery, RememberOptions,

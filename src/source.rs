@@ -1,19 +1,22 @@
-//! [`Source`]: where a model's bytes are, a file or memory. The only module that maps files.
+//! [`Source`]: where a model's bytes are: a file, a stream or memory. The only module that maps files.
 
 mod deflated;
 mod files;
+mod seeking;
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memmap2::Mmap;
 
 pub(crate) use self::deflated::Deflated;
 use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
+pub(crate) use self::seeking::{ReadSeek, Seeking};
+use crate::limits::zeroed;
 use crate::{AnamnesisError, Result};
 
 /// The bytes behind a [`ParsedModel`](crate::ParsedModel).
@@ -27,6 +30,11 @@ pub(crate) enum Source {
     },
     /// The whole container in memory.
     Bytes(Arc<Vec<u8>>),
+    /// A stream of the caller's, whose threads take turns.
+    Stream {
+        stream: Arc<Mutex<Seeking<Box<dyn ReadSeek>>>>,
+        len: u64,
+    },
     /// A compressed part of another source.
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     Deflated(Box<Deflated>),
@@ -64,6 +72,20 @@ impl Source {
         })
     }
 
+    /// Wraps a stream, which is read from its own positions on demand.
+    pub(crate) fn from_stream(stream: Box<dyn ReadSeek>) -> Result<Self> {
+        let stream = Seeking::new(stream)?;
+        Ok(Self::Stream {
+            len: stream.len(),
+            stream: Arc::new(Mutex::new(stream)),
+        })
+    }
+
+    /// Whether [`view`](Self::view) copies the bytes of a stream into memory.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream { .. })
+    }
+
     /// Returns another source of the same bytes: with the same file handle, but a mapping of its own. Of a compressed
     /// member it is [`HeaderOnly`](Self::HeaderOnly), for members are never nested.
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
@@ -75,6 +97,10 @@ impl Source {
                 map: OnceLock::new(),
             },
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
+            Self::Stream { stream, len } => Self::Stream {
+                stream: stream.clone(),
+                len: *len,
+            },
             Self::Deflated(_) | Self::HeaderOnly => Self::HeaderOnly,
         }
     }
@@ -94,7 +120,7 @@ impl Source {
     /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
-            Self::File { len, .. } => Some(*len),
+            Self::File { len, .. } | Self::Stream { len, .. } => Some(*len),
             Self::Bytes(bytes) => Some(bytes.len() as u64),
             Self::Deflated(member) => Some(member.len),
             Self::HeaderOnly => None,
@@ -117,12 +143,17 @@ impl Source {
                 );
                 Ok(())
             }
+            Self::Stream { stream, .. } => {
+                // A thread that panicked in a read leaves a stream that seeks before the next one.
+                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                stream.read_at(offset, out).map_err(Into::into)
+            }
             Self::Deflated(member) => member.read_at(offset, out),
             Self::HeaderOnly => Err(header_only()),
         }
     }
 
-    /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a compressed member alone.
+    /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a compressed member or a stream.
     /// The file is mapped at the first call.
     pub(crate) fn view(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
         let bytes: &[u8] = match self {
@@ -136,11 +167,9 @@ impl Source {
                 }
             },
             Self::Bytes(bytes) => bytes,
-            Self::Deflated(member) => {
-                let len =
-                    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
-                let mut out = vec![0; len];
-                member.read_at(range.start, &mut out)?;
+            Self::Deflated(_) | Self::Stream { .. } => {
+                let mut out = zeroed(range.end.saturating_sub(range.start), "a tensor")?;
+                self.read_at(range.start, &mut out)?;
                 return Ok(Cow::Owned(out));
             }
             Self::HeaderOnly => return Err(header_only()),

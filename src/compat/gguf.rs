@@ -6,10 +6,12 @@ mod write;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 pub use self::front::{
     GgufFrontMatter, GgufInspectInfo, GgufTensorInfo, inspect_gguf_from_reader,
-    parse_gguf_front_matter_from_reader,
+    inspect_gguf_from_reader_with_limits, parse_gguf_front_matter_from_reader,
+    parse_gguf_front_matter_from_reader_with_limits,
 };
 pub use self::write::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 use super::dequantize::dequantize_gguf_to_bf16;
@@ -71,15 +73,36 @@ pub fn parse_gguf(path: impl AsRef<Path>) -> Result<ParsedGguf> {
 /// # Errors
 /// The errors of [`parse_gguf`]; `LimitExceeded` if the file exceeds `limits`.
 pub fn parse_gguf_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedGguf> {
-    let (path, budget) = (path.as_ref(), Budget::new(limits));
-    let contents = read_file(Source::open(path)?, &budget)?;
-    ParsedGguf::new(
-        contents.complete(QuantConfig::default(), Some(path), limits),
-        &budget,
-    )
+    let path = path.as_ref();
+    ParsedGguf::read(Source::open(path)?, Some(path), limits)
+}
+
+/// Parses one GGUF file in memory.
+///
+/// # Errors
+/// The errors of [`parse_gguf`], without `Io`.
+pub fn parse_gguf_bytes(bytes: Vec<u8>) -> Result<ParsedGguf> {
+    parse_gguf_bytes_with_limits(bytes, &ParseLimits::default())
+}
+
+/// Parses one GGUF file in memory as [`parse_gguf_bytes`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse_gguf_bytes`]; `LimitExceeded` if the file exceeds `limits`.
+pub fn parse_gguf_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedGguf> {
+    ParsedGguf::read(Source::Bytes(Arc::new(bytes)), None, limits)
 }
 
 impl ParsedGguf {
+    fn read(source: Source, path: Option<&Path>, limits: &ParseLimits) -> Result<Self> {
+        let budget = Budget::new(limits);
+        let contents = read_file(source, &budget)?;
+        Self::new(
+            contents.complete(QuantConfig::default(), path, limits),
+            &budget,
+        )
+    }
+
     fn new(model: ParsedModel, budget: &Budget) -> Result<Self> {
         let info = |t: crate::Tensor<'_>| {
             let (info, dtype) = (t.info(), t.dtype());

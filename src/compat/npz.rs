@@ -6,10 +6,14 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::path::Path;
 
-pub use self::front::{NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader};
+pub use self::front::{
+    NpzInspectInfo, NpzTensorInfo, inspect_npz, inspect_npz_from_reader,
+    inspect_npz_from_reader_with_limits, inspect_npz_with_limits,
+};
 use super::whole::{WholeTensor, to_bytes, to_file};
+use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
-use crate::{Dtype, ParseLimits, ParsedModel, Result, parse_bytes, parse_with_limits};
+use crate::{Container, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of an array: the crate's one [`Dtype`].
 pub type NpzDtype = Dtype;
@@ -41,7 +45,8 @@ impl NpzTensor {
     }
 }
 
-/// Reads every array of an NPZ archive into memory, by name. [`parse`](crate::parse()) reads their headers alone.
+/// Reads every array of an NPZ archive into memory, by name. [`parse`](crate::parse()) reads their headers alone, and other
+/// containers too.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -53,7 +58,7 @@ impl NpzTensor {
 /// ```
 ///
 /// # Errors
-/// The errors of [`parse`](crate::parse()); `Unsupported` if an array has elements that no tensor can hold.
+/// The errors of [`parse`](crate::parse()); `Unsupported` if the file is no NPZ archive, or if an array has elements that no tensor can hold.
 pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
     parse_npz_with_limits(path, &ParseLimits::default())
 }
@@ -66,7 +71,7 @@ pub fn parse_npz_with_limits(
     path: impl AsRef<Path>,
     limits: &ParseLimits,
 ) -> Result<HashMap<String, NpzTensor>> {
-    arrays(&parse_with_limits(path, limits)?)
+    arrays(&parse_only(path.as_ref(), Container::Npz, limits)?)
 }
 
 /// Reads every array of an NPZ archive in memory.
@@ -82,7 +87,18 @@ pub fn parse_npz_with_limits(
 /// # Errors
 /// The errors of [`parse_npz`], without `Io`.
 pub fn parse_npz_bytes(bytes: Vec<u8>) -> Result<HashMap<String, NpzTensor>> {
-    arrays(&parse_bytes(bytes)?)
+    parse_npz_bytes_with_limits(bytes, &ParseLimits::default())
+}
+
+/// Reads every array of an NPZ archive in memory as [`parse_npz_bytes`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse_npz_bytes`]; `LimitExceeded` if the archive or its arrays exceed `limits`.
+pub fn parse_npz_bytes_with_limits(
+    bytes: Vec<u8>,
+    limits: &ParseLimits,
+) -> Result<HashMap<String, NpzTensor>> {
+    arrays(&parse_bytes_only(bytes, Container::Npz, limits)?)
 }
 
 fn arrays(model: &ParsedModel) -> Result<HashMap<String, NpzTensor>> {

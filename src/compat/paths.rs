@@ -5,7 +5,10 @@ pub mod model {
 
     pub use crate::containers::model::{ParsedModel, Tensor};
     pub use crate::dtype::TargetDtype;
-    pub use crate::{parse, parse_bytes, parse_bytes_with_limits, parse_with_limits};
+    pub use crate::{
+        parse, parse_bytes, parse_bytes_with_limits, parse_from_reader,
+        parse_from_reader_with_limits, parse_with_limits,
+    };
 }
 
 pub mod parse {
@@ -26,7 +29,8 @@ pub mod parse {
     #[cfg(feature = "ollama")]
     pub use crate::containers::parse::ollama::resolve_ollama_model;
     pub use crate::containers::parse::{
-        parse, parse_bytes, parse_bytes_with_limits, parse_with_limits,
+        detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
+        parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
     };
 
     pub mod safetensors {
@@ -47,8 +51,9 @@ pub mod parse {
 
         pub use crate::compat::gguf::{
             GgufFrontMatter, GgufInspectInfo, GgufTensor, GgufTensorInfo, ParsedGguf,
-            inspect_gguf_from_reader, parse_gguf, parse_gguf_front_matter_from_reader,
-            parse_gguf_with_limits,
+            inspect_gguf_from_reader, inspect_gguf_from_reader_with_limits, parse_gguf,
+            parse_gguf_bytes, parse_gguf_bytes_with_limits, parse_gguf_front_matter_from_reader,
+            parse_gguf_front_matter_from_reader_with_limits, parse_gguf_with_limits,
         };
         pub use crate::containers::model::gguf::{
             Gguf, GgufMetadata, GgufMetadataArray, GgufMetadataValue,
@@ -63,8 +68,9 @@ pub mod parse {
 
         pub use crate::compat::npz::{
             NpzDtype, NpzInspectInfo, NpzTensor, NpzTensorInfo, inspect_npz,
-            inspect_npz_from_reader, npz_to_safetensors, npz_to_safetensors_bytes, parse_npz,
-            parse_npz_bytes, parse_npz_with_limits,
+            inspect_npz_from_reader, inspect_npz_from_reader_with_limits, inspect_npz_with_limits,
+            npz_to_safetensors, npz_to_safetensors_bytes, parse_npz, parse_npz_bytes,
+            parse_npz_bytes_with_limits, parse_npz_with_limits,
         };
     }
 
@@ -74,9 +80,10 @@ pub mod parse {
 
         pub use crate::compat::pth::{
             ParsedPth, PthDtype, PthFrontMatter, PthInspectInfo, PthTensor, PthTensorInfo,
-            inspect_pth_from_reader, parse_pth, parse_pth_bytes,
-            parse_pth_front_matter_from_reader, parse_pth_with_limits, pth_to_safetensors,
-            pth_to_safetensors_bytes,
+            inspect_pth_from_reader, inspect_pth_from_reader_with_limits, parse_pth,
+            parse_pth_bytes, parse_pth_bytes_with_limits, parse_pth_front_matter_from_reader,
+            parse_pth_front_matter_from_reader_with_limits, parse_pth_with_limits,
+            pth_to_safetensors, pth_to_safetensors_bytes,
         };
         pub use crate::containers::parse::pth::{PickleGlobal, pickle_globals};
     }

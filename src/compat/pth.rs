@@ -7,14 +7,13 @@ use std::path::Path;
 
 pub use self::front::{
     PthFrontMatter, PthInspectInfo, PthTensorInfo, inspect_pth_from_reader,
-    parse_pth_front_matter_from_reader,
+    inspect_pth_from_reader_with_limits, parse_pth_front_matter_from_reader,
+    parse_pth_front_matter_from_reader_with_limits,
 };
 use super::whole::{WholeTensor, to_bytes, to_file};
+use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
-use crate::{
-    ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result, parse_bytes,
-    parse_with_limits,
-};
+use crate::{Container, ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of a tensor: the crate's one [`Dtype`].
 pub type PthDtype = Dtype;
@@ -57,7 +56,7 @@ pub struct ParsedPth {
     model: ParsedModel,
 }
 
-/// Parses a PyTorch checkpoint. No tensor data is read.
+/// Parses a PyTorch checkpoint: a ZIP archive, a legacy file or a tar file. No tensor data is read.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -70,7 +69,7 @@ pub struct ParsedPth {
 /// ```
 ///
 /// # Errors
-/// The errors of [`parse`](crate::parse()); `Unsupported` if a tensor is of a kind that is not read.
+/// The errors of [`parse`](crate::parse()); `Unsupported` if the file is of another container, or if a tensor is of a kind that is not read.
 pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
     parse_pth_with_limits(path, &ParseLimits::default())
 }
@@ -80,7 +79,7 @@ pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
 /// # Errors
 /// The errors of [`parse_pth`]; `LimitExceeded` if the checkpoint exceeds `limits`.
 pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<ParsedPth> {
-    ParsedPth::new(parse_with_limits(path, limits)?)
+    ParsedPth::new(parse_only(path.as_ref(), Container::Pth, limits)?)
 }
 
 /// Parses a PyTorch checkpoint in memory.
@@ -96,7 +95,15 @@ pub fn parse_pth_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Re
 /// # Errors
 /// The errors of [`parse_pth`], without `Io`.
 pub fn parse_pth_bytes(bytes: Vec<u8>) -> Result<ParsedPth> {
-    ParsedPth::new(parse_bytes(bytes)?)
+    parse_pth_bytes_with_limits(bytes, &ParseLimits::default())
+}
+
+/// Parses a PyTorch checkpoint in memory as [`parse_pth_bytes`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse_pth_bytes`]; `LimitExceeded` if the checkpoint exceeds `limits`.
+pub fn parse_pth_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedPth> {
+    ParsedPth::new(parse_bytes_only(bytes, Container::Pth, limits)?)
 }
 
 impl ParsedPth {

@@ -349,7 +349,7 @@ impl<'m> Tensor<'m> {
         {
             part.verify()?;
         }
-        if part.is_verbatim() {
+        if part.is_verbatim() && !self.source().is_stream() {
             let range = info.offset..info.offset + info.len;
             return self.source().view(range).map_err(|error| part.named(error));
         }

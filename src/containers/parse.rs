@@ -21,13 +21,15 @@ pub(crate) mod safetensors;
 #[cfg(any(feature = "npz", feature = "pth"))]
 pub(crate) mod zip;
 
+use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::detect::{detect_format, detect_format_from_reader};
 use crate::config::QuantConfig;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{ParseLimits, ParsedModel, Result};
+use crate::{Container, ParseLimits, ParsedModel, Result};
 
 /// Parses a model file, or a Hugging Face model directory with all its shards: their headers, and the quantization config
 /// beside them. No tensor data is read.
@@ -72,9 +74,23 @@ pub fn parse_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result
     if path.is_dir() {
         return directory::read(path, &budget);
     }
+    read_path(path, None, &budget)
+}
+
+/// Parses a file of the format `expected` alone.
+#[cfg(any(feature = "npz", feature = "pth"))]
+pub(crate) fn parse_only(
+    path: &Path,
+    expected: Container,
+    limits: &ParseLimits,
+) -> Result<ParsedModel> {
+    read_path(path, Some(expected), &Budget::new(limits))
+}
+
+fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
     let source = Source::open(path)?;
-    let config = QuantConfig::read_beside(path, &budget)?;
-    read(source, config, Some(path), &budget)
+    let config = QuantConfig::read_beside(path, budget)?;
+    read(source, config, Some(path), expected, budget)
 }
 
 /// Parses a container in memory. Nothing beside it, such as `config.json`, is read.
@@ -98,12 +114,57 @@ pub fn parse_bytes(bytes: Vec<u8>) -> Result<ParsedModel> {
 /// # Errors
 /// Those of [`parse_bytes`]; `LimitExceeded` if the model exceeds `limits`.
 pub fn parse_bytes_with_limits(bytes: Vec<u8>, limits: &ParseLimits) -> Result<ParsedModel> {
-    read(
-        Source::Bytes(Arc::new(bytes)),
-        QuantConfig::default(),
-        None,
-        &Budget::new(limits),
-    )
+    read_alone(Source::Bytes(Arc::new(bytes)), None, limits)
+}
+
+/// Parses a container in memory of the format `expected` alone.
+#[cfg(any(feature = "npz", feature = "pth"))]
+pub(crate) fn parse_bytes_only(
+    bytes: Vec<u8>,
+    expected: Container,
+    limits: &ParseLimits,
+) -> Result<ParsedModel> {
+    read_alone(Source::Bytes(Arc::new(bytes)), Some(expected), limits)
+}
+
+/// Parses a container in a stream that can seek, such as a remote file: its header now, and tensor data on demand, in the
+/// pieces that are asked for. Nothing beside it, such as `config.json`, is read; of a split GGUF model only this file is.
+///
+/// The model keeps the stream. Threads take turns in reading it, and views copy.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let file = std::fs::File::open("tests/data/demo/model-fp8.safetensors")?;
+/// let model = anamnesis::parse_from_reader(file)?;
+/// assert!(!model.remember_to_bytes(anamnesis::TargetDtype::BF16)?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`parse_bytes`]; `Io` with the reader's own error.
+pub fn parse_from_reader<R: Read + Seek + Send + 'static>(reader: R) -> Result<ParsedModel> {
+    parse_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Parses a container in a stream as [`parse_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// Those of [`parse_from_reader`]; `LimitExceeded` if the model exceeds `limits`.
+pub fn parse_from_reader_with_limits<R: Read + Seek + Send + 'static>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<ParsedModel> {
+    read_alone(Source::from_stream(Box::new(reader))?, None, limits)
+}
+
+fn read_alone(
+    source: Source,
+    expected: Option<Container>,
+    limits: &ParseLimits,
+) -> Result<ParsedModel> {
+    let config = QuantConfig::default();
+    read(source, config, None, expected, &Budget::new(limits))
 }
 
 /// Detects the container of `source`, reads its header, and completes `config` with the container's metadata.
@@ -111,10 +172,14 @@ fn read(
     source: Source,
     mut config: QuantConfig,
     path: Option<&Path>,
+    expected: Option<Container>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let format = detect::detect(&source)?;
-    let contents = format.read(source, path, budget)?;
+    let format = detect::detect(&mut &source)?;
+    let contents = match expected {
+        Some(expected) => format.read_only(expected, source, path, budget)?,
+        None => format.read(source, path, budget)?,
+    };
     config.add_metadata(&contents.metadata);
     config.check()?;
     Ok(contents.complete(config, path, budget.limits()))

@@ -131,6 +131,21 @@ fn models() {
 }
 
 #[test]
+fn streams_and_formats() {
+    use std::fs::File;
+
+    use anamnesis::{
+        Container, ParseLimits, ParsedModel, detect_format, detect_format_from_reader,
+        parse_from_reader, parse_from_reader_with_limits,
+    };
+    is_copy::<Container>();
+    let _: fn(&Path) -> Result<Container> = |path| detect_format(path);
+    let _: fn(&mut File) -> Result<Container> = |file| detect_format_from_reader(file);
+    let _: fn(File) -> Result<ParsedModel> = parse_from_reader;
+    let _: fn(File, &ParseLimits) -> Result<ParsedModel> = parse_from_reader_with_limits;
+}
+
+#[test]
 fn limits() {
     use anamnesis::ParseLimits;
     is_value::<ParseLimits>();

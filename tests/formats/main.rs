@@ -11,3 +11,4 @@ mod gguf;
 mod headers;
 mod limits;
 mod qnat;
+mod readers;

@@ -13,7 +13,7 @@ mod tensors;
 #[path = "../hostile/trials/mod.rs"]
 mod trials;
 
-use anamnesis::{RememberOptions, TargetDtype, parse};
+use anamnesis::{RememberOptions, TargetDtype, parse, parse_from_reader};
 
 use crate::common::file;
 #[cfg(feature = "lethe")]
@@ -83,6 +83,22 @@ fn heap_is_bounded() {
             assert!(
                 peak <= BOUND,
                 "{scheme} {target}: {peak} bytes of heap, {BOUND} allowed"
+            );
+        }
+        // A model in a stream, which has no config beside it.
+        if matches!(scheme, "fp8" | "gguf") {
+            let options = RememberOptions::new(TargetDtype::F32)
+                .with_threads(THREADS)
+                .with_force(true);
+            let (peak, _) = profiler.peak(|| {
+                parse_from_reader(std::fs::File::open(&input).unwrap())
+                    .unwrap()
+                    .remember(directory.path().join("out"), options)
+                    .unwrap()
+            });
+            assert!(
+                peak <= BOUND,
+                "{scheme} from a stream: {peak} bytes of heap, {BOUND} allowed"
             );
         }
         // Streaming also holds a piece of the output per thread. The piece is large if the stored

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::{Read, Seek};
 
+use super::VALUE_BYTES;
 use crate::containers::model::TensorInfo;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::parse::gguf::read_front;
@@ -74,10 +75,24 @@ pub struct GgufFrontMatter {
 /// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
 /// `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
-    let model = read_front(reader, &Budget::new(&ParseLimits::default()))?;
+    parse_gguf_front_matter_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Reads a GGUF header as [`parse_gguf_front_matter_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse_gguf_front_matter_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+pub fn parse_gguf_front_matter_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<GgufFrontMatter> {
+    let budget = Budget::new(limits);
+    let model = read_front(reader, &budget)?;
     let (Some(gguf), Some(info)) = (model.gguf(), GgufInspectInfo::of(&model)) else {
         return Err(AnamnesisError::parse("not a GGUF file"));
     };
+    let size = gguf.metadata().size().saturating_mul(VALUE_BYTES);
+    budget.grow(size, "its metadata")?;
     let metadata = gguf.metadata().iter();
     Ok(GgufFrontMatter {
         version: gguf.version,
@@ -102,7 +117,18 @@ pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<
 /// # Errors
 /// The errors of [`parse_gguf_front_matter_from_reader`].
 pub fn inspect_gguf_from_reader<R: Read + Seek>(reader: R) -> Result<GgufInspectInfo> {
-    Ok(parse_gguf_front_matter_from_reader(reader)?.inspect())
+    inspect_gguf_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Summarises a GGUF file as [`inspect_gguf_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`inspect_gguf_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+pub fn inspect_gguf_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<GgufInspectInfo> {
+    Ok(parse_gguf_front_matter_from_reader_with_limits(reader, limits)?.inspect())
 }
 
 impl GgufFrontMatter {

@@ -5,12 +5,11 @@ use std::fmt;
 use std::io::{Read, Seek};
 use std::path::Path;
 
-use crate::containers::parse::npz::read_archive;
-use crate::containers::parse::read_at::{ReadAt, Seeking};
-use crate::containers::parse::zip::ZipArchive;
+use crate::containers::parse::npz::read_front;
+use crate::containers::parse::read_at::ReadAt;
 use crate::inspect::{format_bytes, join_dtypes};
 use crate::limits::Budget;
-use crate::source::Source;
+use crate::source::{Seeking, Source};
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
 /// One array of an NPZ archive.
@@ -58,9 +57,21 @@ pub struct NpzInspectInfo {
 /// ```
 ///
 /// # Errors
-/// `Io` if the file cannot be read; `Parse` if the archive is malformed; `LimitExceeded`.
+/// `Io` if the file cannot be read; `Parse` if the archive is malformed; `Unsupported` if it is no NPZ archive;
+/// `LimitExceeded`.
 pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
-    inspect(&mut &Source::open(path.as_ref())?)
+    inspect_npz_with_limits(path, &ParseLimits::default())
+}
+
+/// Summarises an NPZ archive as [`inspect_npz`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`inspect_npz`]; `LimitExceeded` if the archive exceeds `limits`.
+pub fn inspect_npz_with_limits(
+    path: impl AsRef<Path>,
+    limits: &ParseLimits,
+) -> Result<NpzInspectInfo> {
+    inspect(&mut &Source::open(path.as_ref())?, limits)
 }
 
 /// Summarises an NPZ archive from a stream: its directory, and the header of each array.
@@ -76,15 +87,24 @@ pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
 /// ```
 ///
 /// # Errors
-/// `Io` with the reader's own error; `Parse` if the archive is malformed; `LimitExceeded`.
+/// `Io` with the reader's own error; otherwise those of [`inspect_npz`].
 pub fn inspect_npz_from_reader<R: Read + Seek>(reader: R) -> Result<NpzInspectInfo> {
-    inspect(&mut Seeking::new(reader)?)
+    inspect_npz_from_reader_with_limits(reader, &ParseLimits::default())
 }
 
-fn inspect(file: &mut impl ReadAt) -> Result<NpzInspectInfo> {
-    let budget = Budget::new(&ParseLimits::default());
-    let archive = ZipArchive::read(file, &budget)?;
-    let contents = read_archive(&Source::HeaderOnly, file, &archive, &budget)?;
+/// Summarises an NPZ archive from a stream as [`inspect_npz_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`inspect_npz_from_reader`]; `LimitExceeded` if the archive exceeds `limits`.
+pub fn inspect_npz_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<NpzInspectInfo> {
+    inspect(&mut Seeking::new(reader)?, limits)
+}
+
+fn inspect(file: &mut dyn ReadAt, limits: &ParseLimits) -> Result<NpzInspectInfo> {
+    let contents = read_front(file, &Budget::new(limits))?;
     let info = contents.inspect();
     let array = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
         name: t.name,

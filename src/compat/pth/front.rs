@@ -1,13 +1,13 @@
-//! The tensors of a PyTorch archive, read from any stream that can seek, without tensor data: for tools that inspect remote
+//! The tensors of a PyTorch checkpoint, read from any stream that can seek, without tensor data: for tools that inspect remote
 //! files.
 
 use std::fmt;
 use std::io::{Read, Seek};
 
 use crate::containers::parse::pth::read_front;
-use crate::containers::parse::read_at::Seeking;
 use crate::inspect::{InspectInfo, format_bytes, join_dtypes};
 use crate::limits::Budget;
+use crate::source::Seeking;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
 
 /// One tensor of a checkpoint.
@@ -67,9 +67,11 @@ pub struct PthFrontMatter {
     info: PthInspectInfo,
 }
 
-/// Reads the tensors of a PyTorch archive (torch 1.6 and later) from a stream: its directory, its pickle and two small
-/// records, and no tensor data. Nothing that the pickle names is called. A storage may be longer than the pickle says, which
-/// [`parse_pth`](crate::parse_pth) refuses.
+/// Reads the tensors of a PyTorch checkpoint from a stream. Nothing that the pickle names is called.
+///
+/// Of an archive (torch 1.6 and later) this is its directory, its pickle and two small records, and no tensor data; a storage
+/// may be longer than the pickle says, which [`parse_pth`](crate::parse_pth) refuses. Of a legacy or tar file it is the
+/// pickles, which have no length, so that up to 1 MiB behind them is read as well.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -82,10 +84,21 @@ pub struct PthFrontMatter {
 /// ```
 ///
 /// # Errors
-/// `Io` with the reader's own error; `DisallowedGlobal`; `Parse` if the archive or its pickle is malformed;
-/// `LimitExceeded`.
+/// `Io` with the reader's own error; `DisallowedGlobal`; `Parse` if the file or its pickle is malformed; `Unsupported` if it
+/// is of another container; `LimitExceeded`.
 pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<PthFrontMatter> {
-    let budget = Budget::new(&ParseLimits::default());
+    parse_pth_front_matter_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Reads the tensors of a PyTorch checkpoint as [`parse_pth_front_matter_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse_pth_front_matter_from_reader`]; `LimitExceeded` if the checkpoint exceeds `limits`.
+pub fn parse_pth_front_matter_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<PthFrontMatter> {
+    let budget = Budget::new(limits);
     let (contents, big_endian) = read_front(&mut Seeking::new(reader)?, &budget)?;
     let tensors = contents.tensors.iter().map(PthTensorInfo::of).collect();
     let info = PthInspectInfo::new(&contents.inspect(), big_endian);
@@ -96,7 +109,7 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
     })
 }
 
-/// Summarises a PyTorch archive by its pickle; see [`parse_pth_front_matter_from_reader`].
+/// Summarises a PyTorch checkpoint by its pickle; see [`parse_pth_front_matter_from_reader`].
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -109,7 +122,18 @@ pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<P
 /// # Errors
 /// The errors of [`parse_pth_front_matter_from_reader`].
 pub fn inspect_pth_from_reader<R: Read + Seek>(reader: R) -> Result<PthInspectInfo> {
-    Ok(parse_pth_front_matter_from_reader(reader)?.inspect())
+    inspect_pth_from_reader_with_limits(reader, &ParseLimits::default())
+}
+
+/// Summarises a PyTorch checkpoint as [`inspect_pth_from_reader`] does, within `limits`.
+///
+/// # Errors
+/// The errors of [`inspect_pth_from_reader`]; `LimitExceeded` if the checkpoint exceeds `limits`.
+pub fn inspect_pth_from_reader_with_limits<R: Read + Seek>(
+    reader: R,
+    limits: &ParseLimits,
+) -> Result<PthInspectInfo> {
+    Ok(parse_pth_front_matter_from_reader_with_limits(reader, limits)?.inspect())
 }
 
 impl PthFrontMatter {

@@ -1,19 +1,31 @@
 //! Detects the container of a file: one row for each format. The content decides, and never the file's name.
 
+use std::io::{Read, Seek};
 use std::path::Path;
 
+use super::read_at::ReadAt;
 use super::safetensors;
 use crate::ParsedModel;
 use crate::features::{Gated, gated};
 use crate::limits::Budget;
-use crate::source::Source;
-use crate::{AnamnesisError, Result};
+use crate::source::{Seeking, Source};
+use crate::{AnamnesisError, Container, Result};
 
 /// Reads the header of a file.
 type HeaderReader = fn(Source, Option<&Path>, &Budget) -> Result<ParsedModel>;
 
-/// A container format.
+/// What the first bytes of a file say.
+#[derive(Debug, Clone, Copy)]
+enum Beginning {
+    Of(Container),
+    /// A ZIP archive, whose members tell whether it is NPZ or a checkpoint.
+    Zip,
+    Unknown,
+}
+
+/// A row of the detection.
 pub(super) struct ContainerFormat {
+    beginning: Beginning,
     /// What the error of a build without its reader calls it.
     title: &'static str,
     /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the whole file if it is shorter.
@@ -36,6 +48,44 @@ impl ContainerFormat {
     }
 }
 
+impl ContainerFormat {
+    /// Reads the header of a file that must be of the format `expected`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file is of another format, `Parse` if it is of none; those of the reader.
+    pub(super) fn read_only(
+        &self,
+        expected: Container,
+        source: Source,
+        path: Option<&Path>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        self.check(expected)?;
+        match self.beginning {
+            Beginning::Zip => read_zip(source, Some(expected), budget),
+            _ => self.read(source, path, budget),
+        }
+    }
+
+    /// Checks that a file with this beginning can be of the format `expected`.
+    fn check(&self, expected: Container) -> Result<()> {
+        match self.beginning {
+            Beginning::Of(found) if found != expected => Err(other_format(found, expected)),
+            Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => Err(
+                AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")),
+            ),
+            Beginning::Unknown => Err(AnamnesisError::parse(format!("this is no {expected}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The error for a file of the format `found` where only `expected` is read.
+pub(super) fn other_format(found: Container, expected: Container) -> AnamnesisError {
+    let detail = format!("this is no {expected}; `parse` reads any container");
+    AnamnesisError::unsupported(found.to_string(), detail)
+}
+
 /// Bytes that the detection reads: a tar archive has its magic at offset 257.
 const HEAD: usize = 512;
 
@@ -44,16 +94,19 @@ const HEAD: usize = 512;
 /// so that its reader reports what is wrong with a file of no known format.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
+        beginning: Beginning::Of(Container::Safetensors),
         title: "safetensors",
         matches: |head| matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..]),
         reader: Gated::always(safetensors::read),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Gguf),
         title: "GGUF",
         matches: |head| head.starts_with(b"GGUF"),
         reader: gated!("gguf", super::gguf::read),
     },
     ContainerFormat {
+        beginning: Beginning::Zip,
         title: "NPZ or PyTorch ZIP archive",
         matches: |head| {
             matches!(
@@ -61,68 +114,155 @@ const FORMATS: &[ContainerFormat] = &[
                 [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 6, 6, ..]
             )
         },
-        reader: gated!(
-            any(feature = "npz", feature = "pth"),
-            "npz` and `pth",
-            read_zip
-        ),
+        reader: Gated::always(|source, _, budget| read_zip(source, None, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Qnat),
         title: "QNAT",
         matches: |head| head.starts_with(b"QNAT"),
         reader: Gated::always(super::qnat::read),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Npy),
         title: "NumPy array (.npy)",
         matches: |head| head.starts_with(b"\x93NUMPY"),
         reader: gated!("npz", super::npz::read_npy),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Pth),
         title: "Python pickle",
         matches: |head| matches!(head, [0x80, 2..=5, ..]),
         reader: gated!("pth", super::pth::read_pickles),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Pth),
         title: "PyTorch checkpoint (tar)",
         matches: |head| head.get(257..262) == Some(b"ustar"),
         reader: gated!("pth", super::pth::read_tar),
     },
     ContainerFormat {
+        beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,
         reader: Gated::always(safetensors::read),
     },
 ];
 
-/// Reads the first bytes of `source` and returns its format.
-pub(super) fn detect(source: &Source) -> Result<&'static ContainerFormat> {
-    let mut head = [0; HEAD];
-    let n = source.len().unwrap_or(0).min(HEAD as u64) as usize;
-    source.read_at(0, &mut head[..n])?;
-    let found = FORMATS.iter().find(|f| (f.matches)(&head[..n]));
+/// Reads the first bytes of `file` and returns its row.
+pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {
+    row_of(&read_head(file)?)
+}
+
+/// Reads the first bytes of `file`, and checks that it can be of the format `expected`.
+#[cfg(feature = "pth")]
+pub(super) fn read_head_of(file: &mut dyn ReadAt, expected: Container) -> Result<Vec<u8>> {
+    let head = read_head(file)?;
+    row_of(&head)?.check(expected).map(|()| head)
+}
+
+fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
+    let mut head = vec![0; file.len().min(HEAD as u64) as usize];
+    file.read_at(0, &mut head)?;
+    Ok(head)
+}
+
+fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
+    let found = FORMATS.iter().find(|f| (f.matches)(head));
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))
 }
 
-/// Reads a ZIP archive: an NPZ file if a member is named like an array (or if it is empty), else a checkpoint.
-#[cfg(any(feature = "npz", feature = "pth"))]
-fn read_zip(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
-    let archive = super::zip::ZipArchive::read(&mut &source, budget)?;
-    #[cfg(feature = "npz")]
-    if super::npz::is_npz(&archive) || archive.members.is_empty() {
-        return super::npz::read_archive(&source, &mut &source, &archive, budget);
+/// Tells the container format of a file by its content. The name does not count, and nothing else is read than the first
+/// bytes and, of a ZIP archive, its directory. A format is told even if this build leaves out its reader.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// use anamnesis::{Container, detect_format};
+/// assert_eq!(detect_format("tests/data/demo/arrays.npz")?, Container::Npz);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Io` if `path` is no regular file, or cannot be read; `Parse` if the content is of no known format;
+/// `Unsupported` if it is a ZIP archive of something else; `LimitExceeded`.
+pub fn detect_format(path: impl AsRef<Path>) -> Result<Container> {
+    format_of(&mut &Source::open(path.as_ref())?)
+}
+
+/// Tells the container format of a stream by its content, as [`detect_format`] does for a file.
+///
+/// # Errors
+/// `Io` with the reader's own error; otherwise those of [`detect_format`].
+pub fn detect_format_from_reader<R: Read + Seek>(reader: R) -> Result<Container> {
+    format_of(&mut Seeking::new(reader)?)
+}
+
+fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
+    match detect(file)?.beginning {
+        Beginning::Of(format) => Ok(format),
+        Beginning::Zip => zip_format(file),
+        Beginning::Unknown => Err(AnamnesisError::parse(
+            "not a model file: no known container begins like this",
+        )),
     }
-    #[cfg(feature = "pth")]
-    if super::pth::is_checkpoint(&archive) {
-        return super::pth::read_archive(source, &archive, budget);
-    }
-    if cfg!(all(feature = "npz", feature = "pth")) {
-        return Err(AnamnesisError::unsupported(
-            "ZIP archive",
-            "neither NPZ nor a PyTorch checkpoint",
-        ));
-    }
-    Err(AnamnesisError::missing_feature(
-        "NPZ or PyTorch ZIP archive",
+}
+
+/// What errors call an archive that this build does not read.
+const ZIP: &str = "NPZ or PyTorch ZIP archive";
+
+/// Reads a ZIP archive, of the format `expected` alone if there is one.
+fn read_zip(source: Source, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
+    const READER: Gated<fn(Source, Option<Container>, &Budget) -> Result<ParsedModel>> = gated!(
+        any(feature = "npz", feature = "pth"),
         "npz` and `pth",
-    ))
+        archive::read
+    );
+    READER.require(ZIP)?(source, expected, budget)
+}
+
+/// Tells the format of a ZIP archive.
+fn zip_format(file: &mut dyn ReadAt) -> Result<Container> {
+    const DETECTOR: Gated<fn(&mut dyn ReadAt) -> Result<Container>> = gated!(
+        any(feature = "npz", feature = "pth"),
+        "npz` and `pth",
+        archive::format
+    );
+    DETECTOR.require(ZIP)?(file)
+}
+
+#[cfg(any(feature = "npz", feature = "pth"))]
+mod archive {
+    use super::*;
+    use crate::containers::parse::zip::ZipArchive;
+
+    pub(super) fn format(file: &mut dyn ReadAt) -> Result<Container> {
+        let archive = ZipArchive::read(file, &Budget::unbounded())?;
+        archive.format().ok_or_else(neither)
+    }
+
+    pub(super) fn read(
+        source: Source,
+        expected: Option<Container>,
+        budget: &Budget,
+    ) -> Result<ParsedModel> {
+        let archive = ZipArchive::read(&mut &source, budget)?;
+        if let Some(expected) = expected {
+            archive.check_format(expected)?;
+        }
+        match archive.format().ok_or_else(neither)? {
+            #[cfg(feature = "npz")]
+            Container::Npz => {
+                crate::containers::parse::npz::read_archive(&source, &mut &source, &archive, budget)
+            }
+            #[cfg(feature = "pth")]
+            Container::Pth => crate::containers::parse::pth::read_archive(source, &archive, budget),
+            _ => Err(AnamnesisError::missing_feature(ZIP, "npz` and `pth")),
+        }
+    }
+}
+
+/// The error for an archive that is no model.
+#[cfg(any(feature = "npz", feature = "pth"))]
+pub(super) fn neither() -> AnamnesisError {
+    AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint")
 }

@@ -43,7 +43,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
             }
             e => e,
         })?;
-        let format = detect::detect(&source)?;
+        let format = detect::detect(&mut &source)?;
         let shard = format
             .read(source, Some(&dir.join(file)), budget)
             .map_err(|e| e.about(format_args!("`{file}`")))?;

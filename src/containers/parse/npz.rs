@@ -13,11 +13,6 @@ use crate::limits::Budget;
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
 
-/// Whether a member of the archive is named like an array.
-pub(super) fn is_npz(archive: &ZipArchive) -> bool {
-    archive.members.iter().any(|m| m.name.ends_with(".npy"))
-}
-
 /// Reads a bare NPY file. The array has no name in it; its tensor is called `tensor`.
 pub(super) fn read_npy(
     source: Source,
@@ -42,14 +37,24 @@ pub(super) fn read_npy(
     Ok(contents)
 }
 
+/// Reads the headers of an archive that must be NPZ from `file`, without a source of data.
+///
+/// # Errors
+/// `Unsupported` if it is another archive; those of [`read_archive`].
+pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedModel> {
+    let archive = ZipArchive::read(file, budget)?;
+    archive.check_format(Container::Npz)?;
+    read_archive(&Source::HeaderOnly, file, &archive, budget)
+}
+
 /// Reads the headers of an archive's arrays from `file`, in the order of the directory. `source` is where the tensors'
 /// data will be read from.
 ///
 /// # Errors
 /// `Parse` if the archive or an array is malformed; `Unsupported`; `LimitExceeded`; `Io`.
-pub(crate) fn read_archive(
+pub(super) fn read_archive(
     source: &Source,
-    file: &mut impl ReadAt,
+    file: &mut dyn ReadAt,
     archive: &ZipArchive,
     budget: &Budget,
 ) -> Result<ParsedModel> {
@@ -81,7 +86,7 @@ pub(crate) fn read_archive(
 /// else; one that is must be an array.
 fn read_member(
     source: &Source,
-    file: &mut impl ReadAt,
+    file: &mut dyn ReadAt,
     (archive, budget): (&ZipArchive, &Budget),
     member: &ZipMember,
     name: &str,
@@ -188,7 +193,7 @@ fn deflated_source(source: &Source, member: &ZipMember, start: u64) -> Source {
 
 /// Reads the header of an array that takes `len` bytes from `start` on. Returns it parsed and as bytes.
 fn read_header(
-    file: &mut impl ReadAt,
+    file: &mut dyn ReadAt,
     start: u64,
     len: u64,
     budget: &Budget,

@@ -25,6 +25,7 @@ use std::sync::OnceLock;
 use self::input::PickleInput;
 use self::pickle::PickleMachine;
 use self::storage::{Storage, StorageKeys, StoragePlace};
+use super::detect::{neither, read_head_of};
 use super::read_at::ReadAt;
 use super::zip::{ZipArchive, ZipMember};
 use crate::ParsedModel;
@@ -79,7 +80,7 @@ pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     } else if is_tar(&head[..n]) {
         tar::collect_globals(&source, &mut named, &budget)
     } else if head[0] == 0x80 {
-        legacy::read(source, true, &mut named, &budget).map(drop)
+        legacy::read(&mut &source, Source::HeaderOnly, true, &mut named, &budget).map(drop)
     } else {
         let what = "globals are named by PyTorch checkpoints and pickles";
         return Err(AnamnesisError::unsupported("not a pickle", what));
@@ -109,7 +110,7 @@ pub(super) fn read_pickles(
     _path: Option<&Path>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    legacy::read(source, false, &mut Vec::new(), budget)
+    legacy::read(&mut &source.share(), source, false, &mut Vec::new(), budget)
 }
 
 /// Reads a tar checkpoint.
@@ -118,20 +119,7 @@ pub(super) fn read_tar(
     _path: Option<&Path>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    tar::read(source, budget)
-}
-
-/// Whether an archive has a pickle where checkpoints have it.
-pub(super) fn is_checkpoint(archive: &ZipArchive) -> bool {
-    pickle_member(archive).is_some()
-}
-
-/// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
-fn pickle_member(archive: &ZipArchive) -> Option<&ZipMember> {
-    archive
-        .members
-        .iter()
-        .find(|m| m.name == "data.pkl" || m.name.ends_with("/data.pkl"))
+    tar::read(&mut &source.share(), source, budget)
 }
 
 /// An archive whose pickle has been run and whose records have been read, before its storages are looked up.
@@ -148,18 +136,13 @@ struct OpenedArchive<'a> {
 /// Runs the pickle of an archive, reads the records beside it, and appends the globals that it names to `named`.
 /// With `lenient`, the machine goes on past errors. No tensor data is read.
 fn run_archive<'b>(
-    file: &mut impl ReadAt,
+    file: &mut dyn ReadAt,
     archive: &ZipArchive,
     lenient: bool,
     named: &mut Vec<PickleGlobal>,
     budget: &'b Budget,
 ) -> Result<OpenedArchive<'b>> {
-    let Some(member) = pickle_member(archive) else {
-        return Err(AnamnesisError::unsupported(
-            "ZIP archive",
-            "neither NPZ nor a PyTorch checkpoint",
-        ));
-    };
+    let member = archive.pickle().ok_or_else(neither)?;
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
     let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
@@ -253,10 +236,27 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
     not_empty(contents)
 }
 
-/// Reads an archive's directory, pickle and small records, and no tensor data. Returns the tensors, and whether their
-/// storages are big-endian. A storage may be longer than the pickle says, since none of its bytes is read.
-pub(crate) fn read_front(file: &mut impl ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
+/// Reads the pickles of a checkpoint and, of an archive, its directory and small records; no tensor data. Returns the
+/// tensors, and whether their storages are big-endian. A storage of an archive may be longer than the pickle says, since
+/// none of its bytes is read.
+pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
+    let none = Source::HeaderOnly;
+    // By the beginning, as when a file is parsed: what follows it could be an archive with other tensors.
+    let head = read_head_of(file, Container::Pth)?;
+    if head.starts_with(b"PK") {
+        return read_archive_front(file, budget);
+    }
+    let contents = if is_tar(&head) {
+        tar::read(file, none, budget)
+    } else {
+        legacy::read(file, none, false, &mut Vec::new(), budget)
+    };
+    Ok((contents?, false))
+}
+
+fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
     let archive = ZipArchive::read(file, budget)?;
+    archive.check_format(Container::Pth)?;
     let OpenedArchive {
         machine,
         root,

@@ -1,12 +1,9 @@
 //! [`ReadAt`]: positional reads from memory, from a source, or from a stream that can seek. Containers with their index at
 //! the end are read through it.
 
-#[cfg(any(feature = "npz", feature = "pth"))]
-mod seeking;
+use std::io::{Read, Seek};
 
-#[cfg(any(feature = "npz", feature = "pth"))]
-pub(crate) use self::seeking::Seeking;
-use crate::source::Source;
+use crate::source::{Seeking, Source};
 use crate::{AnamnesisError, Result};
 
 /// Bytes that can be read at any position.
@@ -51,5 +48,16 @@ impl ReadAt for &Source {
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
         check_range(offset, out.len(), ReadAt::len(self))?;
         Source::read_at(self, offset, out)
+    }
+}
+
+impl<R: Read + Seek> ReadAt for Seeking<R> {
+    fn len(&self) -> u64 {
+        Seeking::len(self)
+    }
+
+    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        check_range(offset, out.len(), Seeking::len(self))?;
+        Seeking::read_at(self, offset, out).map_err(Into::into)
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -21,6 +21,9 @@ use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 /// Largest JSON header that the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Most bytes of one read from a stream. The buffer grows by this at a time, so that a false length costs no more.
+const MAX_READ: usize = 8 << 20;
+
 /// Reads the header of a complete file in `source`.
 pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let mut contents = read_at(&mut &source, budget)?;
@@ -29,7 +32,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
 }
 
 /// Reads the header of a complete file, and checks that the file ends with the data of the last tensor.
-pub(crate) fn read_at(file: &mut impl ReadAt, budget: &Budget) -> Result<ParsedModel> {
+pub(crate) fn read_at(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedModel> {
     let len = file.len();
     let mut prefix = [0; 8];
     if len < 8 {
@@ -67,15 +70,20 @@ pub(crate) fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<Parse
     let mut prefix = [0; 8];
     reader.read_exact(&mut prefix)?;
     let n = checked_header_size(u64::from_le_bytes(prefix), budget)?;
-    let mut json = Vec::new();
-    // The buffer grows with the bytes that arrive, so that a false length allocates nothing.
-    reader.take(n as u64).read_to_end(&mut json)?;
-    if json.len() != n {
-        let what = format!(
-            "the safetensors header ends after {} of {n} bytes",
-            json.len()
-        );
-        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what).into());
+    let (mut json, mut have) = (Vec::new(), 0);
+    while have < n {
+        if have == json.len() {
+            json.resize(n.min(have + MAX_READ), 0);
+        }
+        match reader.read(&mut json[have..]) {
+            Ok(0) => {
+                let what = format!("the safetensors header ends after {have} of {n} bytes");
+                return Err(std::io::Error::new(ErrorKind::UnexpectedEof, what).into());
+            }
+            Ok(more) => have += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let mut contents = parse_json(&json, budget)?.0;
     contents.sources.push(Source::HeaderOnly);

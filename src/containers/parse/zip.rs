@@ -3,16 +3,21 @@
 //!
 //! A ZIP file says most things twice: in its directory and in its members, in 32 bits and in 64. Readers differ in what
 //! they believe, so that one file can be two models. Here the directory counts, and every contradiction is an error.
-//! The `zip` crate keeps one of two members of the same name and hides where they are, so the directory is read here.
+//!
+//! The `zip` crate parses the entries of the directory. Around it stand the checks that it leaves open: it has no limits,
+//! falls back to an earlier end record, follows one of two contradicting records, passes over bytes behind the last
+//! entry, and keeps one of two members of the same name. Local headers are read here, because the crate compares two bits
+//! of their flags alone, and reads every local header of an archive to look for overlaps.
 //!
 //! Format: PKWARE APPNOTE 6.3.10.
 
 mod directory;
 
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
+use super::detect::{neither, other_format};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Container, Result};
 
 /// Most members of an archive.
 const MAX_ENTRIES: u64 = 1 << 20;
@@ -54,6 +59,10 @@ pub(crate) struct ZipArchive {
     headers: Vec<u64>,
     /// Offset of the central directory, which no member reaches into.
     directory: u64,
+    /// The end of the file, which was read for the directory, and its offset: of a remote archive, small members that lie
+    /// there take no request of their own.
+    tail: Vec<u8>,
+    tail_start: u64,
 }
 
 fn broken(what: impl std::fmt::Display) -> AnamnesisError {
@@ -67,7 +76,7 @@ impl ZipArchive {
     /// # Errors
     /// `Parse` if the archive is malformed, contradicts itself, or does not end with its directory; `Unsupported` if a
     /// member is encrypted or compressed by another method than deflate; `LimitExceeded`; `Io`.
-    pub(crate) fn read(file: &mut impl ReadAt, budget: &Budget) -> Result<Self> {
+    pub(crate) fn read(file: &mut dyn ReadAt, budget: &Budget) -> Result<Self> {
         let len = file.len();
         let mut tail = vec![0; len.min(MAX_TAIL) as usize];
         let tail_start = len - tail.len() as u64;
@@ -103,7 +112,21 @@ impl ZipArchive {
             members,
             headers,
             directory: end.offset,
+            tail,
+            tail_start,
         })
+    }
+
+    /// Fills `out` with the bytes of the file from `offset` on.
+    fn read_at(&self, file: &mut dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<()> {
+        let at = offset
+            .checked_sub(self.tail_start)
+            .and_then(|at| usize::try_from(at).ok());
+        match at.and_then(|at| self.tail.get(at..)?.get(..out.len())) {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None => file.read_at(offset, out)?,
+        }
+        Ok(())
     }
 
     /// Reads the local header of `member` and returns the offset of the data behind it.
@@ -111,14 +134,10 @@ impl ZipArchive {
     /// # Errors
     /// `Parse` if the local header has another name, method or flags than the directory, or if the data would reach into
     /// the next member. Sizes and checksum are not compared: streaming writers leave them out of local headers.
-    pub(crate) fn read_data_start(
-        &self,
-        file: &mut impl ReadAt,
-        member: &ZipMember,
-    ) -> Result<u64> {
+    pub(crate) fn read_data_start(&self, file: &mut dyn ReadAt, member: &ZipMember) -> Result<u64> {
         let name = &member.name;
         let mut header = vec![0; LOCAL_HEADER_LEN as usize + name.len()];
-        file.read_at(member.header, &mut header)?;
+        self.read_at(file, member.header, &mut header)?;
         let same = u32_at(&header, 0) == 0x0403_4b50
             && u16_at(&header, 6) == member.flags
             && u16_at(&header, 8) == member.method
@@ -153,7 +172,7 @@ impl ZipArchive {
     #[cfg(feature = "pth")]
     pub(crate) fn read_content(
         &self,
-        file: &mut impl ReadAt,
+        file: &mut dyn ReadAt,
         member: &ZipMember,
         max: u64,
         budget: &Budget,
@@ -169,7 +188,7 @@ impl ZipArchive {
         }
         let start = self.read_data_start(file, member)?;
         let mut bytes = vec![0; member.stored_len as usize];
-        file.read_at(start, &mut bytes)?;
+        self.read_at(file, start, &mut bytes)?;
         if member.deflated {
             // One byte more than declared, so that a longer member is noticed.
             bytes =
@@ -181,6 +200,30 @@ impl ZipArchive {
             return Err(broken(format!("`{name}` has the wrong length or checksum")));
         }
         Ok(bytes)
+    }
+
+    /// NPZ if a member is named like an array, or if there is none; a checkpoint if there is a pickle where checkpoints have
+    /// it. `None` for any other archive.
+    pub(crate) fn format(&self) -> Option<Container> {
+        if self.members.is_empty() || self.members.iter().any(|m| m.name.ends_with(".npy")) {
+            return Some(Container::Npz);
+        }
+        self.pickle().map(|_| Container::Pth)
+    }
+
+    /// Checks that the archive is of the format `expected`.
+    pub(crate) fn check_format(&self, expected: Container) -> Result<()> {
+        match self.format() {
+            Some(found) if found == expected => Ok(()),
+            Some(found) => Err(other_format(found, expected)),
+            None => Err(neither()),
+        }
+    }
+
+    /// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
+    pub(crate) fn pickle(&self) -> Option<&ZipMember> {
+        let is_pickle = |m: &&ZipMember| m.name == "data.pkl" || m.name.ends_with("/data.pkl");
+        self.members.iter().find(is_pickle)
     }
 
     /// The member with the name `name`.

@@ -32,7 +32,24 @@ fn directories() {
     let second = |n| changed(|z| z.members[1].central.offset = Some(n as u32));
     let (len, all) = (zeros(9).len() as u64, two().file().len() as u64);
     let resized = |n: u64| both(move |h| (h.len, h.stored_len) = (n as u32, n as u32));
-    trial.fine(vec![("64-bit sizes that would fit", sizes(len))]);
+    let field = |n: u64| [&[1, 0, 16, 0], &n.to_le_bytes()[..], &n.to_le_bytes()].concat();
+    // Info-ZIP's field with a name in Unicode and the CRC of the one in the header.
+    let unicode = |name: &[u8], text: &[u8]| {
+        let crc = crc32fast::hash(name).to_le_bytes();
+        [&[0x75, 0x70, 5 + text.len() as u8, 0, 1], &crc[..], text].concat()
+    };
+    trial.fine(vec![
+        ("64-bit sizes that would fit", sizes(len)),
+        (
+            "the same name in Unicode",
+            both(|h| h.extra = unicode(b"a.npy", b"a.npy")),
+        ),
+        // The crate looks for the end record from behind, and must not find this one.
+        (
+            "an entry that holds an end record",
+            both(|h| h.extra = [&[9, 9, 22, 0], &b"PK\x05\x06"[..], &[0; 18]].concat()),
+        ),
+    ]);
     let twice = Zip::of(&[
         two().members[1].clone(),
         two().members[1].clone().central(|h| h.offset = Some(0)),
@@ -80,25 +97,47 @@ fn directories() {
             "one size of two",
             wide(&[&[1, 0, 8, 0], &[0; 8][..]].concat()),
             Parse,
-            &["`a.npy`", "64-bit"],
+            &["`a.npy`", "ZIP64"],
         ),
         (
             "half a size",
             wide(&[1, 0, 4, 0, 0, 0, 0, 0]),
             Parse,
-            &["`a.npy`", "64-bit"],
+            &["`a.npy`", "ZIP64"],
         ),
         (
             "less than the field says",
             wide(&[1, 0, 16, 0, 0, 0]),
             Parse,
-            &["`a.npy`", "64-bit"],
+            &["`a.npy`", "ZIP64"],
         ),
         (
             "half a field",
             wide(&[1, 0, 16]),
             Parse,
-            &["`a.npy`", "64-bit"],
+            &["`a.npy`", "truncated"],
+        ),
+        // Python takes the first of two fields, and the `zip` crate the last.
+        (
+            "64-bit sizes twice",
+            wide(&[field(len), field(len)].concat()),
+            Parse,
+            &["`a.npy`", "twice"],
+        ),
+        // Python up to 3.11 goes by the header, later versions by the field.
+        (
+            "another name in Unicode",
+            both(|h| h.extra = unicode(b"a.npy", b"b.npy")),
+            Parse,
+            &["`a.npy`", "another name"],
+        ),
+        (
+            "a name that is UTF-8 in its field alone",
+            both(|h| {
+                (h.name, h.extra) = (b"\xe4.npy".to_vec(), unicode(b"\xe4.npy", b"\xc3\xa4.npy"));
+            }),
+            Parse,
+            &["UTF-8"],
         ),
     ]);
     trial.refused_numbers(&[

@@ -8,7 +8,7 @@ use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
 /// Most bytes of one read. The buffer grows by this at a time, so that a false length in the file costs no more.
-const MAX_READ: u64 = 1 << 20;
+const MAX_READ: u64 = 8 << 20;
 
 /// Largest header that is read, in bytes. The largest tokenizers take some 40 MiB.
 const MAX_HEADER_BYTES: u64 = 256 << 20;

@@ -17,18 +17,18 @@ use crate::{AnamnesisError, Container, Result};
 /// The magic number, a `LONG1` of ten little-endian bytes.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// Reads a legacy stream, and appends the globals that it names to `named`. With `lenient`, errors are passed over and
+/// Reads a legacy stream from `file`, whose data is in `source`, and appends the globals that it names to `named`. With `lenient`, errors are passed over and
 /// only the globals are of use. A file without the magic number is a single pickle, which can name globals but has no
 /// storages, and so no tensors.
 pub(super) fn read(
+    file: &mut dyn ReadAt,
     source: Source,
     lenient: bool,
     named: &mut Vec<PickleGlobal>,
     budget: &Budget,
 ) -> Result<ParsedModel> {
-    let mut file = &source;
-    let len = ReadAt::len(&file);
-    let mut machine = PickleMachine::new(PickleInput::new(&mut file, 0, len, budget), lenient);
+    let len = file.len();
+    let mut machine = PickleMachine::new(PickleInput::new(file, 0, len, budget), lenient);
     let contents = read_stream(&mut machine);
     record_globals(&machine, named);
     drop(machine);

@@ -38,23 +38,22 @@ struct TarStorage {
     place: StoragePlace,
 }
 
-/// Reads a tar checkpoint.
+/// Reads a tar checkpoint from `file`, whose data is in `source`.
 ///
 /// # Errors
 /// `Parse` if it is malformed; `Unsupported` if a tensor is of a kind that is not read; `LimitExceeded`; `Io`.
-pub(super) fn read(source: Source, budget: &Budget) -> Result<ParsedModel> {
-    let mut file = &source;
-    let files = list_files(&mut file)?;
+pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Result<ParsedModel> {
+    let files = list_files(file)?;
     let mut reader = TarReader {
         lenient: false,
         keys: StorageKeys::default(),
         named: &mut Vec::new(),
         budget,
     };
-    let storages = reader.read_storages(&mut file, part(&files, "storages")?)?;
-    let tensors = reader.read_tensors(&mut file, part(&files, "tensors")?, &storages)?;
+    let storages = reader.read_storages(file, part(&files, "storages")?)?;
+    let tensors = reader.read_tensors(file, part(&files, "tensors")?, &storages)?;
     let (start, len) = part(&files, "pickle")?;
-    let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), false);
+    let mut machine = PickleMachine::new(PickleInput::new(file, start, len, budget), false);
     let root = machine.run()?;
     reader.keys.forget_values();
     let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
@@ -119,7 +118,7 @@ fn part(files: &HashMap<String, (u64, u64)>, name: &str) -> Result<(u64, u64)> {
 }
 
 /// Reads the headers of the archive: offset and length of each regular file, by name.
-fn list_files(file: &mut impl ReadAt) -> Result<HashMap<String, (u64, u64)>> {
+fn list_files(file: &mut dyn ReadAt) -> Result<HashMap<String, (u64, u64)>> {
     let (mut files, mut at) = (HashMap::new(), 0);
     loop {
         let mut header = [0; 512];

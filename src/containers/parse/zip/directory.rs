@@ -2,6 +2,11 @@
 //! sees the same members.
 
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::io::Cursor;
+
+use zip::HasZipMetadata;
+use zip::read::{ArchiveOffset, Config};
 
 use super::{LOCAL_HEADER_LEN, ZipMember, broken};
 use crate::containers::parse::read_at::ReadAt;
@@ -40,7 +45,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 ///
 /// # Errors
 /// `Parse` if there is no end record at the end of the file, or if the records contradict each other; `Io`.
-pub(super) fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
+pub(super) fn find_end(file: &mut dyn ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
     // A record counts only if its comment ends with the file. The last such one is taken: a signature inside of the
     // comment would need a comment of its own that ends there, too.
     let ends_file = |&at: &usize| {
@@ -88,7 +93,7 @@ pub(super) fn find_end(file: &mut impl ReadAt, tail: &[u8], tail_start: u64) -> 
 /// Reads the 64-bit end record by its locator, which is at index `locator` of `tail`. Returns it with its offset in the
 /// file. `end` is the 32-bit record.
 fn read_zip64_end(
-    file: &mut impl ReadAt,
+    file: &mut dyn ReadAt,
     tail: &[u8],
     tail_start: u64,
     locator: usize,
@@ -132,11 +137,12 @@ fn read_zip64_end(
     Ok((end_64, place))
 }
 
-/// Parses the entries of the central directory, which must fill it exactly.
+/// Splits the central directory into its entries, which must fill it exactly: `zip` stops behind the declared number of
+/// them, where other readers go on.
 pub(super) fn parse_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
     // Grows with the entries that are there: their declared number is not trusted.
     let mut members = Vec::new();
-    let mut rest = directory;
+    let (mut rest, mut archive) = (directory, Vec::new());
     for i in 0..end.entries {
         if rest.len() < 46 || !rest.starts_with(b"PK\x01\x02") {
             return Err(broken(format!(
@@ -149,7 +155,7 @@ pub(super) fn parse_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipM
         let entry = rest
             .get(..len)
             .ok_or_else(|| broken("its directory is truncated"))?;
-        members.push(parse_member(entry, lens)?);
+        members.push(parse_member(entry, lens, &mut archive)?);
         rest = &rest[len..];
     }
     if !rest.is_empty() {
@@ -161,35 +167,61 @@ pub(super) fn parse_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipM
     Ok(members)
 }
 
-/// Parses one entry of the central directory. The lengths are those of its name, extra fields and comment.
-fn parse_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<ZipMember> {
+/// Parses one entry of the central directory with the `zip` crate, and checks what the crate lets pass. The lengths are
+/// those of its name, extra fields and comment; `archive` is scratch.
+///
+/// The crate keeps all that it parses, extra fields and comments as well: some 200 bytes a member, and a dozen for each
+/// byte of a hostile extra field. So it is given an archive of this entry alone.
+fn parse_member(
+    entry: &[u8],
+    [name_len, extra_len, _]: [usize; 3],
+    archive: &mut Vec<u8>,
+) -> Result<ZipMember> {
     cap(
         "ZIP_MAX_NAME_LEN",
         name_len as u64,
         MAX_NAME_LEN as u64,
         "bytes of a ZIP member's name",
     )?;
-    let name = std::str::from_utf8(&entry[46..46 + name_len])
-        .map_err(|_| broken("a member's name is not UTF-8"))?;
-    let wrong = |what: &str| Err(broken(format!("`{name}`: {what}")));
-    let (flags, method) = (u16_at(entry, 8), u16_at(entry, 10));
-    let mut sizes = [
-        u32_at(entry, 24).into(),
-        u32_at(entry, 20).into(),
-        u32_at(entry, 42).into(),
-    ];
-    // The 64-bit field holds the sizes whose 32-bit field is all ones, in this order.
-    let mut zip64 = zip64_field(&entry[46 + name_len..46 + name_len + extra_len]);
-    for size in sizes
-        .iter_mut()
-        .filter(|size: &&mut u64| **size == 0xffff_ffff)
-    {
-        let Some((value, rest)) = zip64.and_then(|field| field.split_first_chunk()) else {
-            return wrong("its 64-bit sizes are missing");
-        };
-        (*size, zip64) = (u64::from_le_bytes(*value), Some(rest));
+    let (name, extra) = entry[46..].split_at(name_len);
+    let name = std::str::from_utf8(name).map_err(|_| broken("a member's name is not UTF-8"))?;
+    let wrong = |what: &dyn Display| Err(broken(format!("`{name}`: {what}")));
+    archive.clear();
+    archive.extend_from_slice(entry);
+    archive.extend_from_slice(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+    archive.extend_from_slice(&(entry.len() as u32).to_le_bytes());
+    archive.extend_from_slice(&[0; 6]);
+    let config = Config {
+        archive_offset: ArchiveOffset::Known(0),
+    };
+    let parsed = match zip::ZipArchive::with_config(config, Cursor::new(archive.as_slice())) {
+        Ok(archive) => archive.metadata(),
+        Err(error) => return wrong(&error),
+    };
+    let parsed = match parsed.entry(0) {
+        Ok(entry) => entry,
+        Err(error) => return wrong(&error),
+    };
+    let (len, stored_len, header) = (
+        parsed.size(),
+        parsed.compressed_size(),
+        parsed.header_start(),
+    );
+    // A size of all ones is in the 64-bit field, of which the crate lets none and several pass.
+    let is_missing =
+        [len, stored_len, header].contains(&0xffff_ffff) && !parsed.get_metadata().large_file;
+    if is_missing {
+        return wrong(&"its 64-bit sizes are missing");
     }
-    let [len, stored_len, header] = sizes;
+    if extra_ids(&extra[..extra_len]).filter(|&id| id == 1).count() > 1 {
+        return wrong(&"its 64-bit sizes are there twice");
+    }
+    // Info-ZIP's field with the name in Unicode, which only some readers follow.
+    if parsed.name_raw() != name.as_bytes() {
+        return wrong(&"it has another name in an extra field");
+    }
+    // The crate sets a flag where it finds a name in Unicode; local headers are compared with what is stored.
+    let (flags, method) = (u16_at(entry, 8), u16_at(entry, 10));
     // Bit 0: encrypted; bit 6: strong encryption; bit 13: the directory's values are masked.
     if flags & 0x2041 != 0 {
         return Err(AnamnesisError::unsupported(
@@ -204,19 +236,18 @@ fn parse_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Zi
     }
     // Deflate's best ratio is 1032: a match of 258 bytes takes two bits at least.
     if method == 8 && len > stored_len.saturating_add(1).saturating_mul(1032) {
-        return wrong("it cannot become as long as it is said to be");
+        return wrong(&"it cannot become as long as it is said to be");
     }
     if method == 0 && len != stored_len {
-        return wrong("it is stored, and its two sizes differ");
+        return wrong(&"it is stored, and its two sizes differ");
     }
     if !matches!(u16_at(entry, 34), 0 | 0xffff) {
-        return wrong("it is on another disk");
+        return wrong(&"it is on another disk");
     }
-    let crc = u32_at(entry, 16);
     Ok(ZipMember {
         name: name.to_owned(),
         deflated: method == 8,
-        crc,
+        crc: parsed.crc32(),
         stored_len,
         len,
         header,
@@ -225,17 +256,14 @@ fn parse_member(entry: &[u8], [name_len, extra_len, _]: [usize; 3]) -> Result<Zi
     })
 }
 
-/// The content of the extra field with 64-bit sizes (header id 1).
-fn zip64_field(mut extra: &[u8]) -> Option<&[u8]> {
-    while extra.len() >= 4 {
+/// The ids of extra fields.
+fn extra_ids(mut extra: &[u8]) -> impl Iterator<Item = u16> {
+    std::iter::from_fn(move || {
         let len = usize::from(u16_at(extra, 2));
-        let content = extra.get(4..4 + len)?;
-        if u16_at(extra, 0) == 1 {
-            return Some(content);
-        }
-        extra = &extra[4 + len..];
-    }
-    None
+        let (field, rest) = extra.split_at_checked(4 + len)?;
+        extra = rest;
+        Some(u16_at(field, 0))
+    })
 }
 
 /// Checks that names are unique: readers differ in which of two members of one name they take.
