@@ -42,6 +42,8 @@ pub mod limits;
 mod scheme;
 mod simd;
 mod source;
+#[cfg(test)]
+mod test_data;
 
 pub use cancel::CancelToken;
 pub use compat::paths::{lethe, model, parse, remember};

@@ -12,12 +12,6 @@ use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::simd::dispatch;
 
-pub(super) fn data(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data")
-        .join(path)
-}
-
 /// A tensor's stored bytes.
 pub(super) fn bytes_of(t: &Tensor<'_>) -> Vec<u8> {
     let mut bytes = vec![0; t.info().len as usize];

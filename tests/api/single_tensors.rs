@@ -22,9 +22,14 @@ fn modules_of_readers_and_kernels() {
     functions_are!(anamnesis::lethe::bnb: encode_bnb4 encode_bnb4_compute_absmax encode_bnb4_double_quant encode_bnb_int8);
     #[cfg(feature = "gguf")]
     {
-        use std::hash::RandomState;
-        let _ = parse::write_gguf::<&str, RandomState>;
-        let _ = parse::gguf_write::write_gguf::<&str, RandomState>;
+        let (tensors, none) = (
+            <&[parse::GgufWriteTensor<'_>]>::default(),
+            Default::default(),
+        );
+        let nowhere = "no such directory/model.gguf";
+        parse::write_gguf::<std::hash::RandomState>(nowhere, tensors, &none).unwrap_err();
+        parse::gguf_write::write_gguf::<std::hash::RandomState>(nowhere, tensors, &none)
+            .unwrap_err();
         functions_are!(remember::gguf: dequantize_gguf_to_bf16);
         assert_eq!(parse::GgufType::Q8_0, parse::Dtype::Q8_0);
     }
