@@ -210,9 +210,11 @@ fn format_of(file: &mut dyn ReadAt) -> Result<Container> {
 /// What errors call an archive that this build does not read.
 const ZIP: &str = "NPZ or PyTorch ZIP archive";
 
+type ArchiveReader = fn(Source, Option<Container>, &Budget) -> Result<ParsedModel>;
+
 /// Reads a ZIP archive, of the format `expected` alone if there is one.
 fn read_zip(source: Source, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
-    const READER: Gated<fn(Source, Option<Container>, &Budget) -> Result<ParsedModel>> = gated!(
+    const READER: Gated<ArchiveReader> = gated!(
         any(feature = "npz", feature = "pth"),
         "npz` and `pth",
         archive::read
