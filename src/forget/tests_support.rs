@@ -1,7 +1,6 @@
 //! Helpers of the tests of BitsAndBytes and QNAT: encoding in tiles of several sizes, and reading of files.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use super::*;
 use crate::TargetDtype;

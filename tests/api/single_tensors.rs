@@ -34,7 +34,7 @@ fn modules_of_readers_and_kernels() {
         assert_eq!(parse::GgufType::Q8_0, parse::Dtype::Q8_0);
     }
     #[cfg(feature = "npz")]
-    functions_are!(remember::npz: npz_to_safetensors_bytes);
+    let _ = remember::npz::npz_to_safetensors_bytes::<std::hash::RandomState>;
     #[cfg(feature = "pth")]
     functions_are!(remember::pth: pth_to_safetensors_bytes);
     #[cfg(feature = "ollama")]

@@ -1,7 +1,5 @@
 //! Cases of the tests of integers in groups: files of `tests/data/generate`, and the method of each.
 
-use std::path::Path;
-
 use safetensors::SafeTensors;
 use serde_json::Value;
 
