@@ -48,15 +48,15 @@ pub use cancel::CancelToken;
 pub use compat::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
-pub use containers::model::{Container, ParsedModel, Tensor};
+pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};
 pub use containers::parse::{
     detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
     parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery, RememberOptions,
-    Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, Kept, OutputTensor, Panel, Progress, Recovery,
+    RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
@@ -86,4 +86,4 @@ pub use remember::{
 };
 #[cfg(feature = "gguf")]
 pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
-pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount};
