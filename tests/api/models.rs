@@ -177,7 +177,7 @@ fn single_tensors() {
     is_shared_while_borrowed(&recovery);
     is_value::<OutputTensor<'static>>();
     let bytes: u64 = recovery.outputs().map(|tensor| tensor.byte_len).sum();
-    assert_eq!(recovery.outputs().len(), 2);
+    assert_eq!(recovery.outputs().len(), 1);
     assert_eq!(
         bytes,
         recovery.report().output_bytes - header_len(&recovery.to_bytes().unwrap())
@@ -228,12 +228,7 @@ fn single_tensors() {
         roles.push(tensor.role());
     }
     roles.sort_unstable();
-    let expected = [
-        TensorRole::Quantized,
-        TensorRole::Scale,
-        TensorRole::Passthrough,
-    ];
-    assert_eq!(roles, expected);
+    assert_eq!(roles, [TensorRole::Quantized, TensorRole::Scale]);
     let in_memory = anamnesis::parse_bytes(file).unwrap();
     for tensor in in_memory.tensors() {
         let same = model.tensor(tensor.name()).unwrap();
@@ -266,7 +261,7 @@ fn places_of_tensors() {
     assert!(files.len() > 1, "{files:?}");
     #[cfg(feature = "npz")]
     {
-        let path = Path::new("tests/data/demo/arrays.npz");
+        let path = Path::new("tests/data/npz/mixed.npz");
         let model = anamnesis::parse(path).unwrap();
         let stored = std::fs::read(path).unwrap();
         let mut compressed = 0;
@@ -283,6 +278,6 @@ fn places_of_tensors() {
                 }
             }
         }
-        println!("{compressed} compressed arrays");
+        assert!(0 < compressed && compressed < model.tensors().len());
     }
 }
