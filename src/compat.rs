@@ -18,4 +18,5 @@ pub mod pth;
 pub mod round_trip;
 pub mod safetensors;
 mod serialize;
+mod slabs;
 pub(crate) mod whole;

@@ -191,7 +191,8 @@ impl Budget {
     }
 }
 
-/// Returns a zeroed buffer of `len` bytes.
+/// Returns a zeroed buffer of `len` bytes, all of whose pages exist. So threads that write to it under a lock do not hold
+/// the lock while the system makes a page.
 ///
 /// # Errors
 /// `LimitExceeded` (`available_memory`) if the allocation fails, where `vec![0; len]` would abort the process.
@@ -202,15 +203,28 @@ pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
         .filter(|&len| out.try_reserve_exact(len).is_ok())
     {
         Some(len) => out.resize(len, 0),
-        None => {
-            let message = format!("no room for {what} of {len} bytes");
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "available_memory",
-                message,
-            });
-        }
+        None => return Err(no_room(len, what)),
     }
     Ok(out)
+}
+
+/// Returns a zeroed buffer of `len` bytes. The system makes and zeroes the pages of a large one when they are first
+/// written, by whichever thread that is, and so there is no pass over it before.
+///
+/// # Errors
+/// `LimitExceeded` (`available_memory`) if the allocation fails.
+pub(crate) fn zeroed_on_write(len: u64, what: impl Display) -> Result<Vec<u8>> {
+    isize::try_from(len)
+        .ok()
+        .and_then(|len| bytemuck::allocation::try_zeroed_vec(len as usize).ok())
+        .ok_or_else(|| no_room(len, what))
+}
+
+fn no_room(len: u64, what: impl Display) -> AnamnesisError {
+    AnamnesisError::LimitExceeded {
+        limit: "available_memory",
+        message: format!("no room for {what} of {len} bytes"),
+    }
 }
 
 /// Checks `n <= max`, where `max` is a caller's bound or a permanent cap of this crate.

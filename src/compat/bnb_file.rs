@@ -3,6 +3,7 @@
 //! Each matrix goes through the encoder of `forget/bnb.rs`, tile by tile on the calling thread. Other tensors stay
 //! BF16.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use super::whole::{WholeTensor, to_bytes, to_file};
@@ -20,9 +21,9 @@ pub const NF4_BLOCK_SIZE: usize = 64;
 /// A tensor for [`write_bnb_nf4_safetensors`].
 #[derive(Debug, Clone, Copy)]
 pub struct BnbWriteInput<'a> {
-    /// Name in the model. Weights of layers have names that end in `.weight`.
+    /// Name in the model. A weight that is quantized is stored as `X.weight`, whether it is called so here or only `X`.
     pub name: &'a str,
-    /// Outermost dimension first.
+    /// Outermost dimension first; none is 0.
     pub shape: &'a [usize],
     /// The values in BF16, little-endian, row by row.
     pub bf16_data: &'a [u8],
@@ -84,8 +85,8 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
 /// ```
 ///
 /// # Errors
-/// `Parse` for data that do not fit their shape, values that are not finite and names that occur twice, before anything
-/// is written. `Io` if the file cannot be written.
+/// `Parse` for data that do not fit their shape, dimensions of 0, values that are not finite and names that occur twice,
+/// before anything is written. `Io` if the file cannot be written.
 pub fn write_bnb_nf4_safetensors(
     inputs: &[BnbWriteInput<'_>],
     output: impl AsRef<Path>,
@@ -97,7 +98,7 @@ pub fn write_bnb_nf4_safetensors(
 /// The bytes of the file that [`write_bnb_nf4_safetensors`] writes.
 ///
 /// # Errors
-/// `Parse` for data that do not fit their shape, values that are not finite and names that occur twice.
+/// `Parse` for data that do not fit their shape, dimensions of 0, values that are not finite and names that occur twice.
 pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<Vec<u8>> {
     let all = encoded(inputs)?;
     to_bytes(&borrowed(&all, inputs))
@@ -108,11 +109,51 @@ type EncodedInputs = Vec<Option<Vec<(StoredTensor, Vec<u8>)>>>;
 
 fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<EncodedInputs> {
     let encode = |input: &BnbWriteInput<'_>| {
+        check(input)?;
         is_eligible_for_nf4(input.shape)
             .then(|| encode(input))
             .transpose()
     };
     inputs.iter().map(encode).collect()
+}
+
+fn wrong(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::parse(format!("tensor `{name}`: {what}"))
+}
+
+/// Checks that the data have the length that the shape asks for, and that there are any.
+fn check(input: &BnbWriteInput<'_>) -> Result<()> {
+    let &BnbWriteInput {
+        name,
+        shape,
+        bf16_data,
+    } = input;
+    if shape.contains(&0) {
+        return Err(wrong(
+            name,
+            format!("its shape {shape:?} has a zero dimension"),
+        ));
+    }
+    let len = bf16_data.len();
+    match Dtype::BF16.byte_len(shape) {
+        Some(expected) if expected == len => Ok(()),
+        Some(expected) => Err(wrong(
+            name,
+            format!("bf16_data length {len} is not {expected}, the bytes of BF16 {shape:?}"),
+        )),
+        None => Err(wrong(
+            name,
+            format!("bf16_data length {len} is not that of BF16 {shape:?}, which overflows"),
+        )),
+    }
+}
+
+/// The name under which bitsandbytes finds the weight of a layer: with `weight` as its last part.
+fn weight_name(name: &str) -> Cow<'_, str> {
+    match crate::scheme::seam::base_of(name, "weight") {
+        Some(_) => Cow::Borrowed(name),
+        None => Cow::Owned(format!("{name}.weight")),
+    }
 }
 
 /// Number of values that are encoded at once: the F32 values of a tile and its decoded values take 2 MiB.
@@ -124,13 +165,6 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
         shape,
         bf16_data,
     } = input;
-    let wrong = |what: String| AnamnesisError::parse(format!("tensor `{name}`: {what}"));
-    if Dtype::BF16.byte_len(shape) != Some(bf16_data.len()) {
-        return Err(wrong(format!(
-            "{} bytes are not BF16 {shape:?}",
-            bf16_data.len()
-        )));
-    }
     let method = Bnb4 {
         quant_type: Bnb4QuantType::Nf4,
         block: NF4_BLOCK_SIZE,
@@ -138,7 +172,7 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
         compute_dtype: TargetDtype::BF16,
     };
     let encoder = method.encoder(&WeightInfo {
-        name,
+        name: &weight_name(name),
         shape,
         dtype: TargetDtype::BF16,
     })?;
@@ -166,7 +200,10 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
             Out::F32(&mut values),
         );
         if let Some(x) = values.iter().find(|x| !x.is_finite()) {
-            return Err(wrong(format!("it has a value {x}, which has no code")));
+            return Err(wrong(
+                name,
+                format!("it has a value {x}, which has no code"),
+            ));
         }
         let values = TileValues {
             tile: &tile,
@@ -275,5 +312,62 @@ mod tests {
             ..inputs[0]
         };
         assert!(write_bnb_nf4_safetensors_bytes(&[short]).is_err());
+    }
+
+    /// The weight of layer `linear` is `linear.weight`, by which the library finds it; other tensors keep their names.
+    #[test]
+    fn names_of_layers() {
+        let data = [0x3f; 128];
+        let input = |name, shape| BnbWriteInput {
+            name,
+            shape,
+            bf16_data: &data,
+        };
+        let names = |inputs: &[BnbWriteInput<'_>]| -> Vec<String> {
+            let bytes = write_bnb_nf4_safetensors_bytes(inputs).unwrap();
+            let model = crate::parse_bytes(bytes).unwrap();
+            let mut names: Vec<_> = model.tensors().map(|t| t.name().to_owned()).collect();
+            names.sort();
+            names
+        };
+        let four = |base: &str| {
+            [
+                "",
+                ".absmax",
+                ".quant_map",
+                ".quant_state.bitsandbytes__nf4",
+            ]
+            .map(|end| format!("{base}weight{end}"))
+        };
+        assert_eq!(names(&[input("linear", &[1, 64])]), four("linear."));
+        assert_eq!(names(&[input("linear.weight", &[1, 64])]), four("linear."));
+        assert_eq!(names(&[input("weight", &[1, 64])]), four(""));
+        assert_eq!(names(&[input("norm", &[64])]), ["norm"]);
+        let twice = [input("linear", &[1, 64]), input("linear.weight", &[64, 1])];
+        assert!(write_bnb_nf4_safetensors_bytes(&twice).is_err());
+    }
+
+    #[test]
+    fn lengths_and_dimensions_that_are_refused() {
+        let refusal = |shape: &[usize], bf16_data: &[u8]| {
+            let input = BnbWriteInput {
+                name: "w",
+                shape,
+                bf16_data,
+            };
+            write_bnb_nf4_safetensors_bytes(&[input])
+                .unwrap_err()
+                .to_string()
+        };
+        for shape in [&[64, 1][..], &[2, 5], &[5]] {
+            let text = refusal(shape, &[0; 16]);
+            assert!(text.contains("tensor `w`: bf16_data length 16"), "{text}");
+        }
+        for shape in [&[0, 64][..], &[64, 0], &[0], &[2, 0, 3]] {
+            let text = refusal(shape, &[]);
+            assert!(text.contains("zero dimension"), "{text}");
+        }
+        let text = refusal(&[usize::MAX, 64], &[0; 2]);
+        assert!(text.contains("bf16_data length 2"), "{text}");
     }
 }

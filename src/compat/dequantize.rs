@@ -1,41 +1,16 @@
 //! Decodes single tensors from slices to BF16, for callers who read containers themselves: part of the published
 //! interface.
 //!
-//! A weight with companions is put into a safetensors model of one weight in memory, with the names and the config that
-//! its scheme expects, and decoded like any model. So these functions have the checks of the pipeline and no arithmetic
-//! of their own. Blocks of ggml have no companions and go to their decoder directly.
+//! Slices whose lengths fit go to the kernels as they are (`direct`), without a model. All others go through a model of one
+//! weight (`model`), whose checks say what is wrong, and which also decodes layouts that are seldom asked for.
 
-use serde_json::{Value, json};
+mod direct;
+mod model;
+#[cfg(test)]
+mod tests;
 
-use super::whole::{WholeTensor, to_bytes_with};
-use crate::{Dtype, Result, TargetDtype, parse_bytes};
-
-/// A stored tensor in memory: name, type, shape, bytes.
-type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
-
-/// Decodes a weight with its companions to BF16. `config` is the `quantization_config`; `Value::Null` if the stored
-/// tensors alone tell the scheme.
-fn decode(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
-    let tensors = stored
-        .iter()
-        .map(|&(name, dtype, shape, data)| WholeTensor {
-            name,
-            shape,
-            dtype,
-            data,
-        });
-    let tensors: Vec<_> = tensors.collect();
-    let model = parse_bytes(to_bytes_with(
-        &tensors,
-        (crate::config::IN_METADATA, &config.to_string()),
-    )?)?;
-    let mut out = Vec::new();
-    model.for_each_tensor(TargetDtype::BF16, |_, _, _, bytes| {
-        out.extend_from_slice(bytes);
-        Ok(())
-    })?;
-    Ok(out)
-}
+use self::direct::PackedSlices;
+use crate::{Dtype, Result};
 
 /// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
 /// of type `scale_dtype`: F32, F16 or BF16.
@@ -58,13 +33,11 @@ pub fn dequantize_fp8_to_bf16(
     cols: usize,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let blocks = [rows.div_ceil(128), cols.div_ceil(128)];
-    let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    let config = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    decode(
-        &[weight, ("weight_scale_inv", scale_dtype, &blocks, scale)],
-        &config,
-    )
+    let blocks = [128, 128];
+    match direct::fp8(weight, scale, [rows, cols], blocks, scale_dtype)? {
+        Some(values) => Ok(values),
+        None => model::fp8_blocks(weight, scale, rows, cols, scale_dtype),
+    }
 }
 
 /// Decodes FP8 (E4M3) with one scale.
@@ -79,14 +52,7 @@ pub fn dequantize_fp8_to_bf16(
 /// # Errors
 /// If the memory for the output cannot be allocated.
 pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
-    let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
-    decode(
-        &[
-            weight,
-            ("weight_scale", Dtype::F32, &[], &scale.to_le_bytes()),
-        ],
-        &Value::Null,
-    )
+    direct::fp8_per_tensor(weight, scale)
 }
 
 /// Decodes FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
@@ -109,11 +75,11 @@ pub fn dequantize_per_channel_fp8_to_bf16(
     cols: usize,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let weight = ("weight", Dtype::F8E4M3, &[rows, cols][..], weight);
-    decode(
-        &[weight, ("weight_scale", scale_dtype, &[rows, 1], scale)],
-        &Value::Null,
-    )
+    let row = [1, cols.max(1)];
+    match direct::fp8(weight, scale, [rows, cols], row, scale_dtype)? {
+        Some(values) => Ok(values),
+        None => model::fp8_rows(weight, scale, rows, cols, scale_dtype),
+    }
 }
 
 /// Decodes GPTQ of version 1, whose zero points are stored less one, to `[in_features, out_features]`. `qweight` and
@@ -144,26 +110,21 @@ pub fn dequantize_gptq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let (words, groups) = (
-        |n: usize| n.saturating_mul(bits.into()).div_ceil(32),
-        groups(in_features, group_size)?,
-    );
-    let codes = [words(in_features), out_features];
-    let (scale_shape, zero_shape, index_shape) = (
-        [groups, out_features],
-        [groups, words(out_features)],
-        [in_features],
-    );
-    let mut stored = vec![
-        ("qweight", Dtype::I32, &codes[..], qweight),
-        ("scales", scale_dtype, &scale_shape, scales),
-        ("qzeros", Dtype::I32, &zero_shape, qzeros),
-    ];
-    stored.extend(g_idx.map(|index| ("g_idx", Dtype::I32, &index_shape[..], index)));
-    let config = json!({
-        "quant_method": "gptq", "bits": bits, "group_size": group_size, "checkpoint_format": "gptq", "sym": false,
-    });
-    decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
+    check_groups(in_features, group_size)?;
+    let packed = PackedSlices {
+        codes: qweight,
+        scales,
+        zeros: qzeros,
+        inputs: in_features,
+        outputs: out_features,
+        group_size,
+        bits: bits.into(),
+        scale_dtype,
+    };
+    match direct::gptq(packed, g_idx)? {
+        Some(values) => Ok(values),
+        None => model::gptq(packed, g_idx),
+    }
 }
 
 /// Decodes AWQ in its GEMM layout of four bits to `[in_features, out_features]`. `qweight` and `qzeros` are packed
@@ -192,34 +153,30 @@ pub fn dequantize_awq_to_bf16(
     bits: u8,
     scale_dtype: Dtype,
 ) -> Result<Vec<u8>> {
-    let (words, groups) = (
-        out_features.saturating_mul(bits.into()).div_ceil(32),
-        groups(in_features, group_size)?,
-    );
-    let stored: [StoredSlice<'_>; 3] = [
-        ("qweight", Dtype::I32, &[in_features, words], qweight),
-        ("scales", scale_dtype, &[groups, out_features], scales),
-        ("qzeros", Dtype::I32, &[groups, words], qzeros),
-    ];
-    let config = json!({
-        "quant_method": "awq", "bits": bits, "group_size": group_size, "version": "gemm", "zero_point": true,
-    });
-    decode(&stored, &config).map(|values| transposed(&values, out_features, in_features))
+    check_groups(in_features, group_size)?;
+    let packed = PackedSlices {
+        codes: qweight,
+        scales,
+        zeros: qzeros,
+        inputs: in_features,
+        outputs: out_features,
+        group_size,
+        bits: bits.into(),
+        scale_dtype,
+    };
+    match direct::awq(packed)? {
+        Some(values) => Ok(values),
+        None => model::awq(packed),
+    }
 }
 
-/// The number of groups of `size` inputs.
-fn groups(inputs: usize, size: usize) -> Result<usize> {
-    let fits = size > 0 && inputs.is_multiple_of(size);
-    let what = || crate::AnamnesisError::parse(format!("{inputs} inputs in groups of {size}"));
-    if fits { Ok(inputs / size) } else { Err(what()) }
-}
-
-/// The transpose of a BF16 matrix: models decode to `[out, in]`, these functions return `[in, out]`.
-fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
-    let values = values.as_chunks::<2>().0;
-    let mut out = Vec::with_capacity(values.len() * 2);
-    (0..cols).for_each(|c| (0..rows).for_each(|r| out.extend(values[r * cols + c])));
-    out
+/// Checks that groups of `size` divide the inputs.
+fn check_groups(inputs: usize, size: usize) -> Result<()> {
+    if size > 0 && inputs.is_multiple_of(size) {
+        return Ok(());
+    }
+    let what = format!("{inputs} inputs in groups of {size}");
+    Err(crate::AnamnesisError::parse(what))
 }
 
 /// Decodes BitsAndBytes NF4 or FP4 with scales in F32: `weight` has two codes in a byte, `absmax` is F32, one for each
@@ -243,23 +200,10 @@ pub fn dequantize_bnb4_to_bf16(
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
-    // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in NF4.
-    let is_fp4 = quant_map
-        .get(32..36)
-        .is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);
-    let name = if is_fp4 {
-        "weight.quant_state.bitsandbytes__fp4"
-    } else {
-        "weight.quant_state.bitsandbytes__nf4"
-    };
-    let state = json!({"blocksize": block_size, "shape": [total_elements]}).to_string();
-    let stored: [StoredSlice<'_>; 4] = [
-        ("weight", Dtype::U8, &[weight.len()], weight),
-        ("weight.absmax", Dtype::F32, &[absmax.len() / 4], absmax),
-        ("weight.quant_map", Dtype::F32, &[16], quant_map),
-        (name, Dtype::U8, &[state.len()], state.as_bytes()),
-    ];
-    decode(&stored, &Value::Null)
+    match direct::bnb4(weight, absmax, quant_map, total_elements, block_size)? {
+        Some(values) => Ok(values),
+        None => model::bnb4(weight, absmax, quant_map, total_elements, block_size),
+    }
 }
 
 /// Decodes BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32, one for each row.
@@ -280,16 +224,10 @@ pub fn dequantize_bnb_int8_to_bf16(
     out_features: usize,
     in_features: usize,
 ) -> Result<Vec<u8>> {
-    let weight = (
-        "weight",
-        Dtype::I8,
-        &[out_features, in_features][..],
-        weight,
-    );
-    decode(
-        &[weight, ("SCB", Dtype::F32, &[out_features], scb)],
-        &Value::Null,
-    )
+    match direct::bnb_int8(weight, scb, [out_features, in_features])? {
+        Some(values) => Ok(values),
+        None => model::bnb_int8(weight, scb, out_features, in_features),
+    }
 }
 
 /// Decodes blocks of a ggml type.
@@ -308,12 +246,35 @@ pub fn dequantize_bnb_int8_to_bf16(
 /// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit.
 #[cfg(feature = "gguf")]
 pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(n_elements.min(data.len().saturating_mul(16)) * 2);
-    dequantize_gguf_blocks_to_bf16(data, dtype, n_elements, |block| {
-        out.extend_from_slice(block);
-        Ok(())
-    })?;
-    Ok(out)
+    let (decoder, block) = ggml_decoder(data, dtype, n_elements)?;
+    direct::ggml(data, block, decoder)
+}
+
+/// The decoder of `dtype`, and the values and bytes of a block.
+///
+/// # Errors
+/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if `data` are not `n_elements` values.
+#[cfg(feature = "gguf")]
+fn ggml_decoder(
+    data: &[u8],
+    dtype: Dtype,
+    n_elements: usize,
+) -> Result<(crate::kernels::remember::ggml::GgmlDecoder, [usize; 2])> {
+    let decoder = crate::kernels::remember::ggml::decoder(dtype);
+    let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
+        return Err(crate::AnamnesisError::unsupported(
+            format!("GGUF {dtype}"),
+            "it is no block type that is decoded",
+        ));
+    };
+    if dtype.byte_len(&[n_elements]) != Some(data.len()) {
+        let what = format!(
+            "{} bytes are not {n_elements} values of {dtype}",
+            data.len()
+        );
+        return Err(crate::AnamnesisError::parse(what));
+    }
+    Ok((decoder, [dtype.block_size(), block_bytes]))
 }
 
 /// Decodes blocks of a ggml type, and passes each block of BF16 values to `sink`. Needs memory for a few thousand
@@ -343,23 +304,7 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
 ) -> Result<()> {
     /// Number of values that are decoded at once: a multiple of every block size.
     const VALUES: usize = 4096;
-    let (decoder, block) = (
-        crate::kernels::remember::ggml::decoder(dtype),
-        dtype.block_size(),
-    );
-    let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
-        return Err(crate::AnamnesisError::unsupported(
-            format!("GGUF {dtype}"),
-            "it is no block type that is decoded",
-        ));
-    };
-    if dtype.byte_len(&[n_elements]) != Some(data.len()) {
-        let what = format!(
-            "{} bytes are not {n_elements} values of {dtype}",
-            data.len()
-        );
-        return Err(crate::AnamnesisError::parse(what));
-    }
+    let (decoder, [block, block_bytes]) = ggml_decoder(data, dtype, n_elements)?;
     let mut out = vec![half::bf16::ZERO; VALUES.min(n_elements)];
     for data in data.chunks(VALUES / block * block_bytes) {
         let out = &mut out[..data.len() / block_bytes * block];

@@ -4,43 +4,57 @@
 //! Functions with given scales reverse decoding: values that were decoded become the codes that they had. Functions
 //! that compute scales encode as the library does.
 
-use crate::element::f32_from_bf16;
+#[cfg(test)]
+mod tests;
+
+use super::slabs::{for_each_slab, slab_of};
+use crate::element::{Out, f32_from_bf16};
 use crate::kernels::lethe::bnb::codebook_encoder;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::nested_absmax;
-use crate::simd::Level;
-use crate::{AnamnesisError, Result};
+use crate::kernels::remember::widen::Widen;
+use crate::limits::zeroed_on_write;
+use crate::simd::{Level, dispatch};
+use crate::{AnamnesisError, Dtype, Result};
 
 fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("BitsAndBytes: {what}"))
 }
 
-/// The F32 values of `bf16`, which must be `n`. None stands for a number that overflows.
-fn values(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
+/// Checks that `bf16` are `n` values. None stands for a number that overflows.
+fn check_values(bf16: &[u8], n: Option<usize>) -> Result<()> {
     if n.and_then(|n| n.checked_mul(2)) != Some(bf16.len()) {
         return Err(wrong(format!(
             "{} bytes of BF16 are not the values that there should be",
             bf16.len()
         )));
     }
-    Ok(bf16
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&b| f32_from_bf16(u16::from_le_bytes(b)))
-        .collect())
+    Ok(())
 }
 
-/// The F32 values of `bf16`, which must be `n` and finite, because a scale is computed from them.
-fn finite_values(bf16: &[u8], n: Option<usize>) -> Result<Vec<f32>> {
-    let values = values(bf16, n)?;
-    match values.iter().position(|x| !x.is_finite()) {
-        Some(at) => Err(wrong(format!(
-            "value {at} is {}, and has no code",
-            values[at]
-        ))),
-        None => Ok(values),
+/// Checks that `bf16` are `n` values and finite, because a scale is computed from them.
+fn check_finite_values(bf16: &[u8], n: Option<usize>) -> Result<()> {
+    check_values(bf16, n)?;
+    let values = bf16.as_chunks().0.iter().map(|&b| i16::from_le_bytes(b));
+    let mut magnitudes = values.clone().map(|bits| bits & 0x7fff);
+    // Infinity is 0x7f80, and NaN lies above it. LLVM vectorises the maximum, but not a search.
+    if magnitudes.clone().fold(0, i16::max) < 0x7f80 {
+        return Ok(());
     }
+    let found = magnitudes.position(|bits| bits >= 0x7f80).unwrap_or(0);
+    let value = values.clone().nth(found).unwrap_or(0);
+    Err(wrong(format!(
+        "value {found} is {}, and has no code",
+        f32_from_bf16(value as u16)
+    )))
+}
+
+/// The F32 values of a slab of BF16.
+fn widened(bytes: &[u8]) -> Vec<f32> {
+    let mut out = vec![0.0; bytes.len() / 2];
+    let dtype = Dtype::BF16;
+    dispatch(Level::detect(), &Widen { dtype, bytes }, Out::F32(&mut out));
+    out
 }
 
 /// The F32 values of the tensor `what`, which must be `n`.
@@ -65,6 +79,7 @@ fn codebook(bytes: &[u8]) -> Result<[f32; 16]> {
     Ok(map)
 }
 
+#[cfg(test)]
 fn bytes_of(values: &[f32]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
 }
@@ -100,28 +115,44 @@ pub fn encode_bnb4(
 ) -> Result<Vec<u8>> {
     check_block(block_size)?;
     let absmax = floats("absmax", absmax_data, total_elements.div_ceil(block_size))?;
-    encode_with(
-        &values(bf16_data, Some(total_elements))?,
-        absmax,
-        &codebook(quant_map_data)?,
-        block_size,
-    )
+    check_values(bf16_data, Some(total_elements))?;
+    encode_with(bf16_data, absmax, &codebook(quant_map_data)?, block_size)
 }
 
+/// Encodes to 4-bit codes with given scales.
 fn encode_with(
-    values: &[f32],
+    bf16: &[u8],
     mut absmax: Vec<f32>,
     codebook: &[f32; 16],
     block: usize,
 ) -> Result<Vec<u8>> {
-    let mut codes =
-        codebook_encoder(codebook).encode_with(values, block, &mut absmax, Level::detect());
-    // FP4 has two codes of zero, and code 8 decodes to -0: the sign of a zero tells its code. A negative scale flips
-    // it.
+    let n = bf16.len() / 2;
+    let mut all = zeroed_on_write(n.div_ceil(2) as u64, "codes")?;
+    let encoder = codebook_encoder(codebook);
     let mut zeros = (0..16u8).filter(|&code| codebook[usize::from(code)] == 0.0);
-    let (Some(plus), Some(minus)) = (zeros.next(), zeros.next()) else {
-        return Ok(codes);
-    };
+    let zeros = zeros.next().zip(zeros.next());
+    let slab = slab_of(block, n);
+    let slabs = bf16.chunks(slab * 2).zip(all.chunks_mut(slab / 2));
+    let slabs = slabs.zip(absmax.chunks_mut(slab.div_ceil(block)));
+    for_each_slab(n, slabs, |((bf16, codes), absmax)| {
+        let values = widened(bf16);
+        codes.copy_from_slice(&encoder.encode_with(&values, block, absmax, Level::detect()));
+        if let Some(zeros) = zeros {
+            sign_zeros(&values, absmax, block, zeros, codes);
+        }
+    });
+    Ok(all)
+}
+
+/// Chooses among the two codes of zero of FP4, of which the second decodes to -0: the sign of a zero tells its code. A
+/// negative scale flips it.
+fn sign_zeros(
+    values: &[f32],
+    absmax: &[f32],
+    block: usize,
+    (plus, minus): (u8, u8),
+    codes: &mut [u8],
+) {
     for (i, x) in values.iter().enumerate().filter(|(_, x)| **x == 0.0) {
         let negative = x.is_sign_negative() != absmax[i / block].is_sign_negative();
         let (code, shift) = (
@@ -130,7 +161,6 @@ fn encode_with(
         );
         codes[i / 2] = codes[i / 2] & !(15 << shift) | code << shift;
     }
-    Ok(codes)
 }
 
 /// Encodes BF16 values to 4-bit codes as bitsandbytes does. Returns the codes, and the largest magnitude of each block
@@ -155,19 +185,29 @@ pub fn encode_bnb4_compute_absmax(
     block_size: usize,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
     check_block(block_size)?;
-    let (values, codebook) = (
-        finite_values(bf16_data, Some(total_elements))?,
-        codebook(quant_map_data)?,
-    );
-    let (mut codes, mut absmax) = (Vec::new(), Vec::new());
-    codebook_encoder(&codebook).encode(
-        &values,
-        block_size,
-        Level::detect(),
-        &mut codes,
-        &mut absmax,
-    );
-    Ok((codes, bytes_of(&absmax)))
+    check_finite_values(bf16_data, Some(total_elements))?;
+    let encoder = codebook_encoder(&codebook(quant_map_data)?);
+    let blocks = total_elements.div_ceil(block_size) as u64;
+    let mut all_codes = zeroed_on_write(total_elements.div_ceil(2) as u64, "codes")?;
+    let mut all_scales = zeroed_on_write(blocks.saturating_mul(4), "scales")?;
+    let slab = slab_of(block_size, total_elements);
+    let slabs = bf16_data
+        .chunks(slab * 2)
+        .zip(all_codes.chunks_mut(slab / 2));
+    let slabs = slabs.zip(all_scales.chunks_mut(slab.div_ceil(block_size) * 4));
+    for_each_slab(total_elements, slabs, |((bf16, codes), scales)| {
+        let (mut made, mut absmax) = (Vec::new(), Vec::new());
+        encoder.encode(
+            &widened(bf16),
+            block_size,
+            Level::detect(),
+            &mut made,
+            &mut absmax,
+        );
+        codes.copy_from_slice(&made);
+        scales.copy_from_slice(bytemuck::cast_slice(&absmax));
+    });
+    Ok((all_codes, all_scales))
 }
 
 /// Encodes BF16 values to the 4-bit codes of `quant_map`, with given scales that are double-quantized: `absmax` U8, one
@@ -224,12 +264,8 @@ pub fn encode_bnb4_double_quant(
         nested_offset,
         &mut absmax,
     );
-    encode_with(
-        &values(bf16_data, Some(total_elements))?,
-        absmax,
-        &codebook(quant_map_data)?,
-        block_size,
-    )
+    check_values(bf16_data, Some(total_elements))?;
+    encode_with(bf16_data, absmax, &codebook(quant_map_data)?, block_size)
 }
 
 /// Encodes BF16 rows to LLM.int8() codes with given scales `scb` (F32, one for each row).
@@ -251,13 +287,16 @@ pub fn encode_bnb_int8(
     in_features: usize,
 ) -> Result<Vec<u8>> {
     let mut scales = floats("SCB", scb_data, out_features)?;
-    let values = values(bf16_data, out_features.checked_mul(in_features))?;
-    Ok(int8::encode_with(
-        &values,
-        in_features,
-        &mut scales,
-        Level::detect(),
-    ))
+    check_values(bf16_data, out_features.checked_mul(in_features))?;
+    let mut all = zeroed_on_write(bf16_data.len() as u64 / 2, "codes")?;
+    let slab = slab_of(in_features, all.len());
+    let slabs = bf16_data.chunks(slab * 2).zip(all.chunks_mut(slab));
+    let slabs = slabs.zip(scales.chunks_mut((slab / in_features.max(1)).max(1)));
+    for_each_slab(bf16_data.len() / 2, slabs, |((bf16, codes), scales)| {
+        let made = int8::encode_with(&widened(bf16), in_features, scales, Level::detect());
+        codes.copy_from_slice(&made);
+    });
+    Ok(all)
 }
 
 /// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which converts values to F16 first. Returns the codes,
@@ -279,114 +318,32 @@ pub fn encode_bnb_int8_compute_scb(
     out_features: usize,
     in_features: usize,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
-    let values = finite_values(bf16_data, out_features.checked_mul(in_features))?;
-    let (mut codes, mut scales) = (vec![0; values.len()], vec![0.0; out_features]);
-    int8::encode(
-        &values,
-        in_features,
-        Level::detect(),
-        &mut codes,
-        &mut scales,
-    );
-    match scales.iter().position(|scale| !scale.is_finite()) {
+    check_finite_values(bf16_data, out_features.checked_mul(in_features))?;
+    let mut all_codes = zeroed_on_write(bf16_data.len() as u64 / 2, "codes")?;
+    let mut all_scales = zeroed_on_write((out_features as u64).saturating_mul(4), "scales")?;
+    let slab = slab_of(in_features, all_codes.len());
+    let rows = (slab / in_features.max(1)).max(1);
+    let slabs = bf16_data.chunks(slab * 2).zip(all_codes.chunks_mut(slab));
+    let slabs = slabs.zip(all_scales.chunks_mut(rows * 4));
+    for_each_slab(bf16_data.len() / 2, slabs, |((bf16, codes), scales)| {
+        let mut scb = vec![0.0; scales.len() / 4];
+        int8::encode(
+            &widened(bf16),
+            in_features,
+            Level::detect(),
+            codes,
+            &mut scb,
+        );
+        scales.copy_from_slice(bytemuck::cast_slice(&scb));
+    });
+    let scales = all_scales.as_chunks().0;
+    match scales
+        .iter()
+        .position(|&scale| !f32::from_le_bytes(scale).is_finite())
+    {
         Some(row) => Err(wrong(format!(
             "row {row} has values that F16 does not reach"
         ))),
-        None => Ok((codes, bytes_of(&scales))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compat::round_trip::{
-        assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip,
-    };
-    use crate::element::Element;
-    use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, dynamic_map};
-    use crate::kernels::remember::bnb::Int8Rows;
-    use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
-    use crate::{element::Out, simd::dispatch};
-    use half::bf16;
-
-    fn bf16(values: &[f32]) -> Vec<u8> {
-        values
-            .iter()
-            .flat_map(|&x| <bf16 as Element>::from_f32(x).to_bits().to_le_bytes())
-            .collect()
-    }
-
-    fn decode(codes: &[u8], absmax: &[u8], map: &[u8], n: usize, block: usize) -> Result<Vec<u8>> {
-        let mut map = codebook(map)?;
-        map[8] = if map[8] == 0.0 { -0.0 } else { map[8] };
-        let scales = floats("absmax", absmax, n.div_ceil(block))?;
-        let mut out = vec![0.0; n];
-        let kernel = CodebookBlocks {
-            pairs: &PairTable::new(&map, true),
-            bytes: codes,
-            start: 0,
-            block,
-            scales: &scales,
-        };
-        dispatch(Level::detect(), &kernel, Out::F32(&mut out));
-        Ok(bf16(&out))
-    }
-
-    #[test]
-    fn every_code_returns() {
-        let scales = [1.0, 0.05, 3e-5, 1e30, 127.0, 1e-30];
-        for map in [NF4_CODEBOOK, FP4_CODEBOOK, FP4_CODEBOOK.map(|x| x + 0.0)] {
-            for block in [32, 64] {
-                assert_bnb4_decode_encode_round_trip(&map, &scales, block, decode, encode_bnb4)
-                    .unwrap();
-            }
-        }
-        let decode = |codes: &[u8], scb: &[u8], rows: usize, cols: usize| {
-            let (scb, mut out) = (floats("SCB", scb, rows)?, vec![0.0; rows * cols]);
-            dispatch(
-                Level::detect(),
-                &Int8Rows {
-                    codes,
-                    cols,
-                    scb: &scb,
-                },
-                Out::F32(&mut out),
-            );
-            Ok(bf16(&out))
-        };
-        assert_bnb_int8_decode_encode_round_trip(decode, encode_bnb_int8).unwrap();
-    }
-
-    /// Double-quantized scales give the same codes as the scales that they decode to.
-    #[test]
-    fn nested_scales() {
-        let (inner, outer, offset) = ([200u8, 128, 255], [0.02f32], 0.07f32);
-        let scales = inner.map(|q| dynamic_map()[usize::from(q)] * outer[0] + offset);
-        let (map, codes) = (
-            bytes_of(&NF4_CODEBOOK),
-            (0..80u8).map(|i| i.wrapping_mul(37)).collect::<Vec<_>>(),
-        );
-        let values = decode(&codes, &bytes_of(&scales), &map, 160, 64).unwrap();
-        let (outer, levels) = (bytes_of(&outer), bytes_of(dynamic_map()));
-        let again =
-            encode_bnb4_double_quant(&values, &inner, &map, &outer, &levels, offset, 160, 64, 256)
-                .unwrap();
-        assert_eq!(again, codes);
-    }
-
-    #[test]
-    fn lengths_and_values_that_do_not_fit() {
-        let (map, values) = (bytes_of(&NF4_CODEBOOK), bf16(&[1.0; 64]));
-        assert!(encode_bnb4(&values, &[0; 4], &map, 64, 64).is_ok());
-        assert!(encode_bnb4(&values, &[0; 8], &map, 64, 64).is_err());
-        assert!(encode_bnb4(&values, &[0; 4], &map[4..], 64, 64).is_err());
-        assert!(
-            encode_bnb4(&values, &[0; 4], &map, 64, 0).is_err()
-                && encode_bnb4(&values, &[0; 4], &map, 64, 63).is_err()
-        );
-        assert!(encode_bnb4_compute_absmax(&values, &map, usize::MAX, 64).is_err());
-        assert!(encode_bnb4_compute_absmax(&bf16(&[f32::NAN, 1.0]), &map, 2, 64).is_err());
-        assert!(encode_bnb_int8_compute_scb(&bf16(&[1e5, 1.0]), 1, 2).is_err());
-        assert!(encode_bnb_int8(&values, &[0; 4], usize::MAX, 2).is_err());
+        None => Ok((all_codes, all_scales)),
     }
 }

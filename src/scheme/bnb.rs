@@ -14,7 +14,7 @@ use self::state::Bnb4State;
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::bnb::nested_absmax;
+use crate::kernels::remember::bnb::{fp4_levels, nested_absmax};
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::seam::NamePattern::{Contains, Ends};
 use crate::scheme::seam::{
@@ -245,19 +245,6 @@ struct Bnb4Weight<'m> {
 }
 
 impl Bnb4Weight<'_> {
-    /// The codebook as the library's kernels use it: the FP4 kernel decodes code 8 to -0, where the stored map has 0.
-    fn codebook(&self, map: &[f32]) -> [f32; 16] {
-        // bitsandbytes picks its table by type and ignores the stored map. Only this code differs,
-        // and only by its sign, so a map with another value is taken as it is.
-        std::array::from_fn(|i| {
-            if self.fp4 && i == 8 && map[i] == 0.0 {
-                -0.0
-            } else {
-                map[i]
-            }
-        })
-    }
-
     /// Blocks that overlap `tile`.
     fn blocks(&self, tile: &Tile) -> Range<usize> {
         tile.cols.start / self.block..tile.cols.end.div_ceil(self.block)
@@ -347,7 +334,8 @@ impl Decode for Bnb4Weight<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let codebook = self.codebook(&buffers.row);
+        let map: [f32; 16] = std::array::from_fn(|i| buffers.row[i]);
+        let codebook = if self.fp4 { fp4_levels(map) } else { map };
         let kernel = CodebookBlocks {
             pairs: &PairTable::new(&codebook, true),
             bytes: &buffers.bytes,

@@ -242,7 +242,12 @@ fn add(
         contents.notes.push(format!("array `{name}`: {what}"));
     }
     let have = len - npy.header_len as u64;
-    let data = npy.data_len().unwrap_or(usize::MAX) as u64;
+    let Some(data) = npy.data_len() else {
+        let (dtype, shape) = (elements.dtype, &npy.shape);
+        let what = format!("array `{name}` ({dtype} {shape:?}): its size overflows");
+        return Err(AnamnesisError::parse(what));
+    };
+    let data = data as u64;
     if data != have {
         let (dtype, shape) = (elements.dtype, &npy.shape);
         let what = format!(

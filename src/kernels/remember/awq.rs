@@ -3,6 +3,8 @@
 //! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`. The difference of two integers of
 //! four bits is exact in F32, so the product's rounding is the only one.
 
+use std::ops::Range;
+
 use crate::element::Element;
 use crate::simd::Kernel;
 
@@ -53,6 +55,57 @@ impl Kernel for AwqRows<'_> {
     }
 }
 
+/// Codes of inputs that are unpacked before any becomes a value: two short loops are vectorised where one is not.
+const TILE: usize = 256;
+
+/// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a weight. A word has the codes
+/// of eight outputs of one input, each of which has a scale and a zero point of its own.
+pub(crate) struct AwqInputRows<'a> {
+    /// The words of `rows`, `cols / 8` for each.
+    pub words: &'a [u8],
+    /// The inputs that are decoded.
+    pub rows: Range<usize>,
+    pub cols: usize,
+    pub group_size: usize,
+    /// Scales and zero points of all groups, a row of `cols` after another.
+    pub scales: &'a [f32],
+    pub zeros: &'a [f32],
+}
+
+impl Kernel for AwqInputRows<'_> {
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        let cols = self.cols.max(1);
+        let rows = out
+            .chunks_exact_mut(cols)
+            .zip(self.words.chunks_exact(cols / PER_WORD * 4));
+        for (row, (out, words)) in self.rows.clone().zip(rows) {
+            let group = row / self.group_size;
+            let group = group * cols..(group + 1) * cols;
+            let (scales, zeros) = (&self.scales[group.clone()], &self.zeros[group]);
+            let mut codes = [0; TILE];
+            for ((words, out), (scales, zeros)) in words
+                .as_chunks()
+                .0
+                .chunks(TILE / PER_WORD)
+                .zip(out.chunks_mut(TILE))
+                .zip(scales.chunks(TILE).zip(zeros.chunks(TILE)))
+            {
+                for (&word, codes) in words.iter().zip(codes.as_chunks_mut::<PER_WORD>().0) {
+                    let word = u32::from_le_bytes(word);
+                    for (code, position) in codes.iter_mut().zip(POSITION) {
+                        *code = (word >> (position * 4) & 15) as i32;
+                    }
+                }
+                let numbers = scales.iter().zip(zeros);
+                for ((out, &code), (&scale, &zero)) in out.iter_mut().zip(&codes).zip(numbers) {
+                    *out = E::from_f32((code as f32 - zero) * scale);
+                }
+            }
+        }
+    }
+}
+
 /// Scales and zero points of the groups of one output row.
 struct RowGroups<'a> {
     scales: &'a [f32],
@@ -65,7 +118,7 @@ struct RowGroups<'a> {
 impl RowGroups<'_> {
     /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
     #[inline(always)]
-    fn runs(&self, n: usize, mut f: impl FnMut(std::ops::Range<usize>, f32, f32)) {
+    fn runs(&self, n: usize, mut f: impl FnMut(Range<usize>, f32, f32)) {
         let mut at = 0;
         let mut left = self.size - self.start % self.size;
         let first = self.start / self.size;

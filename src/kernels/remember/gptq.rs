@@ -55,6 +55,49 @@ impl Kernel for IndexedRows<'_> {
     }
 }
 
+/// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a weight. Each word has the
+/// codes of some inputs of one output, so a row reads a row of words with a shift of its own, and each of its values has a
+/// scale and a zero point of its own.
+pub(crate) struct GptqInputRows<'a> {
+    /// The words of all inputs, a row of `cols` after another.
+    pub words: &'a [u8],
+    /// Bits of a code: a divisor of 32, so that no code crosses into the next word.
+    pub bits: usize,
+    /// The inputs that are decoded.
+    pub rows: Range<usize>,
+    pub cols: usize,
+    pub group_size: usize,
+    /// The group of each input; empty if groups are runs of `group_size` inputs.
+    pub index: &'a [u32],
+    /// Scales and zero points of all groups, a row of `cols` after another.
+    pub scales: &'a [f32],
+    pub zeros: &'a [f32],
+}
+
+impl Kernel for GptqInputRows<'_> {
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        let (cols, mask) = (self.cols, (1u32 << self.bits) - 1);
+        for (row, out) in self.rows.clone().zip(out.chunks_exact_mut(cols.max(1))) {
+            let group = match self.index.get(row) {
+                Some(&group) => group as usize,
+                None => row / self.group_size,
+            };
+            let (word, shift) = (row * self.bits / 32, row * self.bits % 32);
+            let words = self.words[word * cols * 4..(word + 1) * cols * 4]
+                .as_chunks::<4>()
+                .0;
+            let group = group * cols..(group + 1) * cols;
+            let numbers = self.scales[group.clone()].iter().zip(&self.zeros[group]);
+            for ((out, &word), (&scale, &zero)) in out.iter_mut().zip(words).zip(numbers) {
+                // At most eight bits: as a signed integer it converts in one instruction.
+                let code = (u32::from_le_bytes(word) >> shift & mask) as i32;
+                *out = E::from_f32((code as f32 - zero) * scale);
+            }
+        }
+    }
+}
+
 /// How GPTQ's codes and zero points lie in words: as one bit stream, or each 32 of them in planes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GptqPacking {
