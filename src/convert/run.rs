@@ -19,8 +19,6 @@ use std::thread;
 use super::checksum::{ChecksumAccumulator, TensorChecksums};
 use super::options::{Progress, RememberOptions};
 use super::outcome::Outcome;
-#[cfg(doc)]
-use super::output::Output;
 use super::output::{Job, Worker};
 use super::plan::Plan;
 use crate::Result;
@@ -39,7 +37,7 @@ pub(super) struct Run<'a, 'm> {
     done: &'a AtomicU64,
     /// One for each of `outputs`.
     checksums: Vec<TensorChecksums>,
-    /// Whether the first job of a tensor compares the checksums of [`Output::verify`].
+    /// Whether the first job of a tensor compares the checksums of [`Output::verify`](super::output::Output).
     verifies: bool,
 }
 
@@ -69,7 +67,7 @@ impl<'a, 'm> Run<'a, 'm> {
         }
     }
 
-    /// Leaves [`Output::verify`] to the caller.
+    /// Leaves [`Output::verify`](super::output::Output) to the caller.
     pub(super) fn without_verifying(mut self) -> Self {
         self.verifies = false;
         self
