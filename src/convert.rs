@@ -23,16 +23,20 @@ mod run;
 mod sidecars;
 mod stream;
 mod summary;
+mod tensors;
+mod window;
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 pub use self::directory::finish_parts;
 pub use self::options::{ConvertOptions, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
-use crate::containers::model::ParsedModel;
+pub use self::tensors::OutputTensor;
+use self::tensors::VerifiedInputs;
+use self::window::OutputWindow;
+use crate::containers::model::{NameIndex, ParsedModel};
 use crate::containers::write::Sink;
 use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::limits::{Budget, zeroed};
@@ -43,8 +47,9 @@ use plan::{Plan, PlannedFile};
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied unchanged.
     ///
-    /// The file appears under its name only when it is complete and synced. Besides the header, a thread needs
-    /// at most 4 MiB of memory, whatever the size of the model. A model in a directory becomes a directory.
+    /// The file appears under its name only when it is complete and synced; it then replaces an older file. Besides the
+    /// header, a thread needs at most 4 MiB of memory, whatever the size of the model. A model in a directory becomes a
+    /// directory, which replaces an older one if that has weights.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -60,8 +65,8 @@ impl ParsedModel {
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: the first tensor that cannot be decoded. It is found before
     ///   anything is written, unless the fault is in the tensor's data.
-    /// - `Io`: the output exists and `force` is not set, is the input, or does not fit on the disk; or the
-    ///   operating system fails.
+    /// - `Io`: the output is the input, or does not fit on the disk; it exists and the options say
+    ///   [`no_replace`](RememberOptions::no_replace); or the operating system fails.
     /// - `Cancelled`: the token of the options is set.
     ///
     /// After an error there is no output under its name. An unfinished directory stays beside it, hidden, and
@@ -148,15 +153,24 @@ impl ParsedModel {
             plan,
             model: self,
             options,
+            names: NameIndex::default(),
+            verified: VerifiedInputs::default(),
         })
     }
 }
 
-/// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before [`write`](Self::write) carries it out.
+/// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before [`write`](Self::write) carries it out,
+/// and makes single tensors by name ([`tensor`](Self::tensor)).
+///
+/// Planning is the expensive part of a small request, so a program that loads tensors one by one keeps one `Recovery`. Threads
+/// may share it.
 pub struct Recovery<'m> {
     plan: Plan<'m>,
     model: &'m ParsedModel,
     options: ConvertOptions,
+    /// The output tensors by name.
+    names: NameIndex,
+    verified: VerifiedInputs,
 }
 
 impl<'m> Recovery<'m> {
@@ -205,8 +219,8 @@ impl<'m> Recovery<'m> {
     /// Carries out the plan and writes the output file, files or directory. Returns the complete report.
     ///
     /// # Errors
-    /// - `Io`: the output exists and `force` is not set, is the input, or does not fit on the disk; an unfinished
-    ///   directory was begun with other options; or the operating system fails.
+    /// - `Io`: the output is the input, or does not fit on the disk; it exists and the options say
+    ///   [`no_replace`](RememberOptions::no_replace); an unfinished directory is there; or the operating system fails.
     /// - `Unsupported`: the options ask for a part, or to resume, and the output is no directory.
     /// - `Parse`: a tensor's data is malformed, or does not match its checksum.
     /// - `Cancelled`: the token of the options is set.
@@ -215,6 +229,7 @@ impl<'m> Recovery<'m> {
             plan,
             model,
             options,
+            ..
         } = self;
         if let Some(names) = &plan.shard_names {
             let writer = directory::PartWriter {
@@ -243,7 +258,7 @@ impl<'m> Recovery<'m> {
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
             let place = OutputPlace {
-                force: options.force,
+                force: options.replaces(),
                 inputs: &inputs,
                 space: plan.report.output_bytes,
             };
@@ -254,8 +269,10 @@ impl<'m> Recovery<'m> {
                 .try_for_each(|(at, piece)| file.write_at(*at, piece))?;
             files.push(file);
         }
-        run::run(plan, plan.all(), &files, options, &AtomicU64::new(0))?;
-        run::patch(plan, &files)?;
+        let done = AtomicU64::new(0);
+        let run = run::Run::new(plan, plan.all(), options, &done);
+        run.run(&files)?;
+        run.patch(&files)?;
         for (file, planned) in files.iter().zip(&plan.files) {
             verify_header(planned, file)?;
         }
@@ -290,21 +307,16 @@ impl<'m> Recovery<'m> {
                 "it cannot be made in memory",
             ));
         };
-        let sink = Mutex::new(zeroed(file.len, "an output")?);
+        let mut bytes = zeroed(file.len, "an output")?;
+        let sink = OutputWindow::new(0, &mut bytes);
         file.pieces
             .iter()
             .try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
-        run::run(
-            plan,
-            plan.all(),
-            &sink,
-            &self.options.run,
-            &AtomicU64::new(0),
-        )?;
-        run::patch(plan, &sink)?;
-        Ok(sink
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner))
+        let done = AtomicU64::new(0);
+        let run = run::Run::new(plan, plan.all(), &self.options.run, &done);
+        run.run(&sink)?;
+        run.patch(&sink)?;
+        Ok(bytes)
     }
 }
 
@@ -324,13 +336,7 @@ impl Recovery<'_> {
             threads: Some(1),
             ..self.options.run.clone()
         };
-        run::run(
-            &self.plan,
-            self.plan.all(),
-            &Nowhere,
-            &options,
-            &AtomicU64::new(0),
-        )
+        run::Run::new(&self.plan, self.plan.all(), &options, &AtomicU64::new(0)).run(&Nowhere)
     }
 }
 

@@ -4,6 +4,7 @@
 mod display;
 mod dtypes;
 mod modules;
+mod roles;
 
 use std::collections::BTreeSet;
 
@@ -99,7 +100,7 @@ impl ParsedModel {
     /// Returns the summary, and the role of each stored tensor in the order of the tensors.
     pub(crate) fn inspect_roles(&self) -> (InspectInfo, Vec<TensorRole>) {
         let resolution = self.resolve();
-        let roles = roles_of(self, &resolution);
+        let roles = roles::of(self, &resolution);
         let output_dtype = TargetDtype::BF16;
         let with_role = |role: TensorRole| {
             self.tensors()
@@ -153,25 +154,6 @@ impl ParsedModel {
         };
         (info, roles)
     }
-}
-
-fn roles_of(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<TensorRole> {
-    let mut roles = vec![TensorRole::Passthrough; model.tensors.len()];
-    for group in resolution.groups() {
-        group
-            .parts
-            .iter()
-            .for_each(|&(role, t)| roles[t.index] = role);
-    }
-    resolution
-        .dropped
-        .iter()
-        .for_each(|t| roles[t.index] = crate::scheme::role_of_dropped(t.name()));
-    resolution
-        .problems
-        .iter()
-        .for_each(|p| roles[p.tensor.index] = p.role);
-    roles
 }
 
 /// What `tensors` are by their names, each word once.

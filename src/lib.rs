@@ -48,15 +48,15 @@ mod test_data;
 pub use cancel::CancelToken;
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
-pub use containers::model::{Container, ParsedModel, Tensor};
+pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};
 pub use containers::parse::{
     detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
     parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, Kept, Panel, Progress, Recovery, RememberOptions,
-    Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, Kept, OutputTensor, Panel, Progress, Recovery,
+    RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
@@ -82,4 +82,4 @@ pub use parse::{gguf::*, gguf_write::*};
 #[cfg(feature = "gguf")]
 pub use remember::gguf::*;
 pub use remember::{awq::*, bnb::*, fp8::*, gptq::*};
-pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount};

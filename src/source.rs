@@ -31,6 +31,8 @@ pub(crate) enum Source {
     /// A file, read positionally; mapped when a view is asked for.
     File {
         file: FileHandle,
+        /// Path that the file was opened by, if it was.
+        path: Option<Arc<Path>>,
         len: u64,
         map: OnceLock<Mmap>,
     },
@@ -54,7 +56,11 @@ impl Source {
     /// # Errors
     /// `Io` if `path` is anything else: a directory, a device, a pipe.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::from_file(&open_regular(path)?)
+        let mut source = Self::from_file(&open_regular(path)?)?;
+        if let Self::File { path: opened, .. } = &mut source {
+            *opened = Some(path.into());
+        }
+        Ok(source)
     }
 
     /// Opens a regular file as file `number` of `pool`, which closes and reopens files as they are read.
@@ -63,6 +69,7 @@ impl Source {
         let len = file.metadata()?.len();
         Ok(Self::File {
             file: FileHandle::pooled(pool, number, path, file, len),
+            path: Some(path.into()),
             len,
             map: OnceLock::new(),
         })
@@ -73,6 +80,7 @@ impl Source {
         let (file, len) = (file.try_clone()?, file.metadata()?.len());
         Ok(Self::File {
             file: FileHandle::Open(Arc::new(file)),
+            path: None,
             len,
             map: OnceLock::new(),
         })
@@ -97,8 +105,11 @@ impl Source {
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     pub(crate) fn share(&self) -> Self {
         match self {
-            Self::File { file, len, .. } => Self::File {
+            Self::File {
+                file, path, len, ..
+            } => Self::File {
                 file: file.clone(),
+                path: path.clone(),
                 len: *len,
                 map: OnceLock::new(),
             },
@@ -108,6 +119,15 @@ impl Source {
                 len: *len,
             },
             Self::Deflated(_) | Self::HeaderOnly => Self::HeaderOnly,
+        }
+    }
+
+    /// Path that the file was opened by; of a compressed member, that of its archive.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File { path, .. } => path.as_deref(),
+            Self::Deflated(member) => member.base.path(),
+            _ => None,
         }
     }
 

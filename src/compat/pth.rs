@@ -13,7 +13,7 @@ pub use self::front::{
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
-use crate::{Container, ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
+use crate::{Container, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of a tensor: the crate's one [`Dtype`].
 pub type PthDtype = Dtype;
@@ -169,9 +169,9 @@ impl ParsedPth {
     /// # Errors
     /// The errors of [`ParsedModel::convert`].
     pub fn to_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
-        let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
-        options.run.force = true;
-        self.model.convert(path, options).map(drop)
+        self.model
+            .convert(path, ConvertTarget::Safetensors)
+            .map(drop)
     }
 
     /// Returns the bytes of the safetensors file that [`to_safetensors`](Self::to_safetensors) writes.

@@ -3,17 +3,23 @@
 mod container;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
+mod names;
 mod part;
+mod role;
 pub(crate) mod strided;
+mod tensor;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 pub use self::container::Container;
+pub(crate) use self::names::NameIndex;
 pub(crate) use self::part::Part;
+pub use self::role::TensorRole;
+pub use self::tensor::Tensor;
 use crate::config::QuantConfig;
-use crate::limits::{Budget, ParseLimits, zeroed};
+use crate::limits::ParseLimits;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -52,6 +58,10 @@ pub struct ParsedModel {
     pub(crate) notes: Vec<String>,
     #[cfg(feature = "gguf")]
     pub(crate) gguf: Option<self::gguf::Gguf>,
+    /// The tensors by name.
+    pub(crate) names: NameIndex,
+    /// The role of each tensor. Schemes tell it, so they fill it in when somebody asks.
+    pub(crate) roles: OnceLock<Vec<TensorRole>>,
 }
 
 /// One stored tensor: what the container's header says of it.
@@ -147,6 +157,8 @@ impl ParsedModel {
             notes: Vec::new(),
             #[cfg(feature = "gguf")]
             gguf: None,
+            names: NameIndex::default(),
+            roles: OnceLock::new(),
         }
     }
 
@@ -177,10 +189,12 @@ impl ParsedModel {
         (0..self.tensors.len()).map(|index| Tensor { model: self, index })
     }
 
-    /// The tensor called `name`.
+    /// The tensor called `name`. Takes the same time for any number of tensors.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        self.tensors().find(|t| t.name() == name)
+        let names = || self.tensors.iter().map(|t| t.name.as_str());
+        let index = self.names.find(name, names)?;
+        Some(Tensor { model: self, index })
     }
 
     /// The part of the model below `root`, a way through a checkpoint such as `state_dict`: names lose it.
@@ -226,6 +240,7 @@ impl ParsedModel {
             .collect();
         self.skipped
             .retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
+        (self.names, self.roles) = (NameIndex::default(), OnceLock::new());
         Ok(self)
     }
 
@@ -289,88 +304,5 @@ impl ParsedModel {
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
-    }
-}
-
-/// A stored tensor, as it lies in the container.
-#[derive(Debug, Clone, Copy)]
-pub struct Tensor<'m> {
-    pub(crate) model: &'m ParsedModel,
-    pub(crate) index: usize,
-}
-
-impl<'m> Tensor<'m> {
-    pub(crate) fn info(&self) -> &'m TensorInfo {
-        &self.model.tensors[self.index]
-    }
-
-    /// Name, as stored.
-    #[must_use]
-    pub fn name(&self) -> &'m str {
-        &self.info().name
-    }
-
-    /// Element type, as stored.
-    #[must_use]
-    pub fn dtype(&self) -> Dtype {
-        self.info().dtype
-    }
-
-    /// Shape, outermost dimension first (GGUF files have it the other way round).
-    #[must_use]
-    pub fn shape(&self) -> &'m [usize] {
-        &self.info().shape
-    }
-
-    /// Number of elements.
-    #[must_use]
-    pub fn elements(&self) -> usize {
-        // The container's validation proved that the product times the width fits.
-        self.shape().iter().product()
-    }
-
-    /// The bytes, little-endian and row-major, without a copy where they are stored like this.
-    ///
-    /// # Errors
-    /// If only the header was read, the file cannot be mapped, or a checksum is wrong.
-    pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
-        let (info, part) = (self.info(), self.part());
-        if info.big_endian && !info.dtype.can_swap() {
-            let what = format!(
-                "tensor `{}`: no byte order is defined for {}",
-                info.name, info.dtype
-            );
-            return Err(AnamnesisError::unsupported("big-endian GGUF", what));
-        }
-        // A small view of a large storage does not pay for all of it.
-        if part
-            .check()
-            .is_some_and(|check| check.len <= info.len.saturating_mul(4))
-        {
-            part.verify()?;
-        }
-        if part.is_verbatim() && !self.source().is_stream() {
-            let range = info.offset..info.offset + info.len;
-            return self.source().view(range).map_err(|error| part.named(error));
-        }
-        Budget::new(&self.model.limits).alloc(info.len, format_args!("tensor `{}`", info.name))?;
-        let mut bytes = zeroed(info.len, "a tensor")?;
-        part.read_at(0, &mut bytes)?;
-        Ok(Cow::Owned(bytes))
-    }
-
-    /// Where the bytes are, for positional reads.
-    pub(crate) fn part(&self) -> Part<'m> {
-        let info = self.info();
-        Part {
-            source: self.source(),
-            info,
-            len: info.len,
-            name: &info.name,
-        }
-    }
-
-    fn source(&self) -> &'m Source {
-        &self.model.sources[self.info().source]
     }
 }

@@ -64,15 +64,3 @@ pub(crate) trait Sink: Sync {
     /// Writes all of `bytes` at `offset` of file number `file`.
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
 }
-
-/// An output of one file, in memory and of its final length.
-impl Sink for std::sync::Mutex<Vec<u8>> {
-    fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut out = self
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let start = offset as usize;
-        out[start..start + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-}

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::checksum::TensorChecksums;
 use super::cut::SLAB_VALUES;
 use super::output::{Body, Job, Worker};
 use crate::containers::model::Part;
@@ -24,19 +23,14 @@ impl<'m> Body<'m> for CopyBody<'m> {
         self.0.read_at(at, bytes)?;
         // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
         if self.0.exact_check().is_some() {
-            output.checksums.input.add(at, bytes);
+            job.checksums[0].input.add(at, bytes);
         }
         job.put(at, bytes)?;
         Ok(bytes.len() as u64)
     }
 
-    fn check(&self, checksums: &TensorChecksums) -> Result<()> {
-        match self.0.exact_check() {
-            Some(check) if checksums.input.total(check.before) != check.crc => {
-                Err(self.0.checksum_mismatch())
-            }
-            _ => Ok(()),
-        }
+    fn summed_input(&self) -> Option<&Part<'m>> {
+        self.0.exact_check().map(|_| &self.0)
     }
 }
 

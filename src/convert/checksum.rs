@@ -8,8 +8,6 @@ use std::sync::{Mutex, PoisonError};
 
 use crc32fast::Hasher;
 
-use crate::containers::write::ChecksumPatch;
-
 /// Offset, length and CRC-32 of the pieces so far. Adjacent pieces are merged at once. There are then at most about as many
 /// entries as pieces in flight, and one in the end.
 #[derive(Debug, Default)]
@@ -47,22 +45,13 @@ impl ChecksumAccumulator {
     }
 }
 
-/// Checksums that the jobs of one output tensor accumulate.
+/// Checksums that the jobs of one output tensor accumulate in one run. A second run sums the same bytes again, so it has its own.
 #[derive(Debug, Default)]
 pub(super) struct TensorChecksums {
     /// Of the input's stored bytes, if they are copied as they are. It is compared with the container's checksum.
     pub input: ChecksumAccumulator,
-    /// Of the written bytes, if the output's container stores a checksum, with the places that it is written to.
-    pub output: Option<(ChecksumAccumulator, ChecksumPatch)>,
-}
-
-impl TensorChecksums {
-    pub(super) fn new(patch: Option<ChecksumPatch>) -> Self {
-        Self {
-            input: ChecksumAccumulator::default(),
-            output: patch.map(|patch| (ChecksumAccumulator::default(), patch)),
-        }
-    }
+    /// Of the written bytes, if the output's container stores a checksum.
+    pub output: Option<ChecksumAccumulator>,
 }
 
 /// CRC-32 of two byte strings one after the other, each given as length and CRC-32.

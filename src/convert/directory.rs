@@ -57,7 +57,7 @@ impl PartWriter<'_, '_> {
                 format!("{part} of {parts}: parts count from 1"),
             ));
         }
-        check_destination(output, self.options.run.force)?;
+        check_destination(output, self.options.run.replaces())?;
         self.check_input(output)?;
         let partial = partial_path(output)?;
         let path = manifest_path(&partial, (part, parts));
@@ -75,7 +75,7 @@ impl PartWriter<'_, '_> {
         manifest.done = true;
         manifest.write(&path)?;
         if parts == 1 {
-            finish(output, self.options.run.force)?;
+            finish(output, self.options.run.replaces())?;
         } else {
             notes.push(format!(
                 "part {part} of {parts}; when all are there, `amn remember --finish` ends it"
@@ -267,13 +267,8 @@ impl PartWriter<'_, '_> {
                 .pieces
                 .iter()
                 .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
-            let made = run::run(
-                self.plan,
-                self.plan.outputs_of(file),
-                &shard,
-                &self.options.run,
-                &done,
-            );
+            let outputs = self.plan.outputs_of(file);
+            let made = run::Run::new(self.plan, outputs, &self.options.run, &done).run(&shard);
             // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
             // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
             if let Some(before) = pending.take() {

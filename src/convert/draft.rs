@@ -20,6 +20,8 @@ pub(super) struct Draft<'m> {
     pub cut: Cut,
     /// Input tensors whose stored checksum is compared by reading them once more, as [`Output::verify`](super::output::Output).
     pub verify: Vec<Part<'m>>,
+    /// Such inputs that an earlier draft has in `verify`.
+    pub verified_before: Vec<Part<'m>>,
     /// Number of the input file that the tensor's data or codes are in.
     pub source: usize,
 }
@@ -60,6 +62,7 @@ impl<'m> Draft<'m> {
             body,
             cut,
             verify,
+            verified_before: vec![],
             source: t.info().source,
         })
     }
@@ -85,6 +88,7 @@ impl<'m> Draft<'m> {
             cut: Cut::of_grid(&decoder.grid()),
             body: Box::new(DecodeBody { decoder, target }),
             verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
+            verified_before: vec![],
             source: parts.first().map_or(0, |(_, t)| t.info().source),
             name,
             shape,

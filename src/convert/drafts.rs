@@ -102,14 +102,18 @@ fn draft_unencoded<'m>(
     Ok(draft)
 }
 
-/// Keeps each checksum only in the first draft that needs it, because several tensors can be views of one storage and it would
+/// Leaves each checksum to the first draft that needs it, because several tensors can be views of one storage and it would
 /// be read again for each.
 fn verify_once(drafts: &mut [Draft<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {
-        draft.verify.retain(|part| {
-            part.check()
-                .is_some_and(|check| seen.insert((part.source_index(), check.start)))
-        });
+        let parts = std::mem::take(&mut draft.verify).into_iter();
+        let parts = parts.filter_map(|part| Some((part, part.checked_bytes()?)));
+        for (part, bytes) in parts {
+            match seen.insert(bytes) {
+                true => draft.verify.push(part),
+                false => draft.verified_before.push(part),
+            }
+        }
     }
 }

@@ -31,8 +31,11 @@ pub struct RememberOptions {
     pub to: TargetDtype,
     /// Worker threads; one for each core by default.
     pub threads: Option<usize>,
-    /// Whether an existing output is replaced.
+    /// Whether an existing output is replaced even if `no_replace` is set, and an unfinished directory that is not resumed is
+    /// begun anew.
     pub force: bool,
+    /// Whether an existing output is an error. By default it is replaced when the new one is complete.
+    pub no_replace: bool,
     /// Token that stops the conversion from another thread.
     pub cancel: CancelToken,
     pub(crate) progress: Option<Callback>,
@@ -57,11 +60,23 @@ impl RememberOptions {
         self
     }
 
-    /// Sets whether an existing output is replaced.
+    /// Makes an existing output an error: nothing is replaced. `with_force(false)` says the same.
+    #[must_use]
+    pub fn no_replace(self) -> Self {
+        self.with_force(false)
+    }
+
+    /// Sets whether an existing output is replaced. With `true`, an unfinished directory that is not resumed is also begun
+    /// anew, which by default is an error.
     #[must_use]
     pub fn with_force(mut self, force: bool) -> Self {
-        self.force = force;
+        (self.force, self.no_replace) = (force, !force);
         self
+    }
+
+    /// Whether an existing output is replaced.
+    pub(crate) fn replaces(&self) -> bool {
+        self.force || !self.no_replace
     }
 
     /// Sets the token that stops the conversion.
@@ -173,6 +188,13 @@ impl ConvertOptions {
         self
     }
 
+    /// Makes an existing output an error: nothing is replaced.
+    #[must_use]
+    pub fn no_replace(mut self) -> Self {
+        self.run = self.run.no_replace();
+        self
+    }
+
     /// Makes only part `part` of `of` of an output directory. Parts count from 1.
     #[must_use]
     pub fn with_part(mut self, part: usize, of: usize) -> Self {
@@ -225,6 +247,18 @@ impl From<RememberOptions> for ConvertOptions {
     }
 }
 
+impl From<&RememberOptions> for ConvertOptions {
+    fn from(run: &RememberOptions) -> Self {
+        run.clone().into()
+    }
+}
+
+impl From<&ConvertOptions> for ConvertOptions {
+    fn from(options: &ConvertOptions) -> Self {
+        options.clone()
+    }
+}
+
 impl From<TargetDtype> for ConvertOptions {
     fn from(to: TargetDtype) -> Self {
         RememberOptions::new(to).into()
@@ -243,6 +277,7 @@ impl fmt::Debug for RememberOptions {
             to,
             threads,
             force,
+            no_replace,
             cancel,
             progress,
             level,
@@ -251,6 +286,7 @@ impl fmt::Debug for RememberOptions {
             .field("to", to)
             .field("threads", threads)
             .field("force", force)
+            .field("no_replace", no_replace)
             .field("cancel", cancel)
             .field("progress", &progress.is_some())
             .field("level", level)

@@ -1,5 +1,7 @@
 //! [`Output`], a planned output tensor, and [`Body`], which makes its bytes in independent jobs.
 
+use std::ops::Range;
+
 use super::checksum::TensorChecksums;
 use super::cut::Cut;
 #[cfg(feature = "lethe")]
@@ -7,7 +9,7 @@ use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
 use super::outcome::Outcome;
 use crate::containers::model::Part;
-use crate::containers::write::Sink;
+use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::Buffers;
 use crate::{Dtype, Result};
 
@@ -27,7 +29,61 @@ pub(super) struct Output<'m> {
     /// Input tensors whose stored checksum the jobs do not compute while they work, because they do not read all bytes exactly once.
     /// The first job reads these inputs once more to compare their checksums.
     pub verify: Vec<Part<'m>>,
-    pub checksums: TensorChecksums,
+    /// Further such inputs, which an earlier output tensor verifies when the whole output is made: several tensors can be views
+    /// of one storage. If this tensor is made alone, they are verified for it.
+    pub verified_before: Vec<Part<'m>>,
+    /// Where the checksum of the tensor's bytes goes, if the output's container stores one.
+    pub patch: Option<ChecksumPatch>,
+}
+
+impl Output<'_> {
+    /// Length of the data in bytes.
+    pub(super) fn byte_len(&self) -> u64 {
+        self.dtype.byte_len(&self.shape).unwrap_or(0) as u64
+    }
+
+    /// The number of consecutive tiles whose bytes are contiguous: a row of tiles, which covers whole rows of the tensor. The
+    /// tiles of a tensor of one row are contiguous by themselves.
+    pub(super) fn tiles_of_rows(&self) -> usize {
+        match self.cut.rows {
+            1 => 1,
+            _ => self.cut.across(),
+        }
+    }
+
+    /// Bytes of one value of the cut: an element, or a byte where the cut counts bytes.
+    fn value_size(&self) -> u64 {
+        let values = self.cut.rows as u64 * self.cut.cols as u64;
+        self.byte_len() / values.max(1)
+    }
+
+    /// Offset of tile `no` in the tensor's data, in bytes; the length of the data if there is no such tile. The tile must be the
+    /// first of a row of tiles, or the tensor must have only one row.
+    pub(super) fn tile_offset(&self, no: usize) -> u64 {
+        if no >= self.cut.tiles() {
+            return self.byte_len();
+        }
+        let tile = self.cut.tile(no);
+        let value = tile.rows.start as u64 * self.cut.cols as u64 + tile.cols.start as u64;
+        value * self.value_size()
+    }
+
+    /// The tiles that hold the bytes `bytes` of the tensor's data, in whole rows of tiles.
+    pub(super) fn tiles_of(&self, bytes: &Range<u64>) -> Range<usize> {
+        if bytes.is_empty() {
+            return 0..0;
+        }
+        let cut = &self.cut;
+        let tile_row = |byte: u64| {
+            let value = (byte / self.value_size().max(1)) as usize;
+            match cut.rows {
+                1 => value / cut.tile_cols,
+                _ => value / cut.cols.max(1) / cut.tile_rows,
+            }
+        };
+        let step = self.tiles_of_rows();
+        tile_row(bytes.start) * step..(tile_row(bytes.end - 1) + 1) * step
+    }
 }
 
 /// Makes the bytes of an output tensor from the input, in jobs.
@@ -46,13 +102,15 @@ pub(super) trait Body<'m>: Send + Sync {
     /// Reading or writing fails, the data is malformed, or a value cannot be encoded.
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64>;
 
-    /// Compares the checksum that the jobs have computed with the stored one. All jobs are done.
-    ///
-    /// # Errors
-    /// `Parse` if they differ.
-    fn check(&self, checksums: &TensorChecksums) -> Result<()> {
-        let _ = checksums;
-        Ok(())
+    /// The input whose stored checksum the jobs compute on the way, in [`TensorChecksums::input`], because together they read
+    /// exactly the bytes that it covers.
+    fn summed_input(&self) -> Option<&Part<'m>> {
+        None
+    }
+
+    /// Whether the jobs encode values, or those of an earlier output tensor do it for this one.
+    fn is_encoded(&self) -> bool {
+        false
     }
 
     /// Whether the jobs of an earlier output tensor write the bytes of this one. Such tensors directly follow that tensor.
@@ -79,6 +137,8 @@ pub(super) struct Job<'a, 'm> {
     pub no: usize,
     /// The tensor of the job, followed by all later output tensors. Encoders write to several of them.
     pub outputs: &'a [Output<'m>],
+    /// The checksums of `outputs`, as many as the run makes.
+    pub checksums: &'a [TensorChecksums],
     pub sink: &'a dyn Sink,
     pub options: &'a RememberOptions,
     /// Number of the job among all jobs of the plan.
@@ -115,7 +175,7 @@ impl<'m> Job<'_, 'm> {
     /// The sink cannot write.
     pub(super) fn put_in(&self, index: usize, at: u64, bytes: &[u8]) -> Result<()> {
         let output = &self.outputs[index];
-        if let Some((sum, _)) = &output.checksums.output {
+        if let Some(sum) = &self.checksums[index].output {
             sum.add(at, bytes);
         }
         self.sink.write_at(output.file, output.offset + at, bytes)

@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::checksum::TensorChecksums;
 use super::container::{self, LayoutRequest, check_file_names};
 use super::draft::Draft;
 use super::drafts::{Drafts, draft_outputs};
@@ -84,6 +83,7 @@ impl<'m> Plan<'m> {
                 body,
                 cut,
                 verify,
+                verified_before,
                 ..
             } = draft;
             first_job.push(first_job[first_job.len() - 1] + body.jobs(&cut));
@@ -96,7 +96,8 @@ impl<'m> Plan<'m> {
                 offset,
                 cut,
                 verify,
-                checksums: TensorChecksums::new(patches.next()),
+                verified_before,
+                patch: patches.next(),
             });
         }
         let files: Vec<_> = layouts

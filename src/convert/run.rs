@@ -16,68 +16,135 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
+use super::checksum::{ChecksumAccumulator, TensorChecksums};
 use super::options::{Progress, RememberOptions};
 use super::outcome::Outcome;
-use super::output::{Job, Output, Worker};
+use super::output::{Job, Worker};
 use super::plan::Plan;
 use crate::Result;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
 
-/// Runs the jobs of the output tensors `outputs` of `plan`, and compares the checksums of copied inputs. Adds the written
-/// bytes to `done`.
+/// A run of the jobs of some output tensors of a plan, with the checksums that it accumulates.
 ///
-/// # Errors
-/// The error of the lowest job that failed, or `Parse` for the first input whose checksum differs.
-pub(super) fn run(
-    plan: &Plan<'_>,
+/// A plan can be run several times, also at once: nothing of a run is kept in the plan but the statistics of encoders.
+pub(super) struct Run<'a, 'm> {
+    plan: &'a Plan<'m>,
+    /// The output tensors that are made.
     outputs: Range<usize>,
-    sink: &dyn Sink,
-    options: &RememberOptions,
-    done: &AtomicU64,
-) -> Result<()> {
-    run_jobs(
-        plan,
-        plan.first_job[outputs.start]..plan.first_job[outputs.end],
-        sink,
-        options,
-        done,
-    )?;
-    check(&plan.outputs[outputs])
+    options: &'a RememberOptions,
+    /// Bytes of data written so far, over all runs of one output.
+    done: &'a AtomicU64,
+    /// One for each of `outputs`.
+    checksums: Vec<TensorChecksums>,
+    /// Whether the first job of a tensor compares the checksums of [`Output::verify`](super::output::Output).
+    verifies: bool,
 }
 
-/// Runs the jobs `jobs` of `plan` without comparing checksums. [`check`] does that once all jobs of an output are done.
-///
-/// # Errors
-/// The error of the lowest job that failed, or `Io` if a thread cannot be started.
-pub(super) fn run_jobs(
-    plan: &Plan<'_>,
-    jobs: Range<usize>,
-    sink: &dyn Sink,
-    options: &RememberOptions,
-    done: &AtomicU64,
-) -> Result<()> {
-    let threads = threads(options).clamp(1, jobs.len().max(1));
-    let queue = JobQueue {
-        plan,
-        sink,
-        options,
-        next: AtomicUsize::new(jobs.start),
-        end: jobs.end,
-        outcome: Outcome::new(),
-        done,
-    };
-    thread::scope(|scope| -> Result<()> {
-        // The calling thread is the last worker.
-        for _ in 1..threads {
-            thread::Builder::new()
-                .name("anamnesis".to_owned())
-                .spawn_scoped(scope, || queue.work())?;
+impl<'a, 'm> Run<'a, 'm> {
+    /// A run of the output tensors `outputs` of `plan`. Adds the written bytes to `done`.
+    pub(super) fn new(
+        plan: &'a Plan<'m>,
+        outputs: Range<usize>,
+        options: &'a RememberOptions,
+        done: &'a AtomicU64,
+    ) -> Self {
+        let checksums = plan.outputs[outputs.clone()].iter();
+        let checksums = checksums.map(|output| TensorChecksums {
+            input: ChecksumAccumulator::default(),
+            output: output
+                .patch
+                .as_ref()
+                .map(|_| ChecksumAccumulator::default()),
+        });
+        Self {
+            plan,
+            options,
+            done,
+            checksums: checksums.collect(),
+            outputs,
+            verifies: true,
         }
-        queue.work();
+    }
+
+    /// Leaves [`Output::verify`](super::output::Output) to the caller.
+    pub(super) fn without_verifying(mut self) -> Self {
+        self.verifies = false;
+        self
+    }
+
+    /// Does all jobs, and compares the checksums of copied inputs.
+    ///
+    /// # Errors
+    /// The error of the lowest job that failed, or `Parse` for the first input whose checksum differs.
+    pub(super) fn run(&self, sink: &dyn Sink) -> Result<()> {
+        let first_job = &self.plan.first_job;
+        let jobs = first_job[self.outputs.start]..first_job[self.outputs.end];
+        self.run_jobs(jobs, sink)?;
+        self.check()
+    }
+
+    /// Does the jobs `jobs` of the plan without comparing checksums. [`check`](Self::check) does that once all jobs are done.
+    ///
+    /// # Errors
+    /// The error of the lowest job that failed, or `Io` if a thread cannot be started.
+    pub(super) fn run_jobs(&self, jobs: Range<usize>, sink: &dyn Sink) -> Result<()> {
+        let threads = threads(self.options).clamp(1, jobs.len().max(1));
+        let queue = JobQueue {
+            run: self,
+            sink,
+            next: AtomicUsize::new(jobs.start),
+            end: jobs.end,
+            outcome: Outcome::new(),
+        };
+        thread::scope(|scope| -> Result<()> {
+            // The calling thread is the last worker.
+            for _ in 1..threads {
+                thread::Builder::new()
+                    .name("anamnesis".to_owned())
+                    .spawn_scoped(scope, || queue.work())?;
+            }
+            queue.work();
+            Ok(())
+        })?;
+        queue.outcome.into_result()
+    }
+
+    /// Compares the checksums of the inputs that were copied. All jobs are done.
+    ///
+    /// # Errors
+    /// `Parse` for the first input whose checksum differs from the one that its container stores.
+    pub(super) fn check(&self) -> Result<()> {
+        let outputs = self.plan.outputs[self.outputs.clone()].iter();
+        outputs.zip(&self.checksums).try_for_each(|(output, sums)| {
+            let summed = output.body.summed_input();
+            match summed.and_then(|part| Some((part, part.check()?))) {
+                Some((part, check)) if sums.input.total(check.before) != check.crc => {
+                    Err(part.checksum_mismatch())
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Writes the checksum of each output tensor at the places in the container's headers. All jobs are done.
+    ///
+    /// # Errors
+    /// The sink cannot write.
+    pub(super) fn patch(&self, sink: &dyn Sink) -> Result<()> {
+        let outputs = self.plan.outputs[self.outputs.clone()].iter();
+        for (output, sums) in outputs.zip(&self.checksums) {
+            let (Some(sum), Some(patch)) = (&sums.output, &output.patch) else {
+                continue;
+            };
+            let crc = sum.total(patch.before).to_le_bytes();
+            patch
+                .places
+                .iter()
+                .try_for_each(|&place| sink.write_at(output.file, place, &crc))?;
+        }
         Ok(())
-    })?;
-    queue.outcome.into_result()
+    }
 }
 
 /// Number of threads that the options ask for; by default one for each available CPU.
@@ -88,16 +155,13 @@ pub(super) fn threads(options: &RememberOptions) -> usize {
 }
 
 struct JobQueue<'a, 'm> {
-    plan: &'a Plan<'m>,
+    run: &'a Run<'a, 'm>,
     sink: &'a dyn Sink,
-    options: &'a RememberOptions,
     /// Number of the next job.
     next: AtomicUsize,
     /// Number behind the last job.
     end: usize,
     outcome: Outcome,
-    /// Bytes of data written so far, over all calls for one plan.
-    done: &'a AtomicU64,
 }
 
 impl JobQueue<'_, '_> {
@@ -111,11 +175,8 @@ impl JobQueue<'_, '_> {
             if job >= self.end || self.outcome.is_stopped_at(job) {
                 return;
             }
-            let result = self
-                .options
-                .cancel
-                .check()
-                .and_then(|()| self.run_job(job, &mut worker));
+            let cancel = &self.run.options.cancel;
+            let result = cancel.check().and_then(|()| self.run_job(job, &mut worker));
             match result {
                 Ok(written) => self.advance(written),
                 Err(error) => self.outcome.fail(job, error),
@@ -125,9 +186,9 @@ impl JobQueue<'_, '_> {
 
     /// Counts `written` bytes and reports the progress.
     fn advance(&self, written: u64) {
-        let done_bytes = self.done.fetch_add(written, Ordering::Relaxed) + written;
-        if let Some(progress) = &self.options.progress {
-            let total_bytes = self.plan.data_len;
+        let done_bytes = self.run.done.fetch_add(written, Ordering::Relaxed) + written;
+        if let Some(progress) = &self.run.options.progress {
+            let total_bytes = self.run.plan.data_len;
             progress(Progress {
                 done_bytes,
                 total_bytes,
@@ -137,47 +198,21 @@ impl JobQueue<'_, '_> {
 
     /// Does job `number` of the plan. Returns the number of bytes written.
     fn run_job(&self, number: usize, worker: &mut Worker) -> Result<u64> {
-        let (index, no) = self.plan.job(number);
-        let outputs = &self.plan.outputs[index..];
-        if no == 0 {
+        let run = self.run;
+        let (index, no) = run.plan.job(number);
+        let outputs = &run.plan.outputs[index..];
+        if no == 0 && run.verifies {
             outputs[0].verify.iter().try_for_each(Part::verify)?;
         }
         let job = Job {
             no,
             outputs,
+            checksums: &run.checksums[index - run.outputs.start..],
             sink: self.sink,
-            options: self.options,
+            options: run.options,
             number,
             outcome: &self.outcome,
         };
         outputs[0].body.run(&job, worker)
     }
-}
-
-/// Writes the checksum of each output tensor at the places in the container's headers. All jobs are done.
-///
-/// # Errors
-/// The sink cannot write.
-pub(super) fn patch(plan: &Plan<'_>, sink: &dyn Sink) -> Result<()> {
-    for output in &plan.outputs {
-        let Some((sum, patch)) = &output.checksums.output else {
-            continue;
-        };
-        let crc = sum.total(patch.before).to_le_bytes();
-        patch
-            .places
-            .iter()
-            .try_for_each(|&place| sink.write_at(output.file, place, &crc))?;
-    }
-    Ok(())
-}
-
-/// Compares the checksums of the inputs that were copied to `outputs`. All jobs of these are done.
-///
-/// # Errors
-/// `Parse` for the first input whose checksum differs from the one that its container stores.
-pub(super) fn check(outputs: &[Output<'_>]) -> Result<()> {
-    outputs
-        .iter()
-        .try_for_each(|output| output.body.check(&output.checksums))
 }

@@ -4,18 +4,18 @@
 //! A row of tiles side by side covers whole rows of the tensor, and their bytes are contiguous. Such a piece can be passed on, or
 //! written to a stream that cannot seek, while the rest of the tensor is not decoded yet.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, PoisonError};
 
-use super::options::{ConvertOptions, RememberOptions};
+use super::Recovery;
+use super::options::ConvertOptions;
 use super::output::Output;
-use super::plan::Plan;
 use super::report::Report;
-use super::run;
-use crate::containers::write::Sink;
+use super::run::{self, Run};
+use super::window::OutputWindow;
 use crate::limits::{Budget, zeroed};
-use crate::{Dtype, ParsedModel, Result};
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Bytes of a piece for each thread: large enough that all threads have several tiles to do, small enough for constant memory.
 const BYTES_PER_THREAD: u64 = 4 << 20;
@@ -40,6 +40,9 @@ impl ParsedModel {
     /// Decodes every quantized tensor and passes each tensor to `take` in the order of the model: name, shape, element
     /// type and data. Other tensors are passed unchanged. One tensor is in memory at a time.
     ///
+    /// `options` are a [`TargetDtype`](crate::TargetDtype), [`RememberOptions`](crate::RememberOptions) or [`ConvertOptions`]
+    /// with patterns of names, or whether to decode what the container could hold. Those of files have no effect.
+    ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
     /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
@@ -55,18 +58,19 @@ impl ParsedModel {
     ///
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or is too large for memory.
+    /// - `Unsupported`: the options ask for encoding.
     /// - `Io`: the input cannot be read.
     /// - `Cancelled`: the token of the options is set.
     /// - Any error that `take` returns; no further tensor is passed. An error of another type can be wrapped with
     ///   `std::io::Error::other`.
     pub fn for_each_tensor(
         &self,
-        options: impl Into<RememberOptions>,
+        options: impl Into<ConvertOptions>,
         mut take: impl FnMut(&str, &[usize], Dtype, &[u8]) -> Result<()>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan_stream(options.into())?;
-        let mut stream = OutputStream::new(&plan, &options, self);
-        for (i, output) in plan.outputs.iter().enumerate() {
+        let recovery = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&recovery);
+        for (i, output) in recovery.plan.outputs.iter().enumerate() {
             let mut empty = true;
             stream.for_each_piece(i, u64::MAX, |_, bytes| {
                 empty = false;
@@ -76,11 +80,12 @@ impl ParsedModel {
                 take(&output.name, &output.shape, output.dtype, &[])?;
             }
         }
-        Ok(plan.report)
+        Ok(recovery.plan.report)
     }
 
     /// Decodes every quantized tensor and passes all tensors to `take` in panels: a few MiB of whole rows at a time, in
-    /// ascending order. It serves tensors that are too large for memory. A tensor without elements has no panel.
+    /// ascending order. It serves tensors that are too large for memory. A tensor without elements has no panel. `options`
+    /// are those of [`for_each_tensor`](Self::for_each_tensor).
     ///
     /// A stored checksum is compared when the last panel of its tensor is made, so earlier panels have been passed on unchecked.
     ///
@@ -100,22 +105,23 @@ impl ParsedModel {
     ///
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
+    /// - `Unsupported`: the options ask for encoding.
     /// - `Io`: the input cannot be read.
     /// - `Cancelled`: the token of the options is set.
     /// - Any error that `take` returns; no further panel is passed.
     pub fn for_each_panel(
         &self,
-        options: impl Into<RememberOptions>,
+        options: impl Into<ConvertOptions>,
         mut take: impl FnMut(Panel<'_>) -> Result<()>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan_stream(options.into())?;
-        let mut stream = OutputStream::new(&plan, &options, self);
+        let recovery = self.plan_stream(options.into())?;
+        let mut stream = OutputStream::new(&recovery);
         for (
             i,
             Output {
                 name, shape, dtype, ..
             },
-        ) in plan.outputs.iter().enumerate()
+        ) in recovery.plan.outputs.iter().enumerate()
         {
             stream.for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
                 take(Panel {
@@ -127,11 +133,12 @@ impl ParsedModel {
                 })
             })?;
         }
-        Ok(plan.report)
+        Ok(recovery.plan.report)
     }
 
-    /// Decodes every quantized tensor and writes a safetensors file to `writer`, from the first byte to the last. The writer
-    /// need not seek.
+    /// Decodes every quantized tensor and writes a file to `writer`, from the first byte to the last: safetensors, or the
+    /// container that `options` name. The writer need not seek. `options` are those of
+    /// [`for_each_tensor`](Self::for_each_tensor).
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -145,6 +152,7 @@ impl ParsedModel {
     ///
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
+    /// - `Unsupported`: the options ask for encoding, or for NPZ, which has checksums before the data.
     /// - `Io`: the input cannot be read, or the writer fails.
     /// - `Cancelled`: the token of the options is set.
     ///
@@ -152,69 +160,102 @@ impl ParsedModel {
     pub fn remember_to_writer(
         &self,
         mut writer: impl Write,
-        options: impl Into<RememberOptions>,
+        options: impl Into<ConvertOptions>,
     ) -> Result<Report> {
-        let (plan, options) = self.plan_stream(options.into())?;
-        let pieces = plan.files.iter().flat_map(|file| &file.pieces);
-        pieces
-            .into_iter()
-            .try_for_each(|(_, piece)| writer.write_all(piece))?;
-        // A layout may sort the data by element size, so offsets do not always ascend with the outputs.
-        let mut order: Vec<usize> = plan.all().collect();
-        order.sort_by_key(|&i| plan.outputs[i].offset);
-        let mut stream = OutputStream::new(&plan, &options, self);
-        for i in order {
-            stream.for_each_piece(i, BYTES_PER_THREAD, |_, bytes| Ok(writer.write_all(bytes)?))?;
+        let recovery = self.plan_stream(options.into())?;
+        let plan = &recovery.plan;
+        let [file] = plan.files.as_slice() else {
+            let what = "only one file can be written in order";
+            return Err(AnamnesisError::unsupported(
+                "an output in several files",
+                what,
+            ));
+        };
+        if plan.outputs.iter().any(|output| output.patch.is_some()) {
+            let what = "it has checksums before the data; write it to a file or to bytes";
+            return Err(AnamnesisError::unsupported("writing NPZ in order", what));
         }
+        // A layout may sort the data by element size, so offsets do not always ascend with the outputs. Of a piece and an empty
+        // tensor at one offset either may come first.
+        let pieces = file
+            .pieces
+            .iter()
+            .map(|(at, piece)| (*at, FileSection::Piece(piece)));
+        let tensors = plan.outputs.iter().enumerate();
+        let tensors = tensors.map(|(i, output)| (output.offset, FileSection::Tensor(i)));
+        let mut sections: Vec<_> = pieces.chain(tensors).collect();
+        sections.sort_by_key(|(at, _)| *at);
+        let mut stream = OutputStream::new(&recovery);
+        let mut written = 0;
+        for (at, section) in sections {
+            pad(&mut writer, at - written)?;
+            written = at;
+            let mut put = |bytes: &[u8]| -> Result<()> {
+                written += bytes.len() as u64;
+                Ok(writer.write_all(bytes)?)
+            };
+            match section {
+                FileSection::Piece(piece) => put(piece)?,
+                FileSection::Tensor(i) => {
+                    stream.for_each_piece(i, BYTES_PER_THREAD, |_, bytes| put(bytes))?;
+                }
+            }
+        }
+        pad(&mut writer, file.len - written)?;
         writer.flush()?;
-        Ok(plan.report)
+        Ok(recovery.plan.report)
     }
 
-    /// Plans one safetensors file, whatever the input is.
-    fn plan_stream(&self, run: RememberOptions) -> Result<(Plan<'_>, RememberOptions)> {
+    /// Plans one file, whatever the input is.
+    ///
+    /// # Errors
+    /// `Unsupported` if the options ask for encoding: encoders write several tensors at once. Otherwise those of
+    /// [`recovery`](Self::recovery).
+    fn plan_stream(&self, options: ConvertOptions) -> Result<Recovery<'_>> {
         let options = ConvertOptions {
             single_file: true,
-            ..run.into()
+            max_shard_size: None,
+            ..options
         };
-        let super::Recovery { plan, options, .. } = self.recovery(options)?;
-        Ok((plan, options.run))
+        let recovery = self.recovery(options)?;
+        if recovery.options.encodes() {
+            let what =
+                "tensors are encoded only for a whole output; write it to a file or to bytes";
+            return Err(AnamnesisError::unsupported(
+                "encoding tensor by tensor",
+                what,
+            ));
+        }
+        Ok(recovery)
     }
+}
+
+/// A section of an output file.
+enum FileSection<'a> {
+    Piece(&'a [u8]),
+    /// The data of an output tensor, by index.
+    Tensor(usize),
+}
+
+/// Writes `len` zeros: what lies between tensors that are aligned.
+fn pad(writer: &mut impl Write, len: u64) -> Result<()> {
+    std::io::copy(&mut std::io::repeat(0).take(len), writer)?;
+    Ok(())
 }
 
 /// Makes the output tensors of a plan one after another, in memory.
 struct OutputStream<'a, 'm> {
-    plan: &'a Plan<'m>,
-    options: &'a RememberOptions,
-    model: &'m ParsedModel,
+    recovery: &'a Recovery<'m>,
     done: AtomicU64,
-    window: OutputWindow,
-}
-
-/// A section of the output file in memory. It is the sink of the jobs that make the section.
-struct OutputWindow {
-    /// Offset of the section in the file.
-    start: u64,
-    bytes: Mutex<Vec<u8>>,
-}
-
-impl Sink for OutputWindow {
-    fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.bytes.write_at(file, offset - self.start, bytes)
-    }
+    bytes: Vec<u8>,
 }
 
 impl<'a, 'm> OutputStream<'a, 'm> {
-    fn new(plan: &'a Plan<'m>, options: &'a RememberOptions, model: &'m ParsedModel) -> Self {
-        let window = OutputWindow {
-            start: 0,
-            bytes: Mutex::default(),
-        };
+    fn new(recovery: &'a Recovery<'m>) -> Self {
         Self {
-            plan,
-            options,
-            model,
+            recovery,
             done: AtomicU64::new(0),
-            window,
+            bytes: Vec::new(),
         }
     }
 
@@ -231,15 +272,17 @@ impl<'a, 'm> OutputStream<'a, 'm> {
         max_bytes: u64,
         mut take: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let output = &self.plan.outputs[i];
-        let (tiles, threads) = (output.cut.tiles(), run::threads(self.options));
-        // The number of tiles that together make whole rows. The tiles of a tensor of one row are contiguous by themselves.
-        let step = if output.cut.rows == 1 {
-            1
-        } else {
-            output.cut.across()
-        };
+        let Self {
+            recovery,
+            done,
+            bytes,
+        } = self;
+        let Recovery { plan, options, .. } = recovery;
+        let output = &plan.outputs[i];
+        let (tiles, threads) = (output.cut.tiles(), run::threads(&options.run));
+        let step = output.tiles_of_rows();
         let max_bytes = max_bytes.saturating_mul(threads as u64);
+        let run = Run::new(plan, i..i + 1, &options.run, done);
         let mut no = 0;
         while no < tiles {
             let (start, mut end) = (output.tile_offset(no), no + step);
@@ -249,35 +292,32 @@ impl<'a, 'm> OutputStream<'a, 'm> {
             while end < tiles && fits(end + step) {
                 end += step;
             }
-            self.run_tiles(i, no..end)?;
+            recovery.make_tiles(&run, i, no..end, bytes)?;
             if end == tiles {
-                run::check(std::slice::from_ref(output))?;
+                run.check()?;
             }
-            take(
-                start,
-                self.window
-                    .bytes
-                    .get_mut()
-                    .unwrap_or_else(PoisonError::into_inner),
-            )?;
+            take(start, bytes)?;
             no = end;
         }
         Ok(())
     }
+}
 
-    /// Makes the tiles `jobs` of output tensor `i` in the window. Nothing is encoded here, so each tile is one job.
+impl Recovery<'_> {
+    /// Makes the tiles `jobs` of output tensor `i` in `bytes`. Nothing is encoded here, so each tile is one job.
     ///
     /// # Errors
-    /// `LimitExceeded` if there is no memory for the window, or the error of the lowest job that failed.
-    fn run_tiles(&mut self, i: usize, jobs: std::ops::Range<usize>) -> Result<()> {
+    /// `LimitExceeded` if there is no memory for the bytes, or the error of the lowest job that failed.
+    fn make_tiles(
+        &self,
+        run: &Run<'_, '_>,
+        i: usize,
+        jobs: Range<usize>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<()> {
         let output = &self.plan.outputs[i];
         let (start, end) = (output.tile_offset(jobs.start), output.tile_offset(jobs.end));
-        let bytes = self
-            .window
-            .bytes
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        // The window is reused while it is large enough. A larger one replaces it, and the old one is freed first.
+        // The memory is reused while it is large enough. Larger memory replaces it, and the old is freed first.
         if bytes.capacity() as u64 >= end - start {
             bytes.resize((end - start) as usize, 0);
         } else {
@@ -286,26 +326,8 @@ impl<'a, 'm> OutputStream<'a, 'm> {
             *bytes = Vec::new();
             *bytes = zeroed(end - start, "a tensor")?;
         }
-        self.window.start = output.offset + start;
+        let window = OutputWindow::new(output.offset + start, bytes);
         let first = self.plan.first_job[i];
-        let jobs = first + jobs.start..first + jobs.end;
-        run::run_jobs(self.plan, jobs, &self.window, self.options, &self.done)
-    }
-}
-
-impl Output<'_> {
-    /// Offset of tile `no` in the tensor's data, in bytes; the length of the data if there is no such tile. The tile must be the
-    /// first of a row of tiles, or the tensor must have only one row.
-    fn tile_offset(&self, no: usize) -> u64 {
-        let len = self.dtype.byte_len(&self.shape).unwrap_or(0) as u64;
-        if no >= self.cut.tiles() {
-            return len;
-        }
-        let (tile, values) = (
-            self.cut.tile(no),
-            self.cut.rows as u64 * self.cut.cols as u64,
-        );
-        let value = tile.rows.start as u64 * self.cut.cols as u64 + tile.cols.start as u64;
-        value * (len / values.max(1))
+        run.run_jobs(first + jobs.start..first + jobs.end, &window)
     }
 }

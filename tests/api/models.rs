@@ -163,3 +163,121 @@ fn limits() {
     assert_eq!((axes, LIMITS.max_decompression_ratio()), ([1, 2, 3], 4));
     assert_eq!(ParseLimits::default().max_total_bytes(), u64::MAX);
 }
+
+/// What embedders load models with: a plan, its tensors by name, and where stored tensors lie.
+#[test]
+fn single_tensors() {
+    use anamnesis::{
+        ConvertOptions, OutputTensor, Panel, Recovery, RememberOptions, Report, TargetDtype,
+        TensorRole, parse,
+    };
+    fn is_shared_while_borrowed<T: Send + Sync>(_: &T) {}
+    let model = parse(SAFETENSORS).unwrap();
+    let recovery: Recovery<'_> = model.recovery(TargetDtype::BF16).unwrap();
+    is_shared_while_borrowed(&recovery);
+    is_value::<OutputTensor<'static>>();
+    let bytes: u64 = recovery.outputs().map(|tensor| tensor.byte_len).sum();
+    assert_eq!(recovery.outputs().len(), 1);
+    assert_eq!(
+        bytes,
+        recovery.report().output_bytes - header_len(&recovery.to_bytes().unwrap())
+    );
+    let OutputTensor {
+        name,
+        shape,
+        dtype,
+        byte_len,
+        ..
+    } = recovery.outputs().next().unwrap();
+    let (_, _, _): (&str, &[usize], anamnesis::Dtype) = (name, shape, dtype);
+    let whole: Vec<u8> = recovery.tensor(name).unwrap();
+    let mut again = vec![0; usize::try_from(byte_len).unwrap()];
+    let _: () = recovery.decode_into(name, &mut again).unwrap();
+    assert_eq!(whole, again);
+    let rows: Vec<u8> = recovery.rows(name, 0..1).unwrap();
+    let _: () = recovery
+        .decode_rows_into(name, 0..1, &mut again[..rows.len()])
+        .unwrap();
+    let _: Option<OutputTensor<'_>> = recovery.output("no such tensor");
+
+    let options = RememberOptions::new(TargetDtype::BF16).no_replace();
+    let _: RememberOptions = options.clone().with_force(false);
+    let options: ConvertOptions = (&options).into();
+    let all = |_: &str, _: &[usize], _: anamnesis::Dtype, _: &[u8]| Ok(());
+    let _: Report = model.for_each_tensor(TargetDtype::F32, all).unwrap();
+    let _: Report = model.for_each_tensor(options.run.clone(), all).unwrap();
+    let _: Report = model.for_each_tensor(&options.run, all).unwrap();
+    let _: Report = model.for_each_tensor(options.clone(), all).unwrap();
+    let panel = |_: Panel<'_>| Ok(());
+    let _: Report = model.for_each_panel(&options.run, panel).unwrap();
+    let _: Report = model.for_each_panel(&options, panel).unwrap();
+    let _: Report = model.remember_to_writer(Vec::new(), &options).unwrap();
+    let _: Report = model
+        .remember_to_writer(Vec::new(), options.no_replace())
+        .unwrap();
+
+    let file = std::fs::read(SAFETENSORS).unwrap();
+    let mut roles = Vec::new();
+    for tensor in model.tensors() {
+        let found = model.tensor(tensor.name()).unwrap();
+        assert_eq!(found.offset(), tensor.offset());
+        assert_eq!(tensor.file(), Some(Path::new(SAFETENSORS)));
+        let at = usize::try_from(tensor.offset().unwrap()).unwrap();
+        let bytes = tensor.bytes().unwrap();
+        assert_eq!(file[at..at + bytes.len()], *bytes);
+        roles.push(tensor.role());
+    }
+    roles.sort_unstable();
+    assert_eq!(roles, [TensorRole::Quantized, TensorRole::Scale]);
+    let in_memory = anamnesis::parse_bytes(file).unwrap();
+    for tensor in in_memory.tensors() {
+        let same = model.tensor(tensor.name()).unwrap();
+        assert_eq!((tensor.file(), tensor.offset()), (None, same.offset()));
+    }
+    assert!(model.tensor("no such tensor").is_none());
+}
+
+fn header_len(safetensors: &[u8]) -> u64 {
+    8 + u64::from_le_bytes(safetensors[..8].try_into().unwrap())
+}
+
+/// Of a model in several files, each tensor tells its own. A compressed member has no offset in its file.
+#[test]
+fn places_of_tensors() {
+    let path = Path::new("tests/data/fp8_dirs/mistral_consolidated_sharded/model");
+    let model = anamnesis::parse(path).unwrap();
+    let mut files = std::collections::BTreeSet::new();
+    for tensor in model.tensors() {
+        let (file, at) = (tensor.file().unwrap(), tensor.offset().unwrap());
+        assert_eq!(file.parent(), Some(path));
+        let stored = std::fs::read(file).unwrap();
+        let bytes = tensor.bytes().unwrap();
+        assert_eq!(
+            stored[usize::try_from(at).unwrap()..][..bytes.len()],
+            *bytes
+        );
+        files.insert(file.to_owned());
+    }
+    assert!(files.len() > 1, "{files:?}");
+    #[cfg(feature = "npz")]
+    {
+        let path = Path::new("tests/data/npz/mixed.npz");
+        let model = anamnesis::parse(path).unwrap();
+        let stored = std::fs::read(path).unwrap();
+        let mut compressed = 0;
+        for tensor in model.tensors() {
+            assert_eq!(tensor.file(), Some(path));
+            match tensor.offset() {
+                None => compressed += 1,
+                Some(at) => {
+                    let bytes = tensor.bytes().unwrap();
+                    assert_eq!(
+                        stored[usize::try_from(at).unwrap()..][..bytes.len()],
+                        *bytes
+                    );
+                }
+            }
+        }
+        assert!(0 < compressed && compressed < model.tensors().len());
+    }
+}

@@ -11,3 +11,4 @@ mod pipeline;
 mod resume;
 mod sharded;
 mod stream;
+mod tensors;

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use anamnesis::{
-    AnamnesisError, Dtype, ParsedModel, RememberOptions, TargetDtype, parse, parse_bytes,
+    AnamnesisError, ConvertOptions, Dtype, ParsedModel, RememberOptions, TargetDtype, parse,
+    parse_bytes,
 };
 use safetensors::SafeTensors;
 
@@ -191,4 +192,102 @@ fn checksums() {
         });
     assert!(result.unwrap_err().to_string().contains("checksum"));
     assert!(!seen.contains(&tensor.name().to_owned()));
+}
+
+/// A plain cast to FP8, which safetensors can hold as it is, and a quantized weight.
+fn cast_and_quantized() -> ParsedModel {
+    let tensors = [
+        raw("a.weight", "F8_E4M3", &[2, 2], vec![0x38; 4]),
+        raw("a.weight_scale", "F32", &[], f32s(&[2.0])),
+        raw("b.weight", "BF16", &[2], vec![1, 2, 3, 4]),
+        raw("c.bias", "F32", &[1], f32s(&[1.0])),
+    ];
+    parse_bytes(file(&tensors, &[])).unwrap()
+}
+
+/// Patterns of names, and what else the options of a conversion choose.
+#[test]
+fn options_of_conversions() {
+    let model = cast_and_quantized();
+    let mut options = ConvertOptions::from(TargetDtype::F32);
+    options.include = vec!["*.weight".to_owned()];
+    options.exclude = vec!["b.*".to_owned()];
+    let (mut whole, mut panels) = (Vec::new(), Vec::new());
+    let report = model.for_each_tensor(&options, |name, _, dtype, bytes| {
+        whole.push((name.to_owned(), dtype, bytes.to_vec()));
+        Ok(())
+    });
+    assert_eq!(report.unwrap().recovered(), 1);
+    let panel = |panel: anamnesis::Panel<'_>| {
+        panels.push((panel.name.to_owned(), panel.dtype, panel.bytes.to_vec()));
+        Ok(())
+    };
+    model.for_each_panel(&options, panel).unwrap();
+    let want = ("a.weight".to_owned(), Dtype::F32, f32s(&[2.0; 4]));
+    assert_eq!((&whole, &panels), (&vec![want], &whole));
+    let mut written = Vec::new();
+    model.remember_to_writer(&mut written, &options).unwrap();
+    options.single_file = true;
+    let bytes = model.recovery(options).unwrap().to_bytes().unwrap();
+    assert!(written == bytes && SafeTensors::deserialize(&bytes).unwrap().len() == 1);
+
+    let mut none = ConvertOptions::from(TargetDtype::F32);
+    none.include = vec!["no such name".to_owned()];
+    let error = model
+        .for_each_tensor(none, |_, _, _, _| Ok(()))
+        .unwrap_err();
+    assert!(error.to_string().contains("no tensor is left"), "{error}");
+}
+
+/// Whether GGUF blocks are decoded is up to the options, and so is the container that a writer gets.
+#[cfg(feature = "gguf")]
+#[test]
+fn other_containers() {
+    let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();
+    let gguf = ConvertOptions::new(anamnesis::ConvertTarget::Gguf);
+    for options in [gguf.clone(), gguf.with_decode(true)] {
+        let decoded = options.decode;
+        let mut written = Vec::new();
+        model.remember_to_writer(&mut written, &options).unwrap();
+        let recovery = model.recovery(&options).unwrap();
+        assert!(
+            written == recovery.to_bytes().unwrap(),
+            "decoded: {decoded}"
+        );
+        let mut blocks = 0;
+        let count = |_: &str, _: &[usize], dtype: Dtype, _: &[u8]| {
+            blocks += usize::from(dtype.is_ggml_block());
+            Ok(())
+        };
+        model.for_each_tensor(&options, count).unwrap();
+        assert_eq!(blocks == 0, decoded);
+    }
+    #[cfg(feature = "npz")]
+    {
+        let npz = anamnesis::ConvertTarget::Npz;
+        let model = cast_and_quantized();
+        let error = model.remember_to_writer(Vec::new(), npz).unwrap_err();
+        assert!(error.to_string().contains("NPZ"), "{error}");
+    }
+}
+
+#[cfg(feature = "lethe")]
+#[test]
+fn encoding_is_refused() {
+    let model = cast_and_quantized();
+    let nf4 = ConvertOptions::from(anamnesis::ForgetScheme::NF4);
+    for options in [nf4, anamnesis::ConvertTarget::Qnat.into()] {
+        let calls = [
+            model.for_each_tensor(&options, |_, _, _, _| Ok(())),
+            model.for_each_panel(&options, |_| Ok(())),
+            model.remember_to_writer(Vec::new(), &options),
+        ];
+        for result in calls {
+            let error = result.unwrap_err();
+            assert!(
+                matches!(error, AnamnesisError::Unsupported { .. }),
+                "{error}"
+            );
+        }
+    }
 }

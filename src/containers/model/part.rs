@@ -43,9 +43,9 @@ impl<'m> Part<'m> {
         self.info.check.as_ref()
     }
 
-    /// Index of the source in the model's list of sources.
-    pub(crate) fn source_index(&self) -> usize {
-        self.info.source
+    /// Which stored bytes the checksum covers: the index of their source, and the offset of the first. `None` without a checksum.
+    pub(crate) fn checked_bytes(&self) -> Option<(usize, u64)> {
+        Some((self.info.source, self.check()?.start))
     }
 
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that

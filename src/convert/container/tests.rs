@@ -156,8 +156,8 @@ fn output_directories() {
         for other in ["config.json", "model.bin", "notes", ".git"] {
             assert!(!(directory.is_weights)(other), "{target:?}: {other}");
         }
-        // Only with `force`, and nothing of the old output is left.
-        assert!(write(options.clone()).is_err());
+        // Not with `no_replace`; and nothing of the old output is left.
+        assert!(write(options.clone().no_replace()).is_err());
         std::fs::write(output.join("old"), "").unwrap();
         let mut replacing = options.clone();
         replacing.run.force = true;

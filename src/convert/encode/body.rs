@@ -59,6 +59,10 @@ impl<'m> Body<'m> for EncodeBody<'m> {
         Ok(written)
     }
 
+    fn is_encoded(&self) -> bool {
+        true
+    }
+
     fn encoding(&self) -> Option<&Encoding<'m>> {
         Some(&self.0)
     }
@@ -78,6 +82,10 @@ impl<'m> Body<'m> for WrittenWithAnother {
 
     fn run(&self, _job: &Job<'_, 'm>, _worker: &mut Worker) -> Result<u64> {
         Ok(0)
+    }
+
+    fn is_encoded(&self) -> bool {
+        true
     }
 
     fn is_written_with_another(&self) -> bool {

@@ -165,6 +165,7 @@ fn encode<'m>(
             body,
             cut,
             verify: std::mem::take(&mut verify),
+            verified_before: vec![],
             source,
         })
     };

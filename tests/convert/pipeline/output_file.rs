@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anamnesis::{AnamnesisError, CancelToken, RememberOptions, TargetDtype, parse, parse_bytes};
+use anamnesis::{
+    AnamnesisError, CancelToken, ConvertOptions, RememberOptions, TargetDtype, parse, parse_bytes,
+};
 
 use super::{demo, mixed};
 use crate::common::{assert_same, data, file};
@@ -92,18 +94,57 @@ fn the_input_is_never_the_output() {
     std::os::unix::fs::symlink(at("model"), at("soft")).unwrap();
     std::fs::hard_link(at("model"), at("hard")).unwrap();
     let model = parse(at("model")).unwrap();
+    let bf16 = RememberOptions::new(TargetDtype::BF16);
     for name in ["model", "soft", "hard"] {
-        let options = RememberOptions::new(TargetDtype::BF16).with_force(true);
-        let error = model.remember(at(name), options).unwrap_err();
-        assert!(
-            error.to_string().contains("the output is the input"),
-            "{name}: {error}"
-        );
+        for options in [bf16.clone(), bf16.clone().with_force(true)] {
+            let error = model.remember(at(name), options).unwrap_err();
+            assert!(
+                error.to_string().contains("the output is the input"),
+                "{name}: {error}"
+            );
+        }
     }
     assert_eq!(
         std::fs::read(at("model")).unwrap(),
         std::fs::read(demo()).unwrap()
     );
+}
+
+/// Programs run twice: without further options, every call replaces the file that the last run has made.
+#[test]
+fn an_output_is_replaced_unless_the_options_say_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out");
+    let model = parse(demo()).unwrap();
+    let bf16 = TargetDtype::BF16;
+    let safetensors = anamnesis::ConvertTarget::Safetensors;
+    type Write<'a> = &'a dyn Fn(bool) -> anamnesis::Result<anamnesis::Report>;
+    let remember: Write = &|keep| match keep {
+        true => model.remember(&output, RememberOptions::new(bf16).no_replace()),
+        false => model.remember(&output, bf16),
+    };
+    let convert: Write = &|keep| match keep {
+        true => model.convert(&output, ConvertOptions::new(safetensors).no_replace()),
+        false => model.convert(&output, safetensors),
+    };
+    let mut calls = vec![remember, convert];
+    #[cfg(feature = "lethe")]
+    let forget: Write = &|keep| {
+        let nf4 = ConvertOptions::from(anamnesis::ForgetScheme::NF4);
+        model.forget(&output, if keep { nf4.no_replace() } else { nf4 })
+    };
+    #[cfg(feature = "lethe")]
+    calls.push(forget);
+    for write in calls {
+        std::fs::write(&output, b"old").unwrap();
+        let error = write(true).unwrap_err().to_string();
+        assert!(error.contains("exists"), "{error}");
+        assert_eq!(std::fs::read(&output).unwrap(), b"old");
+        let len = write(false).unwrap().output_bytes;
+        assert_eq!(write(false).unwrap().output_bytes, len);
+        assert_eq!(std::fs::metadata(&output).unwrap().len(), len);
+        assert_eq!(left_behind(directory.path()), ["out"]);
+    }
 }
 
 #[test]

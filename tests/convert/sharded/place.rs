@@ -28,18 +28,20 @@ fn the_output_place_is_checked_first() {
     );
     std::fs::create_dir(at("empty")).unwrap();
     let before = tree(root.path());
-    refused(&at("weights"), bf16(), "exists");
+    refused(&at("weights"), bf16().no_replace(), "exists");
+    refused(&at("photos"), bf16(), "without weights");
     refused(&at("photos"), forced(), "without weights");
     refused(&at("file"), forced(), "a file is there");
     refused(&at("missing/out"), bf16(), "does not exist");
-    refused(&input, bf16(), "exists");
+    refused(&input, bf16().no_replace(), "exists");
+    refused(&input, bf16(), "the output is the input");
     refused(&input, forced(), "the output is the input");
     refused(&input.join("."), forced(), "the output is the input");
     assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
     assert_eq!(names_in(root.path(), ".partial"), Vec::<String>::new());
 
     parsed.convert(at("empty"), bf16()).unwrap();
-    parsed.convert(at("weights"), forced()).unwrap();
+    parsed.convert(at("weights"), bf16()).unwrap();
     assert_same_tree(
         &tree(&at("empty")),
         &tree(&at("weights")),

@@ -1,0 +1,108 @@
+//! [`Tensor`], one stored tensor of a model.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use super::{ParsedModel, Part, TensorInfo};
+use crate::limits::{Budget, zeroed};
+use crate::source::Source;
+use crate::{AnamnesisError, Dtype, Result};
+
+/// A stored tensor, as it lies in the container.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor<'m> {
+    pub(crate) model: &'m ParsedModel,
+    pub(crate) index: usize,
+}
+
+impl<'m> Tensor<'m> {
+    pub(crate) fn info(&self) -> &'m TensorInfo {
+        &self.model.tensors[self.index]
+    }
+
+    /// Name, as stored.
+    #[must_use]
+    pub fn name(&self) -> &'m str {
+        &self.info().name
+    }
+
+    /// Element type, as stored.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.info().dtype
+    }
+
+    /// Shape, outermost dimension first (GGUF files have it the other way round).
+    #[must_use]
+    pub fn shape(&self) -> &'m [usize] {
+        &self.info().shape
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        // The container's validation proved that the product times the width fits.
+        self.shape().iter().product()
+    }
+
+    /// The bytes, little-endian and row-major, without a copy where they are stored like this.
+    ///
+    /// # Errors
+    /// If only the header was read, the file cannot be mapped, or a checksum is wrong.
+    pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
+        let (info, part) = (self.info(), self.part());
+        if info.big_endian && !info.dtype.can_swap() {
+            let what = format!(
+                "tensor `{}`: no byte order is defined for {}",
+                info.name, info.dtype
+            );
+            return Err(AnamnesisError::unsupported("big-endian GGUF", what));
+        }
+        // A small view of a large storage does not pay for all of it.
+        if part
+            .check()
+            .is_some_and(|check| check.len <= info.len.saturating_mul(4))
+        {
+            part.verify()?;
+        }
+        if part.is_verbatim() && !self.source().is_stream() {
+            let range = info.offset..info.offset + info.len;
+            return self.source().view(range).map_err(|error| part.named(error));
+        }
+        Budget::new(&self.model.limits).alloc(info.len, format_args!("tensor `{}`", info.name))?;
+        let mut bytes = zeroed(info.len, "a tensor")?;
+        part.read_at(0, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+
+    /// Path of the file that holds the tensor, as it was opened: of a model in several files, one of these. `None` if the model
+    /// was parsed from memory or a reader.
+    #[must_use]
+    pub fn file(&self) -> Option<&'m Path> {
+        self.source().path()
+    }
+
+    /// Offset in its file, or in the parsed bytes, of the tensor's first element. `None` if it is in a compressed member of an
+    /// archive, and so nowhere in the file as it is.
+    ///
+    /// The elements follow as [`bytes`](Self::bytes) gives them, unless the file is big-endian or stores a view with strides.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        (!self.part().is_deflated()).then_some(self.info().offset)
+    }
+
+    /// Where the bytes are, for positional reads.
+    pub(crate) fn part(&self) -> Part<'m> {
+        let info = self.info();
+        Part {
+            source: self.source(),
+            info,
+            len: info.len,
+            name: &info.name,
+        }
+    }
+
+    fn source(&self) -> &'m Source {
+        &self.model.sources[self.info().source]
+    }
+}

@@ -1,0 +1,431 @@
+//! Single tensors of a planned conversion, and rows of them: the bytes of the whole output, without the rest of the work.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anamnesis::{
+    ConvertOptions, ErrorKind, ParsedModel, Recovery, RememberOptions, TargetDtype, parse,
+    parse_bytes,
+};
+use safetensors::SafeTensors;
+
+use crate::common::directory::seven_layers;
+use crate::common::{Random, Raw, TARGETS, data, f32s, file, raw};
+
+/// Ranges of `count` rows: at the ends, in the middle, single, empty, all.
+fn ranges(count: usize) -> Vec<std::ops::Range<usize>> {
+    let (third, half) = (count / 3, count / 2);
+    vec![
+        0..count,
+        0..count.min(1),
+        count - count.min(1)..count,
+        third..count - third,
+        half..half,
+        count..count,
+    ]
+}
+
+/// Compares every tensor, and rows of it, with those of a whole output.
+fn check(model: &ParsedModel, context: &str) {
+    for (target, _) in TARGETS {
+        for threads in [1, 3] {
+            let run = RememberOptions::new(target).with_threads(threads);
+            let mut options = ConvertOptions::from(run);
+            options.single_file = true;
+            let recovery = model.recovery(options).unwrap();
+            let bytes = recovery.to_bytes().unwrap();
+            let file = SafeTensors::deserialize(&bytes).unwrap();
+            assert_eq!(recovery.outputs().len(), file.len(), "{context}");
+            // In the opposite order, so that nothing rests on what came before.
+            for tensor in recovery.outputs().collect::<Vec<_>>().into_iter().rev() {
+                let name = tensor.name;
+                let want = file.tensor(name).unwrap();
+                assert_eq!(recovery.output(name), Some(tensor));
+                assert_eq!(tensor.shape, want.shape(), "{context}: {name}");
+                assert_eq!(tensor.dtype.to_string(), want.dtype().to_string());
+                assert_eq!(tensor.byte_len, want.data().len() as u64);
+                let mut into = vec![0xaa; want.data().len()];
+                recovery.decode_into(name, &mut into).unwrap();
+                assert!(into == want.data(), "{context} {target}: {name}");
+                assert!(
+                    recovery.tensor(name).unwrap() == want.data(),
+                    "{context} {target}: {name} again"
+                );
+                check_rows(&recovery, name, want.shape(), want.data());
+            }
+            assert!(
+                recovery.to_bytes().unwrap() == bytes,
+                "{context}: after single tensors"
+            );
+        }
+    }
+}
+
+fn check_rows(recovery: &Recovery<'_>, name: &str, shape: &[usize], want: &[u8]) {
+    let Some(&count) = shape.first() else {
+        return;
+    };
+    let row = want.len() / count.max(1);
+    for rows in ranges(count) {
+        let want = &want[rows.start * row..rows.end * row];
+        let have = recovery.rows(name, rows.clone()).unwrap();
+        assert!(have == want, "{name}: rows {rows:?}");
+        let mut into = vec![0xaa; want.len()];
+        recovery
+            .decode_rows_into(name, rows.clone(), &mut into)
+            .unwrap();
+        assert!(into == want, "{name}: rows {rows:?}, in place");
+    }
+}
+
+/// Tensors of many tiles in several schemes, a flat row, an empty one and a scalar.
+fn many_tiles() -> Vec<Raw> {
+    let mut random = Random(11);
+    let (n, k) = (1500usize, 2048usize);
+    let blocks = [n.div_ceil(128), k.div_ceil(128)];
+    vec![
+        raw("a.weight", "F8_E4M3", &[n, k], random.bytes(n * k)),
+        raw(
+            "a.weight_scale_inv",
+            "F32",
+            &blocks,
+            f32s(&random.floats(blocks[0] * blocks[1])),
+        ),
+        raw("c.weight", "F8_E5M2", &[3, 300_001], random.bytes(900_003)),
+        raw("c.weight_scale", "F32", &[], f32s(&[0.5])),
+        raw("bytes", "U8", &[3], vec![1, 2, 3]),
+        raw("scalar", "F32", &[], f32s(&[2.0])),
+        raw("empty", "F32", &[0, 7], vec![]),
+        raw("plain", "F32", &[n, 3, 100], random.bytes(n * 300 * 4)),
+    ]
+}
+
+#[test]
+fn tensors_of_a_file() {
+    check(&parse_bytes(file(&many_tiles(), &[])).unwrap(), "tiles");
+    let (k, n) = (2048, 1472);
+    let mut random = Random(5);
+    let gptq = [
+        raw("X.qweight", "I32", &[k / 8, n], random.bytes(k / 8 * n * 4)),
+        raw(
+            "X.qzeros",
+            "I32",
+            &[k / 64, n / 8],
+            random.bytes(k / 64 * n / 8 * 4),
+        ),
+        raw(
+            "X.scales",
+            "F32",
+            &[k / 64, n],
+            f32s(&random.floats(k / 64 * n)),
+        ),
+    ];
+    let gptq = file(&gptq, &[("gptq_bits", "4")]);
+    check(&parse_bytes(gptq).unwrap(), "transposed");
+}
+
+#[test]
+fn tensors_of_every_container() {
+    let demo = [
+        ("model-fp8.safetensors", true),
+        ("model-q4_k.gguf", cfg!(feature = "gguf")),
+        ("arrays.npz", cfg!(feature = "npz")),
+        ("checkpoint.pth", cfg!(feature = "pth")),
+    ];
+    for (name, _) in demo.iter().filter(|(_, built)| *built) {
+        check(&parse(data().join("demo").join(name)).unwrap(), name);
+    }
+    check(
+        &parse(data().join("quark/tiny_llama_mixed/model")).unwrap(),
+        "quark",
+    );
+    let root = tempfile::tempdir().unwrap();
+    let (input, _) = seven_layers(root.path(), 256);
+    let model = parse(&input).unwrap();
+    check(&model, "shards");
+    // A plan of many files has the same tensors.
+    let recovery = model.recovery(TargetDtype::BF16).unwrap();
+    assert!(recovery.is_directory());
+    let bytes = model.remember_to_bytes(TargetDtype::BF16).unwrap();
+    for (name, want) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+        assert!(recovery.tensor(&name).unwrap() == want.data(), "{name}");
+    }
+}
+
+/// Threads share one plan, and may ask for the same tensor.
+#[test]
+fn many_threads_at_once() {
+    let paths = [
+        ("demo/model-fp8.safetensors", true),
+        ("demo/arrays.npz", cfg!(feature = "npz")),
+    ];
+    for (path, _) in paths.iter().filter(|(_, built)| *built) {
+        let model = parse(data().join(path)).unwrap();
+        let recovery = &model.recovery(TargetDtype::F32).unwrap();
+        let bytes = recovery.to_bytes().unwrap();
+        let file = &SafeTensors::deserialize(&bytes).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for (name, want) in file.tensors() {
+                        assert!(recovery.tensor(&name).unwrap() == want.data(), "{name}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn patterns_hold_for_single_tensors() {
+    let model = parse_bytes(file(&many_tiles(), &[])).unwrap();
+    let mut options = ConvertOptions::from(TargetDtype::BF16);
+    options.exclude = vec!["plain".to_owned()];
+    let recovery = model.recovery(options).unwrap();
+    let mut names: Vec<_> = recovery.outputs().map(|tensor| tensor.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a.weight", "bytes", "c.weight", "empty", "scalar"]);
+    assert!(recovery.output("plain").is_none());
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let mut tensors = many_tiles();
+    tensors.push(raw("half", "F4", &[4, 3], vec![0; 6]));
+    let model = parse_bytes(file(&tensors, &[])).unwrap();
+    let recovery = model.recovery(TargetDtype::BF16).unwrap();
+    let missing = recovery.tensor("a.weight_scale_inv").unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Parse);
+    assert_eq!(missing.tensor(), Some("a.weight_scale_inv"));
+
+    let mut out = vec![7; 5];
+    #[expect(clippy::reversed_empty_ranges)]
+    let reversed = 2..1;
+    let refused = [
+        (recovery.decode_into("bytes", &mut out), "5 bytes"),
+        (
+            recovery.decode_rows_into("bytes", 0..2, &mut out),
+            "5 bytes",
+        ),
+        (recovery.rows("bytes", 0..4).map(drop), "0..4 of 3"),
+        (recovery.rows("bytes", 9..usize::MAX).map(drop), "of 3"),
+        (recovery.rows("bytes", reversed).map(drop), "2..1"),
+        (recovery.rows("empty", 0..1).map(drop), "0..1 of 0"),
+        (recovery.rows("scalar", 0..1).map(drop), "no dimensions"),
+        (recovery.rows("half", 0..1).map(drop), "whole number"),
+    ];
+    for (result, what) in refused {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.tensor().is_some(), "{error}");
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    }
+    assert_eq!(out, [7; 5], "a refused request writes nothing");
+    assert_eq!(recovery.tensor("half").unwrap(), [0; 6]);
+}
+
+/// Blocks of ggml lie along the last dimension, so rows of a matrix are whole blocks and values of a vector are not.
+#[cfg(feature = "gguf")]
+#[test]
+fn rows_of_blocks() {
+    let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();
+    let recovery = model.recovery(anamnesis::ConvertTarget::Gguf).unwrap();
+    let stored = |name: &str| model.tensor(name).unwrap().bytes().unwrap();
+    for tensor in recovery.outputs() {
+        let want = stored(tensor.name);
+        assert!(recovery.tensor(tensor.name).unwrap() == *want);
+        check_rows(&recovery, tensor.name, tensor.shape, &want);
+    }
+    assert!(recovery.outputs().any(|t| t.dtype.is_ggml_block()));
+}
+
+#[cfg(feature = "lethe")]
+#[test]
+fn encoded_tensors_are_refused_by_name() {
+    let model = parse_bytes(file(&many_tiles(), &[])).unwrap();
+    let mut options = ConvertOptions::from(anamnesis::ForgetScheme::NF4);
+    options.include = vec!["a.*".to_owned(), "bytes".to_owned()];
+    let recovery = model.recovery(options).unwrap();
+    for name in ["a.weight", "a.weight.absmax"] {
+        assert!(recovery.output(name).is_some());
+        let error = recovery.tensor(name).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert_eq!(error.tensor(), Some(name));
+    }
+    assert_eq!(recovery.tensor("bytes").unwrap(), [1, 2, 3]);
+}
+
+/// A reader that counts the bytes that it gives.
+struct Counted {
+    file: File,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.file.read(out)?;
+        self.bytes.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+impl Seek for Counted {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+#[test]
+fn only_what_a_tensor_needs_is_read() {
+    let mut written = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut written, &file(&many_tiles(), &[])).unwrap();
+    let bytes = Arc::new(AtomicU64::new(0));
+    let reader = Counted {
+        file: written.reopen().unwrap(),
+        bytes: bytes.clone(),
+    };
+    let model = anamnesis::parse_from_reader(reader).unwrap();
+    let run = RememberOptions::new(TargetDtype::F32).with_threads(2);
+    let recovery = model.recovery(run).unwrap();
+    let read = |what: &dyn Fn()| {
+        bytes.store(0, Ordering::Relaxed);
+        what();
+        bytes.load(Ordering::Relaxed)
+    };
+    let listed = read(&|| assert_eq!(recovery.outputs().count(), 6));
+    assert_eq!(listed, 0);
+    let whole = read(&|| drop(recovery.tensor("a.weight").unwrap()));
+    assert!((3_000_000..3_300_000).contains(&whole), "{whole} bytes");
+    let row = read(&|| drop(recovery.rows("a.weight", 700..701).unwrap()));
+    assert!(row < 600_000, "{row} bytes for a row");
+    let small = read(&|| drop(recovery.tensor("bytes").unwrap()));
+    assert!(small < 70_000, "{small} bytes");
+}
+
+#[cfg(all(feature = "npz", feature = "pth"))]
+fn of_shared_storage(flip: bool) -> Vec<u8> {
+    use crate::common::pickle::{floats, text, view};
+    use crate::common::zip::{Member, Zip};
+    let views = [
+        text("first"),
+        view(&floats(), 0, &[3], &[1]),
+        text("second"),
+        view(&floats(), 3, &[3], &[1]),
+    ];
+    let pickle = [b"\x80\x02}(".to_vec(), views.concat(), b"u.".to_vec()].concat();
+    let values = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let members = [
+        Member::stored("m/data.pkl", &pickle),
+        Member::stored("m/data/0", &values),
+    ];
+    let mut bytes = Zip::of(&members).file();
+    let at = bytes
+        .windows(values.len())
+        .position(|window| window == values)
+        .unwrap();
+    bytes[at + 20] ^= u8::from(flip);
+    bytes
+}
+
+/// Tensors that are views of one storage have one checksum, which each of them is compared with when it is made alone.
+#[cfg(all(feature = "npz", feature = "pth"))]
+#[test]
+fn a_shared_storage_is_verified_for_each_tensor() {
+    check(&parse_bytes(of_shared_storage(false)).unwrap(), "views");
+    let model = parse_bytes(of_shared_storage(true)).unwrap();
+    for name in ["second", "first"] {
+        let recovery = model.recovery(TargetDtype::BF16).unwrap();
+        for result in [recovery.tensor(name), recovery.rows(name, 0..1)] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("checksum"), "{name}: {error}");
+        }
+    }
+}
+
+/// Rows are as safe as whole tensors: a wrong checksum is an error in both, at every call.
+#[cfg(feature = "npz")]
+#[test]
+fn a_wrong_checksum_is_an_error_for_its_tensor_alone() {
+    let path = data().join("demo/arrays.npz");
+    let model = parse(&path).unwrap();
+    let largest = |model: &ParsedModel| {
+        let tensor = model.tensors().max_by_key(|t| t.bytes().unwrap().len());
+        let tensor = tensor.unwrap();
+        (
+            tensor.name().to_owned(),
+            tensor.bytes().unwrap().into_owned(),
+        )
+    };
+    let (wrong, stored) = largest(&model);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes
+        .windows(stored.len())
+        .position(|window| window == stored)
+        .unwrap();
+    bytes[at] ^= 1;
+    let model = parse_bytes(bytes).unwrap();
+    let recovery = model.recovery(TargetDtype::BF16).unwrap();
+    for _ in 0..2 {
+        for result in [recovery.rows(&wrong, 1..2), recovery.tensor(&wrong)] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("checksum"), "{error}");
+        }
+        for other in recovery.outputs().filter(|tensor| tensor.name != wrong) {
+            recovery.tensor(other.name).unwrap();
+        }
+    }
+}
+
+const MANY: usize = 30_000;
+
+/// Small tensors of which half are quantized, as many as large models of experts have.
+fn many() -> ParsedModel {
+    let mut tensors = Vec::with_capacity(MANY);
+    for i in 0..MANY / 2 {
+        let module = format!("model.layers.{}.mlp.experts.{}.proj", i / 256, i % 256);
+        let scale = f32s(&[0.5]);
+        tensors.push(raw(
+            &format!("{module}.weight"),
+            "F8_E4M3",
+            &[4, 4],
+            vec![0x38; 16],
+        ));
+        tensors.push(raw(&format!("{module}.weight_scale"), "F32", &[], scale));
+    }
+    parse_bytes(file(&tensors, &[])).unwrap()
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+/// A plan is made once. What comes after must not cost another for each tensor.
+#[test]
+fn many_tensors_by_name() {
+    let model = many();
+    let (recovery, planning) = timed(|| model.recovery(TargetDtype::F32).unwrap());
+    let names: Vec<String> = recovery.outputs().map(|t| t.name.to_owned()).collect();
+    assert_eq!(names.len(), MANY / 2);
+    let ((), thousand) = timed(|| {
+        for name in names.iter().step_by(names.len() / 1000) {
+            assert_eq!(recovery.tensor(name).unwrap(), f32s(&[0.5; 16]));
+        }
+    });
+    println!("planning {planning:?}, 1000 tensors {thousand:?}");
+    assert!(thousand < planning * 5, "{planning:?}, then {thousand:?}");
+    let (found, all) = timed(|| names.iter().filter(|n| model.tensor(n).is_some()).count());
+    let ((), roles) = timed(|| {
+        for tensor in model.tensors() {
+            assert_ne!(tensor.role(), anamnesis::TensorRole::Passthrough);
+        }
+    });
+    println!("all names of a model {all:?}, all roles {roles:?}");
+    assert_eq!(found, MANY / 2);
+    assert!(all < planning, "{all:?} for {found} names");
+    assert!(roles < planning * 5, "{roles:?}");
+}
