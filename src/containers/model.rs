@@ -7,7 +7,7 @@ mod part;
 pub(crate) mod strided;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use self::container::Container;
@@ -229,6 +229,34 @@ impl ParsedModel {
         Ok(self)
     }
 
+    /// Compares all stored tensors with their checksums, where the container has some: CRC-32 in NPZ and PyTorch
+    /// archives. Each member is read once, however many tensors are views of it. Neither parsing nor views
+    /// ([`Tensor::bytes`]) compare checksums of uncompressed members; conversions do.
+    ///
+    /// ```
+    /// # fn main() -> anamnesis::Result<()> {
+    /// let model = anamnesis::parse("tests/data/demo/checkpoint.pth")?;
+    /// model.verify_checksums()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Parse` that names the first tensor of a member whose checksum is wrong; `Io`.
+    pub fn verify_checksums(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        self.tensors()
+            .map(|t| t.part())
+            .filter(|part| seen.insert(part.member()))
+            .try_for_each(|part| part.verify_stored())
+    }
+
+    /// Name of every array that no tensor can hold, with what it is instead: text, objects and other elements in NPZ,
+    /// sparse and other kinds of tensors in checkpoints. They are not among [`tensors`](Self::tensors).
+    pub fn skipped_arrays(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.skipped.iter().map(|s| (&*s.name, &*s.what))
+    }
+
     /// Free-form metadata of the container (`__metadata__` in safetensors).
     #[must_use]
     pub fn metadata(&self) -> &HashMap<String, String> {
@@ -331,8 +359,11 @@ impl<'m> Tensor<'m> {
 
     /// The bytes, little-endian and row-major, without a copy where they are stored like this.
     ///
+    /// A view of an uncompressed member of an NPZ or PyTorch archive is not compared with the member's checksum, which
+    /// would read the whole member: see [`verify_checksum`](Self::verify_checksum). Conversions compare it.
+    ///
     /// # Errors
-    /// If only the header was read, the file cannot be mapped, or a checksum is wrong.
+    /// If only the header was read, the file cannot be mapped, or compressed data is malformed.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
         if info.big_endian && !info.dtype.can_swap() {
@@ -342,13 +373,6 @@ impl<'m> Tensor<'m> {
             );
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
-        // A small view of a large storage does not pay for all of it.
-        if part
-            .check()
-            .is_some_and(|check| check.len <= info.len.saturating_mul(4))
-        {
-            part.verify()?;
-        }
         if part.is_verbatim() && !self.source().is_stream() {
             let range = info.offset..info.offset + info.len;
             return self.source().view(range).map_err(|error| part.named(error));
@@ -357,6 +381,16 @@ impl<'m> Tensor<'m> {
         let mut bytes = zeroed(info.len, "a tensor")?;
         part.read_at(0, &mut bytes)?;
         Ok(Cow::Owned(bytes))
+    }
+
+    /// Compares the tensor's stored bytes with their checksum, if the container has one: CRC-32 in NPZ and PyTorch
+    /// archives. Reads the whole member, which is a storage in a checkpoint and may be longer than the tensor. For all
+    /// tensors, [`ParsedModel::verify_checksums`] reads each storage once.
+    ///
+    /// # Errors
+    /// `Parse` that names the tensor, if the checksum is wrong; `Io`.
+    pub fn verify_checksum(&self) -> Result<()> {
+        self.part().verify_stored()
     }
 
     /// Where the bytes are, for positional reads.

@@ -28,7 +28,7 @@ pub(super) fn draft_outputs<'m>(
     model: &'m ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
-    if options.carries_blocks(model) {
+    if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
@@ -68,12 +68,14 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
-/// Drafts copies of all tensors, for GGUF whose blocks are not decoded.
+/// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
+/// another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
-    let drafts: Vec<_> = model
+    let mut drafts: Vec<_> = model
         .tensors()
         .map(|t| Draft::copy(&t))
         .collect::<Result<_>>()?;
+    verify_once(&mut drafts);
     let mut report = Report::new(options.run.to);
     report.passthrough = drafts.len();
     Ok(Drafts {
@@ -107,9 +109,8 @@ fn draft_unencoded<'m>(
 fn verify_once(drafts: &mut [Draft<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {
-        draft.verify.retain(|part| {
-            part.check()
-                .is_some_and(|check| seen.insert((part.source_index(), check.start)))
-        });
+        draft
+            .verify
+            .retain(|part| part.check().is_some() && seen.insert(part.member()));
     }
 }
