@@ -267,6 +267,10 @@ fn checkpoints_are_copied_as_they_are() {
                 same += 1;
             }
             (Err(ours), Err(_)) => assert_ne!(ours.kind(), ErrorKind::Io, "{ours}"),
+            // What is written is compared with its checksum, views are not.
+            (Err(ours), Ok(_)) if path.ends_with("crc_wrong.pt") => {
+                assert!(ours.to_string().contains("checksum"), "{ours}");
+            }
             (ours, whole) => panic!("{path:?}: {:?} {:?}", ours.err(), whole.err()),
         }
     }
