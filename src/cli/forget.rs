@@ -47,7 +47,13 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
 /// Prints every scheme with a description.
 fn list(out: &mut impl Write) -> Result<()> {
     for (name, about) in ForgetScheme::all() {
-        writeln!(out, "{name:<18} {about}")?;
+        let aliases = name.parse::<ForgetScheme>()?.aliases();
+        let also = if aliases.is_empty() {
+            String::new()
+        } else {
+            format!(" (also {})", aliases.join(", "))
+        };
+        writeln!(out, "{name:<18} {about}{also}")?;
     }
     let names: Vec<String> = ForgetScheme::all_gguf().map(str::to_lowercase).collect();
     writeln!(

@@ -66,6 +66,15 @@ impl ForgetScheme {
         Self { kind, parameters }
     }
 
+    /// Other names of the scheme, in this crate's documents and in other tools: `bnb-4bit` for `nf4`.
+    #[must_use]
+    pub fn aliases(&self) -> &'static [&'static str] {
+        match self.kind {
+            SchemeKind::Gguf(_) => &[],
+            SchemeKind::Table(row) => row.aliases,
+        }
+    }
+
     /// Name and description of every scheme, except the file types of GGUF.
     pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         SCHEMES.iter().map(|row| (row.name, row.about))

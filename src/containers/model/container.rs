@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::AnamnesisError;
+
 /// File format of a model. The content of a file decides it, not the file's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -19,6 +21,14 @@ pub enum Container {
     Pth,
     /// The native format of qlora-rs.
     Qnat,
+}
+
+impl Container {
+    /// The error for a file of this format where only `expected` is read.
+    pub(crate) fn refused_as(self, expected: Self) -> AnamnesisError {
+        let detail = format!("this is no {expected}; `parse` reads any container");
+        AnamnesisError::unsupported(self.to_string(), detail)
+    }
 }
 
 impl fmt::Display for Container {

@@ -70,7 +70,7 @@ impl ContainerFormat {
     /// Checks that a file with this beginning can be of the format `expected`.
     fn check(&self, expected: Container) -> Result<()> {
         match self.beginning {
-            Beginning::Of(found) if found != expected => Err(other_format(found, expected)),
+            Beginning::Of(found) if found != expected => Err(found.refused_as(expected)),
             Beginning::Zip if !matches!(expected, Container::Npz | Container::Pth) => Err(
                 AnamnesisError::unsupported("ZIP archive", format!("this is no {expected}")),
             ),
@@ -78,12 +78,6 @@ impl ContainerFormat {
             _ => Ok(()),
         }
     }
-}
-
-/// The error for a file of the format `found` where only `expected` is read.
-pub(super) fn other_format(found: Container, expected: Container) -> AnamnesisError {
-    let detail = format!("this is no {expected}; `parse` reads any container");
-    AnamnesisError::unsupported(found.to_string(), detail)
 }
 
 /// Bytes that the detection reads: a tar archive has its magic at offset 257.
@@ -235,7 +229,7 @@ fn zip_format(file: &mut dyn ReadAt) -> Result<Container> {
 #[cfg(any(feature = "npz", feature = "pth"))]
 mod archive {
     use super::*;
-    use crate::containers::parse::zip::ZipArchive;
+    use crate::containers::parse::zip::{ZipArchive, neither};
 
     pub(super) fn format(file: &mut dyn ReadAt) -> Result<Container> {
         let archive = ZipArchive::read(file, &Budget::unbounded())?;
@@ -261,10 +255,4 @@ mod archive {
             _ => Err(AnamnesisError::missing_feature(ZIP, "npz` and `pth")),
         }
     }
-}
-
-/// The error for an archive that is no model.
-#[cfg(any(feature = "npz", feature = "pth"))]
-pub(super) fn neither() -> AnamnesisError {
-    AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint")
 }

@@ -14,7 +14,6 @@
 mod directory;
 
 use self::directory::{check_names, check_overlap, find_end, parse_directory, u16_at, u32_at};
-use super::detect::{neither, other_format};
 use super::read_at::ReadAt;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Container, Result};
@@ -215,7 +214,7 @@ impl ZipArchive {
     pub(crate) fn check_format(&self, expected: Container) -> Result<()> {
         match self.format() {
             Some(found) if found == expected => Ok(()),
-            Some(found) => Err(other_format(found, expected)),
+            Some(found) => Err(found.refused_as(expected)),
             None => Err(neither()),
         }
     }
@@ -243,4 +242,9 @@ fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
         .take(max)
         .read_to_end(&mut out)?;
     Ok(out)
+}
+
+/// The error for an archive that is no model.
+pub(super) fn neither() -> AnamnesisError {
+    AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint")
 }
