@@ -230,8 +230,8 @@ impl ParsedModel {
     }
 
     /// Compares all stored tensors with their checksums, where the container has some: CRC-32 in NPZ and PyTorch
-    /// archives. Each member is read once, however many tensors are views of it. Neither parsing nor views
-    /// ([`Tensor::bytes`]) compare checksums of uncompressed members; conversions do.
+    /// archives. Each member is read once, however many tensors are views of it. Parsing compares none, and views of
+    /// checkpoints ([`Tensor::bytes`]) none of uncompressed storages; conversions do.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -359,11 +359,12 @@ impl<'m> Tensor<'m> {
 
     /// The bytes, little-endian and row-major, without a copy where they are stored like this.
     ///
-    /// A view of an uncompressed member of an NPZ or PyTorch archive is not compared with the member's checksum, which
-    /// would read the whole member: see [`verify_checksum`](Self::verify_checksum). Conversions compare it.
+    /// A storage of a checkpoint is not compared with its checksum, for that reads all of it: see
+    /// [`verify_checksum`](Self::verify_checksum). Conversions compare it. Arrays of NPZ archives are compared here.
     ///
     /// # Errors
-    /// If only the header was read, the file cannot be mapped, or compressed data is malformed.
+    /// If only the header was read, the file cannot be mapped, compressed data is malformed, or an array's checksum is
+    /// wrong.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
         if info.big_endian && !info.dtype.can_swap() {
@@ -372,6 +373,10 @@ impl<'m> Tensor<'m> {
                 info.name, info.dtype
             );
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
+        }
+        // A storage may be far larger than a view of it, and shared by many. An NPZ member is one array.
+        if self.model.container != Container::Pth {
+            part.verify()?;
         }
         if part.is_verbatim() && !self.source().is_stream() {
             let range = info.offset..info.offset + info.len;
