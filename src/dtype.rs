@@ -143,7 +143,7 @@ ggml_block_types! { dtypes { {
 } } }
 
 /// Most elements of a tensor, counted as if no dimension were zero.
-const MAX_ELEMENTS: u64 = 1 << 58;
+const MAX_ELEMENTS: u64 = (usize::MAX >> 6) as u64 + 1;
 
 impl Dtype {
     /// Name as safetensors or GGUF spells it, e.g. `BF16`, `F8_E4M3` or `Q4_K`.
@@ -243,6 +243,16 @@ impl Dtype {
         }
     }
 
+    /// The dtype in the `safetensors` crate.
+    ///
+    /// # Errors
+    /// `Unsupported` if safetensors files cannot hold the type.
+    pub fn to_safetensors_dtype(self) -> Result<safetensors::Dtype> {
+        self.row()
+            .safetensors
+            .ok_or_else(|| AnamnesisError::unsupported(self.to_string(), "no dtype of safetensors"))
+    }
+
     /// Whether safetensors files can hold the type.
     pub(crate) fn in_safetensors(self) -> bool {
         self.row().safetensors.is_some()
@@ -302,6 +312,14 @@ impl TryFrom<safetensors::Dtype> for Dtype {
     }
 }
 
+impl TryFrom<Dtype> for safetensors::Dtype {
+    type Error = AnamnesisError;
+
+    fn try_from(dtype: Dtype) -> Result<Self> {
+        dtype.to_safetensors_dtype()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,6 +333,7 @@ mod tests {
             assert_eq!(dtype.name(), theirs.to_string());
             assert_eq!(dtype.bits(), theirs.bitsize());
             assert_eq!(Dtype::try_from(theirs).unwrap(), dtype);
+            assert_eq!(dtype.to_safetensors_dtype().unwrap(), theirs);
         }
     }
 

@@ -1,12 +1,14 @@
 //! Output elements: exact rounding from F32 and widening to it, without branches, so that LLVM vectorises both.
 
-use bytemuck::Pod;
 use half::{bf16, f16};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::TargetDtype;
 
 /// A type that weights are decoded to.
-pub(crate) trait Element: Pod + Send + Sync {
+pub(crate) trait Element:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Send + Sync + 'static
+{
     /// `x` rounded once, to nearest even. NaN stays NaN.
     fn from_f32(x: f32) -> Self;
 
@@ -155,6 +157,14 @@ pub(crate) fn f32_from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
+/// Views `words` as elements.
+fn elements<E: Element>(words: &mut [u32]) -> &mut [E] {
+    match <[E]>::mut_from_bytes(words.as_mut_bytes()) {
+        Ok(elements) => elements,
+        Err(_) => unreachable!("an element is no larger than a word, and its size divides that"),
+    }
+}
+
 /// A typed destination: the one place where the output type is a run-time value.
 #[derive(Debug)]
 pub(crate) enum Out<'a> {
@@ -170,9 +180,9 @@ impl<'a> Out<'a> {
     /// Views `words` as elements of `target`; each u32 holds one or two of them.
     pub(crate) fn new(target: TargetDtype, words: &'a mut [u32]) -> Self {
         match target {
-            TargetDtype::F32 => Self::F32(bytemuck::cast_slice_mut(words)),
-            TargetDtype::F16 => Self::F16(bytemuck::cast_slice_mut(words)),
-            TargetDtype::BF16 => Self::Bf16(bytemuck::cast_slice_mut(words)),
+            TargetDtype::F32 => Self::F32(elements(words)),
+            TargetDtype::F16 => Self::F16(elements(words)),
+            TargetDtype::BF16 => Self::Bf16(elements(words)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! [`AnamnesisError`]: one variant for each answer to the question who is to blame.
 
-use std::fmt::Write as _;
+use std::error::Error;
+use std::fmt::{Display, Formatter, Write as _};
 use std::path::Path;
 
 /// What a message about a tensor begins with, before the name and a backtick.
@@ -14,17 +15,15 @@ const MAX_MESSAGE: usize = 2048;
 /// [`kind`](Self::kind) returns the variant without its fields. Messages name the tensor or file at fault.
 /// `Display` escapes control, bidirectional and zero-width characters, which a name in a file may hold; the
 /// fields keep the raw text.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum AnamnesisError {
     /// The input is malformed, or contradicts itself or its config.
-    #[error("parse error: {}", printable(reason))]
     Parse {
         /// What is wrong, and where.
         reason: String,
     },
     /// The input is well-formed, but of a kind that this build cannot handle.
-    #[error("unsupported format `{}`: {}", printable(format), printable(detail))]
     Unsupported {
         /// The format or scheme.
         format: String,
@@ -32,7 +31,6 @@ pub enum AnamnesisError {
         detail: String,
     },
     /// The input needs more memory or items than a limit allows.
-    #[error("limit exceeded ({limit}): {}", printable(message))]
     LimitExceeded {
         /// Name of the limit, such as `max_item_count`.
         limit: &'static str,
@@ -40,11 +38,6 @@ pub enum AnamnesisError {
         message: String,
     },
     /// A pickle names a global that is not on the allow-list; see `docs/safety.md`.
-    #[error(
-        "disallowed pickle global `{}.{}` (potential code execution)",
-        short(module),
-        short(name)
-    )]
     DisallowedGlobal {
         /// Python module of the global.
         module: String,
@@ -52,11 +45,9 @@ pub enum AnamnesisError {
         name: String,
     },
     /// The caller's [`CancelToken`](crate::CancelToken) was set.
-    #[error("operation cancelled by the caller")]
     Cancelled,
     /// The operating system, or the caller's reader or writer, failed.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
 }
 
 /// Who is to blame for an [`AnamnesisError`]: its variant, without the fields.
@@ -142,7 +133,7 @@ impl AnamnesisError {
 
     /// Prefixes the message of a `Parse` or `LimitExceeded` error with `what` and a colon. Other variants are
     /// returned unchanged.
-    pub(crate) fn about(self, what: impl std::fmt::Display) -> Self {
+    pub(crate) fn about(self, what: impl Display) -> Self {
         match self {
             Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
             Self::LimitExceeded { limit, message } => Self::LimitExceeded {
@@ -202,6 +193,46 @@ fn os_code(error: &std::io::Error) -> Option<i32> {
     error
         .raw_os_error()
         .or_else(|| context()?.os.as_ref()?.raw_os_error())
+}
+
+impl Display for AnamnesisError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Parse { reason } => write!(f, "parse error: {}", printable(reason)),
+            Self::Unsupported { format, detail } => {
+                let (format, detail) = (printable(format), printable(detail));
+                write!(f, "unsupported format `{format}`: {detail}")
+            }
+            Self::LimitExceeded { limit, message } => {
+                write!(f, "limit exceeded ({limit}): {}", printable(message))
+            }
+            Self::DisallowedGlobal { module, name } => {
+                let (module, name) = (short(module), short(name));
+                write!(
+                    f,
+                    "disallowed pickle global `{module}.{name}` (potential code execution)"
+                )
+            }
+            Self::Cancelled => f.write_str("operation cancelled by the caller"),
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for AnamnesisError {
+    /// What is behind an I/O error. That error's own text is the message already.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for AnamnesisError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 impl From<safetensors::SafeTensorError> for AnamnesisError {

@@ -42,10 +42,10 @@ pub mod limits;
 mod scheme;
 mod simd;
 mod source;
+#[cfg(test)]
+mod test_data;
 
 pub use cancel::CancelToken;
-#[cfg(feature = "gguf")]
-pub use compat::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
 pub use containers::model::{Container, ParsedModel, Tensor};
@@ -66,8 +66,6 @@ pub use inspect::{DtypeCount, InspectInfo, ModuleClass, format_bytes};
 #[cfg(feature = "lethe")]
 pub use lethe::bnb::*;
 pub use limits::ParseLimits;
-#[cfg(feature = "gguf")]
-pub use parse::gguf::*;
 #[cfg(feature = "npz")]
 pub use parse::npz::*;
 #[cfg(feature = "pth")]
@@ -79,11 +77,9 @@ pub use parse::{
     SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
     parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
 };
-pub use remember::{
-    dequantize_awq_to_bf16, dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16,
-    dequantize_fp8_to_bf16, dequantize_gptq_to_bf16, dequantize_per_channel_fp8_to_bf16,
-    dequantize_per_tensor_fp8_to_bf16,
-};
 #[cfg(feature = "gguf")]
-pub use remember::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
+pub use parse::{gguf::*, gguf_write::*};
+#[cfg(feature = "gguf")]
+pub use remember::gguf::*;
+pub use remember::{awq::*, bnb::*, fp8::*, gptq::*};
 pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};

@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::fmt::Display;
 
+use zerocopy::FromZeros;
+
 use crate::{AnamnesisError, Result};
 
 /// Bounds on the memory and the items that a file may claim.
@@ -214,9 +216,9 @@ pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
 /// # Errors
 /// `LimitExceeded` (`available_memory`) if the allocation fails.
 pub(crate) fn zeroed_on_write(len: u64, what: impl Display) -> Result<Vec<u8>> {
-    isize::try_from(len)
+    usize::try_from(len)
         .ok()
-        .and_then(|len| bytemuck::allocation::try_zeroed_vec(len as usize).ok())
+        .and_then(|len| u8::new_vec_zeroed(len).ok())
         .ok_or_else(|| no_room(len, what))
 }
 

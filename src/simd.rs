@@ -21,6 +21,7 @@ pub enum Level {
     /// What every CPU of the target architecture has (SSE2, NEON).
     Baseline,
     /// AVX2 with BMI2 on x86-64.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Avx2,
 }
 

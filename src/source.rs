@@ -1,7 +1,12 @@
 //! [`Source`]: where a model's bytes are: a file, a stream or memory. The only module that maps files.
 
+#[cfg(any(feature = "npz", feature = "pth"))]
+mod deflated;
+#[cfg(not(any(feature = "npz", feature = "pth")))]
+#[path = "source/no_deflated.rs"]
 mod deflated;
 mod files;
+pub(crate) mod platform;
 mod seeking;
 
 use std::borrow::Cow;
@@ -15,6 +20,7 @@ use memmap2::Mmap;
 pub(crate) use self::deflated::Deflated;
 use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
+use self::platform::read_exact_at;
 pub(crate) use self::seeking::{ReadSeek, Seeking};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Result};
@@ -110,11 +116,9 @@ impl Source {
         let Self::File { file, .. } = self else {
             return false;
         };
-        let ours = file
-            .get()
-            .and_then(|file| file.try_clone())
-            .and_then(same_file::Handle::from_file);
-        matches!((ours, same_file::Handle::from_path(path)), (Ok(ours), Ok(theirs)) if ours == theirs)
+        file.get()
+            .and_then(|file| platform::is_file_at(&file, path))
+            .unwrap_or(false)
     }
 
     /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length.
@@ -122,7 +126,7 @@ impl Source {
         match self {
             Self::File { len, .. } | Self::Stream { len, .. } => Some(*len),
             Self::Bytes(bytes) => Some(bytes.len() as u64),
-            Self::Deflated(member) => Some(member.len),
+            Self::Deflated(member) => Some(member.len()),
             Self::HeaderOnly => None,
         }
     }
@@ -212,25 +216,4 @@ fn map_file(file: &File) -> Result<Mmap> {
     // while it is mapped raises SIGBUS on access, which `parse` documents; conversions never get here,
     // and callers who do not trust the file's other writers use `parse_bytes`.
     Ok(unsafe { Mmap::map(file)? })
-}
-
-#[cfg(unix)]
-fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
-}
-
-#[cfg(windows)]
-fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> std::io::Result<()> {
-    while !out.is_empty() {
-        match std::os::windows::fs::FileExt::seek_read(file, out, offset) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => {
-                out = &mut out[n..];
-                offset += n as u64;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }

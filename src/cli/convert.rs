@@ -221,7 +221,9 @@ fn print_plan(
     out: &mut impl Write,
 ) -> Result<()> {
     let report = recovery.report();
-    let free = fs4::available_space(crate::containers::write::atomic::directory_of(output));
+    let free = crate::source::platform::available_space(
+        crate::containers::write::atomic::directory_of(output),
+    );
     writeln!(out, "{}", parsing_line(input, report))?;
     if report.encoded.is_empty() {
         writeln!(

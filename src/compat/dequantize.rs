@@ -9,7 +9,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use self::direct::PackedSlices;
+use self::direct::{NestedScales, PackedSlices};
 use crate::{Dtype, Result};
 
 /// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
@@ -200,9 +200,80 @@ pub fn dequantize_bnb4_to_bf16(
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
-    match direct::bnb4(weight, absmax, quant_map, total_elements, block_size)? {
+    bnb4(weight, absmax, quant_map, None, total_elements, block_size)
+}
+
+/// Decodes BitsAndBytes NF4 or FP4 with double-quantized scales: as [`dequantize_bnb4_to_bf16`], but `absmax` is U8, one
+/// for each block, with levels `nested_quant_map` (F32 `[256]`), scales `nested_absmax` (F32, one for each
+/// `nested_block_size` of them), and an offset.
+///
+/// ```
+/// # fn main() -> anamnesis::Result<()> {
+/// let floats = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+/// let map = floats(&std::array::from_fn::<f32, 16, _>(|i| i as f32 - 7.0));
+/// let nested = floats(&std::array::from_fn::<f32, 256, _>(|i| i as f32 / 4.0));
+/// let (codes, scales) = ([0x89; 32], floats(&[2.0])); // the scale is 6 / 4 * 2 - 1
+/// let bf16 = anamnesis::dequantize_bnb4_double_quant_to_bf16(&codes, &[6], &map, &scales, &nested, -1.0, 64, 64, 256)?;
+/// assert_eq!(bf16[..4], [0x00, 0x40, 0x80, 0x40]); // 2 and 4
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// `Parse` if the sizes do not fit, or if the offset is not finite.
+#[allow(clippy::too_many_arguments)] // each is a tensor or a number of the file
+pub fn dequantize_bnb4_double_quant_to_bf16(
+    weight: &[u8],
+    absmax: &[u8],
+    quant_map: &[u8],
+    nested_absmax: &[u8],
+    nested_quant_map: &[u8],
+    nested_offset: f32,
+    total_elements: usize,
+    block_size: usize,
+    nested_block_size: usize,
+) -> Result<Vec<u8>> {
+    let nested = NestedScales {
+        absmax: nested_absmax,
+        quant_map: nested_quant_map,
+        offset: nested_offset,
+        block: nested_block_size,
+    };
+    bnb4(
+        weight,
+        absmax,
+        quant_map,
+        Some(nested),
+        total_elements,
+        block_size,
+    )
+}
+
+fn bnb4(
+    weight: &[u8],
+    absmax: &[u8],
+    quant_map: &[u8],
+    nested: Option<NestedScales<'_>>,
+    total_elements: usize,
+    block_size: usize,
+) -> Result<Vec<u8>> {
+    match direct::bnb4(
+        weight,
+        absmax,
+        quant_map,
+        nested,
+        total_elements,
+        block_size,
+    )? {
         Some(values) => Ok(values),
-        None => model::bnb4(weight, absmax, quant_map, total_elements, block_size),
+        None => model::bnb4(
+            weight,
+            absmax,
+            quant_map,
+            nested,
+            total_elements,
+            block_size,
+        ),
     }
 }
 
@@ -315,7 +386,7 @@ pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
             crate::element::Out::Bf16(out),
         );
         out.chunks_exact(block)
-            .try_for_each(|values| sink(bytemuck::cast_slice(values)))?;
+            .try_for_each(|values| sink(zerocopy::IntoBytes::as_bytes(values)))?;
     }
     Ok(())
 }

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod tests;
 
+use zerocopy::IntoBytes;
+
 use super::slabs::{for_each_slab, slab_of};
 use crate::element::{Out, f32_from_bf16};
 use crate::kernels::lethe::bnb::codebook_encoder;
@@ -81,7 +83,7 @@ fn codebook(bytes: &[u8]) -> Result<[f32; 16]> {
 
 #[cfg(test)]
 fn bytes_of(values: &[f32]) -> Vec<u8> {
-    bytemuck::cast_slice(values).to_vec()
+    values.as_bytes().to_vec()
 }
 
 fn check_block(block: usize) -> Result<()> {
@@ -205,7 +207,7 @@ pub fn encode_bnb4_compute_absmax(
             &mut absmax,
         );
         codes.copy_from_slice(&made);
-        scales.copy_from_slice(bytemuck::cast_slice(&absmax));
+        scales.copy_from_slice(absmax.as_bytes());
     });
     Ok((all_codes, all_scales))
 }
@@ -334,7 +336,7 @@ pub fn encode_bnb_int8_compute_scb(
             codes,
             &mut scb,
         );
-        scales.copy_from_slice(bytemuck::cast_slice(&scb));
+        scales.copy_from_slice(scb.as_bytes());
     });
     let scales = all_scales.as_chunks().0;
     match scales

@@ -14,20 +14,15 @@ pub mod model {
 pub mod parse {
     //! Reading containers: each by its own functions and types, or [`parse`](crate::parse()) for all.
 
-    #[cfg(feature = "gguf")]
-    pub use self::gguf::*;
     #[cfg(feature = "npz")]
     pub use self::npz::*;
+    #[cfg(feature = "ollama")]
+    pub use self::ollama::*;
     #[cfg(feature = "pth")]
     pub use self::pth::*;
-    pub use self::safetensors::{
-        AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
-        SafetensorsHeader, TensorEntry, parse_safetensors_header,
-        parse_safetensors_header_from_reader, parse_safetensors_header_from_reader_with_limits,
-        parse_safetensors_header_with_limits,
-    };
-    #[cfg(feature = "ollama")]
-    pub use crate::containers::parse::ollama::resolve_ollama_model;
+    pub use self::safetensors::*;
+    #[cfg(feature = "gguf")]
+    pub use self::{gguf::*, gguf_write::*};
     pub use crate::containers::parse::{
         detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
         parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
@@ -62,6 +57,20 @@ pub mod parse {
         pub use crate::dtype::Dtype as GgufType;
     }
 
+    #[cfg(feature = "gguf")]
+    pub mod gguf_write {
+        //! Writing GGUF files of plain tensors.
+
+        pub use crate::compat::gguf::{GgufWriteTensor, write_gguf, write_gguf_to_writer};
+    }
+
+    #[cfg(feature = "ollama")]
+    pub mod ollama {
+        //! Models that Ollama has downloaded.
+
+        pub use crate::containers::parse::ollama::resolve_ollama_model;
+    }
+
     #[cfg(feature = "npz")]
     pub mod npz {
         //! NPZ archives.
@@ -90,19 +99,68 @@ pub mod parse {
 }
 
 pub mod remember {
-    //! Decoding single tensors from slices.
+    //! Decoding single tensors from slices: a module for each kind of weights.
 
-    pub use crate::compat::dequantize::{
-        dequantize_awq_to_bf16, dequantize_bnb_int8_to_bf16, dequantize_bnb4_to_bf16,
-        dequantize_fp8_to_bf16, dequantize_gptq_to_bf16, dequantize_per_channel_fp8_to_bf16,
-        dequantize_per_tensor_fp8_to_bf16,
-    };
     #[cfg(feature = "gguf")]
-    pub use crate::compat::dequantize::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
+    pub use self::gguf::*;
     #[cfg(feature = "npz")]
-    pub use crate::compat::npz::{npz_to_safetensors, npz_to_safetensors_bytes};
+    pub use self::npz::*;
     #[cfg(feature = "pth")]
-    pub use crate::compat::pth::{pth_to_safetensors, pth_to_safetensors_bytes};
+    pub use self::pth::*;
+    pub use self::{awq::*, bnb::*, fp8::*, gptq::*};
+
+    pub mod fp8 {
+        //! FP8 (E4M3) with scales for blocks, rows or whole tensors.
+
+        pub use crate::compat::dequantize::{
+            dequantize_fp8_to_bf16, dequantize_per_channel_fp8_to_bf16,
+            dequantize_per_tensor_fp8_to_bf16,
+        };
+    }
+
+    pub mod gptq {
+        //! GPTQ.
+
+        pub use crate::compat::dequantize::dequantize_gptq_to_bf16;
+    }
+
+    pub mod awq {
+        //! AWQ.
+
+        pub use crate::compat::dequantize::dequantize_awq_to_bf16;
+    }
+
+    pub mod bnb {
+        //! BitsAndBytes: NF4, FP4 and INT8.
+
+        pub use crate::compat::dequantize::{
+            dequantize_bnb_int8_to_bf16, dequantize_bnb4_double_quant_to_bf16,
+            dequantize_bnb4_to_bf16,
+        };
+    }
+
+    #[cfg(feature = "gguf")]
+    pub mod gguf {
+        //! Block types of ggml.
+
+        pub use crate::compat::dequantize::{
+            dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16,
+        };
+    }
+
+    #[cfg(feature = "npz")]
+    pub mod npz {
+        //! Arrays of NPZ archives, as safetensors files.
+
+        pub use crate::compat::npz::{npz_to_safetensors, npz_to_safetensors_bytes};
+    }
+
+    #[cfg(feature = "pth")]
+    pub mod pth {
+        //! Tensors of PyTorch checkpoints, as safetensors files.
+
+        pub use crate::compat::pth::{pth_to_safetensors, pth_to_safetensors_bytes};
+    }
 }
 
 pub mod lethe {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use zerocopy::IntoBytes;
+
 use super::checksum::TensorChecksums;
 use super::cut::SLAB_VALUES;
 use super::output::{Body, Job, Worker};
@@ -91,7 +93,7 @@ impl<'m> Body<'m> for DecodeBody<'m> {
             let out = Out::new(self.target, &mut worker.output).first(values);
             self.decoder
                 .decode(tile, rows.clone(), &worker.input, job.options.level, out);
-            let bytes = &bytemuck::cast_slice(&worker.output)[..values * element_size];
+            let bytes = &worker.output.as_bytes()[..values * element_size];
             self.write(job, tile, rows, bytes)?;
         }
         Ok((tile.values() * element_size) as u64)

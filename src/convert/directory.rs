@@ -31,6 +31,7 @@ use super::plan::{Plan, PlannedFile};
 use super::{run, sidecars};
 use crate::containers::model::ParsedModel;
 use crate::containers::write::Sink;
+use crate::source::platform::available_space;
 use crate::{AnamnesisError, Result};
 
 /// Writes one part of an output directory; the whole of it, if there is only one part.
@@ -223,7 +224,7 @@ impl PartWriter<'_, '_> {
             .iter()
             .filter(|&&file| !manifest.finished.contains(&self.names[file]));
         let needed: u64 = left.map(|&file| self.plan.files[file].len).sum();
-        let free = fs4::available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+        let free = available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
         if free < needed {
             let what = format!("the output takes {needed} bytes, and {free} are free");
             return Err(AnamnesisError::io_at(

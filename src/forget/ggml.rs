@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use zerocopy::IntoBytes;
+
 use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::element::Element;
 use crate::element::Out;
@@ -257,20 +259,16 @@ impl Encode for GgmlFloatEncoder {
             out
         }
         match self.to {
-            TargetDtype::F32 => put(
-                0,
-                first as u64,
-                bytemuck::cast_slice(&cast::<f32>(values.values, back)),
-            ),
+            TargetDtype::F32 => put(0, first as u64, cast::<f32>(values.values, back).as_bytes()),
             TargetDtype::F16 => put(
                 0,
                 first as u64,
-                bytemuck::cast_slice(&cast::<half::f16>(values.values, back)),
+                cast::<half::f16>(values.values, back).as_bytes(),
             ),
             TargetDtype::BF16 => put(
                 0,
                 first as u64,
-                bytemuck::cast_slice(&cast::<half::bf16>(values.values, back)),
+                cast::<half::bf16>(values.values, back).as_bytes(),
             ),
         }
     }

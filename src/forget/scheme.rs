@@ -128,6 +128,7 @@ impl ForgetScheme {
     }
 
     /// Every name of a scheme or file type, in lower case: what names of encoded models end in.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(crate) fn all_names() -> impl Iterator<Item = String> {
         let rows = SCHEMES
             .iter()

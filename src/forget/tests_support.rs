@@ -1,7 +1,6 @@
 //! Helpers of the tests of BitsAndBytes and QNAT: encoding in tiles of several sizes, and reading of files.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use super::*;
 use crate::TargetDtype;
@@ -11,12 +10,6 @@ use crate::kernels::remember::widen::Widen;
 use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::simd::dispatch;
-
-pub(super) fn data(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data")
-        .join(path)
-}
 
 /// A tensor's stored bytes.
 pub(super) fn bytes_of(t: &Tensor<'_>) -> Vec<u8> {

@@ -84,7 +84,9 @@ fn models(dir: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn claims_agree_with_identities() {
     let mut paths = Vec::new();
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
     models(&data, &mut paths);
     let mut parts: HashMap<TensorRole, usize> = HashMap::new();
     for path in &paths {

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use flate2::bufread::DeflateDecoder;
 
-use super::{Source, read_exact_at};
+use super::Source;
+use super::platform::read_exact_at;
 use crate::{AnamnesisError, Result};
 
 /// Size of the buffer for compressed data, in bytes.
@@ -31,6 +32,11 @@ pub(crate) struct Deflated {
 }
 
 impl Deflated {
+    /// Number of bytes after decompression.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
     /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length and CRC-32 are those
     /// of the archive's directory.
     pub(crate) fn stream(&self) -> impl Read {

@@ -2,6 +2,67 @@
 
 use anamnesis::{AnamnesisError, Result};
 
+/// The published paths: a module for each container and each kind of weights, and all of it one level higher too.
+#[test]
+fn modules_of_readers_and_kernels() {
+    use anamnesis::{parse, remember};
+    macro_rules! functions_are {
+        ($module:path: $($name:ident)*) => {{
+            use $module as module;
+            $(let _ = module::$name;)*
+        }};
+    }
+    functions_are!(remember::fp8: dequantize_fp8_to_bf16 dequantize_per_channel_fp8_to_bf16 dequantize_per_tensor_fp8_to_bf16);
+    functions_are!(remember::gptq: dequantize_gptq_to_bf16);
+    functions_are!(remember::awq: dequantize_awq_to_bf16);
+    functions_are!(remember::bnb: dequantize_bnb4_to_bf16 dequantize_bnb4_double_quant_to_bf16 dequantize_bnb_int8_to_bf16);
+    functions_are!(remember: dequantize_fp8_to_bf16 dequantize_gptq_to_bf16 dequantize_awq_to_bf16 dequantize_bnb4_double_quant_to_bf16);
+    functions_are!(parse::safetensors: parse_safetensors_header);
+    #[cfg(feature = "lethe")]
+    functions_are!(anamnesis::lethe::bnb: encode_bnb4 encode_bnb4_compute_absmax encode_bnb4_double_quant encode_bnb_int8);
+    #[cfg(feature = "gguf")]
+    {
+        let (tensors, none) = (
+            <&[parse::GgufWriteTensor<'_>]>::default(),
+            Default::default(),
+        );
+        let nowhere = "no such directory/model.gguf";
+        parse::write_gguf::<std::hash::RandomState>(nowhere, tensors, &none).unwrap_err();
+        parse::gguf_write::write_gguf::<std::hash::RandomState>(nowhere, tensors, &none)
+            .unwrap_err();
+        functions_are!(remember::gguf: dequantize_gguf_to_bf16);
+        assert_eq!(parse::GgufType::Q8_0, parse::Dtype::Q8_0);
+    }
+    #[cfg(feature = "npz")]
+    let _ = remember::npz::npz_to_safetensors_bytes::<std::hash::RandomState>;
+    #[cfg(feature = "pth")]
+    functions_are!(remember::pth: pth_to_safetensors_bytes);
+    #[cfg(feature = "ollama")]
+    functions_are!(parse::ollama: resolve_ollama_model);
+    assert_eq!(
+        parse::QuantScheme::Unquantized,
+        anamnesis::QuantScheme::Unquantized
+    );
+    assert_eq!(parse::TensorRole::Scale, anamnesis::TensorRole::Scale);
+}
+
+/// Dtypes go to the `safetensors` crate and back; those that its files cannot hold are refused by name.
+#[test]
+fn dtypes_of_the_safetensors_crate() {
+    use anamnesis::Dtype;
+    let theirs = safetensors::Dtype::try_from(Dtype::BF16).unwrap();
+    assert_eq!(theirs, safetensors::Dtype::BF16);
+    assert_eq!(
+        Dtype::F8E4M3.to_safetensors_dtype().unwrap(),
+        safetensors::Dtype::F8_E4M3
+    );
+    let error = safetensors::Dtype::try_from(Dtype::Q4_K).unwrap_err();
+    assert!(
+        matches!(error, AnamnesisError::Unsupported { .. }) && error.to_string().contains("Q4_K"),
+        "{error}"
+    );
+}
+
 /// Signatures of the functions for single tensors, and sizes that they refuse.
 #[test]
 fn single_tensors() {
@@ -16,6 +77,14 @@ fn single_tensors() {
     let _: fn(&[u8], &[u8], &[u8], usize, usize, usize, u8, Dtype) -> Bytes =
         anamnesis::dequantize_awq_to_bf16;
     let _: fn(&[u8], &[u8], &[u8], usize, usize) -> Bytes = anamnesis::dequantize_bnb4_to_bf16;
+    type Numbers = (f32, usize, usize, usize);
+    let _ = |[codes, absmax, map, outer, levels]: [&[u8]; 5],
+             (offset, n, block, nested): Numbers|
+     -> Bytes {
+        anamnesis::dequantize_bnb4_double_quant_to_bf16(
+            codes, absmax, map, outer, levels, offset, n, block, nested,
+        )
+    };
     let _: fn(&[u8], &[u8], usize, usize) -> Bytes = anamnesis::dequantize_bnb_int8_to_bf16;
     #[cfg(feature = "gguf")]
     let _: fn(&[u8], anamnesis::GgufType, usize) -> Bytes = anamnesis::dequantize_gguf_to_bf16;
@@ -49,6 +118,9 @@ fn single_tensors() {
             Dtype::F16,
         ),
         anamnesis::dequantize_bnb4_to_bf16(&[0; 4], &[0; 4], &[0; 64], 9, 64),
+        anamnesis::dequantize_bnb4_double_quant_to_bf16(
+            &[0; 32], &[0; 2], &[0; 64], &[0; 4], &[0; 1024], 0.0, 64, 64, 256,
+        ),
         anamnesis::dequantize_bnb_int8_to_bf16(&[0; 4], &[0; 4], 2, 2),
         #[cfg(feature = "gguf")]
         anamnesis::dequantize_gguf_to_bf16(&[0; 33], Dtype::Q8_0, 32),

@@ -266,21 +266,30 @@ fn bnb_4bit() {
             raw("X.weight.quant_map", "F32", &[16], s.blob(map)),
         ];
         let (nested, nested_map) = (s.blob(nested), s.blob(nested_map));
+        let (bf16, f32) = (s.blob(bf16), s.blob(f32));
+        let [codes, absmax, map] = [0, 1, 2].map(|i| tensors[i].bytes.as_slice());
         if format == 2 {
             let count = nested.len() / 4;
-            state["nested_blocksize"] = (total / block).div_ceil(count).into();
+            let nested_block = (total / block).div_ceil(count);
+            let made = anamnesis::dequantize_bnb4_double_quant_to_bf16(
+                codes,
+                absmax,
+                map,
+                &nested,
+                &nested_map,
+                offset,
+                total,
+                block,
+                nested_block,
+            );
+            check_single(name, &bf16, made);
+            state["nested_blocksize"] = nested_block.into();
             state["nested_offset"] = offset.into();
             tensors.push(raw("X.weight.nested_absmax", "F32", &[count], nested));
             tensors.push(raw("X.weight.nested_quant_map", "F32", &[256], nested_map));
-        }
-        let (bf16, f32) = (s.blob(bf16), s.blob(f32));
-        if format != 2 {
-            let [codes, absmax, map] = [0, 1, 2].map(|i| tensors[i].bytes.as_slice());
-            check_single(
-                name,
-                &bf16,
-                anamnesis::dequantize_bnb4_to_bf16(codes, absmax, map, total, block),
-            );
+        } else {
+            let made = anamnesis::dequantize_bnb4_to_bf16(codes, absmax, map, total, block);
+            check_single(name, &bf16, made);
         }
         let state = state.to_string().into_bytes();
         tensors.push(raw(

@@ -6,11 +6,12 @@
 use std::ops::Range;
 
 use half::bf16;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::compat::slabs::{for_each_slab, slab_of};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
-use crate::kernels::remember::bnb::{Int8Rows, fp4_levels};
+use crate::kernels::remember::bnb::{Int8Rows, fp4_levels, nested_absmax};
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::kernels::remember::fp8::{E4M3, ScaleGrid};
 use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
@@ -44,13 +45,13 @@ fn decode_with(
             decode(i * slab..i * slab + out.len(), Out::Bf16(out));
         });
     };
-    match bytemuck::try_cast_slice_mut(&mut out) {
+    match <[bf16]>::mut_from_bytes(&mut out) {
         Ok(values) => fill(values),
         // Allocators may place bytes at an odd address; those that we know do not.
         Err(_) => {
             let mut values = vec![bf16::ZERO; n];
             fill(&mut values);
-            out.copy_from_slice(bytemuck::cast_slice(&values));
+            out.copy_from_slice(values.as_bytes());
         }
     }
     Ok(out)
@@ -149,20 +150,59 @@ fn fp8_rows<'a>(
     }
 }
 
-/// bitsandbytes' codes of four bits, with plain scales.
+/// What double-quantized scales have besides their codes.
+#[derive(Clone, Copy)]
+pub(super) struct NestedScales<'a> {
+    pub absmax: &'a [u8],
+    pub quant_map: &'a [u8],
+    pub offset: f32,
+    /// Scales that share one of `absmax`.
+    pub block: usize,
+}
+
+impl NestedScales<'_> {
+    /// The scales that `codes` stand for, which must be `n`.
+    fn decode(&self, codes: &[u8], n: usize) -> Option<Vec<f32>> {
+        // An offset that JSON cannot hold is in no file.
+        if codes.len() != n || self.block == 0 || !self.offset.is_finite() {
+            return None;
+        }
+        let map = floats(self.quant_map, Dtype::F32, 256)?;
+        let outer = floats(self.absmax, Dtype::F32, n.div_ceil(self.block))?;
+        let mut scales = Vec::with_capacity(n);
+        nested_absmax(
+            codes,
+            0..n,
+            &map,
+            &outer,
+            self.block,
+            self.offset,
+            &mut scales,
+        );
+        Some(scales)
+    }
+}
+
+/// bitsandbytes' codes of four bits. `absmax` is F32, or U8 with `nested`.
 pub(super) fn bnb4(
     codes: &[u8],
     absmax: &[u8],
     quant_map: &[u8],
+    nested: Option<NestedScales<'_>>,
     n: usize,
     block: usize,
 ) -> Result<Option<Vec<u8>>> {
     if n == 0 || block == 0 || !block.is_multiple_of(2) || codes.len() != n.div_ceil(2) {
         return Ok(None);
     }
+    let blocks = n.div_ceil(block);
+    let scales = match nested {
+        None => floats(absmax, Dtype::F32, blocks),
+        Some(nested) => nested.decode(absmax, blocks),
+    };
     let numbers = floats(quant_map, Dtype::F32, 16)
         .and_then(|map| <[f32; 16]>::try_from(map).ok())
-        .zip(floats(absmax, Dtype::F32, n.div_ceil(block)));
+        .zip(scales);
     let Some((levels, scales)) = numbers else {
         return Ok(None);
     };

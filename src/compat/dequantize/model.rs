@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::direct::PackedSlices;
+use super::direct::{NestedScales, PackedSlices};
 use crate::compat::whole::{WholeTensor, to_bytes_with};
 use crate::{Dtype, Result, TargetDtype, parse_bytes};
 
@@ -143,6 +143,7 @@ pub(super) fn bnb4(
     weight: &[u8],
     absmax: &[u8],
     quant_map: &[u8],
+    nested: Option<NestedScales<'_>>,
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
@@ -155,13 +156,29 @@ pub(super) fn bnb4(
     } else {
         "weight.quant_state.bitsandbytes__nf4"
     };
-    let state = json!({"blocksize": block_size, "shape": [total_elements]}).to_string();
-    let stored: [StoredSlice<'_>; 4] = [
-        ("weight", Dtype::U8, &[weight.len()], weight),
-        ("weight.absmax", Dtype::F32, &[absmax.len() / 4], absmax),
+    let mut state = json!({"blocksize": block_size, "shape": [total_elements]});
+    let scales = match nested {
+        None => (Dtype::F32, [absmax.len() / 4]),
+        Some(nested) => {
+            state["nested_blocksize"] = nested.block.into();
+            state["nested_offset"] = nested.offset.into();
+            (Dtype::U8, [absmax.len()])
+        }
+    };
+    let state = state.to_string();
+    let (weight_shape, state_shape) = ([weight.len()], [state.len()]);
+    let outer_shape = [nested.map_or(0, |nested| nested.absmax.len() / 4)];
+    let mut stored: Vec<StoredSlice<'_>> = vec![
+        ("weight", Dtype::U8, &weight_shape, weight),
+        ("weight.absmax", scales.0, &scales.1, absmax),
         ("weight.quant_map", Dtype::F32, &[16], quant_map),
-        (name, Dtype::U8, &[state.len()], state.as_bytes()),
+        (name, Dtype::U8, &state_shape, state.as_bytes()),
     ];
+    if let Some(nested) = nested {
+        let (outer, map) = ("weight.nested_absmax", "weight.nested_quant_map");
+        stored.push((outer, Dtype::F32, &outer_shape, nested.absmax));
+        stored.push((map, Dtype::F32, &[256], nested.quant_map));
+    }
     decode(&stored, &Value::Null)
 }
 

@@ -1,6 +1,6 @@
 //! The kernels against the model: the same values, and nothing that the model refuses.
 
-use super::direct::{self, PackedSlices};
+use super::direct::{self, NestedScales, PackedSlices};
 use super::model;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -124,7 +124,7 @@ fn kernels_equal_models_for_fp8_and_int8() {
 
 #[test]
 fn kernels_equal_models_for_bnb4() {
-    let (mut noise, mut counts) = (Noise(2), [0; 2]);
+    let (mut noise, mut counts, mut nested_counts) = (Noise(2), [0; 2], [0; 2]);
     for round in 0..300 {
         let n = [1, 63, 64, 65, 4096, noise.below(20_000)][noise.below(6)];
         let block = [0, 2, 31, 32, 64, 96, 4096, 1 << 40][noise.below(8)];
@@ -137,12 +137,34 @@ fn kernels_equal_models_for_bnb4() {
             map[32..36].fill(0);
         }
         let map = noise.cut(map);
-        let model = model::bnb4(&codes, &absmax, &map, n, block);
-        let direct = direct::bnb4(&codes, &absmax, &map, n, block);
+        let model = model::bnb4(&codes, &absmax, &map, None, n, block);
+        let direct = direct::bnb4(&codes, &absmax, &map, None, n, block);
         let what = format!("round {round}: {n} in blocks of {block}");
         compare(&mut counts, &what, direct, model);
+
+        let blocks = n.div_ceil(block.max(1));
+        let scales = noise.bytes(blocks);
+        let scales = noise.cut(scales);
+        let outer_block = [0, 1, 7, 256, 1 << 40][noise.below(5)];
+        let outer = noise.scales(blocks.div_ceil(outer_block.max(1)), Dtype::F32);
+        let (outer, levels) = (noise.cut(outer), noise.scales(256, Dtype::F32));
+        let offset = noise.scales(1, Dtype::F32);
+        let nested = Some(NestedScales {
+            absmax: &outer,
+            quant_map: &noise.cut(levels),
+            offset: f32::from_le_bytes(offset.as_chunks().0[0]),
+            block: outer_block,
+        });
+        let model = model::bnb4(&codes, &scales, &map, nested, n, block);
+        let direct = direct::bnb4(&codes, &scales, &map, nested, n, block);
+        let what = format!("{what}, scales in blocks of {outer_block}");
+        compare(&mut nested_counts, &what, direct, model);
     }
     assert!(counts[0] > 100 && counts[1] > 80, "{counts:?}");
+    assert!(
+        nested_counts[0] > 60 && nested_counts[1] > 80,
+        "{nested_counts:?}"
+    );
 }
 
 #[test]

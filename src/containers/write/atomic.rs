@@ -9,6 +9,7 @@ use tempfile::NamedTempFile;
 
 use super::Sink;
 use crate::source::Source;
+use crate::source::platform::{available_space, write_all_at};
 use crate::{AnamnesisError, Result};
 
 /// A file under a temporary name. If it is dropped before [`commit`](Self::commit), it is removed.
@@ -81,7 +82,7 @@ impl OutputFile {
             Err(e) => return Err(AnamnesisError::io_at(&directory, &e)),
         }
         let free =
-            fs4::available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+            available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
         if free < space {
             let what = format!("the output takes {space} bytes, and {free} are free");
             return refuse(ErrorKind::StorageFull, &what);
@@ -168,27 +169,4 @@ impl Sink for Vec<OutputFile> {
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self[file].write_at(offset, bytes)
     }
-}
-
-/// Writes all of `bytes` at `offset`, without moving the file's position: threads share the file.
-#[cfg(unix)]
-pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
-}
-
-/// Writes all of `bytes` at `offset`. It moves the file's position, which nothing here uses.
-#[cfg(windows)]
-pub(crate) fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = &bytes[n..];
-                offset += n as u64;
-            }
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::containers::write::Sink;
-use crate::containers::write::atomic::write_all_at;
 use crate::convert::manifest::Manifest;
+use crate::source::platform::write_all_at;
 use crate::{AnamnesisError, Result};
 
 /// A shard that is being written, under the temporary name `NAME.partial`.

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use zerocopy::IntoBytes;
+
 use super::Scratch;
 use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
 use crate::element::Out;
@@ -96,7 +98,7 @@ impl EncodeInput<'_> {
         let narrow = Out::new(self.dtype, rounded).first(out.len());
         self.decoder
             .decode(tile, tile.rows.clone(), buffers, level, narrow);
-        let bytes = &bytemuck::cast_slice(rounded)[..out.len() * 2];
+        let bytes = &rounded.as_bytes()[..out.len() * 2];
         dispatch(
             level,
             &Widen {

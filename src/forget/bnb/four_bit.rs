@@ -9,6 +9,8 @@
 
 use std::sync::OnceLock;
 
+use zerocopy::IntoBytes;
+
 use super::{config, linear_layer_objection};
 use crate::element::Out;
 use crate::forget::seam::rows::flat_block_grid;
@@ -164,9 +166,9 @@ impl Bnb4Encoder {
         // `x + 0.0` turns -0 into +0 and leaves every other value as it is.
         // The map in the library's files has +0 at code 8 of FP4, although the kernels decode it as -0.
         let map = self.method.quant_type.codebook().map(|level| level + 0.0);
-        put(QUANT_MAP, 0, bytemuck::cast_slice(&map))?;
+        put(QUANT_MAP, 0, map.as_bytes())?;
         if self.method.double_quant {
-            put(NESTED_QUANT_MAP, 0, bytemuck::cast_slice(dynamic_map()))?;
+            put(NESTED_QUANT_MAP, 0, dynamic_map().as_bytes())?;
         }
         put(QUANT_STATE, 0, &self.state(Some(offset)))
     }
@@ -279,7 +281,7 @@ impl Encode for Bnb4Encoder {
                     NESTED_ABSMAX,
                     // A scale of the second level has four bytes, for 256 scales of one byte each.
                     (first / NESTED_BLOCK * 4) as u64,
-                    bytemuck::cast_slice(&outer),
+                    outer.as_bytes(),
                 )?;
                 // Decoding has the scales that the quantized ones stand for, and `back` must be what decoding gives.
                 scales.clear();
@@ -293,7 +295,7 @@ impl Encode for Bnb4Encoder {
                     &mut scales,
                 );
             } else {
-                put(ABSMAX, first as u64 * 4, bytemuck::cast_slice(&scales))?;
+                put(ABSMAX, first as u64 * 4, scales.as_bytes())?;
             }
             let decoded = CodebookBlocks {
                 pairs: &tables.pairs,

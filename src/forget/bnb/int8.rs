@@ -5,6 +5,8 @@
 //!
 //! Layout: bitsandbytes 0.50.2 `nn.Linear8bitLt._save_to_state_dict`.
 
+use zerocopy::IntoBytes;
+
 use super::{base, config, linear_layer_objection};
 use crate::element::Out;
 use crate::forget::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
@@ -109,7 +111,7 @@ impl Encode for BnbInt8Encoder {
         int8::encode(values.values, cols, values.level, &mut codes, &mut scales);
         self.check_scales(first, &scales)?;
         put(0, (first * cols) as u64, &codes)?;
-        put(1, first as u64 * 4, bytemuck::cast_slice(&scales))?;
+        put(1, first as u64 * 4, scales.as_bytes())?;
         dispatch(
             values.level,
             &Int8Rows {

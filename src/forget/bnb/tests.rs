@@ -2,7 +2,7 @@
 
 use super::four_bit::{MAX_FLOAT_LEN, python_float};
 use super::*;
-use crate::forget::tests_support::{by_name, bytes_of, data, decoded, encode, file, values_of};
+use crate::forget::tests_support::{by_name, bytes_of, decoded, encode, file, values_of};
 use crate::forget::{Method, Survey, TileValues};
 use crate::kernels::lethe::codebook::absmax;
 use crate::kernels::lethe::mean::mean;
@@ -34,8 +34,11 @@ fn method_of(name: &str) -> Box<dyn Method> {
 
 #[test]
 fn what_bitsandbytes_saves() {
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
     let [input, expected] = ["input", "expected"]
-        .map(|file| crate::parse(data(&format!("bnb_encode/{file}.safetensors"))).unwrap());
+        .map(|file| crate::parse(data.join(format!("bnb_encode/{file}.safetensors"))).unwrap());
     let expected = by_name(&expected);
     let mut seen = 0;
     for t in input.tensors() {
@@ -84,6 +87,9 @@ fn what_bitsandbytes_saves() {
 /// Weights that were decoded become the same codes again, but for code 8 of FP4: it decodes to -0, which gets code 0.
 #[test]
 fn decoded_weights_return() {
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
     for case in [
         "nf4",
         "fp4",
@@ -94,9 +100,10 @@ fn decoded_weights_return() {
         "nf4_zeros",
         "int8",
     ] {
-        let stored = crate::parse(data(&format!("bnb/{case}/model.safetensors"))).unwrap();
+        let stored = crate::parse(data.join(format!("bnb/{case}/model.safetensors"))).unwrap();
         let stored = by_name(&stored);
-        let model = crate::parse(data(&format!("bnb/{case}/expected-f32.safetensors"))).unwrap();
+        let model =
+            crate::parse(data.join(format!("bnb/{case}/expected-f32.safetensors"))).unwrap();
         for t in model.tensors() {
             let state = stored.iter().find(|(name, _)| {
                 name.strip_prefix(t.name())

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use zerocopy::IntoBytes;
+
 use crate::element::Element;
 use crate::forget::seam::rows::ByteMatrix;
 use crate::forget::{Encode, Put, StoredTensor, Survey, TileValues};
@@ -169,6 +171,6 @@ fn scale_bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
             .iter()
             .flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())
             .collect(),
-        _ => bytemuck::cast_slice(scales).to_vec(),
+        _ => scales.as_bytes().to_vec(),
     }
 }

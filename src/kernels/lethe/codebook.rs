@@ -220,7 +220,7 @@ fn encode_block(
         }
         // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
         // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
-        let pairs: &[u64; CHUNK / 2] = bytemuck::cast_ref(&ranks);
+        let pairs: [u64; CHUNK / 2] = zerocopy::transmute!(ranks);
         for (code, pair) in codes.iter_mut().zip(pairs) {
             *code = (pair << 4 | pair >> 32) as u8;
         }

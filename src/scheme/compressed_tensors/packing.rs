@@ -165,7 +165,7 @@ pub(in crate::scheme) fn read_shape(t: &Tensor<'_>) -> Result<Vec<usize>> {
     let fits = |dims: &Vec<usize>| {
         dims.iter()
             .try_fold(1usize, |n, &d| n.checked_mul(d))
-            .is_some_and(|n| n < 1 << 60)
+            .is_some_and(|n| n <= usize::MAX >> 4)
     };
     dims.filter(fits)
         .ok_or_else(|| wrong(t, "its dimensions are no sizes"))

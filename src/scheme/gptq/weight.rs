@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use zerocopy::IntoBytes;
+
 use super::Zeros;
 use crate::containers::model::Part;
 use crate::element::Out;
@@ -163,7 +165,7 @@ impl GptqWeight<'_> {
         if self.packing.has_planes {
             (&buffers.bytes, 8)
         } else {
-            (bytemuck::cast_slice(&buffers.words), self.packing.bits)
+            (buffers.words.as_bytes(), self.packing.bits)
         }
     }
 }

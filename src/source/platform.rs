@@ -1,0 +1,111 @@
+//! What the standard library has for one operating system alone, or for none: positional reads and writes, the identity of
+//! a file, free space. Targets without files (`wasm32-unknown-unknown`) have functions that fail.
+
+#[cfg(not(any(unix, windows)))]
+pub(crate) use self::no_files::*;
+#[cfg(unix)]
+pub(crate) use self::unix::*;
+#[cfg(windows)]
+pub(crate) use self::windows::*;
+
+#[cfg(unix)]
+mod unix {
+    use std::fs::File;
+    use std::io::Result;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::path::Path;
+
+    pub(crate) fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> Result<()> {
+        file.read_exact_at(out, offset)
+    }
+
+    /// Writes all of `bytes` at `offset`, without moving the file's position: threads share the file.
+    pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+
+    /// Whether `path` leads to `file`, under whatever name.
+    pub(crate) fn is_file_at(file: &File, path: &Path) -> Result<bool> {
+        let (ours, theirs) = (file.metadata()?, std::fs::metadata(path)?);
+        Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()))
+    }
+
+    /// Bytes that an unprivileged user may still write to the file system of `directory`.
+    pub(crate) fn available_space(directory: &Path) -> Result<u64> {
+        let stat = rustix::fs::statvfs(directory)?;
+        Ok(stat.f_frsize.saturating_mul(stat.f_bavail))
+    }
+}
+
+#[cfg(windows)]
+mod windows {
+    use std::fs::File;
+    use std::io::{ErrorKind, Result};
+    use std::os::windows::fs::FileExt;
+    use std::path::Path;
+
+    pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
+        while !out.is_empty() {
+            match file.seek_read(out, offset) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    out = &mut out[n..];
+                    offset += n as u64;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset`. It moves the file's position, which nothing here uses.
+    pub(crate) fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match file.seek_write(bytes, offset) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    bytes = &bytes[n..];
+                    offset += n as u64;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `path` leads to `file`, under whatever name. The standard library cannot tell.
+    pub(crate) fn is_file_at(file: &File, path: &Path) -> Result<bool> {
+        let ours = same_file::Handle::from_file(file.try_clone()?)?;
+        Ok(ours == same_file::Handle::from_path(path)?)
+    }
+
+    /// Bytes that the user may still write to the volume of `directory`.
+    pub(crate) fn available_space(directory: &Path) -> Result<u64> {
+        fs4::available_space(directory)
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
+mod no_files {
+    use std::fs::File;
+    use std::io::{ErrorKind, Result};
+    use std::path::Path;
+
+    pub(crate) fn read_exact_at(_file: &File, _offset: u64, _out: &mut [u8]) -> Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn write_all_at(_file: &File, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn is_file_at(_file: &File, _path: &Path) -> Result<bool> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn available_space(_directory: &Path) -> Result<u64> {
+        Err(ErrorKind::Unsupported.into())
+    }
+}
