@@ -144,13 +144,65 @@ impl AnamnesisError {
         }
     }
 
+    /// The operating system's code of an [`Io`](Self::Io) error, as
+    /// [`std::io::Error::raw_os_error`] returns it, even if the message begins with a path. `None` if the error has
+    /// another origin, such as the caller's reader.
+    ///
+    /// ```
+    /// # #[cfg(unix)] {
+    /// let error = anamnesis::parse("no such file").unwrap_err();
+    /// assert_eq!(error.raw_os_error(), Some(2)); // ENOENT
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Self::Io(error) => os_code(error),
+            _ => None,
+        }
+    }
+
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
-        Self::Io(std::io::Error::new(
-            error.kind(),
-            format!("{}: {error}", printable(&path.to_string_lossy())),
-        ))
+        Self::io_in(printable(&path.to_string_lossy()), error)
     }
+
+    /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with `what` and a colon.
+    pub(crate) fn io_in(what: impl Display, error: &std::io::Error) -> Self {
+        let payload = IoContext {
+            message: format!("{what}: {error}"),
+            os: os_code(error).map(std::io::Error::from_raw_os_error),
+        };
+        Self::Io(std::io::Error::new(error.kind(), payload))
+    }
+}
+
+/// Payload of an `io::Error` whose message says where it happened. An `io::Error` holds a code or a payload, never both,
+/// so the code stays in the payload's source.
+#[derive(Debug)]
+struct IoContext {
+    message: String,
+    os: Option<std::io::Error>,
+}
+
+impl Display for IoContext {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for IoContext {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.os.as_ref().map(|error| error as _)
+    }
+}
+
+/// The operating system's code of `error`, or of the error that a context was added to.
+fn os_code(error: &std::io::Error) -> Option<i32> {
+    let context = || error.get_ref()?.downcast_ref::<IoContext>();
+    error
+        .raw_os_error()
+        .or_else(|| context()?.os.as_ref()?.raw_os_error())
 }
 
 impl Display for AnamnesisError {
@@ -268,6 +320,29 @@ mod tests {
     fn io_is_transparent() {
         let error = AnamnesisError::from(std::io::Error::other("range transfer budget exceeded"));
         assert_eq!(error.to_string(), "range transfer budget exceeded");
+    }
+
+    #[test]
+    fn context_keeps_the_code() {
+        use std::error::Error as _;
+        let refused = std::io::Error::from_raw_os_error(13);
+        let text = refused.to_string();
+        let error = AnamnesisError::io_at(Path::new("a"), &refused);
+        assert_eq!(error.to_string(), format!("a: {text}"));
+        assert_eq!(error.raw_os_error(), Some(13));
+        let source = error
+            .source()
+            .and_then(|e| e.downcast_ref::<std::io::Error>());
+        assert_eq!(source.and_then(std::io::Error::raw_os_error), Some(13));
+        let AnamnesisError::Io(inner) = error else {
+            panic!()
+        };
+        assert_eq!(inner.kind(), refused.kind());
+        let twice = AnamnesisError::io_in("reading tensor `x`", &inner);
+        assert_eq!(twice.to_string(), format!("reading tensor `x`: a: {text}"));
+        assert_eq!(twice.raw_os_error(), Some(13));
+        let own = AnamnesisError::io_at(Path::new("a"), &std::io::Error::other("no"));
+        assert_eq!((own.raw_os_error(), &*own.to_string()), (None, "a: no"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub use self::front::{
 use super::whole::{WholeTensor, to_bytes, to_file};
 use crate::containers::parse::{parse_bytes_only, parse_only};
 use crate::limits::Budget;
-use crate::{Container, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
+use crate::{Container, ConvertOptions, ConvertTarget, Dtype, ParseLimits, ParsedModel, Result};
 
 /// Element type of a tensor: the crate's one [`Dtype`].
 pub type PthDtype = Dtype;
@@ -145,10 +145,12 @@ impl ParsedPth {
         self.model.tensors.iter().map(PthTensorInfo::of).collect()
     }
 
-    /// Every tensor with its data, in the order of the checkpoint.
+    /// Every tensor with its data, in the order of the checkpoint. Storages that tensors view are not read here, and not
+    /// compared with their checksums: [`verify_checksums`](Self::verify_checksums) does that, and so do
+    /// [`to_safetensors`](Self::to_safetensors) and all conversions.
     ///
     /// # Errors
-    /// `Io` if the file cannot be read; `Parse` if a checksum is wrong; `LimitExceeded` if the tensors take more memory than
+    /// `Io` if the file cannot be read; `Parse` if compressed data is malformed; `LimitExceeded` if the tensors take more memory than
     /// the limits allow.
     pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
         fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
@@ -164,13 +166,24 @@ impl ParsedPth {
         self.model.tensors().map(tensor).collect()
     }
 
-    /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced.
+    /// Compares every storage with its checksum, once however many tensors share it; see
+    /// [`ParsedModel::verify_checksums`].
     ///
     /// # Errors
-    /// The errors of [`ParsedModel::convert`].
+    /// `Parse` that names the first tensor of a storage whose checksum is wrong; `Io`.
+    pub fn verify_checksums(&self) -> Result<()> {
+        self.model.verify_checksums()
+    }
+
+    /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced. Every tensor is copied
+    /// as it is stored: nothing is decoded, left out or refused because of a quantization scheme, for which there are
+    /// [`ParsedModel::remember`] and [`ParsedModel::convert`]. Checksums are compared.
+    ///
+    /// # Errors
+    /// `Unsupported` if safetensors has no such element type; `Parse` if a checksum is wrong; `LimitExceeded`; `Io`.
     pub fn to_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         self.model
-            .convert(path, ConvertTarget::Safetensors)
+            .convert(path, ConvertOptions::copying(ConvertTarget::Safetensors))
             .map(drop)
     }
 
@@ -179,7 +192,8 @@ impl ParsedPth {
     /// # Errors
     /// The errors of reading the checkpoint; `LimitExceeded` if the output does not fit.
     pub fn to_safetensors_bytes(&self) -> Result<Vec<u8>> {
-        self.model.recovery(ConvertTarget::Safetensors)?.to_bytes()
+        let options = ConvertOptions::copying(ConvertTarget::Safetensors);
+        self.model.recovery(options)?.to_bytes()
     }
 }
 

@@ -9,7 +9,7 @@ mod role;
 pub(crate) mod strided;
 mod tensor;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -242,6 +242,34 @@ impl ParsedModel {
             .retain_mut(|s| below(&s.name).map(|name| s.name = name).is_some());
         (self.names, self.roles) = (NameIndex::default(), OnceLock::new());
         Ok(self)
+    }
+
+    /// Compares all stored tensors with their checksums, where the container has some: CRC-32 in NPZ and PyTorch
+    /// archives. Each member is read once, however many tensors are views of it. Parsing compares none, and views of
+    /// checkpoints ([`Tensor::bytes`]) none of uncompressed storages; conversions do.
+    ///
+    /// ```
+    /// # fn main() -> anamnesis::Result<()> {
+    /// let model = anamnesis::parse("tests/data/demo/checkpoint.pth")?;
+    /// model.verify_checksums()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Parse` that names the first tensor of a member whose checksum is wrong; `Io`.
+    pub fn verify_checksums(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        self.tensors()
+            .map(|t| t.part())
+            .filter(|part| seen.insert(part.member()))
+            .try_for_each(|part| part.verify_stored())
+    }
+
+    /// Name of every array that no tensor can hold, with what it is instead: text, objects and other elements in NPZ,
+    /// sparse and other kinds of tensors in checkpoints. They are not among [`tensors`](Self::tensors).
+    pub fn skipped_arrays(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.skipped.iter().map(|s| (&*s.name, &*s.what))
     }
 
     /// Free-form metadata of the container (`__metadata__` in safetensors).

@@ -28,7 +28,7 @@ pub(super) fn draft_outputs<'m>(
     model: &'m ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
-    if options.carries_blocks(model) {
+    if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
     if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
@@ -68,12 +68,14 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
-/// Drafts copies of all tensors, for GGUF whose blocks are not decoded.
+/// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
+/// another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
-    let drafts: Vec<_> = model
+    let mut drafts: Vec<_> = model
         .tensors()
         .map(|t| Draft::copy(&t))
         .collect::<Result<_>>()?;
+    verify_once(&mut drafts);
     let mut report = Report::new(options.run.to);
     report.passthrough = drafts.len();
     Ok(Drafts {
@@ -108,9 +110,8 @@ fn verify_once(drafts: &mut [Draft<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {
         let parts = std::mem::take(&mut draft.verify).into_iter();
-        let parts = parts.filter_map(|part| Some((part, part.checked_bytes()?)));
-        for (part, bytes) in parts {
-            match seen.insert(bytes) {
+        for part in parts.filter(|part| part.check().is_some()) {
+            match seen.insert(part.member()) {
                 true => draft.verify.push(part),
                 false => draft.verified_before.push(part),
             }

@@ -137,6 +137,8 @@ pub struct ConvertOptions {
     pub part: Option<(usize, usize)>,
     /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
     pub resume: bool,
+    /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
+    pub(crate) copies_all: bool,
     /// The scheme that tensors are encoded to, and which tensors. `None`: nothing is encoded.
     #[cfg(feature = "lethe")]
     pub forget: Option<Forget>,
@@ -149,6 +151,15 @@ impl ConvertOptions {
         Self {
             target,
             ..Self::default()
+        }
+    }
+
+    /// Options that copy every tensor to the container `target` as it is stored.
+    #[cfg_attr(not(feature = "pth"), allow(dead_code))]
+    pub(crate) fn copying(target: ConvertTarget) -> Self {
+        Self {
+            copies_all: true,
+            ..Self::new(target)
         }
     }
 

@@ -91,9 +91,26 @@ pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<Strin
         _ => None,
     };
     let text = error.to_string();
+    if let Some(name) = named_twice(&text) {
+        return Some(format!("`{name}` is named twice: {text}"));
+    }
     let lacking: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
     (got != Some(kind) || !lacking.is_empty())
         .then(|| format!("wanted {kind:?} with {lacking:?}: {text}"))
+}
+
+/// The tensor or array that `text` names more than once as what the error is about.
+fn named_twice(text: &str) -> Option<&str> {
+    ["tensor `", "array `"].iter().find_map(|kind| {
+        let names: Vec<&str> = text
+            .split(kind)
+            .skip(1)
+            .filter_map(|rest| Some(rest.split_once('`')?.0))
+            .collect();
+        let twice = |(i, name): (usize, &&str)| names[..i].contains(name);
+        let i = names.iter().enumerate().position(twice)?;
+        Some(names[i])
+    })
 }
 
 /// [`verdict`] of the value that `result` returns. A panic is a difference too.

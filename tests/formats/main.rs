@@ -6,6 +6,8 @@ mod common;
 
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod archives;
+#[cfg(all(feature = "npz", feature = "pth"))]
+mod checkpoints;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod headers;

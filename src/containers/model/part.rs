@@ -43,11 +43,6 @@ impl<'m> Part<'m> {
         self.info.check.as_ref()
     }
 
-    /// Which stored bytes the checksum covers: the index of their source, and the offset of the first. `None` without a checksum.
-    pub(crate) fn checked_bytes(&self) -> Option<(usize, u64)> {
-        Some((self.info.source, self.check()?.start))
-    }
-
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that
     /// it writes, in place of reading them twice.
     pub(crate) fn exact_check(&self) -> Option<&'m Check> {
@@ -120,6 +115,27 @@ impl<'m> Part<'m> {
             }
         }
         Ok(())
+    }
+
+    /// Compares the checksum of the stored bytes, compressed or not, by reading them to their end. Does nothing if there
+    /// is none.
+    pub(super) fn verify_stored(&self) -> Result<()> {
+        match self.is_deflated() {
+            true => self.stream(&mut Vec::new(), |_, _| Ok(())),
+            false => self.verify(),
+        }
+    }
+
+    /// Which stored bytes the checksum covers; see [`member`](Self::member). `None` without a checksum.
+    pub(crate) fn checked_bytes(&self) -> Option<(usize, u64)> {
+        self.check().map(|_| self.member())
+    }
+
+    /// What distinguishes the bytes that one checksum covers from those of others: the source, and where they begin in
+    /// it. A compressed member is a source of its own.
+    pub(crate) fn member(&self) -> (usize, u64) {
+        let start = self.check().map_or(0, |check| check.start);
+        (self.info.source, start)
     }
 
     /// Decompresses the tensor front to back and passes it to `put` in pieces of at most 256 KiB, each with its position
@@ -249,10 +265,7 @@ impl<'m> Part<'m> {
             }
             AnamnesisError::Io(e) => {
                 let name = printable(self.name);
-                AnamnesisError::Io(std::io::Error::new(
-                    e.kind(),
-                    format!("reading tensor `{name}`: {e}"),
-                ))
+                AnamnesisError::io_in(format_args!("reading tensor `{name}`"), &e)
             }
             other => other.about(format_args!("tensor `{}`", self.name)),
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use super::{ParsedModel, Part, TensorInfo};
+use super::{Container, ParsedModel, Part, TensorInfo};
 use crate::limits::{Budget, zeroed};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -47,8 +47,12 @@ impl<'m> Tensor<'m> {
 
     /// The bytes, little-endian and row-major, without a copy where they are stored like this.
     ///
+    /// A storage of a checkpoint is not compared with its checksum, for that reads all of it: see
+    /// [`verify_checksum`](Self::verify_checksum). Conversions compare it. Arrays of NPZ archives are compared here.
+    ///
     /// # Errors
-    /// If only the header was read, the file cannot be mapped, or a checksum is wrong.
+    /// If only the header was read, the file cannot be mapped, compressed data is malformed, or an array's checksum is
+    /// wrong.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
         if info.big_endian && !info.dtype.can_swap() {
@@ -58,11 +62,8 @@ impl<'m> Tensor<'m> {
             );
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
-        // A small view of a large storage does not pay for all of it.
-        if part
-            .check()
-            .is_some_and(|check| check.len <= info.len.saturating_mul(4))
-        {
+        // A storage may be far larger than a view of it, and shared by many. An NPZ member is one array.
+        if self.model.container != Container::Pth {
             part.verify()?;
         }
         if part.is_verbatim() && !self.source().is_stream() {
@@ -73,6 +74,16 @@ impl<'m> Tensor<'m> {
         let mut bytes = zeroed(info.len, "a tensor")?;
         part.read_at(0, &mut bytes)?;
         Ok(Cow::Owned(bytes))
+    }
+
+    /// Compares the tensor's stored bytes with their checksum, if the container has one: CRC-32 in NPZ and PyTorch
+    /// archives. Reads the whole member, which is a storage in a checkpoint and may be longer than the tensor. For all
+    /// tensors, [`ParsedModel::verify_checksums`] reads each storage once.
+    ///
+    /// # Errors
+    /// `Parse` that names the tensor, if the checksum is wrong; `Io`.
+    pub fn verify_checksum(&self) -> Result<()> {
+        self.part().verify_stored()
     }
 
     /// Path of the file that holds the tensor, as it was opened: of a model in several files, one of these. `None` if the model

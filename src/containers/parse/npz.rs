@@ -32,7 +32,8 @@ pub(super) fn read_npy(
         0,
         npy.header_len as u64,
         None,
-    )?;
+    )
+    .map_err(|e| e.about("array `tensor`"))?;
     contents.sources.push(source);
     Ok(contents)
 }
@@ -214,7 +215,7 @@ fn read_header(
 }
 
 /// Adds an array of `len` bytes, header included, whose data is at `offset` of source number `source`. One that no tensor
-/// can hold goes to `skipped`.
+/// can hold goes to `skipped`. Errors do not name the array: the caller does, for all errors of a member.
 ///
 /// # Errors
 /// `Parse` if the data has another length than the header says.
@@ -244,15 +245,13 @@ fn add(
     let have = len - npy.header_len as u64;
     let Some(data) = npy.data_len() else {
         let (dtype, shape) = (elements.dtype, &npy.shape);
-        let what = format!("array `{name}` ({dtype} {shape:?}): its size overflows");
+        let what = format!("its size overflows ({dtype} {shape:?})");
         return Err(AnamnesisError::parse(what));
     };
     let data = data as u64;
     if data != have {
         let (dtype, shape) = (elements.dtype, &npy.shape);
-        let what = format!(
-            "array `{name}` ({dtype} {shape:?}): {have} bytes of data where its header says {data}"
-        );
+        let what = format!("{have} bytes of data where its header says {data} ({dtype} {shape:?})");
         return Err(AnamnesisError::parse(what));
     }
     contents.tensors.push(TensorInfo {

@@ -133,10 +133,14 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let culprit = culprit(&tensors, base);
     let validated =
         Metadata::new(None, entries).map_err(|e| match (AnamnesisError::from(e), culprit) {
-            (AnamnesisError::Parse { reason }, Some(t)) => AnamnesisError::parse(format!(
-                "{reason}: tensor `{}` ({} {:?})",
-                t.name, t.dtype, t.shape
-            )),
+            (AnamnesisError::Parse { reason }, Some(t)) => {
+                let name = format!("tensor `{}`", t.name);
+                let named = match reason.ends_with(&name) {
+                    true => reason,
+                    false => format!("{reason}: {name}"),
+                };
+                AnamnesisError::parse(format!("{named} ({} {:?})", t.dtype, t.shape))
+            }
             (error, _) => error,
         })?;
     let metadata = metadata.unwrap_or_default();
