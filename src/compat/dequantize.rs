@@ -9,7 +9,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use self::direct::{NestedScales, PackedSlices};
+use self::direct::{NestedAbsmax, PackedSlices};
 use crate::{Dtype, Result};
 
 /// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
@@ -233,7 +233,7 @@ pub fn dequantize_bnb4_double_quant_to_bf16(
     block_size: usize,
     nested_block_size: usize,
 ) -> Result<Vec<u8>> {
-    let nested = NestedScales {
+    let nested = NestedAbsmax {
         absmax: nested_absmax,
         quant_map: nested_quant_map,
         offset: nested_offset,
@@ -253,7 +253,7 @@ fn bnb4(
     weight: &[u8],
     absmax: &[u8],
     quant_map: &[u8],
-    nested: Option<NestedScales<'_>>,
+    nested: Option<NestedAbsmax<'_>>,
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {

@@ -303,7 +303,7 @@ fn non_finite_values_are_refused() {
 
 #[test]
 fn unknown_schemes_are_refused() {
-    for text in ["", "gguf:", "gguf:f99", "q4_k", "gguf:i8"] {
+    for text in ["", "gguf:", "gguf:f99", "q4_z", "f16", "gguf:i8"] {
         assert!(text.parse::<ForgetScheme>().is_err(), "{text}");
     }
     let shown = "gguf:q8_0".parse::<ForgetScheme>().unwrap().to_string();

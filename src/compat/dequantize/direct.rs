@@ -152,7 +152,7 @@ fn fp8_rows<'a>(
 
 /// What double-quantized scales have besides their codes.
 #[derive(Clone, Copy)]
-pub(super) struct NestedScales<'a> {
+pub(super) struct NestedAbsmax<'a> {
     pub absmax: &'a [u8],
     pub quant_map: &'a [u8],
     pub offset: f32,
@@ -160,7 +160,7 @@ pub(super) struct NestedScales<'a> {
     pub block: usize,
 }
 
-impl NestedScales<'_> {
+impl NestedAbsmax<'_> {
     /// The scales that `codes` stand for, which must be `n`.
     fn decode(&self, codes: &[u8], n: usize) -> Option<Vec<f32>> {
         // An offset that JSON cannot hold is in no file.
@@ -188,7 +188,7 @@ pub(super) fn bnb4(
     codes: &[u8],
     absmax: &[u8],
     quant_map: &[u8],
-    nested: Option<NestedScales<'_>>,
+    nested: Option<NestedAbsmax<'_>>,
     n: usize,
     block: usize,
 ) -> Result<Option<Vec<u8>>> {

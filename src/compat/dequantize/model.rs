@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::direct::{NestedScales, PackedSlices};
+use super::direct::{NestedAbsmax, PackedSlices};
 use crate::compat::whole::{WholeTensor, to_bytes_with};
 use crate::{Dtype, Result, TargetDtype, parse_bytes};
 
@@ -143,7 +143,7 @@ pub(super) fn bnb4(
     weight: &[u8],
     absmax: &[u8],
     quant_map: &[u8],
-    nested: Option<NestedScales<'_>>,
+    nested: Option<NestedAbsmax<'_>>,
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! The kernels against the model: the same values, and nothing that the model refuses.
 
-use super::direct::{self, NestedScales, PackedSlices};
+use super::direct::{self, NestedAbsmax, PackedSlices};
 use super::model;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -149,7 +149,7 @@ fn kernels_equal_models_for_bnb4() {
         let outer = noise.scales(blocks.div_ceil(outer_block.max(1)), Dtype::F32);
         let (outer, levels) = (noise.cut(outer), noise.scales(256, Dtype::F32));
         let offset = noise.scales(1, Dtype::F32);
-        let nested = Some(NestedScales {
+        let nested = Some(NestedAbsmax {
             absmax: &outer,
             quant_map: &noise.cut(levels),
             offset: f32::from_le_bytes(offset.as_chunks().0[0]),
