@@ -126,7 +126,7 @@ impl Source {
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } => path.as_deref(),
-            Self::Deflated(member) => member.base.path(),
+            Self::Deflated(member) => member.path(),
             _ => None,
         }
     }

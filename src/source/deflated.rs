@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use flate2::bufread::DeflateDecoder;
@@ -35,6 +36,11 @@ impl Deflated {
     /// Number of bytes after decompression.
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Path of the archive, if it is a file.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.base.path()
     }
 
     /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length and CRC-32 are those
