@@ -8,6 +8,8 @@ mod roles;
 
 use std::collections::BTreeSet;
 
+#[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
+pub(crate) use self::display::write_dequantized;
 pub use self::dtypes::DtypeCount;
 pub use self::modules::ModuleClass;
 use crate::containers::model::Tensor;

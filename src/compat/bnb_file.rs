@@ -7,12 +7,11 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use super::whole::{WholeTensor, to_bytes, to_file};
-use crate::element::Out;
 use crate::forget::bnb::{Bnb4, Bnb4QuantType};
 use crate::forget::{Method, StoredTensor, TileValues, WeightInfo};
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::Tile;
-use crate::simd::{Level, dispatch};
+use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Number of values that share a scale: 64, as in transformers.
@@ -190,15 +189,9 @@ fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
             rows: first..first + bytes.len() / 2 / grid.cols,
             cols: 0..grid.cols,
         };
-        let (mut values, mut back) = (vec![0.0; tile.values()], vec![0.0; tile.values()]);
-        dispatch(
-            level,
-            &Widen {
-                dtype: Dtype::BF16,
-                bytes,
-            },
-            Out::F32(&mut values),
-        );
+        let dtype = Dtype::BF16;
+        let values = Widen { dtype, bytes }.to_f32(level);
+        let mut back = vec![0.0; tile.values()];
         if let Some(x) = values.iter().find(|x| !x.is_finite()) {
             return Err(wrong(
                 name,

@@ -9,7 +9,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use self::direct::{NestedAbsmax, PackedSlices};
+use self::direct::{Bnb4Slices, NestedAbsmax, PackedSlices};
 use crate::{Dtype, Result};
 
 /// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
@@ -200,7 +200,14 @@ pub fn dequantize_bnb4_to_bf16(
     total_elements: usize,
     block_size: usize,
 ) -> Result<Vec<u8>> {
-    bnb4(weight, absmax, quant_map, None, total_elements, block_size)
+    bnb4(Bnb4Slices {
+        codes: weight,
+        absmax,
+        quant_map,
+        nested: None,
+        values: total_elements,
+        block: block_size,
+    })
 }
 
 /// Decodes BitsAndBytes NF4 or FP4 with double-quantized scales: as [`dequantize_bnb4_to_bf16`], but `absmax` is U8, one
@@ -239,41 +246,20 @@ pub fn dequantize_bnb4_double_quant_to_bf16(
         offset: nested_offset,
         block: nested_block_size,
     };
-    bnb4(
-        weight,
+    bnb4(Bnb4Slices {
+        codes: weight,
         absmax,
         quant_map,
-        Some(nested),
-        total_elements,
-        block_size,
-    )
+        nested: Some(nested),
+        values: total_elements,
+        block: block_size,
+    })
 }
 
-fn bnb4(
-    weight: &[u8],
-    absmax: &[u8],
-    quant_map: &[u8],
-    nested: Option<NestedAbsmax<'_>>,
-    total_elements: usize,
-    block_size: usize,
-) -> Result<Vec<u8>> {
-    match direct::bnb4(
-        weight,
-        absmax,
-        quant_map,
-        nested,
-        total_elements,
-        block_size,
-    )? {
+fn bnb4(slices: Bnb4Slices<'_>) -> Result<Vec<u8>> {
+    match direct::bnb4(slices)? {
         Some(values) => Ok(values),
-        None => model::bnb4(
-            weight,
-            absmax,
-            quant_map,
-            nested,
-            total_elements,
-            block_size,
-        ),
+        None => model::bnb4(slices),
     }
 }
 

@@ -10,13 +10,13 @@ mod tests;
 use zerocopy::IntoBytes;
 
 use super::slabs::{for_each_slab, slab_of};
-use crate::element::{Out, f32_from_bf16};
+use crate::element::f32_from_bf16;
 use crate::kernels::lethe::bnb::codebook_encoder;
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::nested_absmax;
 use crate::kernels::remember::widen::Widen;
 use crate::limits::zeroed_on_write;
-use crate::simd::{Level, dispatch};
+use crate::simd::Level;
 use crate::{AnamnesisError, Dtype, Result};
 
 fn wrong(what: impl std::fmt::Display) -> AnamnesisError {
@@ -53,10 +53,8 @@ fn check_finite_values(bf16: &[u8], n: Option<usize>) -> Result<()> {
 
 /// The F32 values of a slab of BF16.
 fn widened(bytes: &[u8]) -> Vec<f32> {
-    let mut out = vec![0.0; bytes.len() / 2];
     let dtype = Dtype::BF16;
-    dispatch(Level::detect(), &Widen { dtype, bytes }, Out::F32(&mut out));
-    out
+    Widen { dtype, bytes }.to_f32(Level::detect())
 }
 
 /// The F32 values of the tensor `what`, which must be `n`.
@@ -67,12 +65,8 @@ fn floats(what: &str, bytes: &[u8], n: usize) -> Result<Vec<f32>> {
             bytes.len()
         )));
     }
-    Ok(bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&b| f32::from_le_bytes(b))
-        .collect())
+    let dtype = Dtype::F32;
+    Ok(Widen { dtype, bytes }.to_f32(Level::detect()))
 }
 
 fn codebook(bytes: &[u8]) -> Result<[f32; 16]> {

@@ -98,18 +98,19 @@ const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
 /// Makes the table, and of each row a constant of [`ForgetScheme`].
 macro_rules! schemes {
     ($($constant:ident $name:literal [$($alias:literal)*] $about:literal $row:expr;)*) => {
+        impl SchemeRow {
+            $(const $constant: Self =
+                Self { name: $name, aliases: &[$($alias),*], about: $about, ..$row };)*
+        }
+
         /// Every scheme except the file types of GGUF.
-        pub(super) const SCHEMES: &[SchemeRow] = &[
-            $(SchemeRow { name: $name, aliases: &[$($alias),*], about: $about, ..$row }),*
-        ];
+        pub(super) const SCHEMES: &[SchemeRow] = &[$(SchemeRow::$constant),*];
 
         /// Schemes by name. Their options are set by methods such as [`with_group_size`](Self::with_group_size).
         impl ForgetScheme {
             $(
                 #[doc = concat!("`", $name, "`: ", $about, ".")]
-                pub const $constant: Self = Self::of_row(
-                    &SchemeRow { name: $name, aliases: &[$($alias),*], about: $about, ..$row },
-                );
+                pub const $constant: Self = Self::of_row(&SchemeRow::$constant);
             )*
         }
 

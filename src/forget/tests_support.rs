@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use super::*;
 use crate::TargetDtype;
 use crate::containers::model::Tensor;
-use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::Tile;
 use crate::simd::Level;
-use crate::simd::dispatch;
 
 /// A tensor's stored bytes.
 pub(super) fn bytes_of(t: &Tensor<'_>) -> Vec<u8> {
@@ -20,16 +18,11 @@ pub(super) fn bytes_of(t: &Tensor<'_>) -> Vec<u8> {
 
 /// The values of a tensor that is not quantized.
 pub(super) fn values_of(t: &Tensor<'_>) -> Vec<f32> {
-    let mut values = vec![0.0; t.elements()];
-    dispatch(
-        Level::detect(),
-        &Widen {
-            dtype: t.dtype(),
-            bytes: &bytes_of(t),
-        },
-        Out::F32(&mut values),
-    );
-    values
+    let widen = Widen {
+        dtype: t.dtype(),
+        bytes: &bytes_of(t),
+    };
+    widen.to_f32(Level::detect())
 }
 
 /// An encoded tensor.

@@ -6,6 +6,21 @@ use super::{InspectInfo, format_bytes, join_dtypes};
 use crate::error::printable;
 use crate::{Container, QuantScheme};
 
+/// Writes the line of a container's summary on its `size` after recovery to `dtypes`, unless that is the stored `total`.
+#[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
+pub(crate) fn write_dequantized(
+    f: &mut fmt::Formatter<'_>,
+    total: u64,
+    size: u64,
+    dtypes: &[crate::Dtype],
+) -> fmt::Result {
+    if size == total {
+        return Ok(());
+    }
+    let (size, dtypes) = (format_bytes(size), join_dtypes(dtypes));
+    writeln!(f, "Dequantized: {size} ({dtypes})")
+}
+
 impl fmt::Display for InspectInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_schemes(f)?;

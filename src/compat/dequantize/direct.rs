@@ -63,9 +63,7 @@ fn floats(bytes: &[u8], dtype: Dtype, n: usize) -> Option<Vec<f32>> {
     if !is_float || dtype.byte_len(&[n]) != Some(bytes.len()) {
         return None;
     }
-    let mut out = vec![0.0; n];
-    dispatch(Level::detect(), &Widen { dtype, bytes }, Out::F32(&mut out));
-    Some(out)
+    Some(Widen { dtype, bytes }.to_f32(Level::detect()))
 }
 
 /// The number of values of a matrix, unless it has none.
@@ -183,15 +181,30 @@ impl NestedAbsmax<'_> {
     }
 }
 
-/// bitsandbytes' codes of four bits. `absmax` is F32, or U8 with `nested`.
-pub(super) fn bnb4(
-    codes: &[u8],
-    absmax: &[u8],
-    quant_map: &[u8],
-    nested: Option<NestedAbsmax<'_>>,
-    n: usize,
-    block: usize,
-) -> Result<Option<Vec<u8>>> {
+/// What a weight of bitsandbytes' four bits has.
+#[derive(Clone, Copy)]
+pub(super) struct Bnb4Slices<'a> {
+    pub codes: &'a [u8],
+    /// F32, or U8 with `nested`.
+    pub absmax: &'a [u8],
+    pub quant_map: &'a [u8],
+    pub nested: Option<NestedAbsmax<'a>>,
+    /// The number of values.
+    pub values: usize,
+    /// Values of a block.
+    pub block: usize,
+}
+
+/// bitsandbytes' codes of four bits.
+pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
+    let Bnb4Slices {
+        codes,
+        absmax,
+        quant_map,
+        nested,
+        values: n,
+        block,
+    } = slices;
     if n == 0 || block == 0 || !block.is_multiple_of(2) || codes.len() != n.div_ceil(2) {
         return Ok(None);
     }

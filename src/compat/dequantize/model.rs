@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::direct::{NestedAbsmax, PackedSlices};
+use super::direct::{Bnb4Slices, PackedSlices};
 use crate::compat::whole::{WholeTensor, to_bytes_with};
 use crate::{Dtype, Result, TargetDtype, parse_bytes};
 
@@ -139,14 +139,15 @@ fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
 }
 
 /// bitsandbytes' codes of four bits.
-pub(super) fn bnb4(
-    weight: &[u8],
-    absmax: &[u8],
-    quant_map: &[u8],
-    nested: Option<NestedAbsmax<'_>>,
-    total_elements: usize,
-    block_size: usize,
-) -> Result<Vec<u8>> {
+pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Vec<u8>> {
+    let Bnb4Slices {
+        codes,
+        absmax,
+        quant_map,
+        nested,
+        values,
+        block,
+    } = slices;
     // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in NF4.
     let is_fp4 = quant_map
         .get(32..36)
@@ -156,7 +157,7 @@ pub(super) fn bnb4(
     } else {
         "weight.quant_state.bitsandbytes__nf4"
     };
-    let mut state = json!({"blocksize": block_size, "shape": [total_elements]});
+    let mut state = json!({"blocksize": block, "shape": [values]});
     let scales = match nested {
         None => (Dtype::F32, [absmax.len() / 4]),
         Some(nested) => {
@@ -166,10 +167,10 @@ pub(super) fn bnb4(
         }
     };
     let state = state.to_string();
-    let (weight_shape, state_shape) = ([weight.len()], [state.len()]);
+    let (codes_shape, state_shape) = ([codes.len()], [state.len()]);
     let outer_shape = [nested.map_or(0, |nested| nested.absmax.len() / 4)];
     let mut stored: Vec<StoredSlice<'_>> = vec![
-        ("weight", Dtype::U8, &weight_shape, weight),
+        ("weight", Dtype::U8, &codes_shape, codes),
         ("weight.absmax", scales.0, &scales.1, absmax),
         ("weight.quant_map", Dtype::F32, &[16], quant_map),
         (name, Dtype::U8, &state_shape, state.as_bytes()),

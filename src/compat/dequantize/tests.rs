@@ -1,6 +1,6 @@
 //! The kernels against the model: the same values, and nothing that the model refuses.
 
-use super::direct::{self, NestedAbsmax, PackedSlices};
+use super::direct::{self, Bnb4Slices, NestedAbsmax, PackedSlices};
 use super::model;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -137,8 +137,15 @@ fn kernels_equal_models_for_bnb4() {
             map[32..36].fill(0);
         }
         let map = noise.cut(map);
-        let model = model::bnb4(&codes, &absmax, &map, None, n, block);
-        let direct = direct::bnb4(&codes, &absmax, &map, None, n, block);
+        let plain = Bnb4Slices {
+            codes: &codes,
+            absmax: &absmax,
+            quant_map: &map,
+            nested: None,
+            values: n,
+            block,
+        };
+        let (model, direct) = (model::bnb4(plain), direct::bnb4(plain));
         let what = format!("round {round}: {n} in blocks of {block}");
         compare(&mut counts, &what, direct, model);
 
@@ -155,8 +162,12 @@ fn kernels_equal_models_for_bnb4() {
             offset: f32::from_le_bytes(offset.as_chunks().0[0]),
             block: outer_block,
         });
-        let model = model::bnb4(&codes, &scales, &map, nested, n, block);
-        let direct = direct::bnb4(&codes, &scales, &map, nested, n, block);
+        let nested = Bnb4Slices {
+            absmax: &scales,
+            nested,
+            ..plain
+        };
+        let (model, direct) = (model::bnb4(nested), direct::bnb4(nested));
         let what = format!("{what}, scales in blocks of {outer_block}");
         compare(&mut nested_counts, &what, direct, model);
     }

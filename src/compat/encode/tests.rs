@@ -4,10 +4,11 @@ use super::*;
 use crate::compat::round_trip::{
     assert_bnb_int8_decode_encode_round_trip, assert_bnb4_decode_encode_round_trip,
 };
-use crate::element::Element;
+use crate::element::{Element, Out};
 use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, dynamic_map};
 use crate::kernels::remember::bnb::Int8Rows;
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
+use crate::simd::dispatch;
 use half::bf16;
 
 fn bf16(values: &[f32]) -> Vec<u8> {

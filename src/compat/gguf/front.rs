@@ -9,7 +9,7 @@ use crate::containers::model::TensorInfo;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::parse::gguf::read_front;
 use crate::error::printable;
-use crate::inspect::{DtypeCount, InspectInfo, format_bytes, join_dtypes};
+use crate::inspect::{DtypeCount, InspectInfo, format_bytes, join_dtypes, write_dequantized};
 use crate::limits::Budget;
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
@@ -216,14 +216,8 @@ impl fmt::Display for GgufInspectInfo {
             )?;
         }
         writeln!(f)?;
-        if self.dequantized_size != self.total_bytes {
-            writeln!(
-                f,
-                "Dequantized: {} ({})",
-                format_bytes(self.dequantized_size),
-                join_dtypes(&self.output_dtypes)
-            )?;
-        }
+        let (total, size) = (self.total_bytes, self.dequantized_size);
+        write_dequantized(f, total, size, &self.output_dtypes)?;
         writeln!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;
         write!(f, "Alignment:   {} bytes", self.alignment)
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::containers::parse::npz::read_front;
 use crate::containers::parse::read_at::ReadAt;
-use crate::inspect::{format_bytes, join_dtypes};
+use crate::inspect::{format_bytes, join_dtypes, write_dequantized};
 use crate::limits::Budget;
 use crate::source::{Seeking, Source};
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
@@ -129,10 +129,8 @@ impl fmt::Display for NpzInspectInfo {
         writeln!(f, "Format:      NPZ archive")?;
         writeln!(f, "Tensors:     {}", self.tensors.len())?;
         writeln!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
-        if self.dequantized_size != self.total_bytes {
-            let (size, dtypes) = (self.dequantized_size, join_dtypes(&self.output_dtypes));
-            writeln!(f, "Dequantized: {} ({dtypes})", format_bytes(size))?;
-        }
+        let (total, size) = (self.total_bytes, self.dequantized_size);
+        write_dequantized(f, total, size, &self.output_dtypes)?;
         write!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;
         match self.skipped.len() {
             0 => Ok(()),

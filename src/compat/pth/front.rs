@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{Read, Seek};
 
 use crate::containers::parse::pth::read_front;
-use crate::inspect::{InspectInfo, format_bytes, join_dtypes};
+use crate::inspect::{InspectInfo, format_bytes, join_dtypes, write_dequantized};
 use crate::limits::Budget;
 use crate::source::Seeking;
 use crate::{Dtype, ParseLimits, Result, TargetDtype};
@@ -165,10 +165,8 @@ impl fmt::Display for PthInspectInfo {
         writeln!(f, "Format:      PyTorch state_dict (.pth)")?;
         writeln!(f, "Tensors:     {}", self.tensor_count)?;
         writeln!(f, "Total size:  {}", format_bytes(self.total_bytes))?;
-        if self.dequantized_size != self.total_bytes {
-            let (size, dtypes) = (self.dequantized_size, join_dtypes(&self.output_dtypes));
-            writeln!(f, "Dequantized: {} ({dtypes})", format_bytes(size))?;
-        }
+        let (total, size) = (self.total_bytes, self.dequantized_size);
+        write_dequantized(f, total, size, &self.output_dtypes)?;
         writeln!(f, "Dtypes:      {}", join_dtypes(&self.dtypes))?;
         let order = if self.big_endian { "big" } else { "little" };
         write!(f, "Byte order:  {order}-endian")

@@ -46,9 +46,7 @@ impl ContainerFormat {
     ) -> Result<ParsedModel> {
         self.reader.require(self.title)?(source, path, budget)
     }
-}
 
-impl ContainerFormat {
     /// Reads the header of a file that must be of the format `expected`.
     ///
     /// # Errors
@@ -101,7 +99,7 @@ const FORMATS: &[ContainerFormat] = &[
     },
     ContainerFormat {
         beginning: Beginning::Zip,
-        title: "NPZ or PyTorch ZIP archive",
+        title: ZIP,
         matches: |head| {
             matches!(
                 head,
@@ -242,10 +240,11 @@ mod archive {
         budget: &Budget,
     ) -> Result<ParsedModel> {
         let archive = ZipArchive::read(&mut &source, budget)?;
-        if let Some(expected) = expected {
-            archive.check_format(expected)?;
+        let format = archive.format().ok_or_else(neither)?;
+        if let Some(expected) = expected.filter(|&expected| expected != format) {
+            return Err(format.refused_as(expected));
         }
-        match archive.format().ok_or_else(neither)? {
+        match format {
             #[cfg(feature = "npz")]
             Container::Npz => {
                 crate::containers::parse::npz::read_archive(&source, &mut &source, &archive, budget)

@@ -1,13 +1,22 @@
 //! Ordinary floats, widened to F32 and rounded to the output's type.
 
 use crate::Dtype;
-use crate::element::{Element, f32_from_bf16, f32_from_f16};
-use crate::simd::Kernel;
+use crate::element::{Element, Out, f32_from_bf16, f32_from_f16};
+use crate::simd::{Kernel, Level, dispatch};
 
 /// Little-endian F32, F16 or BF16.
 pub(crate) struct Widen<'a> {
     pub dtype: Dtype,
     pub bytes: &'a [u8],
+}
+
+impl Widen<'_> {
+    /// The values in F32, in which each of the three types is exact.
+    pub(crate) fn to_f32(&self, level: Level) -> Vec<f32> {
+        let mut values = vec![0.0; self.bytes.len() / self.dtype.byte_size()];
+        dispatch(level, self, Out::F32(&mut values));
+        values
+    }
 }
 
 impl Kernel for Widen<'_> {

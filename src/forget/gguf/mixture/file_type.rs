@@ -20,22 +20,22 @@ pub(crate) struct FileType {
 /// Makes the table, and of each row a constant of [`ForgetScheme`].
 macro_rules! file_types {
     ($($name:ident $number:literal $dtype:ident;)*) => {
+        impl FileType {
+            $(const $name: Self = Self {
+                name: stringify!($name),
+                number: Some($number),
+                dtype: Dtype::$dtype,
+            };)*
+        }
+
         /// Every file type that tensors can be quantized to.
-        const FILE_TYPES: &[FileType] = &[$(FileType {
-            name: stringify!($name),
-            number: Some($number),
-            dtype: Dtype::$dtype,
-        }),*];
+        const FILE_TYPES: &[FileType] = &[$(FileType::$name),*];
 
         /// llama.cpp's file types, in GGUF.
         impl ForgetScheme {
             $(
                 #[doc = concat!("`gguf:", stringify!($name), "`, in any case.")]
-                pub const $name: Self = Self::of_file_type(FileType {
-                    name: stringify!($name),
-                    number: Some($number),
-                    dtype: Dtype::$dtype,
-                });
+                pub const $name: Self = Self::of_file_type(FileType::$name);
             )*
         }
     };
