@@ -74,10 +74,12 @@ fn rules_for_modules() {
 #[test]
 fn metadata_of_autogptq() {
     let mut config = QuantConfig::default();
-    config.add_metadata(&HashMap::from([
-        ("gptq_bits".into(), "8".into()),
-        ("gptq_group_size".into(), "-1".into()),
-    ]));
+    config
+        .add_metadata(&HashMap::from([
+            ("gptq_bits".into(), "8".into()),
+            ("gptq_group_size".into(), "-1".into()),
+        ]))
+        .unwrap();
     assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
     assert_eq!(
         config.at("x").int(&["group_size"]),

@@ -188,11 +188,11 @@ impl<'de> serde::Deserialize<'de> for SafetensorsJson {
                 self,
                 mut map: A,
             ) -> std::result::Result<SafetensorsJson, A::Error> {
-                let (mut entries, mut metadata) = (Vec::new(), None::<Option<_>>);
+                let (mut entries, mut metadata) = (Vec::new(), None::<Option<SafetensorsMetadata>>);
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "__metadata__" {
                         entries.push((name, map.next_value()?));
-                    } else if metadata.replace(map.next_value()?).is_some() {
+                    } else if metadata.replace(map.next_value::<Option<_>>()?).is_some() {
                         return Err(A::Error::custom("`__metadata__` is listed twice"));
                     }
                 }
@@ -205,11 +205,43 @@ impl<'de> serde::Deserialize<'de> for SafetensorsJson {
                     Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
                     None => Ok(SafetensorsJson {
                         entries,
-                        metadata: metadata.flatten(),
+                        metadata: metadata.flatten().map(|metadata| metadata.0),
                     }),
                 }
             }
         }
         deserializer.deserialize_map(SafetensorsJsonVisitor)
+    }
+}
+
+/// The texts under `__metadata__`. A repeated key is an error, even with the same value: writers have a map of them.
+struct SafetensorsMetadata(HashMap<String, String>);
+
+impl<'de> serde::Deserialize<'de> for SafetensorsMetadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct SafetensorsMetadataVisitor;
+        impl<'de> Visitor<'de> for SafetensorsMetadataVisitor {
+            type Value = SafetensorsMetadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<SafetensorsMetadata, A::Error> {
+                let mut texts = HashMap::new();
+                while let Some((key, text)) = map.next_entry::<String, String>()? {
+                    if texts.contains_key(&key) {
+                        let twice = format!("`{key}` is in `__metadata__` twice");
+                        return Err(A::Error::custom(twice));
+                    }
+                    texts.insert(key, text);
+                }
+                Ok(SafetensorsMetadata(texts))
+            }
+        }
+        deserializer.deserialize_map(SafetensorsMetadataVisitor)
     }
 }

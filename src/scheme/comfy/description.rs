@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use crate::config::unique_json;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Index, base_of, wrong};
 use crate::{Dtype, ParsedModel, Result};
@@ -32,7 +33,7 @@ impl ComfyLayers {
                 by_name: Some(HashMap::new()),
             });
         };
-        let json: Option<Value> = serde_json::from_str(text).ok();
+        let json = unique_json::parse_embedded(text.as_bytes()).ok();
         let layers = json
             .as_ref()
             .and_then(|json| json.get("layers")?.as_object());
@@ -83,9 +84,9 @@ impl<'m> ComfyDescription<'m> {
                     marker: Some(marker),
                 }));
             }
-            let json = serde_json::from_slice(&marker.part().read_small(MAX_JSON)?).ok();
-            let found = json
-                .as_ref()
+            let text = marker.part().read_small(MAX_JSON)?;
+            let json = unique_json::parse_embedded(&text).map_err(|what| wrong(&marker, what))?;
+            let found = Some(&json)
                 .and_then(Value::as_object)
                 .and_then(|json| Self::from_json(json, Some(marker)));
             let what = "it is to say in JSON which format its layer has, and does not";

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::config::unique_json;
+
 /// Description of a parameter, as its JSON has it.
 #[derive(serde::Deserialize)]
 pub(super) struct TorchaoDescription {
@@ -21,8 +23,8 @@ fn parse_description(text: &str) -> Option<TorchaoDescription> {
     // Most values of metadata are not JSON: the check is cheaper than a failed parse.
     text.trim_start()
         .starts_with('{')
-        .then(|| serde_json::from_str(text).ok())
-        .flatten()
+        .then(|| unique_json::parse_embedded(text.as_bytes()).ok())
+        .and_then(|json| serde_json::from_value(json?).ok())
 }
 
 /// A parameter that is stored in parts.
