@@ -148,9 +148,23 @@ pub(crate) struct Budget {
     /// Bytes of compressed members that are more than [`ORDINARY_RATIO`] times as long as stored.
     #[cfg(any(feature = "npz", feature = "pth"))]
     decompressed: Cell<u64>,
+    /// Memory that tables of tensors and keys take, and the bytes of the files that they are of.
+    tables: Cell<(u64, u64)>,
     /// Memory that values of JSON files may still take besides their share of the files' lengths.
     pub(crate) free_json: Cell<usize>,
 }
+
+/// Memory of the tables that are made for a tensor, from parsing to the plan of an output.
+const TENSOR_BYTES: u64 = 1000;
+
+/// Memory of the tables that are made for a metadata key.
+const KEY_BYTES: u64 = 256;
+
+/// Memory of tables that needs no file in proportion: 48 000 tensors.
+const FREE_TABLE_BYTES: u64 = 48 << 20;
+
+/// Memory of tables for each byte of a file. Real tensors have thousands of bytes; headers of empty ones have some thirty.
+const TABLE_BYTES_PER_BYTE: u64 = 6;
 
 /// Memory that parsed JSON files of one call may take besides a multiple of their lengths.
 pub(crate) const FREE_JSON_BYTES: usize = 32 << 20;
@@ -163,6 +177,7 @@ impl Budget {
             items: Cell::new(0),
             #[cfg(any(feature = "npz", feature = "pth"))]
             decompressed: Cell::new(0),
+            tables: Cell::new((0, 0)),
             free_json: Cell::new(FREE_JSON_BYTES),
         }
     }
@@ -214,6 +229,25 @@ impl Budget {
             self.items.get(),
             self.limits.items,
             format_args!("items, with {n} {of}"),
+        )
+    }
+
+    /// Counts the tensors and metadata keys of a file of `len` bytes, which take memory whatever their size is.
+    pub(crate) fn tables(&self, tensors: u64, keys: u64, len: u64) -> Result<()> {
+        let (mut taken, mut bytes) = self.tables.get();
+        taken = taken
+            .saturating_add(tensors.saturating_mul(TENSOR_BYTES))
+            .saturating_add(keys.saturating_mul(KEY_BYTES));
+        bytes = bytes.saturating_add(len);
+        self.tables.set((taken, bytes));
+        let most = FREE_TABLE_BYTES.saturating_add(bytes.saturating_mul(TABLE_BYTES_PER_BYTE));
+        cap(
+            "MAX_TABLE_BYTES",
+            taken,
+            most,
+            format_args!(
+                "bytes of memory for {tensors} tensors and {keys} keys of a file of {len} bytes"
+            ),
         )
     }
 

@@ -15,8 +15,8 @@ use super::place::{ConfigPlace, flag, integer, pair};
 /// The config of one module.
 pub(crate) struct Module<'c> {
     config: &'c QuantConfig,
-    /// The module's entry and the name of its place.
-    entry: Option<(&'c Map<String, Value>, &'c str)>,
+    /// The module's entry.
+    entry: Option<&'c ModuleSettings>,
     /// Whether the config has entries whose patterns are not understood. One of them might match this module, so a
     /// contradiction between config and shapes is no error then.
     pub uncertain: bool,
@@ -24,9 +24,44 @@ pub(crate) struct Module<'c> {
     pub skipped: bool,
 }
 
-/// The config entry of a module, with the name of its place. `None`: the module is not quantized. Shared, because one
-/// entry can have many targets.
-type ModuleEntry = Option<Arc<(Map<String, Value>, String)>>;
+/// The settings of a module in a config.
+#[derive(Debug, PartialEq)]
+struct ModuleSettings {
+    /// Keys and values: texts, numbers, flags and short lists of them. A list rather than a map, which takes five times
+    /// the memory, for a config can have an entry for each of a hundred thousand modules.
+    values: Box<[(String, Value)]>,
+    /// Name of the place that has them.
+    place: Arc<str>,
+}
+
+impl ModuleSettings {
+    fn new(map: &Map<String, Value>, place: &ConfigPlace) -> Arc<Self> {
+        let is_setting = |value: &Value| match value {
+            Value::Array(items) => {
+                items.len() <= 4 && !items.iter().any(|v| v.is_array() || v.is_object())
+            }
+            value => !value.is_object(),
+        };
+        let settings = map.iter().filter(|(_, value)| is_setting(value));
+        Arc::new(Self {
+            values: settings
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            place: place.name.as_str().into(),
+        })
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.values
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, value)| value)
+    }
+}
+
+/// The config entry of a module. `None`: the module is not quantized. Shared, because one entry can have many targets,
+/// and most modules have equal entries.
+type ModuleEntry = Option<Arc<ModuleSettings>>;
 
 /// All entries of a config for single modules.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +70,8 @@ pub(super) struct ModuleRules {
     patterns: Vec<(Pattern, ModuleEntry)>,
     /// Entries for the modules of a class, such as `Linear`, or of every class (an empty name).
     classes: Vec<(String, ModuleEntry)>,
+    /// The settings that were entered last, for the next ones to share.
+    last: Option<Arc<ModuleSettings>>,
     /// Whether an expression of a dialect that is not understood was left out.
     has_unread: bool,
 }
@@ -96,7 +133,11 @@ impl ModuleRules {
             // `true` says nothing that the whole config does not, and numbers or strings are
             // settings that lie under the same keys.
             Value::Object(map) => {
-                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))));
+                let settings = ModuleSettings::new(map, place);
+                let last = self.last.take().filter(|last| *last == settings);
+                let settings = last.unwrap_or(settings);
+                self.last = Some(settings.clone());
+                self.enter(matcher, Some(settings));
             }
             Value::Bool(false) => self.enter(matcher, None),
             _ => {}
@@ -221,7 +262,7 @@ impl ModuleRules {
             if let Some(format) = group.get("format") {
                 args.insert("format".to_owned(), format.clone());
             }
-            let rule = Arc::new((args, place.name.clone()));
+            let rule = ModuleSettings::new(&args, place);
             let targets = group.get("targets").and_then(Value::as_array);
             for target in targets.into_iter().flatten().filter_map(Value::as_str) {
                 by_target.insert((target.contains("re:"), target), rule.clone());
@@ -304,9 +345,7 @@ impl QuantConfig {
         // At the first question: models without single rules never compile an expression.
         let rules = self.rules.get_or_init(|| ModuleRules::new(&self.places));
         let found = rules.of(module);
-        let entry = found
-            .and_then(Option::as_ref)
-            .map(|entry| (&entry.0, entry.1.as_str()));
+        let entry = found.and_then(Option::as_ref).map(|entry| &**entry);
         // An entry of `None` is a rule as well: it says that the module is not quantized.
         let skipped = self.skips(module) || matches!(found, Some(None));
         Module {
@@ -324,9 +363,10 @@ impl<'c> Module<'c> {
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
         // The keys are tried in the entry first, all of them, so that an alias in the entry
         // outranks the usual key of the whole config.
-        let in_entry = self
-            .entry
-            .and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
+        let in_entry = self.entry.and_then(|entry| {
+            let value = keys.iter().find_map(|key| f(entry.get(key)?))?;
+            Some((value, &*entry.place))
+        });
         in_entry.or_else(|| {
             self.config
                 .first(|place| keys.iter().find_map(|key| f(place.get(key)?)))

@@ -6,11 +6,10 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::limits::FREE_JSON_BYTES;
-
-/// Memory that parsed JSON may take for each byte of its text, besides [`FREE_JSON_BYTES`]. An object with one short entry takes 80 bytes for each byte,
+/// Memory that parsed JSON may take for each byte of its text, besides
+/// [`FREE_JSON_BYTES`](crate::limits::FREE_JSON_BYTES). An object with one short entry takes 80 bytes for each byte,
 /// and the entry of a module in a quantization config about ten.
-const BYTES_PER_BYTE: usize = 7;
+const BYTES_PER_BYTE: usize = 4;
 
 /// Memory of a `BTreeMap`'s node, which an object with one entry has.
 const NODE_BYTES: usize = 640;
@@ -76,12 +75,12 @@ pub(crate) fn parse(json: &[u8], free: &mut usize) -> Result<UniqueJson, JsonErr
     }
 }
 
-/// Parses a JSON text that stands inside a model file.
+/// Parses a JSON text that stands inside a model file. Memory beyond a multiple of its length is taken from `free`.
 ///
 /// # Errors
 /// Says what is wrong: it is no JSON, it repeats a key with another value, or its value would take too much memory.
-pub(crate) fn parse_embedded(json: &[u8]) -> Result<Value, String> {
-    match parse(json, &mut FREE_JSON_BYTES.clone()) {
+pub(crate) fn parse_embedded(json: &[u8], free: &mut usize) -> Result<Value, String> {
+    match parse(json, free) {
         Ok(UniqueJson { value, repeated }) => match repeated.first() {
             Some(path) => Err(format!("`{}` is there twice", path.join("."))),
             None => Ok(value),

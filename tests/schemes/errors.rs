@@ -57,6 +57,27 @@ fn fp8() {
     check(&table.replace("{blocks}", blocks));
 }
 
+/// A weight without rows or columns has no scales, or one.
+#[test]
+fn fp8_without_values() {
+    let blocks = r#"{"quant_method":"fp8","weight_block_size":[64,64]}"#;
+    for (text, config) in [
+        ("X.weight F8_E4M3 0,8; X.weight_scale F32 0,1", ""),
+        ("X.weight F8_E4M3 0,8; X.weight_scale F32 0", ""),
+        ("X.weight F8_E4M3 0,8; X.weight_scale F32 ()", ""),
+        ("X.weight F8_E4M3 0,128; X.weight_scale_inv F32 0,2", blocks),
+        ("X.weight F8_E4M3 128,0; X.weight_scale_inv F32 2,0", blocks),
+        ("X.weight F8_E4M3 8,0; X.weight_scale F32 8,1", ""),
+        ("X F8_E4M3 2,0,8; X_scale F32 2,0,1", ""),
+    ] {
+        let bytes =
+            recover(file(&tensors(text), &[]), config).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let model = anamnesis::parse_bytes(bytes).unwrap();
+        let shapes: Vec<_> = model.tensors().map(|t| (t.dtype(), t.elements())).collect();
+        assert_eq!(shapes, [(anamnesis::Dtype::F32, 0)], "{text}");
+    }
+}
+
 /// FP8 without scales and without a config is a plain cast, and the report says so.
 #[test]
 fn fp8_cast_is_reported() {

@@ -21,6 +21,9 @@ use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 /// Largest JSON header that the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Most keys of `__metadata__`. Models whose every parameter is described there have some ten thousand.
+const MAX_METADATA_KEYS: usize = 1 << 18;
+
 /// Most bytes of one read from a stream. The buffer grows by this at a time, so that a false length costs no more.
 const MAX_READ: usize = 8 << 20;
 
@@ -113,6 +116,10 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
         metadata,
     } = header;
     budget.items(entries.len() as u64, "tensors")?;
+    let keys = metadata.as_ref().map_or(0, HashMap::len) as u64;
+    let data_len = entries.iter().map(|(_, info)| info.data_offsets.1).max();
+    let len = (json.len() as u64).saturating_add(data_len.unwrap_or(0) as u64);
+    budget.tables(entries.len() as u64, keys, len)?;
     entries.sort_by_key(|(_, info)| info.data_offsets);
     let base = 8 + json.len() as u64;
     let tensor = |(name, info): &(String, TensorInfo)| {
@@ -238,6 +245,10 @@ impl<'de> serde::Deserialize<'de> for SafetensorsMetadata {
                         return Err(A::Error::custom(twice));
                     }
                     texts.insert(key, text);
+                    if texts.len() > MAX_METADATA_KEYS {
+                        let many = format!("more than {MAX_METADATA_KEYS} keys in `__metadata__`");
+                        return Err(A::Error::custom(many));
+                    }
                 }
                 Ok(SafetensorsMetadata(texts))
             }

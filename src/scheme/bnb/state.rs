@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::Result;
 use crate::config::unique_json;
 use crate::containers::model::Tensor;
+use crate::limits::FREE_JSON_BYTES;
 use crate::scheme::seam::wrong;
 
 /// Largest `quant_state` that is read. Real ones have some hundred bytes.
@@ -46,7 +47,8 @@ pub(super) fn is_block_size(n: usize) -> bool {
 impl Bnb4State {
     pub fn read(t: &Tensor<'_>) -> Result<Self> {
         let json = t.part().read_small(MAX_QUANT_STATE_BYTES)?;
-        let json = unique_json::parse_embedded(&json).map_err(|e| wrong(t, e))?;
+        let json = unique_json::parse_embedded(&json, &mut FREE_JSON_BYTES.clone())
+            .map_err(|e| wrong(t, e))?;
         let state: Self = serde_json::from_value(json).map_err(|e| wrong(t, e))?;
         if !is_block_size(state.block) {
             let what = format!(
