@@ -1,11 +1,12 @@
 //! The metadata of a safetensors file that describe torchao parameters, which are stored in parts (torchao
 //! `prototype/safetensors`, `flatten_tensor_state_dict`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::ParsedModel;
 use crate::config::unique_json;
 use crate::limits::FREE_JSON_BYTES;
 
@@ -40,24 +41,38 @@ pub(super) struct TorchaoParameter {
 pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);
 
 impl TorchaoParts {
-    /// The parameters of which `has_tensor` knows a part.
-    pub(super) fn new(
-        metadata: &HashMap<String, String>,
-        has_tensor: impl Fn(&str) -> bool,
-    ) -> Self {
+    /// The parameters that the metadata of `model` describes, by the names of those of their parts that are tensors.
+    pub(super) fn new(model: &ParsedModel) -> Self {
         let (mut parts, mut free) = (HashMap::new(), FREE_JSON_BYTES);
-        for (name, text) in metadata {
-            let Some(description) = parse_description(text, &mut free) else {
-                continue;
-            };
+        let described = model
+            .metadata
+            .iter()
+            .filter_map(|(name, text)| Some((name, parse_description(text, &mut free)?)));
+        let described: Vec<_> = described.collect();
+        if described.is_empty() {
+            return Self(parts);
+        }
+        let mut names: Vec<&str> = model.tensors().map(|t| t.name()).collect();
+        names.sort_unstable();
+        for (name, description) in described {
             let (prefix, name) = (parts_prefix(name), name.clone());
-            let parameter = Arc::new(TorchaoParameter { name, description });
             // Shared: a parameter has several parts, and each claim looks up its own.
-            // Only of tensors that exist: prefix and names can be long, and their products too large for any memory.
-            for part in &parameter.description.parts {
-                let name = format!("{prefix}{part}");
-                if has_tensor(&name) {
-                    parts.insert(name, parameter.clone());
+            let parameter = Arc::new(TorchaoParameter { name, description });
+            let listed: HashSet<&str> = parameter
+                .description
+                .parts
+                .iter()
+                .map(String::as_str)
+                .collect();
+            // From the tensors to the listed parts: a long prefix joined with each of many parts would take time and
+            // memory that the file does not pay for.
+            let start = names.partition_point(|name| *name < prefix.as_str());
+            for name in names.iter().skip(start) {
+                let Some(part) = name.strip_prefix(prefix.as_str()) else {
+                    break;
+                };
+                if listed.contains(part) {
+                    parts.insert((*name).to_owned(), parameter.clone());
                 }
             }
         }
