@@ -298,7 +298,8 @@ impl ModuleRules {
     }
 
     /// The entry for the class of `module`. Files do not tell classes: an embedding is told by its name, and whatever
-    /// else has a weight that is quantized is a linear layer, or of a class that only the model's code knows.
+    /// else has a weight that is quantized is a linear layer, or of a class that only the model's code knows. If no entry
+    /// is for the class, the first holds: codes have settings, and the shapes are checked against them.
     fn of_class(&self, module: &str) -> Option<&ModuleEntry> {
         let is_embedding = EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or_default());
         let (class, other) = if is_embedding {
@@ -308,7 +309,10 @@ impl ModuleRules {
         };
         let mut others = self.classes.iter().filter(|(name, _)| name != other);
         let named = self.classes.iter().find(|(name, _)| name == class);
-        named.or_else(|| others.next()).map(|(_, entry)| entry)
+        let found = named.or_else(|| others.next());
+        found
+            .or_else(|| self.classes.first())
+            .map(|(_, entry)| entry)
     }
 }
 
