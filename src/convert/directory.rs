@@ -275,6 +275,7 @@ impl PartWriter<'_, '_> {
                 before.wait(manifest, path)?;
             }
             made?;
+            self.model.require_unchanged()?;
             self.options.run.cancel.check()?;
             pending = Some(ShardCommit::start(shard, name.clone())?);
         }

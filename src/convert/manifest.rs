@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{QuantConfig, read_small};
+use crate::config::read_small;
 use crate::containers::write::atomic::{directory_of, sync_directory};
 use crate::limits::Budget;
 use crate::{AnamnesisError, ParsedModel, Result};
@@ -73,22 +73,14 @@ impl ConversionParameters {
     }
 }
 
-/// Paths of the files that `model` is read from: its weights, and the configs that say how they are quantized.
+/// Paths of the files that `model` is read from: its weights, and the configs and the index that say what they are.
 pub(super) fn files(model: &ParsedModel) -> Vec<PathBuf> {
-    let (mut files, directory) = match (&model.directory, model.path()) {
-        (Some(d), _) => (
-            d.files.iter().map(|file| d.path.join(file)).collect(),
-            Some(d.path.as_path()),
-        ),
-        (None, path) => (
-            path.into_iter().map(Path::to_path_buf).collect::<Vec<_>>(),
-            path.and_then(Path::parent),
-        ),
+    let mut files: Vec<PathBuf> = match (&model.directory, model.path()) {
+        (Some(d), _) => d.files.iter().map(|file| d.path.join(file)).collect(),
+        (None, path) => path.into_iter().map(Path::to_path_buf).collect(),
     };
-    let configs = directory
-        .into_iter()
-        .flat_map(|dir| QuantConfig::files().into_iter().map(|name| dir.join(name)));
-    files.extend(configs.filter(|path| path.is_file()));
+    let companions = model.companions().filter(|companion| companion.exists());
+    files.extend(companions.map(|companion| companion.path.clone()));
     files
 }
 

@@ -10,10 +10,21 @@ pub(crate) use self::windows::*;
 
 #[cfg(unix)]
 mod unix {
-    use std::fs::File;
+    use std::fs::{File, Metadata};
     use std::io::Result;
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::path::Path;
+
+    /// Time in nanoseconds since 1970 at which content, names or permissions of a file last changed.
+    pub(crate) fn change_time(meta: &Metadata) -> u128 {
+        let seconds = u128::try_from(meta.ctime()).unwrap_or(0);
+        seconds * 1_000_000_000 + u128::try_from(meta.ctime_nsec()).unwrap_or(0)
+    }
+
+    /// Device and inode: which file it is, under whatever name.
+    pub(crate) fn place(meta: &Metadata) -> (u64, u64) {
+        (meta.dev(), meta.ino())
+    }
 
     pub(crate) fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> Result<()> {
         file.read_exact_at(out, offset)
@@ -26,8 +37,7 @@ mod unix {
 
     /// Whether `path` leads to `file`, under whatever name.
     pub(crate) fn is_file_at(file: &File, path: &Path) -> Result<bool> {
-        let (ours, theirs) = (file.metadata()?, std::fs::metadata(path)?);
-        Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()))
+        Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
     }
 
     /// Bytes that an unprivileged user may still write to the file system of `directory`.
@@ -39,10 +49,20 @@ mod unix {
 
 #[cfg(windows)]
 mod windows {
-    use std::fs::File;
+    use std::fs::{File, Metadata};
     use std::io::{ErrorKind, Result};
     use std::os::windows::fs::FileExt;
     use std::path::Path;
+
+    /// Always 0: the standard library knows no such time here.
+    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
+        0
+    }
+
+    /// Always zeros: the standard library cannot tell which file it is.
+    pub(crate) fn place(_meta: &Metadata) -> (u64, u64) {
+        (0, 0)
+    }
 
     pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
@@ -89,9 +109,19 @@ mod windows {
 
 #[cfg(not(any(unix, windows)))]
 mod no_files {
-    use std::fs::File;
+    use std::fs::{File, Metadata};
     use std::io::{ErrorKind, Result};
     use std::path::Path;
+
+    /// Always 0: the standard library knows no such time here.
+    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
+        0
+    }
+
+    /// Always zeros: the standard library cannot tell which file it is.
+    pub(crate) fn place(_meta: &Metadata) -> (u64, u64) {
+        (0, 0)
+    }
 
     pub(crate) fn read_exact_at(_file: &File, _offset: u64, _out: &mut [u8]) -> Result<()> {
         Err(ErrorKind::Unsupported.into())

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod changes;
 mod directories;
 #[cfg(feature = "gguf")]
 mod gguf;
