@@ -21,11 +21,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use self::finish::finish;
 pub use self::finish::finish_parts;
 use self::shard::{ShardCommit, ShardFile};
+use super::checksum::checksum_of_file;
 use super::container::index_name;
 use super::destination::{
     MARKER_FILE, check_destination, is_unfinished_conversion, manifests, partial_path,
 };
-use super::manifest::{self, ConversionParameters, Manifest, path as manifest_path};
+use super::manifest::{
+    self, ConversionParameters, FinishedShard, InputRecord, Manifest, changed_input,
+    path as manifest_path,
+};
 use super::options::ConvertOptions;
 use super::plan::{Plan, PlannedFile};
 use super::{run, sidecars};
@@ -67,15 +71,16 @@ impl PartWriter<'_, '_> {
             .filter(|file| file % parts == part - 1)
             .collect();
         self.check_space(&partial, &mine, &manifest)?;
-        self.write_shards(&mine, &partial, &mut manifest, &path)?;
-        let mut notes = Vec::new();
+        let mut notes = self.write_shards(&mine, &partial, &mut manifest, &path)?;
         if part == 1 {
-            notes = self.write_companion_files(&partial, output)?;
+            notes.extend(self.write_companion_files(&partial, output)?);
         }
+        self.require_unchanged(&manifest)?;
         manifest.done = true;
         manifest.write(&path)?;
         if parts == 1 {
-            finish(output, self.options.run.replaces())?;
+            // The shards were made in this run, or summed at its begin.
+            finish(output, self.options.run.replaces(), false)?;
         } else {
             notes.push(format!(
                 "part {part} of {parts}; when all are there, `amn remember --finish` ends it"
@@ -132,7 +137,7 @@ impl PartWriter<'_, '_> {
     fn open_manifest(&self, partial: &Path, path: &Path, parts: usize) -> Result<Manifest> {
         let new = Manifest {
             parameters: self.parameters(parts),
-            inputs: manifest::inputs(self.model),
+            inputs: self.inputs()?,
             finished: vec![],
             done: false,
         };
@@ -165,9 +170,9 @@ impl PartWriter<'_, '_> {
                     "an unfinished conversion with other parameters is there ({what})"
                 ));
             }
-            if theirs.inputs != new.inputs {
+            if let Some(what) = changed_input(&theirs.inputs, &new.inputs) {
                 return refuse(format!(
-                    "the input has changed since the conversion was begun; {anew}"
+                    "the input has changed since the conversion was begun ({what}); {anew}"
                 ));
             }
         }
@@ -184,6 +189,23 @@ impl PartWriter<'_, '_> {
                 made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
                 new.write(path)?;
                 Ok(new)
+            }
+        }
+    }
+
+    /// The state of the input's files as they are now.
+    fn inputs(&self) -> Result<Vec<InputRecord>> {
+        manifest::inputs(self.model, &[])
+    }
+
+    /// Fails with `Io` unless the input's files are as they were when the part was begun.
+    fn require_unchanged(&self, manifest: &Manifest) -> Result<()> {
+        self.model.require_unchanged()?;
+        match changed_input(&manifest.inputs, &self.inputs()?) {
+            None => Ok(()),
+            Some(what) => {
+                let what = format!("the input has changed since the conversion was begun: {what}");
+                Err(AnamnesisError::Io(Error::other(what)))
             }
         }
     }
@@ -222,7 +244,7 @@ impl PartWriter<'_, '_> {
     fn check_space(&self, partial: &Path, mine: &[usize], manifest: &Manifest) -> Result<()> {
         let left = mine
             .iter()
-            .filter(|&&file| !manifest.finished.contains(&self.names[file]));
+            .filter(|&&file| manifest.finished(&self.names[file]).is_none());
         let needed: u64 = left.map(|&file| self.plan.files[file].len).sum();
         let free = available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
         if free < needed {
@@ -236,7 +258,7 @@ impl PartWriter<'_, '_> {
     }
 
     /// Writes the shards `mine`, except those that are finished. While the workers make one shard, another thread syncs the
-    /// one before.
+    /// one before. Returns a note for each finished shard that has to be made again.
     ///
     /// # Errors
     /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in the manifest.
@@ -246,17 +268,25 @@ impl PartWriter<'_, '_> {
         partial: &Path,
         manifest: &mut Manifest,
         path: &Path,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
         let done = AtomicU64::new(0);
         let mut pending: Option<ShardCommit> = None;
         for &file in mine {
             let (name, planned) = (&self.names[file], &self.plan.files[file]);
             let target = partial.join(name);
-            // The manifest names only durable shards, but a user may have removed or cut one since.
-            let is_whole = target
-                .metadata()
-                .is_ok_and(|there| there.len() == planned.len);
-            if manifest.finished.contains(name) && is_whole {
+            // The manifest names only durable shards, but a user or a disk may have damaged one since.
+            let finished = manifest.finished(name).map(|shard| shard.crc);
+            let is_whole = match finished {
+                Some(crc) => self.is_whole(&target, planned.len, crc)?,
+                None => false,
+            };
+            if finished.is_some() && !is_whole {
+                notes.push(format!(
+                    "shard `{name}` was not as it had been written, and was made again"
+                ));
+            }
+            if is_whole {
                 // Counted as done, so that progress ends at its total.
                 let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
                 done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
@@ -268,7 +298,9 @@ impl PartWriter<'_, '_> {
                 .iter()
                 .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
             let outputs = self.plan.outputs_of(file);
-            let made = run::Run::new(self.plan, outputs, &self.options.run, &done).run(&shard);
+            let run = run::Run::new(self.plan, outputs, &self.options.run, &done);
+            let run = run.with_file_checksum();
+            let made = run.run(&shard);
             // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
             // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
             if let Some(before) = pending.take() {
@@ -277,9 +309,32 @@ impl PartWriter<'_, '_> {
             made?;
             self.model.require_unchanged()?;
             self.options.run.cancel.check()?;
-            pending = Some(ShardCommit::start(shard, name.clone())?);
+            let finished = FinishedShard {
+                name: name.clone(),
+                crc: run.file_checksum(file),
+            };
+            pending = Some(ShardCommit::start(shard, finished)?);
         }
-        pending.map_or(Ok(()), |last| last.wait(manifest, path))
+        if let Some(last) = pending {
+            last.wait(manifest, path)?;
+        }
+        Ok(notes)
+    }
+
+    /// Whether the shard at `path` has `len` bytes with the checksum `crc`. One that cannot be read has not.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    fn is_whole(&self, path: &Path, len: u64, crc: u32) -> Result<bool> {
+        let options = &self.options.run;
+        let file = File::open(path).ok();
+        let file = file.filter(|file| file.metadata().is_ok_and(|there| there.len() == len));
+        let sum = |file| checksum_of_file(&file, len, run::threads(options), &options.cancel);
+        match file.map(sum) {
+            Some(Err(AnamnesisError::Cancelled)) => Err(AnamnesisError::Cancelled),
+            Some(Ok(found)) => Ok(found == crc),
+            _ => Ok(false),
+        }
     }
 
     /// Writes the files beside the shards: copies of the input's other files, the config and the index. Returns a note for

@@ -15,7 +15,7 @@ use crate::AnamnesisError;
 ///
 /// Programs can set the modification time, and many set it back to that of an original that they copy. The change time only
 /// the system sets: at every change of content, name count, owner or permissions, and never when a file is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct FileState {
     /// Length in bytes.
     pub len: u64,

@@ -5,20 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
-use anamnesis::{AnamnesisError, ConvertOptions, ParsedModel, RememberOptions, TargetDtype, parse};
+use anamnesis::{
+    AnamnesisError, ConvertOptions, ParsedModel, Progress, RememberOptions, TargetDtype, parse,
+};
 
 use crate::common::directory::{INDEX, in_one_file, make, names_in, shards, tree};
 
 const TO: TargetDtype = TargetDtype::BF16;
 
 /// Longer than the steps in which file systems count time.
-const TICK: Duration = Duration::from_millis(30);
+pub const TICK: Duration = Duration::from_millis(30);
 
 /// What somebody else does to the file at a path.
-type Change = fn(&Path);
+pub type Change = fn(&Path);
 
 /// Writes other bytes over the end of a file.
-fn overwrite(path: &Path) {
+pub fn overwrite(path: &Path) {
     let mut bytes = std::fs::read(path).unwrap();
     let half = bytes.len() / 2;
     bytes[half..].iter_mut().for_each(|byte| *byte ^= 1);
@@ -26,7 +28,7 @@ fn overwrite(path: &Path) {
 }
 
 /// Overwrites a file, and gives it back the time that it had, as `cp -p` and `rsync -t` do.
-fn overwrite_and_set_time(path: &Path) {
+pub fn overwrite_and_set_time(path: &Path) {
     let time = path.metadata().unwrap().modified().unwrap();
     overwrite(path);
     let file = File::options().write(true).open(path).unwrap();
@@ -44,17 +46,17 @@ fn replace(path: &Path) {
     std::fs::rename(other, path).unwrap();
 }
 
-fn append(path: &Path) {
+pub fn append(path: &Path) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes.push(b'\n');
     std::fs::write(path, bytes).unwrap();
 }
 
-fn remove(path: &Path) {
+pub fn remove(path: &Path) {
     std::fs::remove_file(path).unwrap();
 }
 
-fn create(path: &Path) {
+pub fn create(path: &Path) {
     std::fs::write(path, "{}").unwrap();
 }
 
@@ -68,10 +70,14 @@ const CHANGES: &[(Change, &str)] = &[
     (replace, "another file is in its place"),
 ];
 
-/// Options with which `change` happens to `path` once, when the first bytes are written.
+/// Options with which `change` happens to `path` once, when half of the output is written.
 fn changing(path: &Path, change: Change) -> ConvertOptions {
     let (path, once) = (path.to_path_buf(), Once::new());
-    let meddle = move |_| once.call_once(|| change(&path));
+    let meddle = move |progress: Progress| {
+        if progress.done_bytes * 2 >= progress.total_bytes {
+            once.call_once(|| change(&path));
+        }
+    };
     RememberOptions::new(TO)
         .with_threads(1)
         .with_progress(meddle)

@@ -1,12 +1,14 @@
 //! Finishing a directory: checks that every part is done, and gives the hidden directory its name.
 
-use std::collections::HashSet;
-use std::fs::OpenOptions;
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use crate::containers::parse::directory::is_weights;
 use crate::containers::write::atomic::{directory_of, sync_directory};
+use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::{index_name, is_weights_of_output};
 use crate::convert::destination::{
     MARKER_FILE, check_destination, manifests, partial_path, replaced_path,
@@ -14,7 +16,7 @@ use crate::convert::destination::{
 use crate::convert::manifest::{
     ConversionParameters, Manifest, has_manifest_prefix, is_manifest, path as manifest_path,
 };
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives an output directory its name, once all its parts are done.
 ///
@@ -30,16 +32,17 @@ use crate::{AnamnesisError, Result};
 /// `Io` in these cases:
 /// - there is no unfinished directory for `output`;
 /// - a part was not begun, is not done, or was made with other parameters or of another input;
-/// - a shard is missing or has another length than planned;
+/// - a shard is missing, or is not as it was written: all of them are read once and compared with their checksums;
 /// - `output` exists and `force` is not set, or it is not a directory of weights and is therefore never replaced;
 /// - a file cannot be synced, renamed or removed.
 ///
 /// `Parse` if the record of a part is malformed.
 pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
-    finish(output.as_ref(), force)
+    finish(output.as_ref(), force, true)
 }
 
-pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
+/// As [`finish_parts`]. Without `reads_shards` it compares only the lengths of shards.
+pub(super) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<()> {
     // The output may have appeared since the parts were begun, so its place is checked again.
     check_destination(output, force)?;
     let partial = partial_path(output)?;
@@ -61,6 +64,7 @@ pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
     // Any manifest says how many parts there are. All of them must agree, because shards that were made with different
     // parameters do not belong to one model.
     let parameters = &first.parameters;
+    let mut finished = HashMap::new();
     for part in 1..=parameters.parts {
         match Manifest::read(&manifest_path(&partial, (part, parameters.parts)))? {
             None => return refuse(format!("part {part} of {} was not begun", parameters.parts)),
@@ -72,13 +76,27 @@ pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
             Some(theirs) if !theirs.done => {
                 return refuse(format!("part {part} of {} is not done", parameters.parts));
             }
-            Some(_) => {}
+            Some(theirs) => {
+                finished.extend(theirs.finished.into_iter().map(|s| (s.name, s.crc)));
+            }
         }
     }
-    // Manifests say what was written once. A shard that was removed or cut since then shows in its length.
+    // Manifests say what was written once. A shard that was removed or cut since then shows in its length, other damage in
+    // its checksum.
     for (name, len, _) in &parameters.shards {
-        if partial.join(name).metadata().map_or(0, |there| there.len()) != *len {
+        let path = partial.join(name);
+        if path.metadata().map_or(0, |there| there.len()) != *len {
             return refuse(format!("shard `{name}` is not there, or not whole"));
+        }
+        if reads_shards {
+            let file = File::open(&path).map_err(|e| AnamnesisError::io_at(&path, &e))?;
+            let threads = thread::available_parallelism().map_or(1, usize::from);
+            let crc = checksum_of_file(&file, *len, threads, &CancelToken::new())?;
+            if finished.get(name) != Some(&crc) {
+                return refuse(format!(
+                    "shard `{name}` is not as it was written; make its part again with --resume"
+                ));
+            }
         }
     }
     remove_leftovers(&partial, parameters)?;

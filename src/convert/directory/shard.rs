@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::containers::write::Sink;
-use crate::convert::manifest::Manifest;
+use crate::convert::manifest::{FinishedShard, Manifest};
 use crate::source::platform::write_all_at;
 use crate::{AnamnesisError, Result};
 
@@ -68,20 +68,20 @@ impl Sink for ShardFile {
 /// Syncing a shard of several GB takes as long as the disk needs to write it. The workers decode the next shard meanwhile,
 /// so neither the CPU nor the disk waits for the other.
 pub(super) struct ShardCommit {
-    name: String,
+    finished: FinishedShard,
     thread: thread::JoinHandle<Result<()>>,
 }
 
 impl ShardCommit {
-    /// Starts to commit `shard`, whose bytes are all written. `name` is its name in the manifest.
+    /// Starts to commit `shard`, whose bytes are all written. `finished` is its record in the manifest.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
-    pub(super) fn start(shard: ShardFile, name: String) -> Result<Self> {
+    pub(super) fn start(shard: ShardFile, finished: FinishedShard) -> Result<Self> {
         let thread = thread::Builder::new()
             .name("anamnesis-sync".to_owned())
             .spawn(move || shard.commit())?;
-        Ok(Self { name, thread })
+        Ok(Self { finished, thread })
     }
 
     /// Waits until the shard is durable, and records it as finished in the manifest at `path`.
@@ -92,7 +92,7 @@ impl ShardCommit {
         let failed = |_| AnamnesisError::Io(Error::other("a thread failed"));
         self.thread.join().map_err(failed)??;
         // Only now: a manifest must never name a shard that a crash could still lose.
-        manifest.finished.push(self.name);
+        manifest.add_finished(self.finished);
         manifest.write(path)
     }
 }
