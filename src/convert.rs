@@ -17,6 +17,7 @@ mod manifest;
 mod options;
 mod outcome;
 mod output;
+mod overlap;
 mod plan;
 mod report;
 mod run;
@@ -259,6 +260,11 @@ impl<'m> Recovery<'m> {
         // All files are created, at their full length, before the first job: what is wrong with a path shows at once.
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
+            if let Some(read) = model.companions().find(|companion| companion.is_at(path)) {
+                let what = format!("the output is `{}`, which is read", read.path.display());
+                let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+                return Err(AnamnesisError::io_at(path, &error));
+            }
             let place = OutputPlace {
                 force: options.replaces(),
                 inputs: &inputs,

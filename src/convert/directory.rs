@@ -31,6 +31,7 @@ use super::manifest::{
     path as manifest_path,
 };
 use super::options::ConvertOptions;
+use super::overlap::require_apart;
 use super::plan::{Plan, PlannedFile};
 use super::{run, sidecars};
 use crate::containers::model::ParsedModel;
@@ -89,41 +90,16 @@ impl PartWriter<'_, '_> {
         Ok(notes)
     }
 
-    /// Refuses an output that is the input or contains it. Replacing a directory removes everything in it, so the input would
-    /// be lost. Links are followed on both sides, because one directory can have several paths.
+    /// Refuses an output that is the input or contains a part of it.
     fn check_input(&self, output: &Path) -> Result<()> {
-        let directory = self
-            .model
-            .directory
-            .as_ref()
-            .map(|directory| directory.path.clone());
+        let directory = self.model.directory.as_ref();
+        let directory = directory.map(|directory| directory.path.clone());
         let inputs: Vec<PathBuf> = directory
             .into_iter()
             .chain(manifest::files(self.model))
             .collect();
-        for there in [output.to_path_buf(), partial_path(output)?] {
-            // What does not exist yet contains nothing.
-            let Ok(there) = std::fs::canonicalize(there) else {
-                continue;
-            };
-            for path in inputs
-                .iter()
-                .filter_map(|path| std::fs::canonicalize(path).ok())
-            {
-                let what = match path {
-                    path if path == there => "the output is the input",
-                    path if path.starts_with(&there) => {
-                        "the output is to be replaced, and the input is in it"
-                    }
-                    _ => continue,
-                };
-                return Err(AnamnesisError::io_at(
-                    output,
-                    &Error::new(ErrorKind::InvalidInput, what),
-                ));
-            }
-        }
-        Ok(())
+        let replaced = [output.to_path_buf(), partial_path(output)?];
+        require_apart(output, &replaced, &inputs)
     }
 
     /// Opens the manifest of this part at `path` to resume it, or begins a new one.

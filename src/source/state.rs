@@ -96,6 +96,12 @@ impl CompanionFile {
         self.state.is_some()
     }
 
+    /// Whether `path` leads to the file, under whatever name. False if that cannot be told.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        let ours = self.state.map_or((0, 0), |state| state.place);
+        ours != (0, 0) && state_at(path).is_some_and(|there| there.place == ours)
+    }
+
     /// Fails with `Io` unless the file is as it was.
     pub(crate) fn require_unchanged(&self) -> crate::Result<()> {
         let now = state_at(&self.path);

@@ -7,6 +7,8 @@ mod common;
 mod commands;
 mod forget;
 mod listings;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod ollama;
 #[cfg(unix)]
 mod open_files;

@@ -9,6 +9,8 @@ mod directories;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod pipeline;
+#[cfg(unix)]
+mod planted;
 mod resume;
 mod sharded;
 mod stream;

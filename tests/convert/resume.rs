@@ -37,7 +37,7 @@ fn cancelled_after(bytes: u64) -> ConvertOptions {
 }
 
 /// Cancels a conversion to `out` after about three shards.
-fn interrupt(root: &Path, input: &Path) -> PathBuf {
+pub fn interrupt(root: &Path, input: &Path) -> PathBuf {
     let output = root.join("out");
     let error = parse(input)
         .unwrap()
