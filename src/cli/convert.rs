@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
 use super::report::{print_distance, print_json, print_kept, print_line};
-use super::{input, progress};
+use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, QuantScheme, RememberOptions, Report, Result,
@@ -96,9 +96,7 @@ fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)
 /// removed.
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
-    let on_signal = cancel.clone();
-    ctrlc::set_handler(move || on_signal.cancel())
-        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
+    signals::cancel_at_termination(&cancel)?;
     let options = RememberOptions::new(to)
         .with_force(args.force)
         .with_cancel(cancel);
