@@ -7,15 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::checksum::checksum_of_file;
-use crate::config::read_small;
-use crate::containers::write::atomic::{directory_of, sync_directory};
-use crate::limits::Budget;
+use super::directory::UnfinishedDirectory;
 use crate::source::{FileState, Source};
 use crate::{AnamnesisError, CancelToken, ParsedModel, Result};
 
@@ -199,9 +196,9 @@ impl InputRecord {
     }
 }
 
-/// Path of the manifest of part `part` of `of`, counted from 1.
-pub(super) fn path(directory: &Path, (part, of): (usize, usize)) -> PathBuf {
-    directory.join(format!("anamnesis-part-{part}-of-{of}.json"))
+/// Name of the manifest of part `part` of `of`, counted from 1.
+pub(super) fn name((part, of): (usize, usize)) -> String {
+    format!("anamnesis-part-{part}-of-{of}.json")
 }
 
 /// Whether a file of this name is a manifest.
@@ -226,36 +223,28 @@ impl Manifest {
         self.finished.push(shard);
     }
 
-    /// Reads the manifest at `path`; `None` if there is no such file.
+    /// Reads the manifest `name` in `directory`; `None` if there is no such file.
     ///
     /// # Errors
     /// `Io` if the file cannot be read, `Parse` if it is not the JSON of a manifest.
-    pub(super) fn read(path: &Path) -> Result<Option<Self>> {
-        let Some(json) = read_small(path, &Budget::unbounded())? else {
+    pub(super) fn read(directory: &UnfinishedDirectory, name: &str) -> Result<Option<Self>> {
+        let Some(json) = directory.read(name)? else {
             return Ok(None);
         };
         let manifest = serde_json::from_slice(&json);
+        let path = directory.path().join(name);
         manifest
             .map(Some)
             .map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
     }
 
-    /// Writes the manifest to `path`, durably: under a temporary name, synced, renamed, and then the directory is synced. A
-    /// crash leaves the old manifest or the new one. The last sync also makes earlier renames of shards in that directory
-    /// durable.
+    /// Writes the manifest to `directory` as `name`, durably. A crash leaves the old manifest or the new one. Earlier renames
+    /// of shards in that directory are durable then, too.
     ///
     /// # Errors
     /// `Io` if the file cannot be written, synced or renamed.
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
+    pub(super) fn write(&self, directory: &UnfinishedDirectory, name: &str) -> Result<()> {
         let json = serde_json::to_vec(self).map_err(|e| AnamnesisError::parse(e.to_string()))?;
-        let partial = path.with_extension("partial");
-        let written = File::create(&partial).and_then(|mut file| {
-            file.write_all(&json)?;
-            file.sync_all()?;
-            std::fs::rename(&partial, path)
-        });
-        written.map_err(|e| AnamnesisError::io_at(path, &e))?;
-        sync_directory(directory_of(path));
-        Ok(())
+        directory.write(name, &json)
     }
 }

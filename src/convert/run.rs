@@ -114,7 +114,7 @@ impl<'a, 'm> Run<'a, 'm> {
     /// Does the jobs `jobs` of the plan without comparing checksums. [`check`](Self::check) does that once all jobs are done.
     ///
     /// # Errors
-    /// The error of the lowest job that failed, or `Io` if a thread cannot be started.
+    /// The error of the lowest job that failed.
     pub(super) fn run_jobs(&self, jobs: Range<usize>, sink: &dyn Sink) -> Result<()> {
         let threads = threads(self.options).clamp(1, jobs.len().max(1));
         let queue = JobQueue {
@@ -124,16 +124,17 @@ impl<'a, 'm> Run<'a, 'm> {
             end: jobs.end,
             outcome: Outcome::new(),
         };
-        thread::scope(|scope| -> Result<()> {
-            // The calling thread is the last worker.
+        thread::scope(|scope| {
+            // The calling thread is the last worker. Any number of workers makes the same output, so threads that cannot be
+            // started are done without.
             for _ in 1..threads {
-                thread::Builder::new()
-                    .name("anamnesis".to_owned())
-                    .spawn_scoped(scope, || queue.work())?;
+                let thread = thread::Builder::new().name("anamnesis".to_owned());
+                if thread.spawn_scoped(scope, || queue.work()).is_err() {
+                    break;
+                }
             }
             queue.work();
-            Ok(())
-        })?;
+        });
         queue.outcome.into_result()
     }
 

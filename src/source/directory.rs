@@ -33,6 +33,14 @@ impl OpenDirectory {
         }
     }
 
+    /// Creates the empty file `name` unless it is there. Several processes may do so at once.
+    pub(crate) fn create_if_missing(&self, name: &OsStr) -> Result<()> {
+        match self.create_file(name, false) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the regular file `name` to read; `None` if there is none.
     ///
     /// # Errors
@@ -44,15 +52,6 @@ impl OpenDirectory {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
-    }
-
-    /// Names of all files of the directory, sorted: of regular files, and of links and devices.
-    pub(crate) fn file_names(&self) -> Result<Vec<OsString>> {
-        let entries = self.entries()?.into_iter();
-        Ok(entries
-            .filter(|(_, is_directory)| !is_directory)
-            .map(|(name, _)| name)
-            .collect())
     }
 
     /// Makes all files durable that are below the directory.
@@ -146,30 +145,32 @@ mod unix {
             Ok(fchmod(&self.0, to)?)
         }
 
-        /// Fails unless the directory, which is at `path`, and all that is in it belong to the user of this process: regular
-        /// files of one name each, and directories. Anything else was planted, and would be written to or become a part of
-        /// a model.
-        pub(crate) fn require_own(&self, path: &Path) -> Result<()> {
+        /// Whether the directory, which is at `path`, belongs to the user of this process.
+        pub(crate) fn is_own(&self, path: &Path) -> Result<bool> {
             let owner = self.metadata()?.uid();
-            // Some file systems give all files one owner, such as those of other systems and shares. There the owner of a new
-            // file is ours.
-            let is_own = owner == geteuid().as_raw()
-                || tempfile::tempfile_in(path.parent().unwrap_or(path))?
-                    .metadata()?
-                    .uid()
-                    == owner;
-            if !is_own {
-                return Err(Error::new(
-                    ErrorKind::PermissionDenied,
-                    "it belongs to another user",
-                ));
+            if owner == geteuid().as_raw() {
+                return Ok(true);
             }
-            self.require_owner(owner, Path::new(""))
+            // Some file systems give all files one owner: those of other systems, and shares. What a new file gets is ours
+            // there.
+            let beside = path.parent().filter(|parent| *parent != Path::new(""));
+            let new = tempfile::tempfile_in(beside.unwrap_or(Path::new(".")))?;
+            Ok(new.metadata()?.uid() == owner)
+        }
+
+        /// Fails unless all that is in the directory has its owner, and is a regular file of one name or a directory.
+        pub(crate) fn require_own_files(&self) -> Result<()> {
+            self.require_owner(self.metadata()?.uid(), Path::new(""))
         }
 
         fn require_owner(&self, owner: u32, below: &Path) -> Result<()> {
             for (name, is_directory) in self.entries()? {
-                let there = statat(&self.0, &*name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let there = match statat(&self.0, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(there) => there,
+                    // Another process of ours, which makes another part, has just renamed or removed it.
+                    Err(Errno::NOENT) => continue,
+                    Err(e) => return Err(e.into()),
+                };
                 let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
                 let below = below.join(&name);
                 let what = if there.st_uid != owner {
@@ -200,7 +201,7 @@ mod unix {
         }
 
         /// Names of all entries, sorted, with whether each is a directory.
-        pub(super) fn entries(&self) -> Result<Vec<(OsString, bool)>> {
+        pub(crate) fn entries(&self) -> Result<Vec<(OsString, bool)>> {
             let mut found = Vec::new();
             for entry in Dir::read_from(&self.0)? {
                 let entry = entry?;
@@ -305,11 +306,16 @@ mod by_path {
             Ok(())
         }
 
-        /// Fails if there is a link in the directory. The standard library does not tell owners here.
-        pub(crate) fn require_own(&self, _path: &Path) -> Result<()> {
+        /// Always true: the standard library does not tell owners here.
+        pub(crate) fn is_own(&self, _path: &Path) -> Result<bool> {
+            Ok(true)
+        }
+
+        /// Fails if there is a link in the directory.
+        pub(crate) fn require_own_files(&self) -> Result<()> {
             for (name, is_directory) in self.entries()? {
                 if is_directory {
-                    self.open_below(&name)?.require_own(Path::new(""))?;
+                    self.open_below(&name)?.require_own_files()?;
                 } else if !self.0.join(&name).symlink_metadata()?.is_file() {
                     let what = format!("`{}` in it is a link", name.display());
                     return Err(Error::new(ErrorKind::PermissionDenied, what));
@@ -324,7 +330,7 @@ mod by_path {
         }
 
         /// Names of all entries, sorted, with whether each is a directory.
-        pub(super) fn entries(&self) -> Result<Vec<(OsString, bool)>> {
+        pub(crate) fn entries(&self) -> Result<Vec<(OsString, bool)>> {
             let mut found = Vec::new();
             for entry in std::fs::read_dir(&self.0)? {
                 let entry = entry?;

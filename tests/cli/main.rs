@@ -5,6 +5,8 @@
 mod common;
 
 mod commands;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod faults;
 mod forget;
 mod listings;
 #[cfg(target_os = "linux")]
