@@ -2,7 +2,7 @@
 //! name that somebody else plants in a shared folder leads nowhere else.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
@@ -70,6 +70,7 @@ impl OpenDirectory {
 
 #[cfg(unix)]
 mod unix {
+    use std::fs::Metadata;
     use std::os::fd::OwnedFd;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
