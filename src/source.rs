@@ -5,6 +5,7 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
+pub(crate) mod directory;
 mod files;
 pub(crate) mod platform;
 mod seeking;

@@ -10,6 +10,7 @@
 //! touches what all parts share.
 
 mod finish;
+mod replacement;
 mod shard;
 
 use std::collections::BTreeMap;
@@ -18,8 +19,9 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use self::finish::finish;
+pub(crate) use self::finish::finish;
 pub use self::finish::finish_parts;
+pub(crate) use self::replacement::settle;
 use self::shard::{ShardCommit, ShardFile};
 use super::container::index_name;
 use super::destination::{
@@ -28,9 +30,11 @@ use super::destination::{
 use super::manifest::{self, ConversionParameters, Manifest, path as manifest_path};
 use super::options::ConvertOptions;
 use super::plan::{Plan, PlannedFile};
-use super::{run, sidecars};
+use super::run;
+use super::sidecars::{self, Sidecars};
 use crate::containers::model::ParsedModel;
 use crate::containers::write::Sink;
+use crate::containers::write::atomic::directory_of;
 use crate::source::platform::available_space;
 use crate::{AnamnesisError, Result};
 
@@ -57,25 +61,46 @@ impl PartWriter<'_, '_> {
                 format!("{part} of {parts}: parts count from 1"),
             ));
         }
+        let settled = settle(output)?;
         check_destination(output, self.options.run.replaces())?;
         self.check_input(output)?;
         let partial = partial_path(output)?;
         let path = manifest_path(&partial, (part, parts));
-        let mut manifest = self.open_manifest(&partial, &path, parts)?;
+        let new = Manifest {
+            parameters: self.parameters(parts),
+            inputs: manifest::inputs(self.model),
+            finished: vec![],
+            done: false,
+        };
+        let begun = self.find_manifest(&partial, &path, &new)?;
+        let mut manifest = begun.unwrap_or(new);
         // Every `parts`-th shard: all parts get the same number of shards, give or take one.
         let mine: Vec<usize> = (0..self.names.len())
             .filter(|file| file % parts == part - 1)
             .collect();
-        self.check_space(&partial, &mine, &manifest)?;
-        self.write_shards(&mine, &partial, &mut manifest, &path)?;
-        let mut notes = Vec::new();
-        if part == 1 {
-            notes = self.write_companion_files(&partial, output)?;
+        let sidecars = match &self.model.directory {
+            Some(directory) if part == 1 => {
+                Some(Sidecars::find(&directory.path, &[&partial, output])?)
+            }
+            _ => None,
+        };
+        let sidecar_bytes = sidecars.as_ref().map_or(0, Sidecars::size);
+        // Before anything is made, so that a refusal leaves nothing behind.
+        self.check_space(&partial, &mine, &manifest, sidecar_bytes)?;
+        let made = self.make(&mine, sidecars.as_ref(), &partial, &mut manifest, &path);
+        if made.is_err() && manifest.finished.is_empty() {
+            // There is nothing to resume, and the record of it would be in the way of the next run. Of several parts, others
+            // may be in the directory.
+            let _ = match parts {
+                1 => std::fs::remove_dir_all(&partial),
+                _ => std::fs::remove_file(&path),
+            };
         }
-        manifest.done = true;
-        manifest.write(&path)?;
+        made?;
+        let mut notes: Vec<String> = settled.into_iter().map(|settled| settled.note).collect();
+        notes.extend(sidecars.into_iter().flat_map(|sidecars| sidecars.notes));
         if parts == 1 {
-            finish(output, self.options.run.replaces())?;
+            notes.extend(finish(output, self.options.run.replaces())?);
         } else {
             notes.push(format!(
                 "part {part} of {parts}; when all are there, `amn remember --finish` ends it"
@@ -121,7 +146,7 @@ impl PartWriter<'_, '_> {
         Ok(())
     }
 
-    /// Opens the manifest of this part at `path` to resume it, or begins a new one.
+    /// The manifest of this part at `path`, to resume it; `None` if the part is to be begun, with the manifest `new`.
     ///
     /// Before that, the manifests of all parts in `partial` are compared with this run: a directory in which two sets of
     /// parameters, or two states of the input, have made shards would be a model that nobody asked for.
@@ -129,13 +154,13 @@ impl PartWriter<'_, '_> {
     /// # Errors
     /// `Io` if `partial` is no unfinished conversion; if it was begun with other parameters or before the input changed; if
     /// this part was begun and the options do not resume it; if the operating system fails.
-    fn open_manifest(&self, partial: &Path, path: &Path, parts: usize) -> Result<Manifest> {
-        let new = Manifest {
-            parameters: self.parameters(parts),
-            inputs: manifest::inputs(self.model),
-            finished: vec![],
-            done: false,
-        };
+    fn find_manifest(
+        &self,
+        partial: &Path,
+        path: &Path,
+        new: &Manifest,
+    ) -> Result<Option<Manifest>> {
+        let parts = new.parameters.parts;
         let refuse = |what: String| {
             Err(AnamnesisError::io_at(
                 partial,
@@ -175,17 +200,33 @@ impl PartWriter<'_, '_> {
             Some(_) if !self.options.resume => refuse(format!(
                 "an unfinished conversion is there; --resume continues it, {anew}"
             )),
-            Some(there) => Ok(there),
-            None => {
-                // The marker comes before anything else, so that a directory that is not empty can be recognized as ours
-                // from its first file on.
-                let made = std::fs::create_dir_all(partial)
-                    .and_then(|()| File::create(partial.join(MARKER_FILE)));
-                made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
-                new.write(path)?;
-                Ok(new)
-            }
+            there => Ok(there),
         }
+    }
+
+    /// Makes everything of this part in `partial`: the shards `mine`, and the files beside the weights if `sidecars` are given.
+    fn make(
+        &self,
+        mine: &[usize],
+        sidecars: Option<&Sidecars>,
+        partial: &Path,
+        manifest: &mut Manifest,
+        path: &Path,
+    ) -> Result<()> {
+        if !path.exists() {
+            // The marker comes before anything else, so that a directory that is not empty can be recognized as ours from
+            // its first file on.
+            let made = std::fs::create_dir_all(partial)
+                .and_then(|()| File::create(partial.join(MARKER_FILE)));
+            made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
+            manifest.write(path)?;
+        }
+        self.write_shards(mine, partial, manifest, path)?;
+        if self.options.part.is_none_or(|(part, _)| part == 1) {
+            self.write_companion_files(partial, sidecars)?;
+        }
+        manifest.done = true;
+        manifest.write(path)
     }
 
     /// Everything that the output's bytes depend on, besides the input.
@@ -217,14 +258,21 @@ impl PartWriter<'_, '_> {
         }
     }
 
-    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished. Shards of other parts are not
-    /// counted: the processes that write them check for them.
-    fn check_space(&self, partial: &Path, mine: &[usize], manifest: &Manifest) -> Result<()> {
+    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished, and for `sidecars` bytes beside
+    /// them. Shards of other parts are not counted: the processes that write them check for them.
+    fn check_space(
+        &self,
+        partial: &Path,
+        mine: &[usize],
+        manifest: &Manifest,
+        sidecars: u64,
+    ) -> Result<()> {
         let left = mine
             .iter()
             .filter(|&&file| !manifest.finished.contains(&self.names[file]));
-        let needed: u64 = left.map(|&file| self.plan.files[file].len).sum();
-        let free = available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+        let needed = left.map(|&file| self.plan.files[file].len).sum::<u64>() + sidecars;
+        let parent = directory_of(partial);
+        let free = available_space(parent).map_err(|e| AnamnesisError::io_at(parent, &e))?;
         if free < needed {
             let what = format!("the output takes {needed} bytes, and {free} are free");
             return Err(AnamnesisError::io_at(
@@ -262,37 +310,41 @@ impl PartWriter<'_, '_> {
                 done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
                 continue;
             }
-            let shard = ShardFile::create(&target, planned.len)?;
-            planned
-                .pieces
-                .iter()
-                .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
-            let outputs = self.plan.outputs_of(file);
-            let made = run::Run::new(self.plan, outputs, &self.options.run, &done).run(&shard);
+            let made = self.write_shard(file, &target, &done);
             // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
             // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
             if let Some(before) = pending.take() {
                 before.wait(manifest, path)?;
             }
-            made?;
-            self.options.run.cancel.check()?;
-            pending = Some(ShardCommit::start(shard, name.clone())?);
+            pending = Some(ShardCommit::start(made?, name.clone()));
         }
         pending.map_or(Ok(()), |last| last.wait(manifest, path))
     }
 
-    /// Writes the files beside the shards: copies of the input's other files, the config and the index. Returns a note for
-    /// each file of the input that was left out.
-    fn write_companion_files(&self, partial: &Path, output: &Path) -> Result<Vec<String>> {
-        let mut notes = Vec::new();
+    /// Writes the shard number `file`, which is to be `target`, under its temporary name. Adds the written bytes to `done`.
+    fn write_shard(&self, file: usize, target: &Path, done: &AtomicU64) -> Result<ShardFile> {
+        let planned = &self.plan.files[file];
+        let shard = ShardFile::create(target, planned.len)?;
+        planned
+            .pieces
+            .iter()
+            .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
+        let outputs = self.plan.outputs_of(file);
+        run::Run::new(self.plan, outputs, &self.options.run, done).run(&shard)?;
+        self.options.run.cancel.check()?;
+        Ok(shard)
+    }
+
+    /// Writes the files beside the shards: copies of the input's other files, the config and the index.
+    fn write_companion_files(&self, partial: &Path, sidecars: Option<&Sidecars>) -> Result<()> {
         // The config's dtype is that of the weights. It changes only if weights were decoded.
         let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
         let edits = sidecars::ConfigEdits {
             dtype,
             quantization: self.plan.quantization.as_ref(),
         };
-        if let Some(directory) = &self.model.directory {
-            notes = sidecars::copy(&directory.path, partial, &edits, &[partial, output])?;
+        if let Some(sidecars) = sidecars {
+            sidecars.copy(partial, &edits)?;
         }
         sidecars::write_config(partial, &edits)?;
         if let Some(index) = index_name(self.names) {
@@ -302,6 +354,6 @@ impl PartWriter<'_, '_> {
                 .collect();
             sidecars::write_index(&partial.join(index), &map, self.plan.data_len)?;
         }
-        Ok(notes)
+        Ok(())
     }
 }

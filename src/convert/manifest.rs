@@ -162,7 +162,10 @@ impl Manifest {
             file.sync_all()?;
             std::fs::rename(&partial, path)
         });
-        written.map_err(|e| AnamnesisError::io_at(path, &e))?;
+        written.map_err(|e| {
+            let _ = std::fs::remove_file(&partial);
+            AnamnesisError::io_at(path, &e)
+        })?;
         sync_directory(directory_of(path));
         Ok(())
     }

@@ -281,7 +281,7 @@ fn parts_one_after_another() {
         .unwrap_err();
     assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
     assert!(
-        unfinished().contains("part 2 of 3 is not done"),
+        unfinished().contains("part 2 of 3 was not begun"),
         "{}",
         unfinished()
     );

@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::replacement::{LockedMarker, settle};
 use crate::containers::parse::directory::is_weights;
 use crate::containers::write::atomic::{directory_of, sync_directory};
 use crate::convert::container::{index_name, is_weights_of_output};
-use crate::convert::destination::{
-    MARKER_FILE, check_destination, manifests, partial_path, replaced_path,
-};
+use crate::convert::destination::{check_destination, manifests, partial_path, replaced_path};
 use crate::convert::manifest::{
     ConversionParameters, Manifest, has_manifest_prefix, is_manifest, path as manifest_path,
 };
@@ -36,10 +35,14 @@ use crate::{AnamnesisError, Result};
 ///
 /// `Parse` if the record of a part is malformed.
 pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
-    finish(output.as_ref(), force)
+    match settle(output.as_ref())? {
+        Some(settled) if settled.is_finished => Ok(()),
+        _ => finish(output.as_ref(), force).map(drop),
+    }
 }
 
-pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
+/// As [`finish_parts`]; returns a note if what was replaced could not be removed.
+pub(crate) fn finish(output: &Path, force: bool) -> Result<Option<String>> {
     // The output may have appeared since the parts were begun, so its place is checked again.
     check_destination(output, force)?;
     let partial = partial_path(output)?;
@@ -82,13 +85,13 @@ pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
         }
     }
     remove_leftovers(&partial, parameters)?;
-    publish(&partial, output, &found)
+    publish(&partial, output)
 }
 
 /// Removes from `partial` the weights and indexes that are not of this output, and manifests that were never whole.
 ///
-/// A crash in [`publish`] can leave a directory without manifests. A later conversion with other parameters then begins in
-/// it, because nothing contradicts it, and the shards of the first one would become a part of the model.
+/// A directory whose manifests were removed by hand looks new. A later conversion with other parameters then begins in it,
+/// because nothing contradicts it, and the shards of the first one would become a part of the model.
 fn remove_leftovers(partial: &Path, parameters: &ConversionParameters) -> Result<()> {
     let shards = parameters.shards.iter().map(|(name, ..)| name.clone());
     let shards: Vec<String> = shards.collect();
@@ -131,22 +134,19 @@ fn sync_files(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the manifests from `partial` and renames it to `output`. What was at `output` is moved aside first. It is
-/// removed when the new directory is in its place, and moved back if the rename fails.
+/// Renames `partial` to `output`. What was at `output` is moved aside first. It is removed when the new directory is in its
+/// place, and moved back if the rename fails. Returns a note if something could not be removed.
 ///
 /// The order makes a crash at any point recoverable:
 /// 1. Data is synced before the rename, so that the name never stands for files without their data.
-/// 2. Manifests go before the rename, so that the finished model never holds one. A crash between the two leaves a
-///    directory that is begun anew: the marker file still shows that it is ours.
-/// 3. The parent is synced before the old directory is removed, so that one of the two is always there.
-fn publish(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
+/// 2. The marker names the directory that is moved aside before that is moved, so that the next run knows it.
+/// 3. Manifests go after the rename, so that a crash before it loses nothing of the work.
+/// 4. The parent is synced before the old directory is removed, so that one of the two is always there.
+fn publish(partial: &Path, output: &Path) -> Result<Option<String>> {
     let failed = |e: Error| AnamnesisError::io_at(output, &e);
     let old = replaced_path(output);
     sync_files(partial).map_err(failed)?;
-    manifests
-        .iter()
-        .try_for_each(std::fs::remove_file)
-        .map_err(failed)?;
+    let marker = LockedMarker::record(partial, output).map_err(failed)?;
     // A rename cannot replace a directory that is not empty, so the old one has to be moved aside.
     let exists = output.symlink_metadata().is_ok();
     if exists {
@@ -158,10 +158,6 @@ fn publish(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
         }
         return Err(failed(e));
     }
-    std::fs::remove_file(output.join(MARKER_FILE)).map_err(failed)?;
     sync_directory(directory_of(output));
-    if exists {
-        std::fs::remove_dir_all(&old).map_err(failed)?;
-    }
-    Ok(())
+    Ok(marker.clear(output))
 }

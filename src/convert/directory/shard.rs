@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
 use crate::containers::write::Sink;
@@ -36,23 +37,31 @@ impl ShardFile {
             .create(true)
             .truncate(true)
             .open(&temporary);
-        let file = file.and_then(|file| file.set_len(len).map(|()| file));
-        let file = file.map_err(|e| AnamnesisError::io_at(&temporary, &e))?;
-        Ok(Self {
-            file,
+        let shard = Self {
+            file: file.map_err(|e| AnamnesisError::io_at(&temporary, &e))?,
             temporary,
             path: path.to_path_buf(),
-        })
+        };
+        let extended = shard.file.set_len(len);
+        extended.map_err(|e| AnamnesisError::io_at(&shard.temporary, &e))?;
+        Ok(shard)
     }
 
     /// Syncs the data and renames the file to the shard's name. The rename itself is durable once the directory is synced,
     /// which [`Manifest::write`] does when it records the shard.
-    fn commit(self) -> Result<()> {
+    fn commit(&self) -> Result<()> {
         let named = self
             .file
             .sync_all()
             .and_then(|()| std::fs::rename(&self.temporary, &self.path));
         named.map_err(|e| AnamnesisError::io_at(&self.path, &e))
+    }
+}
+
+/// A shard that was not committed is removed: nothing says how much of it was written, and it takes its whole length.
+impl Drop for ShardFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.temporary);
     }
 }
 
@@ -69,19 +78,22 @@ impl Sink for ShardFile {
 /// so neither the CPU nor the disk waits for the other.
 pub(super) struct ShardCommit {
     name: String,
-    thread: thread::JoinHandle<Result<()>>,
+    shard: Arc<ShardFile>,
+    /// `None` if no thread could be started.
+    thread: Option<thread::JoinHandle<Result<()>>>,
 }
 
 impl ShardCommit {
     /// Starts to commit `shard`, whose bytes are all written. `name` is its name in the manifest.
-    ///
-    /// # Errors
-    /// `Io` if no thread can be started.
-    pub(super) fn start(shard: ShardFile, name: String) -> Result<Self> {
-        let thread = thread::Builder::new()
-            .name("anamnesis-sync".to_owned())
-            .spawn(move || shard.commit())?;
-        Ok(Self { name, thread })
+    pub(super) fn start(shard: ShardFile, name: String) -> Self {
+        let shard = Arc::new(shard);
+        let theirs = shard.clone();
+        let thread = thread::Builder::new().name("anamnesis-sync".to_owned());
+        Self {
+            name,
+            thread: thread.spawn(move || theirs.commit()).ok(),
+            shard,
+        }
     }
 
     /// Waits until the shard is durable, and records it as finished in the manifest at `path`.
@@ -90,7 +102,10 @@ impl ShardCommit {
     /// `Io` if the shard cannot be synced or renamed, or the manifest cannot be written.
     pub(super) fn wait(self, manifest: &mut Manifest, path: &Path) -> Result<()> {
         let failed = |_| AnamnesisError::Io(Error::other("a thread failed"));
-        self.thread.join().map_err(failed)??;
+        match self.thread {
+            Some(thread) => thread.join().map_err(failed)??,
+            None => self.shard.commit()?,
+        }
         // Only now: a manifest must never name a shard that a crash could still lose.
         manifest.finished.push(self.name);
         manifest.write(path)
