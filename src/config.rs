@@ -29,6 +29,7 @@ pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order, pair};
 use self::skips::SkipLists;
 use crate::limits::Budget;
+use crate::source::CompanionFile;
 use crate::{AnamnesisError, ParseLimits, Result};
 
 /// Where a quantization config can be: a file and the path of keys in it (empty: the whole file). Earlier places take
@@ -44,6 +45,9 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quant_config.json", &[]),
     ("quantization_map.json", &[]),
 ];
+
+/// The index of a sharded model, in which a shard that is parsed alone looks for companions.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
@@ -62,6 +66,8 @@ const SKIP_KEYS: &[&str] = &[
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
     places: Vec<ConfigPlace>,
+    /// The files that configs are read from, whether they exist or not, with their states before that.
+    companions: Vec<CompanionFile>,
     /// Directory of the model; `None` if it was parsed from memory.
     directory: Option<PathBuf>,
     /// Limits for reading the index of shards.
@@ -87,6 +93,11 @@ impl QuantConfig {
         files
     }
 
+    /// The files that configs were read from, and those that would have been if they existed.
+    pub(crate) fn companions(&self) -> &[CompanionFile] {
+        &self.companions
+    }
+
     /// Reads the configs in the directory of the file `model`.
     ///
     /// # Errors
@@ -102,6 +113,10 @@ impl QuantConfig {
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(Value, Vec<u8>)>> = HashMap::new();
         let mut places = Vec::new();
+        // The index is read later, and only if a weight lacks a part.
+        let names = Self::files().into_iter().chain([INDEX]);
+        let companion = |name: &str| CompanionFile::new(dir.join(name));
+        let mut companions: Vec<_> = names.map(companion).collect();
         for &(file, keys) in PLACES {
             if !files.contains_key(file) {
                 files.insert(file, read_json(&dir.join(file), budget)?);
@@ -123,6 +138,7 @@ impl QuantConfig {
             }
         }
         for file in module::list_quanto_maps(dir) {
+            companions.push(companion(&file));
             if let Some((Value::Object(values), _)) = read_json(&dir.join(&file), budget)? {
                 places.push(ConfigPlace {
                     name: file,
@@ -140,6 +156,7 @@ impl QuantConfig {
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
             places,
+            companions,
             sizes,
             patterns,
             directory,
@@ -191,10 +208,7 @@ impl QuantConfig {
         let indexed = match self.indexed.get() {
             Some(indexed) => indexed,
             None => {
-                let index = read_json(
-                    &directory.join("model.safetensors.index.json"),
-                    &Budget::new(&self.limits),
-                )?;
+                let index = read_json(&directory.join(INDEX), &Budget::new(&self.limits))?;
                 let map = index
                     .as_ref()
                     .and_then(|(index, _)| index.get("weight_map")?.as_object());

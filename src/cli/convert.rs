@@ -18,7 +18,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
     if args.finish {
         let output = &args.input.file;
         if !settle(output)?
-            && let Some(note) = crate::convert::finish(output, args.run.force)?
+            && let Some(note) = crate::convert::finish(output, args.run.force, true)?
         {
             print_line(out, format_args!("Note: {}", printable(&note)));
         }

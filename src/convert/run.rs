@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use super::checksum::{ChecksumAccumulator, TensorChecksums};
+use super::checksum::{ChecksumAccumulator, TensorChecksums, checksum_of_pieces};
 use super::options::{Progress, RememberOptions};
 use super::outcome::Outcome;
 use super::output::{Job, Worker};
@@ -71,6 +71,33 @@ impl<'a, 'm> Run<'a, 'm> {
     pub(super) fn without_verifying(mut self) -> Self {
         self.verifies = false;
         self
+    }
+
+    /// Sums all bytes that are written, for [`file_checksum`](Self::file_checksum).
+    pub(super) fn with_file_checksum(mut self) -> Self {
+        for sums in &mut self.checksums {
+            sums.output.get_or_insert_default();
+        }
+        self
+    }
+
+    /// CRC-32 of output file `file`, as the run and its plan write it. All jobs are done, and
+    /// [`with_file_checksum`](Self::with_file_checksum) was called before.
+    ///
+    /// Jobs write in any order, so that each piece is summed when it is written, and the sums are combined by position. To read
+    /// the file again would cost as much as its size, and would sum what the disk has and not what was meant.
+    pub(super) fn file_checksum(&self, file: usize) -> u32 {
+        let planned = &self.plan.files[file];
+        let headers = planned
+            .pieces
+            .iter()
+            .map(|(at, piece)| (*at, (piece.len() as u64, crc32fast::hash(piece))));
+        let outputs = self.plan.outputs[self.outputs.clone()].iter();
+        let tensors = outputs
+            .zip(&self.checksums)
+            .filter(|(output, _)| output.file == file)
+            .filter_map(|(output, sums)| Some(sums.output.as_ref()?.pieces(output.offset)));
+        checksum_of_pieces(headers.chain(tensors.flatten()).collect(), planned.len)
     }
 
     /// Does all jobs, and compares the checksums of copied inputs.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::container::is_weights_of_output;
+use super::directory::UnfinishedDirectory;
 use crate::config::{edit, read_small};
 use crate::containers::parse::directory::is_weights;
-use crate::containers::write::atomic::directory_of;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
@@ -37,9 +37,10 @@ pub(super) struct ConfigEdits<'a> {
 }
 
 /// The files of an input directory that belong into an output directory, beside the weights.
+#[derive(Default)]
 pub(super) struct Sidecars {
     /// The path of each file, and its path below the input, which is that of the copy below the output.
-    files: Vec<(PathBuf, PathBuf)>,
+    pub files: Vec<(PathBuf, PathBuf)>,
     /// A note for each file that is left out and that the user may miss.
     pub notes: Vec<String>,
 }
@@ -71,18 +72,20 @@ impl Sidecars {
         sizes.flatten().map(|there| allocated(&there)).sum()
     }
 
-    /// Copies the files to the directory `to`. Configs are edited. Of permissions only the owner's right to run a file is
+    /// Copies the files to `to`. Configs are edited. Of permissions only the owner's right to run a file is
     /// copied.
     ///
     /// # Errors
     /// `Io` if a file cannot be read or written, or if a link stands where a directory is to be made.
-    pub(super) fn copy(&self, to: &Path, edits: &ConfigEdits<'_>) -> Result<()> {
+    pub(super) fn copy(&self, to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
         for (path, below) in &self.files {
-            let failed = |e: std::io::Error| AnamnesisError::io_at(&to.join(below), &e);
-            let mut directory = OpenDirectory::open(to).map_err(failed)?;
+            let failed = |e: std::io::Error| AnamnesisError::io_at(&to.path().join(below), &e);
+            let mut opened: Option<OpenDirectory> = None;
             for name in below.parent().into_iter().flat_map(Path::iter) {
-                directory = directory.open_or_create(name).map_err(failed)?;
+                let directory = opened.as_ref().unwrap_or(to.handle());
+                opened = Some(directory.open_or_create(name).map_err(failed)?);
             }
+            let directory = opened.as_ref().unwrap_or(to.handle());
             let name = below.file_name().unwrap_or_default();
             let original =
                 open_unlinked(&resolve_links(path)).map_err(|e| AnamnesisError::io_at(path, &e))?;
@@ -123,24 +126,22 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
 ///
 /// # Errors
 /// `Io` if the file cannot be written.
-pub(super) fn write_config(to: &Path, edits: &ConfigEdits<'_>) -> Result<()> {
-    let path = to.join("config.json");
+pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
+    let name = "config.json";
     match edit_config("{}", None, edits.quantization) {
-        Some(mut text) if edits.quantization.is_some() && !path.exists() => {
+        Some(mut text) if edits.quantization.is_some() && to.open_file(name)?.is_none() => {
             text.push('\n');
-            write_anew(&path, text.as_bytes())
+            write_anew(to, name, text.as_bytes())
         }
         _ => Ok(()),
     }
 }
 
-/// Writes the file `path`, in place of a file or link of that name.
-fn write_anew(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().unwrap_or_default();
-    let written = OpenDirectory::open(directory_of(path))
-        .and_then(|directory| directory.create_anew(name, false))
-        .and_then(|mut file| file.write_all(bytes));
-    written.map_err(|e| AnamnesisError::io_at(path, &e))
+/// Writes the file `name` in `to`, in place of a file of that name.
+fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> {
+    let file = to.handle().create_anew(name.as_ref(), false);
+    let written = file.and_then(|mut file| file.write_all(bytes));
+    written.map_err(|e| AnamnesisError::io_at(&to.path().join(name), &e))
 }
 
 /// `path` with all links resolved, or `path` itself if it cannot be resolved.
@@ -257,7 +258,8 @@ fn edit_config(
 /// # Errors
 /// `Io` if the file cannot be written.
 pub(super) fn write_index(
-    path: &Path,
+    to: &UnfinishedDirectory,
+    name: &str,
     weight_map: &BTreeMap<&str, &str>,
     total_size: u64,
 ) -> Result<()> {
@@ -266,5 +268,5 @@ pub(super) fn write_index(
     let mut json =
         serde_json::to_vec_pretty(&index).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     json.push(b'\n');
-    write_anew(path, &json)
+    write_anew(to, name, &json)
 }

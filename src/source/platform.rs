@@ -18,6 +18,12 @@ mod unix {
     use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
     use rustix::io::Errno;
 
+    /// Time in nanoseconds since 1970 at which content, names or permissions of a file last changed.
+    pub(crate) fn change_time(meta: &Metadata) -> u128 {
+        let seconds = u128::try_from(meta.ctime()).unwrap_or(0);
+        seconds * 1_000_000_000 + u128::try_from(meta.ctime_nsec()).unwrap_or(0)
+    }
+
     /// Opens a file to read whose last component is no link, and which is a regular file.
     pub(crate) fn open_unlinked(path: &Path) -> Result<File> {
         // Without waiting, in case that a pipe has just been put there.
@@ -86,8 +92,7 @@ mod unix {
 
     /// Whether `path` leads to `file`, under whatever name.
     pub(crate) fn is_file_at(file: &File, path: &Path) -> Result<bool> {
-        let (ours, theirs) = (file.metadata()?, std::fs::metadata(path)?);
-        Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()))
+        Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
     }
 
     /// Bytes that an unprivileged user may still write to the file system of `directory`.
@@ -103,6 +108,11 @@ mod windows {
     use std::io::{ErrorKind, Result};
     use std::os::windows::fs::FileExt;
     use std::path::Path;
+
+    /// Always 0: the standard library knows no such time here.
+    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
+        0
+    }
 
     /// Opens a file to read which is a regular file and no link.
     pub(crate) fn open_unlinked(path: &Path) -> Result<File> {
@@ -185,6 +195,11 @@ mod no_files {
     use std::fs::{File, Metadata};
     use std::io::{ErrorKind, Result};
     use std::path::Path;
+
+    /// Always 0: the standard library knows no such time here.
+    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
+        0
+    }
 
     /// Opens a file to read which is a regular file and no link.
     pub(crate) fn open_unlinked(path: &Path) -> Result<File> {

@@ -11,6 +11,8 @@ mod faults;
 mod file_size;
 mod forget;
 mod listings;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod ollama;
 #[cfg(unix)]
 mod open_files;

@@ -61,13 +61,13 @@ impl LockedMarker {
     ///
     /// # Errors
     /// The system fails.
-    pub(super) fn record(directory: &Path, replaced: &Path) -> IoResult<Self> {
+    pub(super) fn record(directory: &OpenDirectory, replaced: &Path) -> IoResult<Self> {
         let text = identity(replaced).unwrap_or_default();
-        let mut file = OpenDirectory::open(directory)?.create_anew(MARKER_FILE.as_ref(), false)?;
+        let mut file = directory.create_anew(MARKER_FILE.as_ref(), false)?;
         try_lock(&file);
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        sync_directory(directory);
+        directory.sync();
         Ok(Self { _file: file, text })
     }
 
