@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anamnesis::{TargetDtype, parse};
 
-use super::{bf16, model};
-use crate::common::directory::{make, shards, tree, write_files};
+use super::model;
+use crate::common::directory::{make, shards, write_files};
 
 /// The permissions of a file, set-user-ID and similar bits included.
 fn mode(path: &Path) -> u32 {
@@ -164,47 +164,4 @@ fn a_link_is_no_store_of_blobs() {
     let parsed = parse(&input).unwrap();
     parsed.remember(&output, TargetDtype::BF16).unwrap();
     assert!(!output.join("vocab.txt").exists());
-}
-
-/// An unfinished directory of two parts, of which the second is made, and a directory of somebody else.
-fn second_part(root: &Path) -> (PathBuf, PathBuf, PathBuf) {
-    let (input, _) = model(root, 3);
-    write_files(root, &[("private/file", "private")]);
-    let parsed = parse(&input).unwrap();
-    parsed
-        .convert(root.join("out"), bf16().with_part(2, 2))
-        .unwrap();
-    (input, root.join(".out.partial"), root.join("private"))
-}
-
-/// Whoever may write to the unfinished directory puts links there.
-#[test]
-fn links_in_the_unfinished_directory_are_not_followed() {
-    let root = tempfile::tempdir().unwrap();
-    let (input, partial, private) = second_part(root.path());
-    let names = [
-        "tokenizer.json",
-        "config.json",
-        "model.safetensors.index.json",
-    ];
-    for name in names {
-        symlink(private.join("file"), partial.join(name)).unwrap();
-    }
-    let parsed = parse(&input).unwrap();
-    parsed
-        .convert(root.path().join("out"), bf16().with_part(1, 2))
-        .unwrap();
-    for name in names {
-        assert!(!partial.join(name).is_symlink(), "{name}");
-    }
-    assert_eq!(tree(&private)["file"], b"private");
-
-    let root = tempfile::tempdir().unwrap();
-    let (input, partial, private) = second_part(root.path());
-    symlink(&private, partial.join("extra")).unwrap();
-    let parsed = parse(&input).unwrap();
-    let result = parsed.convert(root.path().join("out"), bf16().with_part(1, 2));
-    let error = result.unwrap_err().to_string();
-    assert!(error.contains("extra"), "{error}");
-    assert_eq!(tree(&private).len(), 1);
 }
