@@ -15,7 +15,7 @@ use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
-use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
+use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked, place};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Names of the configs that describe a model, including its quantization.
@@ -57,6 +57,7 @@ impl Sidecars {
             blobs: blobs_of_snapshot(&root),
             root,
             outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
+            places: outputs.iter().filter_map(|path| place_of(path)).collect(),
             found: Self {
                 files: vec![],
                 notes: vec![],
@@ -149,6 +150,12 @@ fn resolve_links(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
+/// Device and inode of the directory `path`; `None` if there is none or the system cannot tell.
+fn place_of(path: &Path) -> Option<(u64, u64)> {
+    let found = place(&path.symlink_metadata().ok()?);
+    (found != (0, 0)).then_some(found)
+}
+
 /// The blob store of the snapshot `root` of the Hugging Face cache; `None` if `root` is no such snapshot.
 ///
 /// There a model is `models--ORG--NAME/snapshots/REVISION`, full of links to `models--ORG--NAME/blobs/HASH`. Any other
@@ -176,6 +183,8 @@ struct SidecarSearch {
     blobs: Option<PathBuf>,
     /// Directories to skip, with all links resolved.
     outputs: Vec<PathBuf>,
+    /// Device and inode of these directories: a bind mount gives a directory another path.
+    places: Vec<(u64, u64)>,
     found: Sidecars,
 }
 
@@ -195,10 +204,7 @@ impl SidecarSearch {
             // Names of weights and descriptions are text. A name that is not, is none of them, whatever stands for its bytes.
             let (text, below) = (name.to_string_lossy(), below.join(name));
             if kind.is_dir() {
-                if depth < MAX_DEPTH
-                    && !SKIPPED.contains(&&*text)
-                    && !self.outputs.contains(&resolve_links(&path))
-                {
+                if depth < MAX_DEPTH && !SKIPPED.contains(&&*text) && !self.is_output(&path) {
                     self.directory(&path, &below, depth + 1)?;
                 }
             } else if is_excluded(&text) {
@@ -219,6 +225,12 @@ impl SidecarSearch {
             }
         }
         Ok(())
+    }
+
+    /// Whether the directory `path` is one that is to be skipped.
+    fn is_output(&self, path: &Path) -> bool {
+        self.outputs.contains(&resolve_links(path))
+            || place_of(path).is_some_and(|place| self.places.contains(&place))
     }
 
     /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or a blob of the Hugging Face
