@@ -59,8 +59,12 @@ impl OpenDirectory {
         for (name, is_directory) in self.entries()? {
             if is_directory {
                 self.open_below(&name)?.sync_all()?;
-            } else if let Ok(file) = self.open_to_sync(&name) {
-                file.sync_all()?;
+                continue;
+            }
+            match self.open_to_sync(&name) {
+                // Windows syncs only files that are open for writing, and a read-only file cannot be opened so.
+                Err(_) if cfg!(windows) => {}
+                file => file?.sync_all()?,
             }
         }
         self.sync();

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use tempfile::TempDir;
 
 use self::tracer::{Fault, Kind, Plan};
-use crate::common::directory::{in_one_file, make, names_in, shards, tree};
+use crate::common::directory::{in_one_file, make, names_in, shards, tree, write_files};
 
 /// Every kind of call that can lose data.
 const DATA: &[Kind] = &[Kind::Read, Kind::Write, Kind::Sync, Kind::Open, Kind::Name];
@@ -55,6 +55,9 @@ impl Scene {
         let mut input = root.path().join("model");
         if is_directory {
             make(&input, &shards(2, 128));
+            // A name that would clear a terminal.
+            write_files(&input, &[("extra/\u{1b}[2Jred.txt", "red")]);
+            std::os::unix::fs::symlink("nowhere", input.join("\u{1b}[31mlink")).unwrap();
         } else {
             std::fs::create_dir(&input).unwrap();
             input = in_one_file(&input, &shards(2, 128));
@@ -149,10 +152,13 @@ impl Scene {
             return false;
         }
         let context = format!("{plan:?}: {end:?}");
+        assert!(!end.stderr.contains('\u{1b}'), "{context}");
         let found = named_content(&self.output);
         match end.code {
             Some(0) => assert!(found.as_ref() == Some(&self.want), "{context}"),
             Some(7) => {
+                // Whatever threads there are make the output.
+                assert!(!plan.kinds.contains(&Kind::Thread), "{context}");
                 assert!(found == self.old, "{context}");
                 assert!(end.stderr.starts_with("error: "), "{context}");
             }
@@ -200,6 +206,10 @@ impl Scene {
             false => self.run(&[]),
         };
         let stderr = String::from_utf8(again.stderr).unwrap();
+        assert!(
+            !stderr.contains('\u{1b}') && !again.stdout.contains(&0x1b),
+            "{stderr}"
+        );
         if was_made && self.old.is_none() {
             assert_eq!(again.status.code(), Some(7), "{stderr}, {context}");
             assert!(stderr.contains("the output exists"), "{stderr}, {context}");
@@ -309,4 +319,42 @@ fn threads_that_cannot_be_started() {
         };
         assert!(scene.row(none));
     }
+}
+
+/// The files beside the weights count, as far as they take space. A refusal leaves nothing that is in the way of the next run.
+#[test]
+fn space_for_the_files_beside_the_weights() {
+    let scene = Scene::new(true);
+    let end = |bytes| {
+        let plan = Plan {
+            kinds: &[Kind::Space],
+            fault: Fault::Free(bytes),
+            at: None,
+        };
+        let arguments = scene.arguments(&[]);
+        let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
+        let end = tracer::run(scene.root.path(), &arguments, plan);
+        assert!(!end.changed.is_empty(), "{end:?}");
+        end
+    };
+    let weights: usize = scene
+        .want
+        .iter()
+        .filter(|(name, _)| name.ends_with(".safetensors"))
+        .map(|(_, bytes)| bytes.len())
+        .sum();
+    let free = weights as u64 + (1 << 20);
+    std::fs::write(scene.input.join("tokenizer.model"), vec![1; 2 << 20]).unwrap();
+    let refused = end(free);
+    assert_eq!(refused.code, Some(7), "{refused:?}");
+    assert!(refused.stderr.contains("are free"), "{refused:?}");
+    assert_eq!(names_in(scene.root.path(), ""), ["model"]);
+
+    // A hole takes no space.
+    let sparse = std::fs::File::create(scene.input.join("tokenizer.model")).unwrap();
+    sparse.set_len(1 << 33).unwrap();
+    let made = end(free);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let copy = scene.output.join("tokenizer.model").metadata().unwrap();
+    assert_eq!(copy.len(), 1 << 33);
 }

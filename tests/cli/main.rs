@@ -7,6 +7,8 @@ mod common;
 mod commands;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod faults;
+#[cfg(unix)]
+mod file_size;
 mod forget;
 mod listings;
 #[cfg(target_os = "linux")]

@@ -10,7 +10,8 @@ use std::io::{Error, ErrorKind, Read, Result as IoResult, Write};
 use std::path::Path;
 
 use crate::containers::write::atomic::{directory_of, sync_directory};
-use crate::convert::destination::{MARKER_FILE, manifests, partial_path, replaced_path};
+use crate::convert::destination::{MARKER_FILE, partial_path, replaced_path};
+use crate::convert::manifest::is_manifest;
 use crate::source::directory::OpenDirectory;
 use crate::source::platform::{open_unlinked, place, try_lock};
 use crate::{AnamnesisError, Result};
@@ -85,16 +86,18 @@ impl LockedMarker {
             _ => Ok(()),
         };
         let cleared = || {
-            for manifest in manifests(output).map_err(Error::other)? {
-                gone(std::fs::remove_file(manifest))?;
+            let directory = OpenDirectory::open(output)?;
+            for (name, _) in directory.entries()? {
+                if name.to_str().is_some_and(is_manifest) {
+                    gone(directory.remove_file(&name))?;
+                }
             }
             if self.names(&old) {
                 gone(std::fs::remove_dir_all(&old))?;
             }
-            gone(std::fs::remove_file(output.join(MARKER_FILE)))
+            gone(directory.remove_file(MARKER_FILE.as_ref()))
         };
         let failure = cleared().err()?;
-        sync_directory(output);
         let what = match old.symlink_metadata() {
             Ok(_) => format!("`{}`, which was replaced,", old.display()),
             Err(_) => format!("a record of the work in `{}`", output.display()),

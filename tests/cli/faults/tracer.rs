@@ -28,6 +28,8 @@ pub enum Kind {
     Name,
     /// New threads.
     Thread,
+    /// The question how much space is free.
+    Space,
 }
 
 /// What becomes of a system call.
@@ -39,6 +41,8 @@ pub enum Fault {
     Short,
     /// The process is killed before it.
     Kill,
+    /// It tells of a file system with so many bytes free.
+    Free(u64),
 }
 
 /// A fault at the calls of some kinds.
@@ -75,6 +79,7 @@ fn kind(regs: &user_regs_struct) -> Option<Kind> {
         libc::SYS_unlink | libc::SYS_unlinkat | libc::SYS_rmdir => Kind::Name,
         libc::SYS_mkdir | libc::SYS_mkdirat | libc::SYS_chmod | libc::SYS_fchmod => Kind::Name,
         libc::SYS_clone | libc::SYS_clone3 => Kind::Thread,
+        libc::SYS_statfs | libc::SYS_fstatfs => Kind::Space,
         _ => return None,
     })
 }
@@ -219,7 +224,7 @@ impl Tracer {
                 Some(len) if *len > 1 => *len /= 2,
                 _ => return,
             }
-        } else {
+        } else if !matches!(self.plan.fault, Fault::Free(_)) {
             // No call has this number, so the kernel does nothing.
             changed.orig_rax = u64::MAX;
         }
@@ -243,8 +248,16 @@ impl Tracer {
             return;
         };
         (regs.rdx, regs.r8, regs.r10) = (before.rdx, before.r8, before.r10);
-        if let Fault::Error(errno) = self.plan.fault {
-            regs.rax = (-i64::from(errno as i32)).cast_unsigned();
+        match self.plan.fault {
+            Fault::Error(errno) => regs.rax = (-i64::from(errno as i32)).cast_unsigned(),
+            Fault::Free(bytes) => {
+                // `struct statfs` in words: free blocks for users, and their size.
+                for (word, value) in [(4, bytes), (9, 1)] {
+                    let at = (before.rsi + 8 * word) as ptrace::AddressType;
+                    ptrace::write(pid, at, value.cast_signed()).unwrap();
+                }
+            }
+            Fault::Short | Fault::Kill => {}
         }
         let _ = ptrace::setregs(pid, regs);
     }
