@@ -42,6 +42,16 @@ impl UnfinishedDirectory {
     /// # Errors
     /// Those of [`open`](Self::open) and [`require_own_files`](Self::require_own_files).
     pub(super) fn create(path: &Path) -> Result<Self> {
+        let is_new = path.symlink_metadata().is_err();
+        Self::create_or_continue(path).inspect_err(|_| {
+            // An empty directory would be in the way of the next run.
+            if is_new {
+                let _ = std::fs::remove_dir_all(path);
+            }
+        })
+    }
+
+    fn create_or_continue(path: &Path) -> Result<Self> {
         let failed = |e: Error| AnamnesisError::io_at(path, &e);
         let directory = Self::new(OpenDirectory::create_private(path).map_err(failed)?, path)?;
         // First nobody else may write there any more; what they have written before then shows.
