@@ -109,6 +109,7 @@ impl PartWriter<'_, '_> {
             notes.extend(sidecars.notes);
         }
         if parts == 1 {
+            directory.require_at(&partial)?;
             // The shards were made in this run, or read and summed in it.
             notes.extend(finish(output, self.options.run.replaces(), false)?);
         } else {
