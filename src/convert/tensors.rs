@@ -254,7 +254,7 @@ impl Recovery<'_> {
             run.check()?;
             self.verified.add(part);
         }
-        let sources = output.sources.iter().map(|&i| &self.model.sources[i]);
-        sources.map(Source::require_unchanged).collect()
+        let mut sources = output.sources.iter().map(|&i| &self.model.sources[i]);
+        sources.try_for_each(Source::require_unchanged)
     }
 }

@@ -125,7 +125,7 @@ mod unix {
         /// Takes from everybody else the access to the directory.
         pub(crate) fn make_private(&self) -> Result<()> {
             let mode = Mode::from_raw_mode(self.metadata()?.mode() as _);
-            let private = mode - (Mode::RWXG | Mode::RWXO) | Mode::RWXU;
+            let private = mode.difference(Mode::RWXG | Mode::RWXO) | Mode::RWXU;
             self.set_mode(mode, private)
         }
 
