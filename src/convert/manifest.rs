@@ -181,8 +181,10 @@ impl InputRecord {
         let is_summed = is_summed && meta.is_file() && meta.len() <= MAX_SUMMED;
         let sum = || {
             let file = File::open(path).map_err(failed)?;
-            checksum_of_file(&file, meta.len(), 1, &CancelToken::new())
-                .map_err(|e| AnamnesisError::io_in(path.display(), &std::io::Error::other(e)))
+            checksum_of_file(&file, meta.len(), 1, &CancelToken::new()).map_err(|e| match e {
+                AnamnesisError::Io(e) => failed(e),
+                other => other,
+            })
         };
         let crc = is_summed.then(sum).transpose()?;
         Ok(Self { name, state, crc })

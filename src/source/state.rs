@@ -10,6 +10,7 @@ use std::time::UNIX_EPOCH;
 
 use super::platform;
 use crate::AnamnesisError;
+use crate::error::printable;
 
 /// Length, times and place of a file.
 ///
@@ -68,7 +69,7 @@ impl FileState {
 
 /// The error for the file at `path`, which `what` says has changed.
 fn changed(path: &Path, what: &str) -> Error {
-    let path = path.display();
+    let path = printable(&path.to_string_lossy());
     Error::other(format!(
         "{path}: the file has changed since it was parsed: {what}"
     ))
