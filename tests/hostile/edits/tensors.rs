@@ -1,0 +1,169 @@
+//! Edits of tensors that belong to a quantized weight.
+
+use std::collections::BTreeMap;
+
+use super::Edit;
+use super::model::Model;
+use crate::common::{DTYPES, Raw};
+
+/// What an edit did to a tensor, and what else its module holds.
+pub struct Change {
+    pub old: Stored,
+    /// As it is now, unless it was dropped.
+    pub new: Option<Stored>,
+    /// The other tensors of its module, each with its role.
+    pub others: Vec<(Stored, String)>,
+}
+
+/// What a header says of a tensor.
+#[derive(Clone)]
+pub struct Stored {
+    pub name: String,
+    pub dtype: &'static str,
+    pub shape: Vec<usize>,
+}
+
+impl Stored {
+    fn of(t: &Raw) -> Self {
+        Self {
+            name: t.name.clone(),
+            dtype: t.dtype,
+            shape: t.shape.clone(),
+        }
+    }
+}
+
+/// The name of the module that a tensor belongs to: `X` of `X.weight_scale` and of `X.weight.absmax`.
+fn module(name: &str) -> &str {
+    let base = name.rsplit_once('.').map_or("", |(base, _)| base);
+    base.split_once(".weight")
+        .map_or(base, |(module, _)| module)
+}
+
+/// The edits of all tensors that have a role in a quantized weight.
+pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
+    let mut all = Vec::new();
+    for (at, t) in model.tensors.iter().enumerate() {
+        let role = &roles[&t.name];
+        if role == "passthrough" || role == "activation" {
+            continue;
+        }
+        let of_module = model
+            .tensors
+            .iter()
+            .enumerate()
+            .filter(|(i, other)| *i != at && module(&other.name) == module(&t.name));
+        let others: Vec<_> = of_module
+            .map(|(_, t)| (Stored::of(t), roles[&t.name].clone()))
+            .collect();
+        let mut push = |kind, new: String, tensors: Vec<Raw>| {
+            let change = Change {
+                old: Stored::of(t),
+                new: (tensors.len() == model.tensors.len()).then(|| Stored::of(&tensors[at])),
+                others: others.clone(),
+            };
+            all.push(Edit {
+                kind,
+                place: t.name.clone(),
+                new,
+                role: role.clone(),
+                tensor: Some(change),
+                model: Model {
+                    tensors,
+                    ..model.clone()
+                },
+            });
+        };
+        let with = |change: &dyn Fn(&mut Raw)| {
+            let mut tensors = model.tensors.clone();
+            change(&mut tensors[at]);
+            tensors
+        };
+        for dtype in other_dtypes(t) {
+            push("dtype", dtype.to_owned(), with(&|t| t.dtype = dtype));
+        }
+        for (kind, shape) in shapes(&t.shape) {
+            let change = |t: &mut Raw| {
+                t.bytes = resized(t, &shape);
+                t.shape = shape.clone();
+            };
+            push(kind, format!("{shape:?}, was {:?}", t.shape), with(&change));
+        }
+        let mut without = model.tensors.clone();
+        without.remove(at);
+        push("dropped", String::new(), without);
+        for (kind, name) in names(&t.name) {
+            push(kind, name.clone(), with(&|t| t.name.clone_from(&name)));
+        }
+    }
+    all
+}
+
+/// The dtypes of the same size.
+fn other_dtypes(t: &Raw) -> impl Iterator<Item = &'static str> {
+    let (_, bits) = *DTYPES.iter().find(|(d, _)| *d == t.dtype).unwrap();
+    let same = DTYPES
+        .iter()
+        .filter(move |(_, b)| *b == bits)
+        .map(|(d, _)| *d);
+    same.filter(|d| *d != t.dtype && !matches!(*d, "C64" | "F8_E5M2FNUZ"))
+}
+
+/// Shapes that somebody could have written instead, each with what it is.
+fn shapes(shape: &[usize]) -> Vec<(&'static str, Vec<usize>)> {
+    let mut all = Vec::new();
+    let values: usize = shape.iter().product();
+    let mut push = |kind, new: Vec<usize>| {
+        if new != shape && !all.iter().any(|(_, seen)| *seen == new) {
+            all.push((kind, new));
+        }
+    };
+    push("shape transposed", shape.iter().rev().copied().collect());
+    for at in 0..shape.len() {
+        let with = |d: usize| {
+            let mut new = shape.to_vec();
+            new[at] = d;
+            new
+        };
+        let n = shape[at];
+        push("dimension changed", with(n + 1));
+        push("dimension changed", with(n.saturating_sub(1)));
+        push("dimension changed", with(n * 2));
+        if n % 2 == 0 {
+            push("dimension changed", with(n / 2));
+            let next = (at + 1) % shape.len();
+            let mut moved = with(n / 2);
+            moved[next] *= 2;
+            push("shape moved", moved);
+        }
+    }
+    push("shape flat", vec![values]);
+    push("axis added", [&[1], shape].concat());
+    push("axis added", [shape, &[1]].concat());
+    push(
+        "axes of one removed",
+        shape.iter().copied().filter(|d| *d != 1).collect(),
+    );
+    all
+}
+
+/// The bytes of `t` cut, or repeated, to `shape`.
+fn resized(t: &Raw, shape: &[usize]) -> Vec<u8> {
+    let (_, bits) = *DTYPES.iter().find(|(d, _)| *d == t.dtype).unwrap();
+    let bytes = (shape.iter().product::<usize>() * bits).div_ceil(8);
+    t.bytes
+        .iter()
+        .copied()
+        .cycle()
+        .take(if t.bytes.is_empty() { 0 } else { bytes })
+        .collect()
+}
+
+/// The tensor under a name that nobody knows, and under another module's name.
+fn names(name: &str) -> [(&'static str, String); 2] {
+    let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
+    [
+        ("unknown name", format!("{name}_x")),
+        ("another module's name", format!("{module}x.{last}")),
+    ]
+}
