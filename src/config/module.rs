@@ -276,6 +276,11 @@ impl QuantConfig {
 }
 
 impl<'c> Module<'c> {
+    /// Whether the config has an entry for this module, rather than values for all.
+    pub(crate) fn is_named(&self) -> bool {
+        self.entry.is_some()
+    }
+
     /// The value that `f` reads under the first of `keys`, with the name of its place: from the module's entry, else
     /// from the whole config.
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {

@@ -34,8 +34,13 @@ impl<'m> TorchaoLayer<'_, 'm> {
             // One scale for the tensor, or one for each matrix of a stack.
             // The stack is all dimensions but the last two.
             let stack = rows / shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
+            // With dimensions it has those of the weight, and one number for each matrix.
             let count = outer.elements();
-            if count == 0 || count != 1 && count != stack {
+            let one_for_all = outer.shape().len() < 2 && count == 1;
+            let leading = shape.iter().rev().skip(2).rev();
+            let each = outer.shape().iter().eq(leading.clone().chain(&[1, 1]))
+                || outer.shape().iter().eq(leading);
+            if count == 0 || !(one_for_all || each && count == stack) {
                 return Err(self.misfit(&outer));
             }
             let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
@@ -122,8 +127,11 @@ impl<'m> TorchaoLayer<'_, 'm> {
             scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
         let swizzled = self.flag("is_swizzled_scales");
         let fits = if swizzled {
-            // Padded to whole tiles, in whatever shape they are stored.
+            // Padded to whole tiles, each of 32 lines of 16 scales: `to_blocked` gives the lines of a row of tiles side by
+            // side, and older versions all scales in one dimension.
             tiled::stored_len(rows, blocks) == Some(scale.elements())
+                && (scale.shape().len() == 1
+                    || scale.shape().last() == Some(&(blocks.div_ceil(tiled::TILE_COLS) * 16)))
         } else {
             plain
         };

@@ -5,32 +5,67 @@ use serde_json::{Value, json};
 use super::Edit;
 use super::model::Model;
 
-/// Edits of every value below a quantization config, and of the configs that are about quantization alone.
+/// A value of a config that was changed, removed or put in another order.
+pub struct ValueChange {
+    pub kind: &'static str,
+    /// The JSON pointer of the value.
+    pub place: String,
+    pub new: String,
+    /// The whole config.
+    pub value: Value,
+}
+
+/// Single changes of every value of `config`.
+pub fn values(config: &Value) -> Vec<ValueChange> {
+    let mut all = Vec::new();
+    for place in pointers(config, "") {
+        let old = config.pointer(&place).unwrap();
+        for (kind, new) in changes(old) {
+            let mut value = config.clone();
+            match &new {
+                Some(new) => *value.pointer_mut(&place).unwrap() = new.clone(),
+                None => remove(&mut value, &place),
+            }
+            all.push(ValueChange {
+                kind,
+                place: place.clone(),
+                new: format!("{}, was {old}", new.unwrap_or(Value::Null)),
+                value,
+            });
+        }
+    }
+    all
+}
+
+/// Edits of every value below a quantization config, of the configs that are about quantization alone, and of JSON in the
+/// metadata.
 pub fn edits(model: &Model) -> Vec<Edit> {
     let mut all = Vec::new();
+    let mut push = |change: ValueChange, role: &str, model: Model| {
+        all.push(Edit {
+            kind: change.kind,
+            place: change.place,
+            new: change.new,
+            role: role.to_owned(),
+            tensor: None,
+            model,
+        });
+    };
     for (file, config) in &model.configs {
-        for pointer in pointers(config, "") {
-            if !is_about_quantization(file, &pointer) {
-                continue;
-            }
-            let old = config.pointer(&pointer).unwrap();
-            for (kind, new) in changes(old) {
-                let mut changed = config.clone();
-                match &new {
-                    Some(new) => *changed.pointer_mut(&pointer).unwrap() = new.clone(),
-                    None => remove(&mut changed, &pointer),
-                }
+        for change in values(config) {
+            if is_about_quantization(file, &change.place) {
                 let mut model = model.clone();
-                model.configs.insert(file.clone(), changed);
-                all.push(Edit {
-                    kind,
-                    place: pointer.clone(),
-                    new: format!("{}, was {old}", new.unwrap_or(Value::Null)),
-                    role: file.clone(),
-                    tensor: None,
-                    model,
-                });
+                model.configs.insert(file.clone(), change.value.clone());
+                push(change, file, model);
             }
+        }
+    }
+    for (i, (key, text)) in model.metadata.iter().enumerate() {
+        let json = serde_json::from_str(text).ok().filter(Value::is_object);
+        for change in json.iter().flat_map(values) {
+            let mut model = model.clone();
+            model.metadata[i].1 = change.value.to_string();
+            push(change, &format!("metadata {key}"), model);
         }
     }
     all

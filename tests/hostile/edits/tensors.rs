@@ -95,9 +95,113 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
         for (kind, name) in names(&t.name) {
             push(kind, name.clone(), with(&|t| t.name.clone_from(&name)));
         }
+        if let Some(name) = bare_module(model, roles, &t.name) {
+            let mut tensors = model.tensors.clone();
+            tensors.push(Raw {
+                name: name.clone(),
+                ..t.clone()
+            });
+            push("companion added", name, tensors);
+        }
+        for (other, o) in model.tensors.iter().enumerate().skip(at + 1) {
+            let is_of_module =
+                module(&o.name) == module(&t.name) && roles[&o.name] != "passthrough";
+            if is_of_module && (o.dtype, &o.shape) != (t.dtype, &t.shape) {
+                let mut tensors = model.tensors.clone();
+                tensors[at].name.clone_from(&o.name);
+                tensors[other].name.clone_from(&t.name);
+                push("names swapped", o.name.clone(), tensors);
+            }
+        }
+        for (new, bytes) in descriptions(t, role) {
+            let change = |t: &mut Raw| {
+                if t.dtype == "U8" {
+                    t.shape = vec![bytes.len()];
+                }
+                t.bytes.clone_from(&bytes);
+            };
+            push("description", new, with(&change));
+        }
     }
     all
 }
+
+/// The name that `name`, which is no weight's, has in a module that is not quantized, if there is such a module without it.
+fn bare_module(model: &Model, roles: &BTreeMap<String, String>, name: &str) -> Option<String> {
+    let end = name
+        .strip_prefix(module(name))
+        .filter(|end| *end != ".weight")?;
+    let bare = model.tensors.iter().find(|t| {
+        t.shape.len() == 2 && roles[&t.name] == "passthrough" && t.name.ends_with(".weight")
+    });
+    let new = bare.map(|t| format!("{}{end}", module(&t.name)))?;
+    model.tensors.iter().all(|t| t.name != new).then_some(new)
+}
+
+/// What the description `t` of a weight could say instead: JSON, a word, or a few integers, each with a single change.
+fn descriptions(t: &Raw, role: &str) -> Vec<(String, Vec<u8>)> {
+    if role != "quant-state" {
+        return Vec::new();
+    }
+    let size = match t.dtype {
+        "U8" if t.shape.is_empty() => 1,
+        "U8" => return texts(&t.bytes),
+        "I32" => 4,
+        "I64" => 8,
+        _ => return Vec::new(),
+    };
+    let numbers: Vec<&[u8]> = t.bytes.chunks_exact(size).take(4).collect();
+    let mut all = Vec::new();
+    for (i, bytes) in numbers.iter().enumerate() {
+        let n = i64::from(bytes[0]) | i64::from(*bytes.get(1).unwrap_or(&0)) << 8;
+        for new in [n + 1, n - 1, n * 2, n / 2, 0]
+            .into_iter()
+            .filter(|new| *new != n)
+        {
+            let mut changed = t.bytes.clone();
+            changed[i * size..][..size].copy_from_slice(&new.to_le_bytes()[..size]);
+            all.push((format!("{new}, was {n} (number {i})"), changed));
+        }
+    }
+    let swapped: Vec<u8> = numbers.iter().rev().copied().flatten().copied().collect();
+    if swapped.len() == t.bytes.len() && swapped != t.bytes {
+        all.push(("the numbers in the other order".to_owned(), swapped));
+    }
+    all
+}
+
+/// JSON with single changes, or other words.
+fn texts(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+    match serde_json::from_slice::<serde_json::Value>(bytes) {
+        Ok(json) if json.is_object() => super::configs::values(&json)
+            .into_iter()
+            .map(|change| {
+                (
+                    format!("{} {}", change.place, change.new),
+                    change.value.to_string().into_bytes(),
+                )
+            })
+            .collect(),
+        _ => {
+            let words = WORDS.iter().filter(|word| word.as_bytes() != bytes);
+            words
+                .map(|word| ((*word).to_owned(), word.as_bytes().to_vec()))
+                .collect()
+        }
+    }
+}
+
+/// Words that descriptions have.
+const WORDS: &[&str] = &[
+    "8bit_u8",
+    "4bit_u8",
+    "2bit_u8",
+    "1bit_u8",
+    "3bit_32",
+    "torch.uint8",
+    "torch.int32",
+    "torch.float16",
+];
 
 /// The dtypes of the same size.
 fn other_dtypes(t: &Raw) -> impl Iterator<Item = &'static str> {
