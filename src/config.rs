@@ -308,6 +308,12 @@ impl QuantConfig {
         self.method.get_or_init(parsed).as_ref()
     }
 
+    /// Whether AutoRound wrote the model, under its own method's name or another's.
+    pub(crate) fn is_auto_round(&self) -> bool {
+        self.quant_method() == Some(&QuantMethod::AutoRound)
+            || self.text(&["autoround_version"]).is_some()
+    }
+
     /// The string under the first of `keys` that has one, with the name of its place.
     pub(crate) fn text(&self, keys: &[&str]) -> Option<(&str, &str)> {
         self.first(|p| p.text(keys))

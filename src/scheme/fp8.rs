@@ -20,6 +20,9 @@ use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
 
+/// Values that share an exponent in OCP's microscaling formats.
+const MX_BLOCK: usize = 32;
+
 /// Names of the scale of `X.weight` without `X.`.
 const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 
@@ -119,6 +122,8 @@ static IDENTITY: Identity = Identity {
         (Ends("_scale_inv"), TensorRole::Scale),
         (Ends(".scale_weight"), TensorRole::Scale),
         (Ends(".qscale_weight"), TensorRole::Scale),
+        (Ends(".gate_up_proj_scale"), TensorRole::Scale),
+        (Ends(".down_proj_scale"), TensorRole::Scale),
         (Ends("pre_quant_scale"), TensorRole::Scale),
     ],
     optional: &[Sibling::OfModule("pre_quant_scale")],
@@ -275,7 +280,20 @@ fn fit(
     all: &Index<'_>,
 ) -> Result<(QuantScheme, ScaleGrid)> {
     let grid = crate::scheme::seam::fit::fit(t, t.shape(), scale, all)?;
-    let scheme = match granularity(&grid, rows_and_cols(t.shape()).1) {
+    let (_, cols) = rows_and_cols(t.shape());
+    // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are DeepSeek's.
+    if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0)
+        && grid.block_rows == 1
+        && grid.block_cols != cols.min(MX_BLOCK)
+    {
+        let what = format!(
+            "its exponents `{}` {:?} are not one for {MX_BLOCK} values of a row",
+            scale.name(),
+            scale.shape()
+        );
+        return Err(wrong(t, what));
+    }
+    let scheme = match granularity(&grid, cols) {
         // Asked before the shapes: for a weight of one row, one scale is also one a row.
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
         Granularity::Tensor => QuantScheme::PerTensorFp8 { format },

@@ -34,7 +34,10 @@ static IDENTITY: Identity = Identity {
     name: "MLX",
     methods: &[QuantMethod::Metal],
     codes: &[],
-    companions: &[(Ends(".global_scale"), TensorRole::Scale)],
+    companions: &[
+        (Ends(".global_scale"), TensorRole::Scale),
+        (Ends(".qbiases"), TensorRole::ZeroPoint),
+    ],
     optional: &[Sibling::OfModule("global_scale")],
     activations: &[],
     markers: &[],

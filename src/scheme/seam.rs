@@ -14,6 +14,7 @@ pub(crate) mod numbers;
 mod plain;
 mod registry;
 mod resolve;
+mod sizes;
 mod stated;
 
 use std::any::Any;

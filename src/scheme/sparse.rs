@@ -33,7 +33,12 @@ static IDENTITY: Identity = Identity {
     name: "sparse",
     methods: &[QuantMethod::CompressedTensors],
     codes: &[],
-    companions: &[(Ends("weight_scale"), TensorRole::Scale)],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".compressed"), TensorRole::Quantized),
+        (Ends(".bitmask"), TensorRole::QuantState),
+        (Ends(".row_offsets"), TensorRole::QuantState),
+    ],
     optional: &[],
     activations: &[],
     markers: &[],

@@ -22,6 +22,7 @@ use serde_json::Value;
 use self::metadata::{TorchaoDescription, TorchaoParameter, TorchaoParts, parts_prefix};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::scheme::seam::numbers::{Integers, Matrix};
@@ -47,7 +48,13 @@ static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Torchao],
     codes: &["_qdata"],
-    companions: &[],
+    companions: &[
+        (Ends("._weight_scale"), TensorRole::Scale),
+        (Ends("._weight_scale_and_zero"), TensorRole::Scale),
+        (Ends("._weight_per_tensor_scale"), TensorRole::Scale),
+        (Ends("._weight_act_pre_scale"), TensorRole::Scale),
+        (Ends("._weight_zero_point"), TensorRole::ZeroPoint),
+    ],
     optional: &[],
     activations: ACTIVATION_PARTS,
     markers: &[],

@@ -76,7 +76,7 @@ fn try_model(path: &Path, tally: &Mutex<Tally>) {
         match outcome {
             Outcome::Refused => tally.refused += 1,
             Outcome::Accepted(tensors) if is_same(&edit, &expected, &tensors) => tally.same += 1,
-            Outcome::Accepted(_) => match undecidable::reason(path, &edit) {
+            Outcome::Accepted(_) => match undecidable::reason(&edit) {
                 Some(reason) => *tally.undecidable.entry(reason).or_default() += 1,
                 None => {
                     let case = path.strip_prefix(data()).unwrap().display();

@@ -58,9 +58,9 @@ pub(super) fn packing(
     let Some((&cols, rows)) = shape.split_last() else {
         return Err(wrong(t, "its shape has no dimensions"));
     };
-    // The shape stored with a stack of experts may be that of one expert.
+    // The shape stored with a stack of experts may be that of one expert. Of another weight it is the whole shape.
     let stack = &leading[..leading.len().saturating_sub(rows.len())];
-    if leading[stack.len()..] != *rows {
+    if leading[stack.len()..] != *rows || !stack.is_empty() && !t.name().contains("expert") {
         return Err(wrong(
             t,
             format!("its rows are not those of its shape, {shape:?}"),
@@ -100,12 +100,61 @@ pub(super) fn packing(
         Some(n) if dense && cols > n => is_word_aligned(t, bits, n)?.then_some(n),
         word_aligned => word_aligned.filter(|_| !dense),
     };
+    check_unused_bits(t, cols, bits, per_word)?;
     let shape = stack.iter().chain(shape).copied().collect();
     Ok(PackQuantized {
         bits,
         per_word,
         shape,
     })
+}
+
+/// Checks that the bits of the first rows that no code has are zero, as compressed-tensors leaves them. Codes of another width,
+/// or of longer rows, set some of them.
+fn check_unused_bits(
+    t: &Tensor<'_>,
+    cols: usize,
+    bits: usize,
+    per_word: Option<usize>,
+) -> Result<()> {
+    let words = row_words(t);
+    let rows = t.elements().checked_div(words).unwrap_or(0);
+    let rows = rows.min(SAMPLE.checked_div(words).unwrap_or(0));
+    // A header alone has no data to look at.
+    if rows == 0 || !t.part().is_readable() {
+        return Ok(());
+    }
+    let unused: Vec<u32> = (0..words)
+        .map(|word| {
+            let used = match per_word {
+                Some(n) => cols.saturating_sub(word * n).min(n) * bits,
+                None => (cols * bits).saturating_sub(word * 32).min(32),
+            };
+            u32::MAX.checked_shl(used as u32).unwrap_or(0)
+        })
+        .collect();
+    if unused.iter().all(|&bits| bits == 0) {
+        return Ok(());
+    }
+    let mut bytes = vec![0; rows * words * 4];
+    t.part().read_at(0, &mut bytes)?;
+    let stored = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&word| u32::from_le_bytes(word));
+    if stored
+        .zip(unused.iter().cycle())
+        .all(|(word, unused)| word & unused == 0)
+    {
+        return Ok(());
+    }
+    Err(wrong(
+        t,
+        format!(
+            "its words have bits behind {cols} codes of {bits} bits a row, so they hold other codes"
+        ),
+    ))
 }
 
 /// Words that are read at most to tell the packings apart, and indices in one read of an index.

@@ -28,7 +28,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
         // Two codes in a byte: the stored last dimension is half of the logical one.
         let (shape, row_bytes) = self.unpacked_shape(self.t.shape().last().copied())?;
         let (rows, cols) = rows_and_cols(&shape);
-        let group = self.group_size()?;
+        let group = self.block_of(16)?;
         let (mut scales, grid) = self.block_scales(&scale, Floats::fp8(&scale)?, &shape, group)?;
         if let Some(outer) = self.find_part(TensorRole::Scale, "per_tensor_scale")? {
             // One scale for the tensor, or one for each matrix of a stack.
@@ -93,7 +93,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
             self.t.shape().to_vec()
         };
         let (rows, cols) = rows_and_cols(&shape);
-        let group = self.group_size()?;
+        let group = self.block_of(32)?;
         let (scales, grid) = self.block_scales(&scale, Floats::new(&scale)?, &shape, group)?;
         let stored = Codes::Rows {
             part: self.t.part(),
@@ -106,6 +106,16 @@ impl<'m> TorchaoLayer<'_, 'm> {
             shape,
             decoder,
         })
+    }
+
+    /// The block size of the metadata, which is `size` in the format.
+    fn block_of(&self, size: usize) -> Result<usize> {
+        let stated = self.group_size()?;
+        if stated == size {
+            return Ok(size);
+        }
+        let what = format!("its metadata say blocks of {stated}, and its format has {size}");
+        Err(wrong(&self.t, what))
     }
 
     /// The scales of blocks of `group` columns, row-major or in tiles, and their grid.

@@ -48,12 +48,16 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
         if role == "passthrough" || role == "activation" {
             continue;
         }
-        let of_module = model
-            .tensors
-            .iter()
-            .enumerate()
-            .filter(|(i, other)| *i != at && module(&other.name) == module(&t.name));
-        let others: Vec<_> = of_module
+        // Companions of a stack of experts are named after it; those of a linear layer, after its module.
+        let own = |other: &Raw| other.name.starts_with(&format!("{}_", t.name));
+        let is_stack = !t.name.ends_with(".weight") && model.tensors.iter().any(own);
+        let belongs = |other: &Raw| match is_stack {
+            true => own(other),
+            false => module(&other.name) == module(&t.name),
+        };
+        let others = model.tensors.iter().enumerate();
+        let others = others.filter(|(i, other)| *i != at && belongs(other));
+        let others: Vec<_> = others
             .map(|(_, t)| (Stored::of(t), roles[&t.name].clone()))
             .collect();
         let mut push = |kind, new: String, tensors: Vec<Raw>| {

@@ -1,175 +1,277 @@
 //! Edits that nothing in a model can tell.
 
-use std::path::Path;
-
 use super::Edit;
 use super::tensors::{Change, Stored};
 
 /// A kind of edit that leaves a model as valid as it was, with the reason.
 struct Rule {
     reason: &'static str,
-    applies: fn(&Path, &Edit) -> bool,
+    applies: fn(&Edit) -> bool,
 }
 
 const RULES: &[Rule] = &[
     Rule {
-        reason: "a float type's bytes are as valid in another of its width",
-        applies: |_, edit| {
-            dtypes(edit).is_some_and(|[old, new]| {
-                let is_wide = matches!(old, "F64" | "F32" | "F16" | "BF16");
-                old.contains('F') && new.contains('F') && (is_wide || edit.role != "quantized")
-            })
+        reason: "floats are as valid in another float type of their width",
+        applies: |edit| {
+            retyped(edit).is_some_and(|[old, new]| is_float(old) && is_float(new))
+                && edit.role != "quantized"
         },
     },
     Rule {
-        reason: "eight-bit codes are as valid in another type where nothing names theirs",
-        applies: |_, edit| {
-            let is_eight_bit =
-                |dtype: &str| dtype == "I8" || dtype.starts_with("F8_E") && dtype != "F8_E8M0";
-            let both_floats = |[old, new]: [&str; 2]| old != "I8" && new != "I8";
+        reason: "exponents are stored as U8 and as F8_E8M0, which differ in one of 256",
+        applies: |edit| {
+            retyped(edit).is_some_and(|types| types.iter().all(|t| ["U8", "F8_E8M0"].contains(t)))
+        },
+    },
+    Rule {
+        reason: "without a description, codes of a byte are as valid in another type of a byte",
+        applies: |edit| {
             edit.role == "quantized"
-                && dtypes(edit).is_some_and(|pair| {
-                    pair.into_iter().all(is_eight_bit)
-                        && if both_floats(pair) {
-                            !is_said(edit, &["e4m3", "e5m2"])
-                        } else {
-                            !is_said(edit, &["quant", "format", "_type"])
-                        }
-                })
+                && !says(edit, &["quant", "\"_type\"", "\"format\""])
+                && retyped(edit).is_some()
         },
     },
     Rule {
-        reason: "one scale for the whole weight fits every shape",
-        applies: |_, edit| is_new_shape(edit).is_some_and(|c| scales(c).all(|s| count(s) == 1)),
+        reason: "floats that a scale multiplies are as valid in another float type of their width",
+        applies: |edit| {
+            retyped(edit).is_some_and(|[old, new]| is_float(new) && ["BF16", "F16"].contains(&old))
+        },
     },
     Rule {
-        reason: "one scale a row fits rows of every length",
-        applies: |_, edit| {
-            is_new_shape(edit).is_some_and(|c| {
-                let rows = |shape: &[usize]| shape.iter().rev().skip(1).product::<usize>();
-                let new = c.new.as_ref().map(|new| rows(&new.shape));
-                let is_of_rows = |s: &Stored| {
-                    count(s) == 1 || Some(count(s)) == new || s.shape.get(1..) == Some(&[1])
-                };
-                new == Some(rows(&c.old.shape)) && scales(c).all(is_of_rows)
+        reason: "torchao does not describe which eight-bit floats a Float8Tensor has, and the dtype of its codes holds",
+        applies: |edit| {
+            edit.place.ends_with("_qdata")
+                && retyped(edit).is_some_and(|types| types.iter().all(|t| t.starts_with("F8_E")))
+        },
+    },
+    Rule {
+        reason: "a scale for each index of the first dimensions fits every size of the others",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_leading(change, t)))
+        },
+    },
+    Rule {
+        reason: "codes packed down the rows of columns fit columns of every number",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| {
+                let rows = |shape: &[usize]| shape.first().copied();
+                let has_same_rows = |new: &Stored| rows(&new.shape) == rows(&change.old.shape);
+                let is_one_a_row =
+                    |t: &Stored| t.shape.get(1..).is_some_and(|s| s.iter().all(|n| *n == 1));
+                change.new.as_ref().is_some_and(has_same_rows) && scales(change).all(is_one_a_row)
             })
         },
     },
     Rule {
         reason: "tiles of scales are padded, and fit every weight that takes as many",
-        applies: |_, edit| {
-            is_new_shape(edit)
-                .is_some_and(|c| scales(c).all(|s| count(s) == 1 || count(s).is_multiple_of(512)))
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| {
+                let elements = |t: &Stored| t.shape.iter().product::<usize>();
+                let is_tiled = |t: &Stored| elements(t).is_multiple_of(TILE);
+                scales(change).any(is_tiled)
+                    && scales(change)
+                        .all(|t| is_tiled(t) || t.shape.iter().skip(1).all(|n| *n == 1))
+            })
         },
     },
     Rule {
         reason: "an axis of one moves no value, and nothing counts the axes",
-        applies: |_, edit| {
-            is_new_shape(edit).is_some()
-                && matches!(edit.kind, "axis added" | "axes of one removed")
+        applies: |edit| {
+            new_shape(edit).is_some() && matches!(edit.kind, "axis added" | "axes of one removed")
         },
     },
     Rule {
         reason: "nothing says how many blocks a row of an embedding has",
-        applies: |_, edit| {
-            let is_embedding =
-                edit.place.contains(".embedding_") && edit.kind == "dimension changed";
-            is_embedding
-                && edit.tensor.as_ref().is_some_and(|c| {
-                    let new = c.new.as_ref().map(|new| &new.shape);
-                    new.is_some_and(|new| new.len() == 2 && new[0] == c.old.shape[0])
-                })
+        applies: |edit| {
+            let change = edit
+                .tensor
+                .as_ref()
+                .filter(|_| edit.kind == "dimension changed");
+            let has_rows = |change: &Change| {
+                let new = change.new.as_ref();
+                new.is_some_and(|new| new.shape.first() == change.old.shape.first())
+            };
+            edit.place.contains(".embedding_") && change.is_some_and(has_rows)
         },
     },
     Rule {
-        reason: "mlx-lm takes bits and groups of a layer that the config does not name from its width",
-        applies: |_, edit| {
-            let module = edit.place.rsplit_once('.').map_or("", |(module, _)| module);
-            edit.kind == "dimension changed"
-                && !is_said(edit, &[&format!("\"{module}\"")])
-                && edit.tensor.as_ref().is_some_and(|c| {
-                    let others = c.others.iter().map(|(t, _)| t);
-                    let leading =
-                        |s: &Stored| s.shape.iter().rev().skip(1).copied().collect::<Vec<_>>();
-                    others
-                        .chain([&c.old])
-                        .any(|t| t.dtype == "U32" && t.name.ends_with(".weight"))
-                        && c.new
-                            .as_ref()
-                            .is_some_and(|new| leading(new) == leading(&c.old))
-                })
+        reason: "mlx-lm infers bits and groups of a layer that the config does not name from its width",
+        applies: |edit| {
+            let change = edit
+                .tensor
+                .as_ref()
+                .filter(|_| edit.kind == "dimension changed");
+            let is_mlx = |change: &Change| {
+                let all = change.others.iter().map(|(t, _)| t).chain([&change.old]);
+                let leading = |t: &Stored| t.shape.split_last().map(|(_, rows)| rows.to_vec());
+                all.into_iter()
+                    .any(|t| t.dtype == "U32" && t.name.ends_with(".weight"))
+                    && change
+                        .new
+                        .as_ref()
+                        .is_some_and(|new| leading(new) == leading(&change.old))
+            };
+            change.is_some_and(is_mlx) && !is_named(edit)
         },
+    },
+    Rule {
+        reason: "a global scale may be missing where the config has no entry that speaks of it",
+        applies: |edit| edit.place.ends_with(".global_scale") && is_gone(edit) && !is_named(edit),
     },
     Rule {
         reason: "without the key the default of the library holds",
-        applies: |_, edit| edit.kind == "config removed" && edit.place.ends_with("/linear_class"),
+        applies: |edit| edit.kind == "config removed" && edit.place.ends_with("/linear_class"),
     },
     Rule {
-        reason: "a companion that a weight may lack, and that nothing else speaks of",
-        applies: |_, edit| {
-            let is_gone = matches!(edit.kind, "dropped" | "unknown name");
-            is_gone && edit.place.ends_with(".global_scale") && !is_said(edit, &["global_scale"])
+        reason: "blocks of the flattened weight fit every shape of as many values",
+        applies: |edit| edit.kind == "description" && edit.new.starts_with("/shape"),
+    },
+    Rule {
+        reason: "an offset may be any number",
+        applies: |edit| edit.kind == "description" && edit.new.starts_with("/nested_offset"),
+    },
+    Rule {
+        reason: "a layer may have any parameter that is no companion by its name",
+        applies: |edit| {
+            let ends = [".scales", ".biases", ".scale", ".shape"];
+            edit.kind == "companion added" && ends.iter().any(|end| edit.new.ends_with(end))
         },
+    },
+    Rule {
+        reason: "BitNet multiplies floats by their scale, too, where the config says `autobitlinear`",
+        applies: |edit| edit.kind == "companion added" && says(edit, &["\"autobitlinear\""]),
+    },
+    Rule {
+        reason: "the last block of a side may be short by any number of values",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_blocks(change, t)))
+        },
+    },
+    Rule {
+        reason: "without a config and another scale in the file, codes without a scale are a plain cast",
+        applies: |edit| {
+            let other_scales = edit
+                .tensor
+                .iter()
+                .flat_map(|change| &change.others)
+                .any(|(_, role)| role == "scale");
+            edit.role == "scale" && edit.model.configs.is_empty() && !other_scales && is_gone(edit)
+        },
+    },
+    Rule {
+        reason: "a tensor without companions is what its header says, and where it is not, none is",
+        applies: |edit| {
+            let alone =
+                |change: &Change| change.others.iter().all(|(_, role)| role == "passthrough");
+            edit.role == "quantized" && edit.tensor.as_ref().is_some_and(alone)
+        },
+    },
+    Rule {
+        reason: "ModelOpt merges most factors of columns into the layer before, and no config says which",
+        applies: |edit| edit.place.ends_with(".pre_quant_scale") && is_gone(edit),
     },
 ];
 
-/// Old and new dtype of an edit that changed one.
-fn dtypes(edit: &Edit) -> Option<[&'static str; 2]> {
+/// Scales of a tile.
+const TILE: usize = 512;
+
+/// Whether the configs, the metadata or a description in a tensor have one of `words`.
+fn says(edit: &Edit, words: &[&str]) -> bool {
+    let model = &edit.model;
+    let configs = model
+        .configs
+        .iter()
+        .map(|(file, config)| format!("{file} {config}"));
+    let metadata = model.metadata.iter().map(|(_, text)| text.clone());
+    let tensors = model.tensors.iter().filter(|t| t.name.ends_with("_quant"));
+    let described = tensors.map(|t| String::from_utf8_lossy(&t.bytes).into_owned());
+    let mut all = configs.chain(metadata).chain(described);
+    all.any(|text| words.iter().any(|word| text.contains(word)))
+}
+
+/// Whether a config has an entry for the module of the tensor that was edited.
+fn is_named(edit: &Edit) -> bool {
+    let module = edit.place.rsplit_once('.').map_or("", |(module, _)| module);
+    says(edit, &[&format!("\"{module}\"")])
+}
+
+fn is_float(dtype: &str) -> bool {
+    dtype.contains('F')
+}
+
+/// The types before and after, of an edit that changed a tensor's type alone.
+fn retyped(edit: &Edit) -> Option<[&'static str; 2]> {
     let change = edit.tensor.as_ref().filter(|_| edit.kind == "dtype")?;
     Some([change.old.dtype, change.new.as_ref()?.dtype])
 }
 
-/// Whether the quantization configs, the metadata or a description in a tensor have one of `words`.
-fn is_said(edit: &Edit, words: &[&str]) -> bool {
-    let configs = edit
-        .model
-        .configs
-        .iter()
-        .map(|(file, config)| format!("{file} {config}"));
-    let metadata = edit.model.metadata.iter().map(|(_, text)| text.clone());
-    let tensors = edit.model.tensors.iter().filter(|t| t.dtype == "U8");
-    let described = tensors.map(|t| String::from_utf8_lossy(&t.bytes).into_owned());
-    configs
-        .chain(metadata)
-        .chain(described)
-        .any(|text| words.iter().any(|word| text.to_lowercase().contains(word)))
+/// Whether a tensor is no longer under its name.
+fn is_gone(edit: &Edit) -> bool {
+    matches!(edit.kind, "dropped" | "unknown name")
 }
 
-/// Companions that describe a weight without its shape.
-const NO_SHAPE: &[&str] = &[".comfy_quant", ".weight_format"];
+/// Descriptions of weights that do not say their shape.
+const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format"];
 
 /// The change of an edit that gave the codes of a weight another shape, where nothing but its scales tells the shape.
-fn is_new_shape(edit: &Edit) -> Option<&Change> {
+fn new_shape(edit: &Edit) -> Option<&Change> {
     let change = edit.tensor.as_ref()?;
     let same_dtype = change.new.as_ref()?.dtype == change.old.dtype;
     let is_described = change.others.iter().any(|(t, role)| {
         !matches!(
             role.as_str(),
             "scale" | "zero-point" | "passthrough" | "activation"
-        ) && !NO_SHAPE.iter().any(|end| t.name.ends_with(end))
+        ) && !SHAPELESS.iter().any(|end| t.name.ends_with(end))
     });
     (edit.role == "quantized" && same_dtype && !is_described && !edit.kind.contains("name"))
         .then_some(change)
 }
 
-/// The scales of a weight, and its zero points, which go with them.
+/// The scales and zero points of a weight.
 fn scales(change: &Change) -> impl Iterator<Item = &Stored> {
-    let of_groups = |role: &str| matches!(role, "scale" | "zero-point");
     let scales = change
         .others
         .iter()
-        .filter(move |(_, role)| of_groups(role));
+        .filter(|(_, role)| matches!(role.as_str(), "scale" | "zero-point"));
     scales.map(|(t, _)| t)
 }
 
-fn count(t: &Stored) -> usize {
-    t.shape.iter().product()
+/// Whether `scale` has one value for each index of some first dimensions, which the edit kept.
+fn fits_leading(change: &Change, scale: &Stored) -> bool {
+    let Some(new) = &change.new else {
+        return false;
+    };
+    let elements: usize = scale.shape.iter().product();
+    let kept = change
+        .old
+        .shape
+        .iter()
+        .zip(&new.shape)
+        .take_while(|(old, new)| old == new)
+        .count();
+    (0..=kept).any(|n| change.old.shape[..n].iter().product::<usize>() == elements)
 }
 
-pub fn reason(path: &Path, edit: &Edit) -> Option<&'static str> {
+/// Whether blocks of some size cut both the old and the new shape into as many as `scale` has.
+fn fits_blocks(change: &Change, scale: &Stored) -> bool {
+    let Some(new) = &change.new else {
+        return false;
+    };
+    let sides = change.old.shape.iter().zip(&new.shape).zip(&scale.shape);
+    let fits = |((&old, &new), &count): ((&usize, &usize), &usize)| {
+        old == new
+            || (1..=256usize)
+                .any(|block| old.div_ceil(block) == count && new.div_ceil(block) == count)
+    };
+    change.old.shape.len() == scale.shape.len()
+        && new.shape.len() == scale.shape.len()
+        && sides.into_iter().all(fits)
+}
+
+pub fn reason(edit: &Edit) -> Option<&'static str> {
     RULES
         .iter()
-        .find(|rule| (rule.applies)(path, edit))
+        .find(|rule| (rule.applies)(edit))
         .map(|rule| rule.reason)
 }
 
