@@ -10,6 +10,7 @@ mod module;
 mod ordered;
 mod pattern;
 mod place;
+mod presets;
 mod sizes;
 mod skips;
 #[cfg(test)]

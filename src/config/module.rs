@@ -305,6 +305,12 @@ impl<'c> Module<'c> {
         self.first(&[key], flag).map(|(flag, _)| flag)
     }
 
+    /// Whether the config has `key`, and null under it.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.first(&[key], |value| value.is_null().then_some(()))
+            .is_some()
+    }
+
     /// `[rows, columns]` of the blocks that share a scale, with the name of its place. `None` of a module that is not
     /// quantized.
     pub(crate) fn block(&self) -> Option<([usize; 2], &'c str)> {
