@@ -78,7 +78,13 @@ impl Scheme for CompressedTensors {
                     Some((data_type, _)) if data_type.starts_with("mx_int") => {
                         mx_rows_of(t, name, &scale, AUTO_ROUND, INT4).map(Some)
                     }
-                    Some(_) => mx_rows(t, name, &scale, AUTO_ROUND).map(Some),
+                    Some((data_type, _)) if data_type.starts_with("mx_fp") => {
+                        mx_rows(t, name, &scale, AUTO_ROUND).map(Some)
+                    }
+                    Some((data_type, place)) => Err(wrong(
+                        t,
+                        format!("{place} says `{data_type}`, and its scales are exponents"),
+                    )),
                     None => mx_rows(t, name, &scale, FAMILY).map(Some),
                 }
             }
@@ -126,6 +132,15 @@ fn packed_ints<'m>(
         .transpose()?
         .flatten();
     let has_index = index.is_some();
+    // Columns of a group lie apart then. Taken as runs they would get the scales of other groups.
+    let several = scale.shape().last().is_some_and(|&groups| groups > 1);
+    if all.at(name, "_g_idx").is_none()
+        && several
+        && let Some(("group", place)) = module.text(&["actorder"])
+    {
+        let what = format!("{place} says `actorder: group`, and `{name}_g_idx` is missing");
+        return Err(wrong(t, what));
+    }
     let grid = match &index {
         Some(_) => by_index(t, scale, rows, cols)?,
         None => grouped_rows(t, &shape, scale, &module, all)?,
@@ -230,11 +245,18 @@ fn check_full_words(
     cols: usize,
     module: &crate::config::Module<'_>,
 ) -> Result<()> {
-    let groups = scale.shape().last().copied().unwrap_or(0);
+    let (groups, leading) = match scale.shape() {
+        [leading @ .., groups] => (*groups, leading),
+        [] => (0, &[][..]),
+    };
+    let is_same_rows = t
+        .shape()
+        .split_last()
+        .is_some_and(|(_, rows)| rows == leading);
     let size = module
         .int(&["group_size"])
         .and_then(|(size, _)| usize::try_from(size).ok());
-    if size.is_some_and(|size| size > 0 && groups.checked_mul(size) == Some(cols)) {
+    if is_same_rows && size.is_some_and(|size| size > 0 && groups.checked_mul(size) == Some(cols)) {
         return Ok(());
     }
     let what = format!(

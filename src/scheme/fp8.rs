@@ -23,6 +23,9 @@ pub(super) struct Fp8;
 /// Values that share an exponent in OCP's microscaling formats.
 const MX_BLOCK: usize = 32;
 
+/// Rows of the smallest block that shares an exponent. DeepSeek's has 128; transformers tests with 16.
+const LEAST_BLOCK: usize = 16;
+
 /// Names of the scale of `X.weight` without `X.`.
 const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 
@@ -282,12 +285,11 @@ fn fit(
     let grid = crate::scheme::seam::fit::fit(t, t.shape(), scale, all)?;
     let (_, cols) = rows_and_cols(t.shape());
     // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are DeepSeek's.
-    if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0)
-        && grid.block_rows == 1
-        && grid.block_cols != cols.min(MX_BLOCK)
-    {
+    let is_mx = grid.block_rows == 1 && grid.block_cols == cols.min(MX_BLOCK);
+    let is_block = grid.block_rows > 1 && grid.block_rows >= LEAST_BLOCK.min(grid.matrix_rows);
+    if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) && !is_mx && !is_block {
         let what = format!(
-            "its exponents `{}` {:?} are not one for {MX_BLOCK} values of a row",
+            "its exponents `{}` {:?} are neither one for {MX_BLOCK} values of a row nor one for a block",
             scale.name(),
             scale.shape()
         );

@@ -28,7 +28,7 @@ pub(super) struct Marlin;
 static IDENTITY: Identity = Identity {
     name: "Marlin",
     methods: &[QuantMethod::Gptq, QuantMethod::Awq],
-    codes: &[],
+    codes: &[".B"],
     companions: &[(Ends(".workspace"), TensorRole::QuantState)],
     optional: &[],
     activations: &[],

@@ -51,13 +51,23 @@ pub(crate) fn fit(
             ),
         )
     };
+    // A weight without values, such as the share of an expert that a rank does not hold, has no scales or one that
+    // scales nothing.
+    if t.elements() == 0 && scale.elements() == 0 {
+        return Ok(per_tensor(shape));
+    }
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
     // From the most specific shape to the most general, so that no layout hides another.
     // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
     // pass for blocks of two rows.
     let grid = by_column(shape, scale, all.config)
-        .or_else(|| whole_rows(shape, scale))
+        .or_else(|| {
+            // FBGEMM keeps the dimension that was reduced, so that its scales tell rows from columns.
+            let is_reduced = all.config.quant_method() == Some(&QuantMethod::FbgemmFp8)
+                && (shape.len(), scale.shape().len()) == (3, 2);
+            whole_rows(shape, scale).filter(|_| !is_reduced)
+        })
         .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
         .or_else(|| reduced_blocks(shape, scale.shape()));
     let grid = grid.ok_or_else(|| {

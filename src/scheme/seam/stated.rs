@@ -1,12 +1,12 @@
 //! What a config says of the codes and the scales of a module's weight, compared with what the tensors are. Schemes go by
 //! names, dtypes and shapes; a config that says something else proves that one of the two was changed.
 
-use crate::Result;
 use crate::config::{Module, QuantMethod};
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{
     CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, module_of, wrong,
 };
+use crate::{Dtype, Result};
 
 /// A type of codes, as far as configs name it.
 #[derive(Clone, Copy, PartialEq)]
@@ -14,12 +14,19 @@ enum StatedCodes {
     Int(u8),
     /// A float of this many bits, and which one of eight.
     Float(u8, Option<Fp8Format>),
+    /// Integers in words: what GPTQ and AWQ have, whatever their width.
+    Words,
 }
 
 impl StatedCodes {
     /// The codes of a weight. `None` of a scheme whose configs are its own, and are checked by it.
-    fn of(scheme: &QuantScheme) -> Option<Self> {
-        Some(match *scheme {
+    fn of(group: &Group<'_>) -> Option<Self> {
+        Some(match group.scheme {
+            // Sparse values are codes if they have a scale.
+            QuantScheme::Sparse => match group.parts[0].1.dtype() {
+                Dtype::I8 => Self::Int(8),
+                dtype => Self::Float(8, Some(Fp8Format::of(dtype)?)),
+            },
             QuantScheme::FineGrainedFp8 { format, .. }
             | QuantScheme::PerChannelFp8 { format }
             | QuantScheme::PerTensorFp8 { format } => Self::Float(8, Some(format)),
@@ -39,6 +46,7 @@ impl StatedCodes {
     fn allows(self, found: Self) -> bool {
         match (self, found) {
             // Narrower integers are stored in bytes as well.
+            (Self::Words, Self::Int(found)) => found < 8,
             (Self::Int(stated), Self::Int(found)) => {
                 stated == found || stated < found && found == 8
             }
@@ -51,6 +59,7 @@ impl StatedCodes {
 }
 
 const E4M3: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E4M3));
+const E5M2: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E5M2));
 
 /// ModelOpt's algorithms (`quant_algo`): codes, and scales where the name fixes them. Names with a longer one as their
 /// beginning come first.
@@ -95,6 +104,7 @@ const ALGORITHMS: &[(&str, StatedCodes, Option<Granularity>)] = &[
     ),
     ("W4A16_AWQ", StatedCodes::Int(4), None),
     ("W4A8_AWQ", StatedCodes::Int(4), None),
+    ("W8A16", StatedCodes::Int(8), Some(Granularity::Channel)),
     (
         "W8A8_SQ_PER_CHANNEL",
         StatedCodes::Int(8),
@@ -128,9 +138,34 @@ fn algorithm<'c>(
     Some((ALGORITHMS.iter().find(is_same)?, name))
 }
 
-/// Methods that have E4M3 alone, unless `fmt` says another: fbgemm `quantize_fp8_per_row`, transformers `finegrained_fp8`.
-const E4M3_METHODS: &[QuantMethod] =
-    &[QuantMethod::Fp8, QuantMethod::FbgemmFp8, QuantMethod::Mxfp8];
+/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), and of AutoRound (`data_type`).
+const WORDS: &[(&str, StatedCodes)] = &[
+    ("fp8_e4m3", E4M3),
+    ("fp8_e5m2", E5M2),
+    ("fp4", StatedCodes::Float(4, None)),
+    ("fp6_e2m3", StatedCodes::Float(6, None)),
+    ("fp6_e3m2", StatedCodes::Float(6, None)),
+    ("int8", StatedCodes::Int(8)),
+    ("uint8", StatedCodes::Int(8)),
+    ("int4", StatedCodes::Int(4)),
+    ("uint4", StatedCodes::Int(4)),
+    ("e4m3", E4M3),
+    ("e5m2", E5M2),
+    ("mx_fp8e4m3", E4M3),
+    ("mx_fp8e5m2", E5M2),
+    ("mx_fp4", StatedCodes::Float(4, None)),
+];
+
+/// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`, transformers
+/// `finegrained_fp8`.
+const METHODS: &[(QuantMethod, StatedCodes)] = &[
+    (QuantMethod::Fp8, E4M3),
+    (QuantMethod::FbgemmFp8, E4M3),
+    (QuantMethod::Mxfp8, E4M3),
+    (QuantMethod::Mxfp4, StatedCodes::Float(4, None)),
+    (QuantMethod::Gptq, StatedCodes::Words),
+    (QuantMethod::Awq, StatedCodes::Words),
+];
 
 /// The type of the codes. Keys are looked up whatever the method: each of them is written by one library, and a config that lost
 /// its method still says what it says.
@@ -150,20 +185,13 @@ fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<
         };
         return state(value, format!("{place} says `{kind}` of {bits} bits"));
     }
-    // Quark, and transformers' FP8.
-    match module.text(&["dtype", "fmt"]) {
-        Some((name @ ("fp8_e4m3" | "e4m3"), place)) => {
-            state(E4M3, format!("{place} says `{name}`"))
-        }
-        Some((name @ ("fp8_e5m2" | "e5m2"), place)) => {
-            let value = StatedCodes::Float(8, Some(Fp8Format::E5M2));
-            state(value, format!("{place} says `{name}`"))
-        }
-        _ => {
-            let method = method.filter(|method| E4M3_METHODS.contains(method))?;
-            state(E4M3, format!("the config says {method:?}, which is E4M3"))
-        }
+    if let Some((name, place)) = module.text(&["dtype", "fmt", "data_type"])
+        && let Some(&(_, value)) = WORDS.iter().find(|(word, _)| *word == name)
+    {
+        return state(value, format!("{place} says `{name}`"));
     }
+    let (method, value) = METHODS.iter().find(|row| Some(&row.0) == method)?;
+    state(*value, format!("the config says {method:?}"))
 }
 
 /// Which values share a scale.
@@ -197,6 +225,17 @@ fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement
     state(value, format!("{place} says `{strategy}`: {value}"))
 }
 
+/// How the config says that scales are not those of blocks: FBGEMM's never are, and transformers' FP8 writes a null.
+fn denies_blocks(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<&'static str> {
+    match method? {
+        QuantMethod::FbgemmFp8 => Some("the config says FBGEMM, which quantizes"),
+        QuantMethod::Fp8 if module.is_null("weight_block_size") => {
+            Some("the config says `weight_block_size: null`, which is")
+        }
+        _ => None,
+    }
+}
+
 /// Rows and columns that share a scale, none of them beyond a matrix of `[rows, cols]`: a scale for more than there is, is one
 /// for all.
 fn extent(scales: Granularity, [rows, cols]: [usize; 2]) -> [usize; 2] {
@@ -226,7 +265,7 @@ fn granularity(scheme: &QuantScheme) -> Option<Granularity> {
 /// # Errors
 /// The codes are of another type than the config says, or other values share a scale.
 pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
-    let Some(found) = StatedCodes::of(&group.scheme) else {
+    let Some(found) = StatedCodes::of(group) else {
         return Ok(());
     };
     let method = all.config.quant_method();
@@ -245,14 +284,26 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
     let Some(found) = granularity(&group.scheme) else {
         return Ok(());
     };
-    // Stacks are quantized by other rules than the layers that a config speaks of: by expert or by column.
-    if let Some(stated) = scales(method, &module).filter(|_| group.shape.len() < 3) {
-        let (_, cols) = rows_and_cols(&group.shape);
-        let rows = group.shape.iter().nth_back(1).copied().unwrap_or(1);
-        if extent(stated.value, [rows, cols]) != extent(found, [rows, cols]) {
-            let what = format!("{}, and its tensors have a {found}", stated.says);
-            return Err(wrong(t, what));
-        }
+    let (_, cols) = rows_and_cols(&group.shape);
+    let rows = group.shape.iter().nth_back(1).copied().unwrap_or(1);
+    let is_stack = group.shape.len() > 2;
+    let by_column = Granularity::Block { rows, cols: 1 };
+    let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);
+    if let Some(says) = denies_blocks(method, &module)
+        && [Granularity::Tensor, Granularity::Channel, by_column]
+            .into_iter()
+            .all(differs)
+    {
+        let what = format!("{says} without blocks, and its tensors have {found}");
+        return Err(wrong(t, what));
+    }
+    // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by expert or by column.
+    let is_free = is_stack && !matches!(found, Granularity::Group(_));
+    if let Some(stated) = scales(method, &module).filter(|_| !is_free)
+        && differs(stated.value)
+    {
+        let what = format!("{}, and its tensors have a {found}", stated.says);
+        return Err(wrong(t, what));
     }
     Ok(())
 }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::config::unique_json;
+use crate::limits::FREE_JSON_BYTES;
+
 /// Description of a parameter, as its JSON has it.
 #[derive(serde::Deserialize)]
 pub(super) struct TorchaoDescription {
@@ -17,12 +20,14 @@ pub(super) struct TorchaoDescription {
     pub parts: Vec<String>,
 }
 
-fn parse_description(text: &str) -> Option<TorchaoDescription> {
+/// Parses a description. What it takes beyond a multiple of its text is taken from `free`.
+fn parse_description(text: &str, free: &mut usize) -> Option<TorchaoDescription> {
     // Most values of metadata are not JSON: the check is cheaper than a failed parse.
-    text.trim_start()
-        .starts_with('{')
-        .then(|| serde_json::from_str(text).ok())
-        .flatten()
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let json = unique_json::parse_embedded(text.as_bytes(), free).ok()?;
+    serde_json::from_value(json).ok()
 }
 
 /// A parameter that is stored in parts.
@@ -35,17 +40,25 @@ pub(super) struct TorchaoParameter {
 pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);
 
 impl TorchaoParts {
-    pub(super) fn new(metadata: &HashMap<String, String>) -> Self {
-        let mut parts = HashMap::new();
+    /// The parameters of which `has_tensor` knows a part.
+    pub(super) fn new(
+        metadata: &HashMap<String, String>,
+        has_tensor: impl Fn(&str) -> bool,
+    ) -> Self {
+        let (mut parts, mut free) = (HashMap::new(), FREE_JSON_BYTES);
         for (name, text) in metadata {
-            let Some(description) = parse_description(text) else {
+            let Some(description) = parse_description(text, &mut free) else {
                 continue;
             };
             let (prefix, name) = (parts_prefix(name), name.clone());
             let parameter = Arc::new(TorchaoParameter { name, description });
             // Shared: a parameter has several parts, and each claim looks up its own.
+            // Only of tensors that exist: prefix and names can be long, and their products too large for any memory.
             for part in &parameter.description.parts {
-                parts.insert(format!("{prefix}{part}"), parameter.clone());
+                let name = format!("{prefix}{part}");
+                if has_tensor(&name) {
+                    parts.insert(name, parameter.clone());
+                }
             }
         }
         Self(parts)
@@ -64,7 +77,7 @@ pub(super) fn parts_prefix(name: &str) -> String {
 pub(super) fn description_keys(metadata: &HashMap<String, String>) -> Vec<String> {
     let described = metadata
         .iter()
-        .filter(|(_, text)| parse_description(text).is_some())
+        .filter(|(_, text)| parse_description(text, &mut FREE_JSON_BYTES.clone()).is_some())
         .map(|(name, _)| name.clone());
     let mut keys: Vec<String> = described.collect();
     if !keys.is_empty() {

@@ -40,6 +40,23 @@ fn module(name: &str) -> &str {
         .map_or(base, |(module, _)| module)
 }
 
+/// The parameter that a part of torchao's belongs to: `X._P` of `X._P_qdata`.
+fn parameter(name: &str) -> Option<&str> {
+    let parts = [
+        "_qdata",
+        "_per_tensor_scale",
+        "_act_pre_scale",
+        "_scale",
+        "_zero_point",
+    ];
+    let is_part = name
+        .rsplit('.')
+        .next()
+        .is_some_and(|last| last.starts_with('_'));
+    let parameter = parts.iter().find_map(|part| name.strip_suffix(part));
+    parameter.filter(|_| is_part)
+}
+
 /// The edits of all tensors that have a role in a quantized weight.
 pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
     let mut all = Vec::new();
@@ -53,7 +70,10 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
         let is_stack = !t.name.ends_with(".weight") && model.tensors.iter().any(own);
         let belongs = |other: &Raw| match is_stack {
             true => own(other),
-            false => module(&other.name) == module(&t.name),
+            false => {
+                module(&other.name) == module(&t.name)
+                    && parameter(&other.name) == parameter(&t.name)
+            }
         };
         let others = model.tensors.iter().enumerate();
         let others = others.filter(|(i, other)| *i != at && belongs(other));

@@ -13,8 +13,12 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "floats are as valid in another float type of their width",
         applies: |edit| {
-            retyped(edit).is_some_and(|[old, new]| is_float(old) && is_float(new))
-                && edit.role != "quantized"
+            // Values that are left of a sparse weight, and those that BitNet multiplies by a scale, are no codes.
+            let is_value = [".compressed", ".weight"]
+                .iter()
+                .any(|end| edit.place.ends_with(end));
+            let is_value = edit.role != "quantized" || is_value;
+            is_value && retyped(edit).is_some_and(|[old, new]| is_wide(old) && is_wide(new))
         },
     },
     Rule {
@@ -29,12 +33,6 @@ const RULES: &[Rule] = &[
             edit.role == "quantized"
                 && !says(edit, &["quant", "\"_type\"", "\"format\""])
                 && retyped(edit).is_some()
-        },
-    },
-    Rule {
-        reason: "floats that a scale multiplies are as valid in another float type of their width",
-        applies: |edit| {
-            retyped(edit).is_some_and(|[old, new]| is_float(new) && ["BF16", "F16"].contains(&old))
         },
     },
     Rule {
@@ -124,7 +122,10 @@ const RULES: &[Rule] = &[
     },
     Rule {
         reason: "blocks of the flattened weight fit every shape of as many values",
-        applies: |edit| edit.kind == "description" && edit.new.starts_with("/shape"),
+        applies: |edit| {
+            let is_order = edit.place.ends_with(".shape") && edit.new.contains("other order");
+            edit.kind == "description" && (is_order || edit.new.starts_with("/shape"))
+        },
     },
     Rule {
         reason: "an offset may be any number",
@@ -140,6 +141,64 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "BitNet multiplies floats by their scale, too, where the config says `autobitlinear`",
         applies: |edit| edit.kind == "companion added" && says(edit, &["\"autobitlinear\""]),
+    },
+    Rule {
+        reason: "one group fits any number of inputs",
+        applies: |edit| {
+            let is_one = |t: &Stored| matches!(t.shape.as_slice(), [1, _]);
+            new_shape(edit).is_some_and(|change| scales(change).all(is_one))
+        },
+    },
+    Rule {
+        reason: "a scale for each column fits any number of rows",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_columns(change, t)))
+        },
+    },
+    Rule {
+        reason: "without a config, shapes are all that tells the size of groups and blocks",
+        applies: |edit| {
+            let is_part = matches!(edit.role.as_str(), "quantized" | "scale" | "zero-point");
+            let shapes = |change: &Change| {
+                change
+                    .new
+                    .as_ref()
+                    .is_some_and(|new| new.shape != change.old.shape)
+            };
+            is_part && edit.model.configs.is_empty() && edit.tensor.as_ref().is_some_and(shapes)
+        },
+    },
+    Rule {
+        reason: "one scale for a stack is as valid as one for each of its matrices",
+        applies: |edit| {
+            let change = edit.tensor.as_ref().filter(|_| edit.role == "scale");
+            let is_one = |change: &Change| change.new.as_ref().is_some_and(|new| new.shape == [1]);
+            change.is_some_and(|change| is_one(change) && change.old.shape.len() == 1)
+        },
+    },
+    Rule {
+        reason: "only the index tells how many inputs a last word has that is filled in part",
+        applies: |edit| {
+            let is_ragged = |change: &Change| change.old.shape.iter().any(|n| n % 32 != 0);
+            edit.role == "g_idx" && edit.tensor.as_ref().is_some_and(is_ragged)
+        },
+    },
+    Rule {
+        reason: "without a config only the index says that the columns of a group lie apart",
+        applies: |edit| edit.role == "g_idx" && edit.model.configs.is_empty() && is_gone(edit),
+    },
+    Rule {
+        reason: "a word of the config is all that says how codes or zero points are meant",
+        applies: |edit| {
+            let keys = [
+                "/data_type",
+                "/packing_format",
+                "/pack_method",
+                "/sym",
+                "/quant_method",
+            ];
+            edit.kind.starts_with("config") && keys.iter().any(|key| edit.place.ends_with(key))
+        },
     },
     Rule {
         reason: "the last block of a side may be short by any number of values",
@@ -161,8 +220,10 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "a tensor without companions is what its header says, and where it is not, none is",
         applies: |edit| {
-            let alone =
-                |change: &Change| change.others.iter().all(|(_, role)| role == "passthrough");
+            let alone = |change: &Change| {
+                let mut roles = change.others.iter().map(|(_, role)| role.as_str());
+                roles.all(|role| matches!(role, "passthrough" | "quantized"))
+            };
             edit.role == "quantized" && edit.tensor.as_ref().is_some_and(alone)
         },
     },
@@ -195,8 +256,8 @@ fn is_named(edit: &Edit) -> bool {
     says(edit, &[&format!("\"{module}\"")])
 }
 
-fn is_float(dtype: &str) -> bool {
-    dtype.contains('F')
+fn is_wide(dtype: &str) -> bool {
+    matches!(dtype, "F16" | "BF16" | "F32" | "F64")
 }
 
 /// The types before and after, of an edit that changed a tensor's type alone.
@@ -210,29 +271,27 @@ fn is_gone(edit: &Edit) -> bool {
     matches!(edit.kind, "dropped" | "unknown name")
 }
 
-/// Descriptions of weights that do not say their shape.
-const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format"];
+/// Descriptions that do not say the shape of their weight, and Marlin's scratch.
+const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format", ".workspace"];
 
 /// The change of an edit that gave the codes of a weight another shape, where nothing but its scales tells the shape.
 fn new_shape(edit: &Edit) -> Option<&Change> {
     let change = edit.tensor.as_ref()?;
     let same_dtype = change.new.as_ref()?.dtype == change.old.dtype;
     let is_described = change.others.iter().any(|(t, role)| {
-        !matches!(
+        let is_known = matches!(
             role.as_str(),
             "scale" | "zero-point" | "passthrough" | "activation"
-        ) && !SHAPELESS.iter().any(|end| t.name.ends_with(end))
+        );
+        !is_known && !SHAPELESS.iter().any(|end| t.name.ends_with(end))
     });
     (edit.role == "quantized" && same_dtype && !is_described && !edit.kind.contains("name"))
         .then_some(change)
 }
 
-/// The scales and zero points of a weight.
+/// The scales of a weight. Zero points go with them.
 fn scales(change: &Change) -> impl Iterator<Item = &Stored> {
-    let scales = change
-        .others
-        .iter()
-        .filter(|(_, role)| matches!(role.as_str(), "scale" | "zero-point"));
+    let scales = change.others.iter().filter(|(_, role)| role == "scale");
     scales.map(|(t, _)| t)
 }
 
@@ -252,20 +311,45 @@ fn fits_leading(change: &Change, scale: &Stored) -> bool {
     (0..=kept).any(|n| change.old.shape[..n].iter().product::<usize>() == elements)
 }
 
+/// Whether `scale` has one value for each column of each matrix, and the edit changed their rows alone.
+fn fits_columns(change: &Change, scale: &Stored) -> bool {
+    let Some((new, [.., old_rows, cols])) =
+        change.new.as_ref().zip(Some(change.old.shape.as_slice()))
+    else {
+        return false;
+    };
+    let elements: usize = scale.shape.iter().product();
+    let values: usize = change.old.shape.iter().product();
+    let others_kept = new.shape.len() == change.old.shape.len()
+        && new.shape.last() == Some(cols)
+        && new
+            .shape
+            .iter()
+            .zip(&change.old.shape)
+            .filter(|(a, b)| a != b)
+            .count()
+            == 1;
+    *old_rows > 0 && elements == values / old_rows && others_kept
+}
+
 /// Whether blocks of some size cut both the old and the new shape into as many as `scale` has.
 fn fits_blocks(change: &Change, scale: &Stored) -> bool {
     let Some(new) = &change.new else {
         return false;
     };
-    let sides = change.old.shape.iter().zip(&new.shape).zip(&scale.shape);
+    // ModelOpt's scales of blocks kept the dimensions that were reduced: `[rows, 1, columns, 1]`.
+    let counts: Vec<usize> = match scale.shape.as_slice() {
+        &[rows, 1, cols, 1] => vec![rows, cols],
+        shape => shape.to_vec(),
+    };
+    let sides = change.old.shape.iter().zip(&new.shape).zip(&counts);
     let fits = |((&old, &new), &count): ((&usize, &usize), &usize)| {
         old == new
             || (1..=256usize)
                 .any(|block| old.div_ceil(block) == count && new.div_ceil(block) == count)
     };
-    change.old.shape.len() == scale.shape.len()
-        && new.shape.len() == scale.shape.len()
-        && sides.into_iter().all(fits)
+    let rank = counts.len();
+    change.old.shape.len() == rank && new.shape.len() == rank && sides.into_iter().all(fits)
 }
 
 pub fn reason(edit: &Edit) -> Option<&'static str> {
