@@ -148,7 +148,11 @@ fn check_unused_bits(
     }
     // Whole codes in each word, of a row that was cut, pass for a bit stream.
     let per_word = 32 / bits;
-    if is_stream && cols > per_word && t.elements() >= 64 && is_word_aligned(t, bits, per_word)? {
+    if is_stream
+        && cols > per_word
+        && t.elements() * (32 % bits) >= 64
+        && is_word_aligned(t, bits, per_word)?
+    {
         return Err(wrong(
             t,
             "its words hold whole codes, which need more of them",
