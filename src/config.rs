@@ -10,6 +10,7 @@ mod module;
 mod ordered;
 mod pattern;
 mod place;
+mod presets;
 mod sizes;
 mod skips;
 #[cfg(test)]
@@ -401,6 +402,12 @@ impl QuantConfig {
     pub(crate) fn quant_method(&self) -> Option<&QuantMethod> {
         let parsed = || self.method().map(|text| QuantMethod::parse(&text));
         self.method.get_or_init(parsed).as_ref()
+    }
+
+    /// Whether AutoRound wrote the model, under its own method's name or another's.
+    pub(crate) fn is_auto_round(&self) -> bool {
+        self.quant_method() == Some(&QuantMethod::AutoRound)
+            || self.text(&["autoround_version"]).is_some()
     }
 
     /// The string under the first of `keys` that has one, with the name of its place.

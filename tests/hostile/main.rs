@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod edits;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(all(feature = "npz", feature = "pth"))]
