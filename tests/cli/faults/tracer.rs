@@ -116,6 +116,7 @@ fn names_root(pid: Pid, regs: &user_regs_struct, root: &Path) -> bool {
 
 /// Runs `amn` with `arguments`. Calls count from the first one that names a path below `root`: what comes before belongs to the
 /// loader and to the standard library.
+#[expect(clippy::zombie_processes, reason = "`Tracer::trace` waits for it")]
 pub fn run(root: &Path, arguments: &[&OsStr], plan: Plan) -> End {
     let log = tempfile::NamedTempFile::new().unwrap();
     // A tracer attaches to a process that exists, so the process waits until that is done.
