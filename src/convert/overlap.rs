@@ -12,7 +12,7 @@ use crate::source::platform::place;
 use crate::{AnamnesisError, Result};
 
 /// Device and inode of a file or directory.
-type Place = (u64, u64);
+type FilePlace = (u64, u64);
 
 /// Fails with `Io` if a directory of `replaced` is one of `inputs`, or contains one. `output` is named in the error.
 pub(super) fn require_apart(output: &Path, replaced: &[PathBuf], inputs: &[PathBuf]) -> Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn require_apart(output: &Path, replaced: &[PathBuf], inputs: &[PathB
 }
 
 /// The places of `inputs` and of all directories above them, each with the input.
-fn places_of(inputs: &[PathBuf]) -> HashMap<Place, (&Path, bool)> {
+fn places_of(inputs: &[PathBuf]) -> HashMap<FilePlace, (&Path, bool)> {
     let mut places = HashMap::new();
     for input in inputs {
         for above in input.ancestors() {
@@ -51,7 +51,7 @@ fn places_of(inputs: &[PathBuf]) -> HashMap<Place, (&Path, bool)> {
 }
 
 /// Place of the file or directory `path`, links not followed; `None` if there is none or the system cannot tell.
-fn place_at(path: &Path) -> Option<Place> {
+fn place_at(path: &Path) -> Option<FilePlace> {
     let found = place(&path.symlink_metadata().ok()?);
     (found != (0, 0)).then_some(found)
 }
@@ -70,7 +70,7 @@ fn overlap_of_paths(there: &Path, inputs: &[PathBuf]) -> Option<String> {
 }
 
 /// Describes which of `places` is the directory `there` or is below it.
-fn overlap_of_places(there: &Path, places: &HashMap<Place, (&Path, bool)>) -> Option<String> {
+fn overlap_of_places(there: &Path, places: &HashMap<FilePlace, (&Path, bool)>) -> Option<String> {
     let top = there.canonicalize().ok()?;
     match place_at(&top).and_then(|place| places.get(&place)) {
         Some((input, true)) => {

@@ -6,11 +6,14 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
-#[cfg(unix)]
-pub(crate) use self::unix::OpenDirectory;
-
 #[cfg(not(unix))]
-pub(crate) use self::by_path::OpenDirectory;
+use self::by_path::Handle;
+#[cfg(unix)]
+use self::unix::Handle;
+
+/// A directory that was opened, and that no link led to.
+#[derive(Debug)]
+pub(crate) struct OpenDirectory(Handle);
 
 impl OpenDirectory {
     /// Opens the directory `name` below, and creates it if there is none.
@@ -98,8 +101,7 @@ mod unix {
     /// Name of a directory that is made and removed again, to see the permissions of what is made here.
     const PROBE: &str = ".anamnesis-mode";
 
-    #[derive(Debug)]
-    pub(crate) struct OpenDirectory(OwnedFd);
+    pub(super) type Handle = OwnedFd;
 
     impl OpenDirectory {
         /// Opens the directory `path`, whose last component must not be a link.
@@ -278,8 +280,8 @@ mod by_path {
 
     use super::*;
 
-    #[derive(Debug)]
-    pub(crate) struct OpenDirectory(PathBuf);
+    /// The path: the standard library has no handles here.
+    pub(super) type Handle = PathBuf;
 
     impl OpenDirectory {
         /// Opens the directory `path`, whose last component must not be a link.
