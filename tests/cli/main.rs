@@ -10,12 +10,16 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+#[cfg(all(feature = "npz", feature = "pth"))]
+mod limits;
 mod listings;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod ollama;
 #[cfg(unix)]
 mod open_files;
+#[cfg(target_os = "linux")]
+mod reads;
 mod resume;
 
 use std::process::{Command, Output};
