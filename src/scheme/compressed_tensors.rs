@@ -6,6 +6,7 @@
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
 mod packing;
+mod unused_bits;
 
 pub(super) use self::packing::read_shape;
 use self::packing::{PackQuantized, SAMPLE, WordAlignedCodes, packing, row_words};

@@ -265,9 +265,9 @@ impl<'m> HqqWeight<'m> {
         }
         let t = meta.need_tensor(what)?;
         // The reduction over a group keeps its dimension: the side of the ones tells the axis.
-        let is_along = match t.shape() {
-            &[rows, cols] if self.is_by_column => [rows, cols] == [1, groups],
-            &[rows, cols] => [rows, cols] == [groups, 1],
+        let is_along = match (t.shape(), self.is_by_column) {
+            (shape @ [_, _], true) => shape == [1, groups],
+            (shape @ [_, _], false) => shape == [groups, 1],
             _ => t.elements() == groups,
         };
         if !is_along {

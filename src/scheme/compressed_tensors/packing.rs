@@ -2,6 +2,7 @@
 //! that do not divide 32, as many whole codes in a word as fit. The dtypes are the same, and often the shapes are,
 //! too.
 
+use super::unused_bits::check_unused_bits;
 use crate::containers::model::{Part, Tensor};
 use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::{Tile, read, wrong};
@@ -114,66 +115,6 @@ pub(super) fn packing(
 fn names_experts(name: &str) -> bool {
     let (_, rest) = name.split_once("experts.").unwrap_or_default();
     rest.starts_with(|c: char| !c.is_ascii_digit())
-}
-
-/// Checks that the bits of the first rows that no code has are zero, as compressed-tensors leaves them. Codes of another width,
-/// or of longer rows, set some of them.
-fn check_unused_bits(
-    t: &Tensor<'_>,
-    cols: usize,
-    bits: usize,
-    per_word: Option<usize>,
-) -> Result<()> {
-    let words = row_words(t);
-    let rows = t.elements().checked_div(words).unwrap_or(0);
-    let rows = rows.min(SAMPLE.checked_div(words).unwrap_or(0));
-    // A header alone has no data to look at.
-    if rows == 0 || !t.part().is_readable() {
-        return Ok(());
-    }
-    let is_stream = per_word.is_none() && !32usize.is_multiple_of(bits);
-    let unused: Vec<u32> = (0..words)
-        .map(|word| {
-            let used = match per_word {
-                Some(n) => cols.saturating_sub(word * n).min(n) * bits,
-                None => (cols * bits).saturating_sub(word * 32).min(32),
-            };
-            u32::MAX.checked_shl(used as u32).unwrap_or(0)
-        })
-        .collect();
-    let is_full = unused.iter().all(|&bits| bits == 0);
-    // As many words hold codes of 7 bits, which leave the top of each word clear.
-    if bits == 8 && t.elements() >= 64 && is_word_aligned(t, 7, 4)? {
-        return Err(wrong(t, "its words hold codes of 7 bits, and not of 8"));
-    }
-    // Whole codes in each word, of a row that was cut, pass for a bit stream.
-    let per_word = 32 / bits;
-    if is_stream
-        && cols > per_word
-        && t.elements() * (32 % bits) >= 64
-        && is_word_aligned(t, bits, per_word)?
-    {
-        return Err(wrong(
-            t,
-            "its words hold whole codes, which need more of them",
-        ));
-    }
-    if is_full {
-        return Ok(());
-    }
-    let mut bytes = vec![0; rows * words * 4];
-    t.part().read_at(0, &mut bytes)?;
-    let words = bytes.as_chunks().0.iter();
-    let mut words = words
-        .map(|&word| u32::from_le_bytes(word))
-        .zip(unused.iter().cycle());
-    if words.all(|(word, unused)| word & unused == 0) {
-        return Ok(());
-    }
-    let what = format!(
-        "its words do not hold {cols} codes of {bits} bits a row: bits that no code has are set"
-    );
-    Err(wrong(t, what))
 }
 
 /// Words that are read at most to tell the packings apart, and indices in one read of an index.

@@ -65,7 +65,7 @@ const E5M2: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E5M2));
 /// beginning come first.
 ///
 /// Source: modelopt `export/quant_utils.py` (`process_layer_quant_config`).
-const ALGORITHMS: &[(&str, StatedCodes, Option<Granularity>)] = &[
+const ALGORITHMS: &[Algorithm] = &[
     (
         "FP8_PER_CHANNEL_PER_TOKEN",
         E4M3,
@@ -122,16 +122,14 @@ fn state<T>(value: T, says: String) -> Option<Statement<T>> {
     Some(Statement { value, says })
 }
 
-/// The row of [`ALGORITHMS`] of a module.
-fn algorithm<'c>(
-    module: &Module<'c>,
-) -> Option<(
-    &'static (&'static str, StatedCodes, Option<Granularity>),
-    &'c str,
-)> {
+/// A row of [`ALGORITHMS`].
+type Algorithm = (&'static str, StatedCodes, Option<Granularity>);
+
+/// The row of [`ALGORITHMS`] of a module, and how the config writes its name.
+fn algorithm<'c>(module: &Module<'c>) -> Option<(&'static Algorithm, &'c str)> {
     let (name, _) = module.text(&["quant_algo"])?;
     let upper = name.to_uppercase();
-    let is_same = |row: &&(&str, _, _)| {
+    let is_same = |row: &&Algorithm| {
         let rest = upper.strip_prefix(row.0);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
     };

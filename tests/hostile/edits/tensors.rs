@@ -257,7 +257,7 @@ fn shapes(shape: &[usize]) -> Vec<(&'static str, Vec<usize>)> {
         push("dimension changed", with(n + 1));
         push("dimension changed", with(n.saturating_sub(1)));
         push("dimension changed", with(n * 2));
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             push("dimension changed", with(n / 2));
             let next = (at + 1) % shape.len();
             let mut moved = with(n / 2);
