@@ -285,7 +285,13 @@ impl QuantConfig {
         let indexed = match self.indexed.get() {
             Some(indexed) => indexed,
             None => {
-                let index = read_json(&directory.join(INDEX), &Budget::new(&self.limits))?;
+                let path = directory.join(INDEX);
+                let index = read_json(&path, &Budget::new(&self.limits))?;
+                // Read only now: an index that was there, and is gone, is not one that lists nothing.
+                let known = self.companions.iter().find(|file| file.path == path);
+                if let (None, Some(known)) = (&index, known) {
+                    known.require_absent()?;
+                }
                 let map = index
                     .as_ref()
                     .and_then(|(index, _)| index.value.get("weight_map")?.as_object());

@@ -3,7 +3,7 @@
 
 mod awq;
 mod bitnet;
-mod bnb;
+pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod foreign;

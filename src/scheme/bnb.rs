@@ -10,7 +10,8 @@ mod state;
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
-use self::state::{Bnb4State, is_block_size};
+use self::state::Bnb4State;
+pub(crate) use self::state::is_block_size;
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;

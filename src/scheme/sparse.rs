@@ -35,7 +35,6 @@ static IDENTITY: Identity = Identity {
     codes: &[],
     companions: &[
         (Ends("weight_scale"), TensorRole::Scale),
-        (Ends(".compressed"), TensorRole::Quantized),
         (Ends(".bitmask"), TensorRole::QuantState),
         (Ends(".row_offsets"), TensorRole::QuantState),
     ],
@@ -59,9 +58,11 @@ impl Scheme for Sparse {
         let Some(base) = t.name().strip_suffix(".compressed") else {
             return Ok(None);
         };
-        let Some(bitmask) = all.at(base, ".bitmask") else {
+        let others = [".bitmask", ".row_offsets", ".shape"];
+        if others.iter().all(|end| all.at(base, end).is_none()) {
             return Ok(None);
-        };
+        }
+        let bitmask = all.need(t, base, ".bitmask")?;
         // The mask is padded to whole bytes, so only this tensor proves the number of columns.
         let shape = all.need(t, base, ".shape")?;
         let dims = read_shape(&shape)?;

@@ -103,13 +103,23 @@ impl CompanionFile {
         ours != (0, 0) && state_at(path).is_some_and(|there| there.place == ours)
     }
 
-    /// Fails with `Io` unless the file is as it was.
+    /// Fails with `Io` if the file was there, for it is no longer.
+    pub(crate) fn require_absent(&self) -> crate::Result<()> {
+        match self.state {
+            None => Ok(()),
+            Some(_) => Err(AnamnesisError::Io(changed(
+                &self.path,
+                "it is no longer there",
+            ))),
+        }
+    }
+
+    /// Fails with `Io` unless the file is as it was, or has lost its name: what was read of it holds.
     pub(crate) fn require_unchanged(&self) -> crate::Result<()> {
         let now = state_at(&self.path);
         let result = match (&self.state, &now) {
-            (None, None) => Ok(()),
+            (None | Some(_), None) => Ok(()),
             (None, Some(_)) => Err(changed(&self.path, "it was not there")),
-            (Some(_), None) => Err(changed(&self.path, "it is no longer there")),
             (Some(before), Some(now)) => before.require(now, &self.path),
         };
         result.map_err(AnamnesisError::Io)

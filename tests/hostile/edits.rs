@@ -57,8 +57,11 @@ fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// The edits of one model, each with its outcome.
-fn try_model(path: &Path, tally: &Mutex<Tally>) {
+/// One of so many edits is tried, another one of each model, unless `EDITS` names models: `EDITS=/gptq/`, or `EDITS=/` for all.
+const STRIDE: usize = 4;
+
+/// Tries edits of one model, one of `stride` from edit `first`.
+fn try_model(path: &Path, [first, stride]: [usize; 2], tally: &Mutex<Tally>) {
     let Some(model) = Model::read(path) else {
         return;
     };
@@ -70,7 +73,7 @@ fn try_model(path: &Path, tally: &Mutex<Tally>) {
     let edits = tensors::edits(&model, &roles)
         .into_iter()
         .chain(configs::edits(&model));
-    for edit in edits {
+    for edit in edits.skip(first).step_by(stride) {
         let outcome = edit.model.decode(place.path());
         let mut tally = tally.lock().unwrap();
         match outcome {
@@ -105,9 +108,18 @@ fn no_other_values() {
     let filter = std::env::var("EDITS").unwrap_or_default();
     let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
     let work = || {
-        while let Some(path) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = directories.get(at) else {
+                return;
+            };
             if path.to_str().unwrap().contains(&filter) {
-                try_model(path, &tally);
+                let tried = if filter.is_empty() {
+                    [at % STRIDE, STRIDE]
+                } else {
+                    [0, 1]
+                };
+                try_model(path, tried, &tally);
             }
         }
     };
@@ -127,7 +139,7 @@ fn no_other_values() {
         tally.undecidable
     );
     assert!(tally.wrong.is_empty(), "{}", tally.wrong.join("\n"));
-    if filter.is_empty() {
+    if filter.is_empty() || filter == "/" {
         assert!(all > 10_000, "{all}");
         let unused = undecidable::reasons().find(|reason| !tally.undecidable.contains_key(reason));
         assert_eq!(unused, None, "no edit has this reason");

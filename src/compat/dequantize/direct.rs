@@ -18,6 +18,7 @@ use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
 use crate::kernels::remember::widen::Widen;
 use crate::limits::zeroed_on_write;
+use crate::scheme::bnb::is_block_size;
 use crate::simd::{Kernel, Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -205,7 +206,7 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
         values: n,
         block,
     } = slices;
-    if n == 0 || block == 0 || !block.is_multiple_of(2) || codes.len() != n.div_ceil(2) {
+    if n == 0 || !is_block_size(block) || codes.len() != n.div_ceil(2) {
         return Ok(None);
     }
     let blocks = n.div_ceil(block);

@@ -40,7 +40,7 @@ fn usual_nested_block() -> Option<usize> {
 }
 
 /// Whether bitsandbytes has blocks of `n` values.
-pub(super) fn is_block_size(n: usize) -> bool {
+pub(crate) fn is_block_size(n: usize) -> bool {
     BLOCK_SIZES.contains(&n) && n.is_power_of_two()
 }
 

@@ -30,6 +30,7 @@ fn cancelled_after(mut options: ConvertOptions, bytes: u64) -> ConvertOptions {
 fn an_interrupted_encoding_is_resumed() {
     let root = tempfile::tempdir().unwrap();
     let input = model(root.path());
+    let mut resumed = 0;
     for (scheme, _) in SCHEMES {
         let (want, output) = (root.path().join("want"), root.path().join("out"));
         let total = parse(&input)
@@ -45,20 +46,22 @@ fn an_interrupted_encoding_is_resumed() {
                 matches!(stopped, Err(AnamnesisError::Cancelled)),
                 "{scheme}: {stopped:?}"
             );
-            assert!(
-                !output.exists() && root.path().join(".out.partial").is_dir(),
-                "{scheme}"
-            );
+            assert!(!output.exists(), "{scheme}");
+            // A run that finished no shard leaves nothing to resume.
+            let unfinished = root.path().join(".out.partial");
             // With other parameters it is not resumed.
             let other = if *scheme == "w4a16" { "nf4" } else { "w4a16" };
-            let refused = parse(&input)
-                .unwrap()
-                .forget(&output, options(other).with_resume(true))
-                .unwrap_err();
-            assert!(
-                refused.to_string().contains("other parameters"),
-                "{refused}"
-            );
+            if unfinished.is_dir() {
+                resumed += 1;
+                let refused = parse(&input)
+                    .unwrap()
+                    .forget(&output, options(other).with_resume(true))
+                    .unwrap_err();
+                assert!(
+                    refused.to_string().contains("other parameters"),
+                    "{refused}"
+                );
+            }
             parse(&input)
                 .unwrap()
                 .forget(&output, options(scheme).with_resume(true))
@@ -72,6 +75,7 @@ fn an_interrupted_encoding_is_resumed() {
         }
         std::fs::remove_dir_all(want).unwrap();
     }
+    assert!(resumed >= SCHEMES.len(), "{resumed}");
     assert_eq!(names_in(root.path(), ""), ["model"]);
 }
 
