@@ -127,7 +127,18 @@ impl Seeds {
         }
         for no in 0..=20u8 {
             for kind in 0..2 {
-                let tail = [no.wrapping_mul(13), no.wrapping_mul(101), 1, 5, no, 1, no, 3, 0, no];
+                let tail = [
+                    no.wrapping_mul(13),
+                    no.wrapping_mul(101),
+                    1,
+                    5,
+                    no,
+                    1,
+                    no,
+                    3,
+                    0,
+                    no,
+                ];
                 self.put("round_trip", &[&[kind][..], &tail].concat());
             }
         }

@@ -41,5 +41,8 @@ pub fn id(name: &str) -> u16 {
 pub fn by_id<T>(items: &[(u16, T)], id: u16) -> &T {
     let next = items.iter().filter(|(other, _)| *other >= id);
     let found = next.min_by_key(|(other, _)| *other);
-    &found.or(items.iter().min_by_key(|(other, _)| *other)).unwrap().1
+    &found
+        .or(items.iter().min_by_key(|(other, _)| *other))
+        .unwrap()
+        .1
 }

@@ -14,26 +14,105 @@ use crate::common::{DTYPES, Raw};
 
 /// Parts of names that mean something to a scheme.
 const ENDINGS: &[&str] = &[
-    "weight", "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "weight_shape",
-    "weight_zero_point", "weight_g_idx", "weight_global_scale", "input_scale", "scale", "scales",
-    "biases", "bias", "qweight", "qzeros", "g_idx", "SCB", "weight_format", "weight.absmax",
-    "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map",
-    "weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4", "W_q", "zero",
-    "meta", "weight._data", "weight._scale", "weight._shift", "comfy_quant", "blocks",
-    "gate_up_proj_blocks", "gate_up_proj_scales", "pre_quant_scale", "svdquant_lora_a", "",
+    "weight",
+    "weight_scale",
+    "weight_scale_inv",
+    "weight_scale_2",
+    "weight_packed",
+    "weight_shape",
+    "weight_zero_point",
+    "weight_g_idx",
+    "weight_global_scale",
+    "input_scale",
+    "scale",
+    "scales",
+    "biases",
+    "bias",
+    "qweight",
+    "qzeros",
+    "g_idx",
+    "SCB",
+    "weight_format",
+    "weight.absmax",
+    "weight.quant_map",
+    "weight.nested_absmax",
+    "weight.nested_quant_map",
+    "weight.quant_state.bitsandbytes__nf4",
+    "weight.quant_state.bitsandbytes__fp4",
+    "W_q",
+    "zero",
+    "meta",
+    "weight._data",
+    "weight._scale",
+    "weight._shift",
+    "comfy_quant",
+    "blocks",
+    "gate_up_proj_blocks",
+    "gate_up_proj_scales",
+    "pre_quant_scale",
+    "svdquant_lora_a",
+    "",
 ];
 
 /// Numbers for dimensions.
-const DIMENSIONS: &[usize] = &[0, 1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 129, 256, 1024];
+const DIMENSIONS: &[usize] = &[
+    0, 1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 129, 256, 1024,
+];
 
 /// What a value of a config may become.
 const VALUES: &[&str] = &[
-    "0", "1", "2", "3", "4", "5", "6", "8", "16", "32", "33", "64", "128", "129", "-1", "null", "true",
-    "false", "4.0", "1e400", "18446744073709551615", "[]", "[128,128]", "[1,32]", "{}", "\"\"",
-    "\"gptq\"", "\"awq\"", "\"gptq_v2\"", "\"fp8\"", "\"bitsandbytes\"", "\"compressed-tensors\"",
-    "\"mxfp4\"", "\"hqq\"", "\"quanto\"", "\"torchao\"", "\"channel\"", "\"group\"", "\"tensor\"",
-    "\"block\"", "\"int\"", "\"float\"", "\"gemm\"", "\"gemv\"", "\"marlin\"", "\"nf4\"", "\"fp4\"",
-    "\"pack-quantized\"", "\"nvfp4-pack-quantized\"", "\"float-quantized\"", "\"Linear\"", "\"re:.*\"",
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "8",
+    "16",
+    "32",
+    "33",
+    "64",
+    "128",
+    "129",
+    "-1",
+    "null",
+    "true",
+    "false",
+    "4.0",
+    "1e400",
+    "18446744073709551615",
+    "[]",
+    "[128,128]",
+    "[1,32]",
+    "{}",
+    "\"\"",
+    "\"gptq\"",
+    "\"awq\"",
+    "\"gptq_v2\"",
+    "\"fp8\"",
+    "\"bitsandbytes\"",
+    "\"compressed-tensors\"",
+    "\"mxfp4\"",
+    "\"hqq\"",
+    "\"quanto\"",
+    "\"torchao\"",
+    "\"channel\"",
+    "\"group\"",
+    "\"tensor\"",
+    "\"block\"",
+    "\"int\"",
+    "\"float\"",
+    "\"gemm\"",
+    "\"gemv\"",
+    "\"marlin\"",
+    "\"nf4\"",
+    "\"fp4\"",
+    "\"pack-quantized\"",
+    "\"nvfp4-pack-quantized\"",
+    "\"float-quantized\"",
+    "\"Linear\"",
+    "\"re:.*\"",
 ];
 
 pub fn run(bytes: &[u8]) {
@@ -87,8 +166,12 @@ fn edit_config(config: &mut Vec<u8>, input: &mut Bytes<'_>) {
         return;
     }
     let from = values[input.below(values.len())];
-    let to = text[from..].find([',', '\n', '}', ']']).map_or(text.len(), |n| from + n);
-    *config = [&text[..from], input.of(VALUES), &text[to..]].concat().into_bytes();
+    let to = text[from..]
+        .find([',', '\n', '}', ']'])
+        .map_or(text.len(), |n| from + n);
+    *config = [&text[..from], input.of(VALUES), &text[to..]]
+        .concat()
+        .into_bytes();
 }
 
 /// A weight file: tensors, if it is safetensors.
@@ -105,7 +188,9 @@ impl Weights {
         let file = SafeTensors::deserialize(bytes).unwrap();
         let tensors = header.offset_keys().into_iter().map(|name| {
             let view = file.tensor(&name).unwrap();
-            let dtype = anamnesis::Dtype::try_from(view.dtype()).unwrap().to_string();
+            let dtype = anamnesis::Dtype::try_from(view.dtype())
+                .unwrap()
+                .to_string();
             Raw {
                 dtype: DTYPES.iter().find(|(known, _)| *known == dtype).unwrap().0,
                 shape: view.shape().to_vec(),
@@ -113,7 +198,10 @@ impl Weights {
                 name,
             }
         });
-        Self::Tensors(tensors.collect(), header.metadata().clone().unwrap_or_default())
+        Self::Tensors(
+            tensors.collect(),
+            header.metadata().clone().unwrap_or_default(),
+        )
     }
 
     fn edit(&mut self, kind: usize, input: &mut Bytes<'_>) {
@@ -177,7 +265,11 @@ fn edit(t: &mut Raw, kind: usize, input: &mut Bytes<'_>) {
         _ if !t.bytes.is_empty() => {
             let at = usize::from(input.u16()) % t.bytes.len();
             let with = input.take(4);
-            t.bytes.iter_mut().skip(at).zip(with).for_each(|(b, w)| *b = *w);
+            t.bytes
+                .iter_mut()
+                .skip(at)
+                .zip(with)
+                .for_each(|(b, w)| *b = *w);
         }
         _ => {}
     }
@@ -185,7 +277,11 @@ fn edit(t: &mut Raw, kind: usize, input: &mut Bytes<'_>) {
     let bits = t.shape.iter().try_fold(bits, |n, &d| n.checked_mul(d));
     match bits.filter(|bits| bits % 8 == 0 && bits / 8 <= 1 << 18) {
         Some(bits) => {
-            let pattern = if t.bytes.is_empty() { vec![0] } else { t.bytes.clone() };
+            let pattern = if t.bytes.is_empty() {
+                vec![0]
+            } else {
+                t.bytes.clone()
+            };
             t.bytes = pattern.into_iter().cycle().take(bits / 8).collect();
         }
         None => (t.dtype, t.shape) = before,

@@ -75,7 +75,9 @@ fn tensor(line: &str) -> Option<Raw> {
         return None;
     }
     // Codes of every kind; as floats, ordinary numbers.
-    let bytes = (0..bits / 8).map(|i| [0x11, 0x3c, 0x27, 0x3d][i % 4]).collect();
+    let bytes = (0..bits / 8)
+        .map(|i| [0x11, 0x3c, 0x27, 0x3d][i % 4])
+        .collect();
     Some(Raw {
         name: name.to_owned(),
         dtype,

@@ -25,7 +25,10 @@ pub fn goldens() -> &'static [(u16, Golden)] {
         collect(&data(), &mut found);
         found.sort_by(|a, b| a.name.cmp(&b.name));
         assert!(found.len() > 300, "{}", found.len());
-        found.into_iter().map(|golden| (id(&golden.name), golden)).collect()
+        found
+            .into_iter()
+            .map(|golden| (id(&golden.name), golden))
+            .collect()
     })
 }
 

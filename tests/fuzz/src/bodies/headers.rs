@@ -18,6 +18,10 @@ impl<'a> ShortReads<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self(Cursor::new(bytes), 1 + bytes.len() % 61)
     }
+
+    fn whole(bytes: &'a [u8]) -> Self {
+        Self(Cursor::new(bytes), usize::MAX)
+    }
 }
 
 impl Read for ShortReads<'_> {
@@ -44,25 +48,35 @@ fn assert_same<T: std::fmt::Debug>(a: &anamnesis::Result<T>, b: &anamnesis::Resu
 
 pub fn safetensors(bytes: &[u8]) {
     let file = &super::containers::with_length(bytes)[..];
-    let header = parse_safetensors_header_from_reader_with_limits(file, &limits());
-    let slow = parse_safetensors_header_from_reader_with_limits(ShortReads::new(file), &limits());
-    // The tables of a header are hash maps, which print in any order.
-    let facts = |h: &anamnesis::SafetensorsHeader| {
-        let tensors = h.tensors.iter();
-        let tensors: Vec<_> = tensors.map(|t| (t.name.clone(), t.dtype, t.shape.clone())).collect();
-        (h.header_size, h.scheme, tensors)
+    let read = |reader: ShortReads<'_>| {
+        parse_safetensors_header_from_reader_with_limits(reader, &limits())
     };
+    let header = read(ShortReads::whole(file));
+    if let Ok(header) = &header {
+        let _ = anamnesis::InspectInfo::from(header).to_string();
+    }
+    // Most runs only read the header, so that there are many of them.
+    if crc32fast::hash(bytes) % 4 != 0 {
+        return;
+    }
+    let slow = read(ShortReads::new(file));
     assert_same(
         &header.as_ref().map(facts).map_err(again),
         &slow.as_ref().map(facts).map_err(again),
     );
     // Of a whole file more is known: its length.
     if parse_safetensors_header_with_limits(file, &limits()).is_ok() {
-        header.as_ref().unwrap();
+        header.unwrap();
     }
-    if let Ok(header) = &header {
-        let _ = anamnesis::InspectInfo::from(header).to_string();
-    }
+}
+
+/// What a header says, without its tables, which print in any order.
+fn facts(header: &anamnesis::SafetensorsHeader) -> impl std::fmt::Debug + use<> {
+    let tensors = header.tensors.iter();
+    let tensors: Vec<_> = tensors
+        .map(|t| (t.name.clone(), t.dtype, t.shape.clone()))
+        .collect();
+    (header.header_size, header.scheme, tensors)
 }
 
 /// An error with the same text.
@@ -71,49 +85,59 @@ fn again(error: &anamnesis::AnamnesisError) -> anamnesis::AnamnesisError {
 }
 
 pub fn gguf(bytes: &[u8]) {
-    let read = |bytes| parse_gguf_front_matter_from_reader_with_limits(bytes, &limits());
-    let header = read(Cursor::new(bytes));
-    let slow = parse_gguf_front_matter_from_reader_with_limits(ShortReads::new(bytes), &limits());
-    match (&header, &slow) {
+    let read =
+        |reader: ShortReads<'_>| parse_gguf_front_matter_from_reader_with_limits(reader, &limits());
+    let header = read(ShortReads::whole(bytes));
+    if crc32fast::hash(bytes) % 4 != 0 {
+        return;
+    }
+    match (&header, &read(ShortReads::new(bytes))) {
         (Ok(a), Ok(b)) => {
             assert_eq!(a.tensor_infos, b.tensor_infos);
             assert_eq!(a.metadata.len(), b.metadata.len());
         }
         (Err(a), Err(b)) => assert_eq!(a.to_string(), b.to_string()),
-        _ => panic!("{header:?} {slow:?}"),
+        (a, b) => panic!("{a:?} {b:?}"),
     }
-    if let Ok(model) = parse_bytes_with_limits(bytes.to_vec(), &limits()) {
-        let gguf = model.gguf().unwrap();
-        let _ = model.inspect().to_string();
-        // Values are made here, and each counts against the limit, which headers in memory need not reach.
-        if let Ok(header) = header {
-            assert_eq!((gguf.version(), gguf.alignment()), (header.version, header.alignment));
-            let names = header.tensor_infos.iter().map(|t| t.name.as_str());
-            assert!(model.tensors().map(|t| t.name()).eq(names));
-        }
+    let Ok(model) = parse_bytes_with_limits(bytes.to_vec(), &limits()) else {
+        return;
+    };
+    // A stream's values are made at once and count against the limit, which a file's need not reach.
+    if let (Ok(header), Some(gguf)) = (header, model.gguf()) {
+        assert_eq!(
+            (gguf.version(), gguf.alignment()),
+            (header.version, header.alignment)
+        );
+        let names = header.tensor_infos.iter().map(|t| t.name.as_str());
+        assert!(model.tensors().map(|t| t.name()).eq(names));
     }
 }
 
 /// Directories of archives, and what lies in their members' headers.
 pub fn zip(bytes: &[u8]) {
-    let _ = detect_format_from_reader(Cursor::new(bytes));
     let npz = inspect_npz_from_reader_with_limits(Cursor::new(bytes), &limits());
-    let slow = inspect_npz_from_reader_with_limits(ShortReads::new(bytes), &limits());
-    assert_same(&npz, &slow);
-    if let Ok(npz) = npz {
-        // A well-kept reader finds the same members.
-        let archive = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
-        let names: Vec<_> = archive.file_names().map(Result::unwrap).collect();
-        for array in &npz.tensors {
-            let name = &array.name;
-            assert!(
-                names.iter().any(|n| *n == *name || n.strip_suffix(".npy") == Some(name)),
-                "{name}: {names:?}"
-            );
-        }
-        let _ = npz.to_string();
-    }
     let pth = parse_pth_front_matter_from_reader_with_limits(Cursor::new(bytes), &limits());
-    let slow = parse_pth_front_matter_from_reader_with_limits(ShortReads::new(bytes), &limits());
-    assert_same(&pth, &slow);
+    if let Ok(npz) = &npz {
+        check_names(bytes, npz);
+    }
+    if crc32fast::hash(bytes) % 4 == 0 {
+        let _ = detect_format_from_reader(Cursor::new(bytes));
+        let slow = inspect_npz_from_reader_with_limits(ShortReads::new(bytes), &limits());
+        assert_same(&npz, &slow);
+        let slow =
+            parse_pth_front_matter_from_reader_with_limits(ShortReads::new(bytes), &limits());
+        assert_same(&pth, &slow);
+    }
+}
+
+/// A well-kept reader must find the same members.
+fn check_names(bytes: &[u8], npz: &anamnesis::NpzInspectInfo) {
+    let archive = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
+    let names: Vec<_> = archive.file_names().map(Result::unwrap).collect();
+    for array in &npz.tensors {
+        let name = &array.name;
+        let is_name = |n: &str| n == name || n.strip_suffix(".npy") == Some(name);
+        assert!(names.iter().any(|n| is_name(n)), "{name}: {names:?}");
+    }
+    let _ = npz.to_string();
 }

@@ -47,17 +47,22 @@ pub fn text(result: &Result<Vec<u8>>) -> String {
     }
 }
 
-/// The baseline must give what the best CPU level has given. Only the fuzz targets can choose a level.
+/// The baseline must give what the best CPU level has given, where NaN equals NaN: which of two NaN a product keeps is up to
+/// the instruction. Only the fuzz targets can choose a level.
 #[cfg(feature = "benchmarks")]
 pub fn check_level(recovery: &mut Recovery<'_>, result: &Result<Vec<u8>>) {
     let levels = anamnesis::benchable_apis::levels();
     anamnesis::benchable_apis::set_level(recovery, levels[0]);
-    assert_eq!(text(result), text(&recovery.to_bytes()), "baseline");
+    let baseline = recovery.to_bytes();
     anamnesis::benchable_apis::set_level(recovery, levels[levels.len() - 1]);
+    match (result, &baseline) {
+        (Ok(a), Ok(b)) if a != b => crate::common::assert_same(a, b, "baseline"),
+        _ => assert_eq!(text(result), text(&baseline), "baseline"),
+    }
 }
 
 #[cfg(not(feature = "benchmarks"))]
-pub fn check_level(_: &mut Recovery<'_>, _: &Result<Vec<u8>>) {}
+pub fn check_level(_: &Recovery<'_>, _: &Result<Vec<u8>>) {}
 
 fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
     assert_eq!(recovery.report().output_bytes, output.len() as u64);
@@ -70,7 +75,8 @@ fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
             format!("{:?}", written.dtype()),
             format!("{:?}", safetensors::Dtype::try_from(planned.dtype).unwrap())
         );
-        if (salt >> 8).wrapping_add(i as u32) % 4 == 0 {
+        // An empty tensor has nothing to copy, so a whole conversion does not read its storage to compare the checksum.
+        if planned.byte_len > 0 && (salt >> 8).wrapping_add(i as u32) % 4 == 0 {
             let alone = recovery.tensor(planned.name).unwrap();
             assert!(alone == written.data(), "`{}` by itself", planned.name);
         }

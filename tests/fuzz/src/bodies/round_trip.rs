@@ -1,7 +1,9 @@
 //! Round trips that must give the same bits: containers that hold the values as they are, and schemes that are exact on
 //! values which they have decoded themselves.
 
-use anamnesis::{ConvertOptions, ConvertTarget, Forget, ForgetScheme, RememberOptions, TargetDtype};
+use anamnesis::{
+    ConvertOptions, ConvertTarget, Forget, ForgetScheme, RememberOptions, TargetDtype,
+};
 use anamnesis::{ParsedModel, parse_bytes, parse_bytes_with_limits};
 
 use super::bytes::{Bytes, by_id, id};
@@ -12,7 +14,15 @@ use crate::common::forget::{decoded, encoded, values};
 
 /// Schemes that encode their own values without a change: the largest magnitude of a block has a code whose value is ±1 or
 /// the negative end of the range, so the second encoding finds the scale of the first.
-pub const EXACT: &[&str] = &["nf4", "fp4", "gguf:q4_0", "gguf:q5_0", "gguf:q8_0", "gguf:q1_0", "gguf:tq1_0"];
+pub const EXACT: &[&str] = &[
+    "nf4",
+    "fp4",
+    "gguf:q4_0",
+    "gguf:q5_0",
+    "gguf:q8_0",
+    "gguf:q1_0",
+    "gguf:tq1_0",
+];
 
 pub fn run(bytes: &[u8]) {
     let mut input = Bytes(bytes);
@@ -29,7 +39,11 @@ pub fn run(bytes: &[u8]) {
 
 /// Converts a model of floats to every container that takes it, and back.
 fn through_containers(model: &ParsedModel) {
-    for target in [ConvertTarget::Safetensors, ConvertTarget::Gguf, ConvertTarget::Npz] {
+    for target in [
+        ConvertTarget::Safetensors,
+        ConvertTarget::Gguf,
+        ConvertTarget::Npz,
+    ] {
         let mut options = ConvertOptions::new(target);
         options.run.to = TargetDtype::F32;
         let Ok(there) = model.recovery(options).and_then(|r| r.to_bytes()) else {
@@ -67,6 +81,10 @@ fn twice(model: &ParsedModel, scheme: &str) {
         let [a, b] = [&once, &twice].map(|m| values(&m.tensor(name).unwrap()).unwrap());
         // The sign of a zero is no part of the promise: some codes have only one zero.
         let differs = a.iter().zip(&b).position(|(a, b)| a != b);
-        assert!(differs.is_none(), "{scheme}: `{name}` {:?}", differs.map(|i| (i, a[i], b[i])));
+        assert!(
+            differs.is_none(),
+            "{scheme}: `{name}` {:?}",
+            differs.map(|i| (i, a[i], b[i]))
+        );
     }
 }
