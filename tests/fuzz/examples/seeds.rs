@@ -5,7 +5,8 @@ use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use anamnesis::parse_bytes;
-use anamnesis_fuzz::bodies::{Golden, goldens, schemes};
+use anamnesis_fuzz::bodies::encode::schemes;
+use anamnesis_fuzz::bodies::golden::{Golden, goldens};
 use anamnesis_fuzz::common::data;
 
 /// A longer seed slows its target down, and says no more than a short one.

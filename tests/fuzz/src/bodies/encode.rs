@@ -212,12 +212,10 @@ fn check_values(scheme: &str, model: &ParsedModel, back: &ParsedModel, encoded: 
     }
 }
 
-/// The tensor that `name` came back as. In gpt-oss a stack of modules' weights comes back as a parameter, transposed. In
-/// layouts that name modules, such as GPTQ's, a parameter comes back as a module's weight.
+/// The tensor that `name` came back as. In gpt-oss a stack of modules' weights comes back as a parameter, transposed.
 fn returned<'m>(back: &'m ParsedModel, name: &str) -> Option<Tensor<'m>> {
     let parameter = || back.tensor(name.strip_suffix(".weight")?);
-    let weight = || back.tensor(&format!("{name}.weight"));
-    back.tensor(name).or_else(parameter).or_else(weight)
+    back.tensor(name).or_else(parameter)
 }
 
 /// The largest error that the report states is that of the values which the output decodes to.

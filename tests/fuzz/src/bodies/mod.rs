@@ -7,14 +7,11 @@ mod bytes;
 mod containers;
 mod decode;
 mod directory;
-mod encode;
-mod golden;
+pub mod encode;
+pub mod golden;
 mod headers;
 mod model;
 mod round_trip;
-
-pub use encode::schemes;
-pub use golden::{Golden, goldens};
 
 /// Every target: its name, which is that of its program and its corpus, and what it does with an input.
 pub const TARGETS: &[(&str, fn(&[u8]))] = &[
