@@ -275,7 +275,7 @@ fn edit(t: &mut Raw, kind: usize, input: &mut Bytes<'_>) {
     }
     let bits = DTYPES.iter().find(|(name, _)| *name == t.dtype).unwrap().1;
     let bits = t.shape.iter().try_fold(bits, |n, &d| n.checked_mul(d));
-    match bits.filter(|bits| bits % 8 == 0 && bits / 8 <= 1 << 18) {
+    match bits.filter(|bits| bits.is_multiple_of(8) && bits / 8 <= 1 << 18) {
         Some(bits) => {
             let pattern = if t.bytes.is_empty() {
                 vec![0]

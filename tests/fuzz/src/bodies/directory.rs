@@ -71,7 +71,7 @@ fn tensor(line: &str) -> Option<Raw> {
     let dims = dims.split(',').filter(|d| !d.is_empty());
     let shape: Vec<usize> = dims.map(str::parse).collect::<Result<_, _>>().ok()?;
     let bits = shape.iter().try_fold(bits, |n, &d| n.checked_mul(d))?;
-    if bits % 8 != 0 || bits / 8 > MOST {
+    if !bits.is_multiple_of(8) || bits / 8 > MOST {
         return None;
     }
     // Codes of every kind; as floats, ordinary numbers.

@@ -142,7 +142,7 @@ pub fn run(bytes: &[u8]) {
     let tensors = tensors(&mut input);
     let model = parse_bytes_with_limits(file(&tensors, &[]), &limits()).unwrap();
     let place = place();
-    if needs_importance(name) && salt % 8 != 0 {
+    if needs_importance(name) && !salt.is_multiple_of(8) {
         let path = place.path().join("importance.dat");
         std::fs::write(&path, importance(&model)).unwrap();
         forget.imatrix = Some(path);

@@ -13,8 +13,11 @@ mod headers;
 mod model;
 mod round_trip;
 
-/// Every target: its name, which is that of its program and its corpus, and what it does with an input.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// The name of a target, which is that of its program and its corpus, and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
     ("safetensors", containers::safetensors),
     ("safetensors_header", headers::safetensors),
     ("gguf", containers::any),

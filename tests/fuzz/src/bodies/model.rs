@@ -76,7 +76,7 @@ fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
             format!("{:?}", safetensors::Dtype::try_from(planned.dtype).unwrap())
         );
         // An empty tensor has nothing to copy, so a whole conversion does not read its storage to compare the checksum.
-        if planned.byte_len > 0 && (salt >> 8).wrapping_add(i as u32) % 4 == 0 {
+        if planned.byte_len > 0 && (salt >> 8).wrapping_add(i as u32).is_multiple_of(4) {
             let alone = recovery.tensor(planned.name).unwrap();
             assert!(alone == written.data(), "`{}` by itself", planned.name);
         }

@@ -30,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     let exact: Vec<_> = EXACT.iter().map(|name| (id(name), *name)).collect();
     let scheme = *by_id(&exact, input.u16());
     let model = parse_bytes_with_limits(file(&tensors(&mut input), &[]), &limits()).unwrap();
-    if kind % 2 == 0 {
+    if kind.is_multiple_of(2) {
         through_containers(&model);
     } else {
         twice(&model, scheme);
