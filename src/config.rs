@@ -14,6 +14,7 @@ mod sizes;
 mod skips;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unique_json;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(crate) use self::module::Module;
 pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order, pair};
 use self::skips::SkipLists;
-use crate::limits::Budget;
+use self::unique_json::UniqueJson;
+use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::{AnamnesisError, ParseLimits, Result};
 
 /// Where a quantization config can be: a file and the path of keys in it (empty: the whole file). Earlier places take
@@ -58,6 +60,38 @@ const SKIP_KEYS: &[&str] = &[
     "exclude",
 ];
 
+/// Checks that no key that decides how tensors are decoded is repeated in `file` with another value: none of a
+/// quantization config, and of `config.json` none that leads to one or gives a size. Others may be, as they are in
+/// configs that people edit.
+///
+/// # Errors
+/// `Parse` that names the file and the path of keys.
+fn check_repeated(file: &str, parsed: &UniqueJson) -> Result<()> {
+    let counts = |path: &&Vec<String>| {
+        let same = |key: &&str, other: &String| *key == other;
+        let of_section = PLACES.iter().any(|(place, keys)| {
+            *place == file && keys.iter().zip(path.iter()).all(|(a, b)| same(a, b))
+        });
+        let of_size = match path.as_slice() {
+            [key] => sizes::KEYS.contains(&key.as_str()),
+            [section, key] => section == "text_config" && sizes::KEYS.contains(&key.as_str()),
+            _ => false,
+        };
+        of_section || of_size
+    };
+    match parsed.repeated.iter().find(counts) {
+        Some(path) => Err(repeated(file, path)),
+        None => Ok(()),
+    }
+}
+
+fn repeated(file: &str, path: &[String]) -> AnamnesisError {
+    let path = path.join(".");
+    AnamnesisError::parse(format!(
+        "{file}: `{path}` is there twice, with two values; delete the one that is wrong"
+    ))
+}
+
 /// A model's quantization config, merged from all places that have one; empty for a model without.
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
@@ -73,6 +107,7 @@ pub struct QuantConfig {
     /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
     skipped: OnceLock<SkipLists>,
     sizes: sizes::LayerSizes,
+    model_type: Option<String>,
     patterns: ordered::OrderedPatterns,
     /// Entries for single modules, compiled at the first [`at`](Self::at).
     rules: OnceLock<module::ModuleRules>,
@@ -98,32 +133,63 @@ impl QuantConfig {
     /// Reads the configs in `dir`: the files of [`PLACES`] and quanto's maps.
     ///
     /// # Errors
-    /// `Io` if a file that is there cannot be read; `Parse` if it is no JSON; `LimitExceeded`.
+    /// `Io` if a file that is there cannot be read; `Parse` if it is no JSON, or repeats a key that counts with another
+    /// value; `LimitExceeded`.
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
-        let mut files: HashMap<&str, Option<(Value, Vec<u8>)>> = HashMap::new();
-        let mut places = Vec::new();
+        let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
+        let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
+        let mut model_type = None;
         for &(file, keys) in PLACES {
             if !files.contains_key(file) {
-                files.insert(file, read_json(&dir.join(file), budget)?);
+                let read = read_json(&dir.join(file), budget)?;
+                if let Some((parsed, _)) = &read {
+                    check_repeated(file, parsed)?;
+                    if file == "config.json" {
+                        sizes = sizes::LayerSizes::new(&parsed.value);
+                        let root = &parsed.value;
+                        let found = [
+                            root.get("model_type"),
+                            root.pointer("/text_config/model_type"),
+                        ];
+                        model_type = found
+                            .into_iter()
+                            .flatten()
+                            .find_map(Value::as_str)
+                            .map(str::to_owned);
+                    }
+                }
+                files.insert(file, read);
             }
-            let Some((root, text)) = files.get(file).and_then(Option::as_ref) else {
+            let Some((parsed, text)) = files.get_mut(file).and_then(Option::as_mut) else {
                 continue;
             };
-            if let Some(Value::Object(values)) = keys.iter().try_fold(root, |v, key| v.get(key)) {
+            let section = keys
+                .iter()
+                .try_fold(&mut parsed.value, |v, key| v.get_mut(key));
+            if let Some(section @ Value::Object(_)) = section {
                 let name = if keys.is_empty() {
                     file.to_owned()
                 } else {
                     format!("{file}: {}", keys.join("."))
                 };
-                places.push(ConfigPlace {
-                    name,
-                    values: values.clone(),
-                    order: order(text, keys, values),
-                });
+                // Taken out of the file's values, for a copy would double the memory.
+                if let Value::Object(values) = section.take() {
+                    places.push(ConfigPlace {
+                        name,
+                        order: order(text, keys, &values),
+                        values,
+                    });
+                }
             }
         }
         for file in module::list_quanto_maps(dir) {
-            if let Some((Value::Object(values), _)) = read_json(&dir.join(&file), budget)? {
+            let Some((parsed, _)) = read_json(&dir.join(&file), budget)? else {
+                continue;
+            };
+            if let Some(path) = parsed.repeated.first() {
+                return Err(repeated(&file, path));
+            }
+            if let Value::Object(values) = parsed.value {
                 places.push(ConfigPlace {
                     name: file,
                     values,
@@ -131,16 +197,12 @@ impl QuantConfig {
                 });
             }
         }
-        let root = files
-            .get("config.json")
-            .and_then(Option::as_ref)
-            .map(|(root, _)| root);
-        let sizes = root.map(sizes::LayerSizes::new).unwrap_or_default();
         let patterns = ordered::OrderedPatterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
             places,
             sizes,
+            model_type,
             patterns,
             directory,
             limits,
@@ -150,14 +212,27 @@ impl QuantConfig {
 
     /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) in any case, and a whole
     /// config as JSON if no file has one.
-    pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) {
+    ///
+    /// # Errors
+    /// `Parse` if the JSON repeats a key with another value.
+    pub(crate) fn add_metadata(&mut self, metadata: &HashMap<String, String>) -> Result<()> {
         self.method.take();
-        let config = metadata
-            .get(IN_METADATA)
-            .and_then(|text| serde_json::from_str(text).ok());
-        if let Some(Value::Object(values)) = config.filter(|_| self.places.is_empty()) {
+        let text = metadata.get(IN_METADATA).filter(|_| self.places.is_empty());
+        // A text that is no JSON is something else of that name.
+        let config = text.and_then(|text| {
+            unique_json::parse(text.as_bytes(), &mut FREE_JSON_BYTES.clone()).ok()
+        });
+        if let Some(UniqueJson {
+            value: Value::Object(values),
+            repeated: paths,
+        }) = config
+        {
+            let name = format!("__metadata__: {IN_METADATA}");
+            if let Some(path) = paths.first() {
+                return Err(repeated(&name, path));
+            }
             self.places.push(ConfigPlace {
-                name: format!("__metadata__: {IN_METADATA}"),
+                name,
                 values,
                 ..ConfigPlace::default()
             });
@@ -177,6 +252,7 @@ impl QuantConfig {
                 ..ConfigPlace::default()
             });
         }
+        Ok(())
     }
 
     /// Whether `model.safetensors.index.json` beside this file lists a tensor of `names`. A shard that is parsed alone
@@ -197,7 +273,7 @@ impl QuantConfig {
                 )?;
                 let map = index
                     .as_ref()
-                    .and_then(|(index, _)| index.get("weight_map")?.as_object());
+                    .and_then(|(index, _)| index.value.get("weight_map")?.as_object());
                 let names = map
                     .into_iter()
                     .flat_map(|map| map.keys().cloned())
@@ -206,6 +282,11 @@ impl QuantConfig {
             }
         };
         Ok(names.iter().any(|name| indexed.contains(name)))
+    }
+
+    /// `model_type` of `config.json`: the architecture, as transformers and mlx-lm name it.
+    pub(crate) fn model_type(&self) -> Option<&str> {
+        self.model_type.as_deref()
     }
 
     /// `hidden_size` of `config.json`: the width of the residual stream.

@@ -199,15 +199,12 @@ fn problems(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<String> {
 
 fn schemes(resolution: &Resolution<'_>) -> Vec<SchemeCount> {
     let mut schemes = Vec::new();
-    let failed = resolution
-        .problems
-        .iter()
-        .map(|p| p.scheme)
-        .filter(|&scheme| scheme != QuantScheme::Unquantized);
+    let failed = resolution.problems.iter().map(|p| p.scheme);
     resolution
         .groups()
         .map(|group| group.scheme)
         .chain(failed)
+        .filter(|&scheme| scheme != QuantScheme::Unquantized)
         .for_each(|scheme| crate::scheme::count(&mut schemes, scheme));
     schemes
 }

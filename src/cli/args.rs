@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::ForgetScheme;
-use crate::{ConvertTarget, TargetDtype};
+use crate::{ConvertTarget, ParseLimits, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
 #[derive(Debug, Parser)]
@@ -18,7 +18,7 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Check a model file, count its tensors by role, and list them
-    Parse(FileArgs),
+    Parse(ParseArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
@@ -42,12 +42,69 @@ pub(super) struct FileArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(super) struct ParseArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Bounds of [`ParseLimits`]; see `docs/safety.md`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct LimitArgs {
+    /// Largest single allocation whose size a file declares [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
+    pub max_single_alloc: Option<u64>,
+    /// Memory of all allocations for the headers of a model, and for what is made from it in memory [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
+    pub max_total_bytes: Option<u64>,
+    /// Tensors, metadata keys and members of archives together [default: none]
+    #[arg(long, value_name = "N", help_heading = LIMITS)]
+    pub max_item_count: Option<u64>,
+    /// How many times longer than stored a compressed member may be [default: any]
+    #[arg(long, value_name = "N", help_heading = LIMITS)]
+    pub max_decompression_ratio: Option<u64>,
+    /// Length of all compressed members together that are more than 100 times longer than stored [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
+    pub max_decompressed_bytes: Option<u64>,
+}
+
+/// Heading of the options of [`LimitArgs`] in `--help`.
+const LIMITS: &str = "Limits of what a file may claim";
+
+impl LimitArgs {
+    pub(super) fn limits(&self) -> ParseLimits {
+        type Setter = fn(ParseLimits, u64) -> ParseLimits;
+        let set: [(Option<u64>, Setter); 5] = [
+            (self.max_single_alloc, ParseLimits::with_max_single_alloc),
+            (self.max_total_bytes, ParseLimits::with_max_total_bytes),
+            (self.max_item_count, ParseLimits::with_max_item_count),
+            (
+                self.max_decompression_ratio,
+                ParseLimits::with_max_decompression_ratio,
+            ),
+            (
+                self.max_decompressed_bytes,
+                ParseLimits::with_max_decompressed_bytes,
+            ),
+        ];
+        set.into_iter()
+            .filter_map(|(value, with)| Some((value?, with)))
+            .fold(ParseLimits::default(), |limits, (value, with)| {
+                with(limits, value)
+            })
+    }
+}
+
+#[derive(Debug, clap::Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// List every global that a pickle names, allowed or not; nothing is executed
     #[arg(long)]
     pub globals: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -163,6 +220,8 @@ pub(super) struct RunArgs {
     /// Make part I of N of a directory; any number of processes can make the others; --finish ends it
     #[arg(long, value_name = "I/N", value_parser = parse_part)]
     pub part: Option<(usize, usize)>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 fn parse_dtype(text: &str) -> Result<TargetDtype, String> {

@@ -22,7 +22,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         );
         return Ok(());
     }
-    let input = input::open(&args.input)?;
+    let input = input::open(&args.input, &args.run.limits)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
     write(
@@ -55,7 +55,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         ));
     }
     options.gguf_metadata = metadata(args)?;
-    let input = input::open(&args.input)?;
+    let input = input::open(&args.input, &args.run.limits)?;
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?;
     let suffix = match &args.to {

@@ -28,7 +28,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let mut forget = Forget::from(scheme);
     (forget.include, forget.exclude) = (args.run.include.clone(), args.run.exclude.clone());
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
-    let input = input::open(file)?;
+    let input = input::open(file, &args.run.limits)?;
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
     write(

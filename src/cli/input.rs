@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::args::FileArgs;
-use crate::{ParsedModel, Result};
+use super::args::{FileArgs, LimitArgs};
+use crate::{ParseLimits, ParsedModel, Result};
 
 /// A parsed model with the path that its output is named after.
 pub(super) struct NamedModel {
@@ -13,12 +13,12 @@ pub(super) struct NamedModel {
     pub named: PathBuf,
 }
 
-/// Opens the model that the arguments name, restricted to the tensors below `--root`.
+/// Opens the model that the arguments name within `limits`, restricted to the tensors below `--root`.
 ///
 /// # Errors
 /// The errors of [`parse`](crate::parse()), or `Parse` if there is nothing below the root.
-pub(super) fn open(args: &FileArgs) -> Result<NamedModel> {
-    let NamedModel { model, named } = open_file(&args.file)?;
+pub(super) fn open(args: &FileArgs, limits: &LimitArgs) -> Result<NamedModel> {
+    let NamedModel { model, named } = open_file(&args.file, &limits.limits())?;
     let model = match &args.root {
         Some(root) => model.with_root(root)?,
         None => model,
@@ -26,11 +26,11 @@ pub(super) fn open(args: &FileArgs) -> Result<NamedModel> {
     Ok(NamedModel { model, named })
 }
 
-fn open_file(path: &Path) -> Result<NamedModel> {
+fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {
         return Ok(NamedModel {
-            model: crate::parse(path)?,
+            model: crate::parse_with_limits(path, limits)?,
             named: path.to_path_buf(),
         });
     }
@@ -40,7 +40,7 @@ fn open_file(path: &Path) -> Result<NamedModel> {
         crate::containers::parse::ollama::file_stem(&text)
     ));
     Ok(NamedModel {
-        model: crate::parse(file)?,
+        model: crate::parse_with_limits(file, limits)?,
         named,
     })
 }

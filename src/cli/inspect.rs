@@ -3,18 +3,18 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::args::{FileArgs, InspectArgs};
+use super::args::{InspectArgs, ParseArgs};
 use super::{input, listing};
 use crate::error::printable;
 use crate::inspect::{format_bytes, join_dtypes};
 use crate::{GgufInspectInfo, InspectInfo, ParsedModel, Result, TensorRole};
 
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
-pub(super) fn parse(args: &FileArgs, out: &mut impl Write) -> Result<()> {
-    let model = input::open(args)?.model;
+pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
+    let model = input::open(&args.input, &args.limits)?.model;
     let info = model.inspect();
     match GgufInspectInfo::of_inspected(&model, &info) {
-        Some(summary) => print_gguf(&args.file, &summary, &info, out)?,
+        Some(summary) => print_gguf(&args.input.file, &summary, &info, out)?,
         None => print_roles(&model, &info, out)?,
     }
     writeln!(out)?;
@@ -84,9 +84,9 @@ fn roles(info: &InspectInfo) -> [(usize, TensorRole, String); 8] {
 /// Prints the format and the sizes before and after recovery; with `--globals`, the globals of a pickle.
 pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     if args.globals {
-        return print_globals(&args.input, out);
+        return print_globals(args, out);
     }
-    let model = input::open(&args.input)?.model;
+    let model = input::open(&args.input, &args.limits)?.model;
     let info = model.inspect();
     if let Some(summary) = GgufInspectInfo::of_inspected(&model, &info) {
         writeln!(out, "{summary}")?;
@@ -127,8 +127,8 @@ fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints the globals that a pickle names.
-fn print_globals(args: &FileArgs, out: &mut impl Write) -> Result<()> {
-    for global in crate::pickle_globals(&args.file)? {
+fn print_globals(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
+    for global in crate::pickle_globals_with_limits(&args.input.file, &args.limits.limits())? {
         let verdict = if global.allowed { "allowed" } else { "refused" };
         writeln!(
             out,

@@ -94,7 +94,9 @@ pub mod parse {
             parse_pth_front_matter_from_reader_with_limits, parse_pth_with_limits,
             pth_to_safetensors, pth_to_safetensors_bytes,
         };
-        pub use crate::containers::parse::pth::{PickleGlobal, pickle_globals};
+        pub use crate::containers::parse::pth::{
+            PickleGlobal, pickle_globals, pickle_globals_with_limits,
+        };
     }
 }
 

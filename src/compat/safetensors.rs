@@ -116,7 +116,7 @@ pub fn parse_safetensors_header_with_limits(
 /// The public header of a parsed one, with the role of each tensor.
 fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
     let mut config = QuantConfig::default();
-    config.add_metadata(&contents.metadata);
+    config.add_metadata(&contents.metadata)?;
     let model = contents.complete(config, None, &ParseLimits::default());
     let (info, roles) = model.inspect_roles();
     let ParsedModel {

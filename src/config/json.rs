@@ -4,8 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use serde_json::Value;
-
+use super::unique_json::{self, JsonError, UniqueJson};
 use crate::limits::Budget;
 use crate::{AnamnesisError, Result};
 
@@ -84,20 +83,38 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
     Ok(Some(bytes))
 }
 
-/// Reads and parses a JSON file; returns the value and the text. `None` if there is no such file.
+/// Reads and parses a JSON file; returns the value, the keys that it repeats, and the text. `None` if there is no such
+/// file.
 ///
 /// # Errors
-/// As [`read_small`]; `Parse` if it is no JSON.
-pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(Value, Vec<u8>)>> {
+/// As [`read_small`]; `Parse` if it is no JSON; `LimitExceeded` if its values take too much memory.
+pub(super) fn read_json(path: &Path, budget: &Budget) -> Result<Option<(UniqueJson, Vec<u8>)>> {
     let Some(json) = read_small(path, budget)? else {
         return Ok(None);
     };
     // Of two failures the first is reported: its line and column are those of the file.
     // The text is replaced only after a failure: the copy costs memory, and nearly all configs are
     // valid JSON.
-    let value = serde_json::from_slice(&json)
-        .or_else(|e| serde_json::from_slice(&without_python_floats(&json)).map_err(|_| e));
-    value
-        .map(|value| Some((value, json)))
-        .map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
+    let mut free = budget.free_json.get();
+    let parsed = match unique_json::parse(&json, &mut free) {
+        Err(JsonError::Syntax(e)) => unique_json::parse(&without_python_floats(&json), &mut free)
+            .map_err(|again| match again {
+                JsonError::Syntax(_) => JsonError::Syntax(e),
+                JsonError::TooLarge => again,
+            }),
+        other => other,
+    };
+    budget.free_json.set(free);
+    match parsed {
+        Ok(parsed) => Ok(Some((parsed, json))),
+        Err(JsonError::Syntax(e)) => Err(AnamnesisError::parse(format!("{}: {e}", path.display()))),
+        Err(JsonError::TooLarge) => Err(AnamnesisError::LimitExceeded {
+            limit: "MAX_JSON_WORKING_SET",
+            message: format!(
+                "{}: its values take far more memory than its {} bytes",
+                path.display(),
+                json.len()
+            ),
+        }),
+    }
 }

@@ -2,7 +2,7 @@
 //! whole config. The entry is the one under the module's path, else the first whose pattern matches (gptqmodel
 //! `dynamic_get`, auto-round `get_layer_config`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::place::{ConfigPlace, flag, integer, pair};
 /// The config of one module.
 pub(crate) struct Module<'c> {
     config: &'c QuantConfig,
-    /// The module's entry and the name of its place.
-    entry: Option<(&'c Map<String, Value>, &'c str)>,
+    /// The module's entry.
+    entry: Option<&'c ModuleSettings>,
     /// Whether the config has entries whose patterns are not understood. One of them might match this module, so a
     /// contradiction between config and shapes is no error then.
     pub uncertain: bool,
@@ -24,18 +24,54 @@ pub(crate) struct Module<'c> {
     pub skipped: bool,
 }
 
-/// The config entry of a module, with the name of its place. `None`: the module is not quantized. Shared, because one
-/// entry can have many targets.
-type ModuleEntry = Option<Arc<(Map<String, Value>, String)>>;
+/// The settings of a module in a config.
+#[derive(Debug, PartialEq)]
+struct ModuleSettings {
+    /// Keys and values: texts, numbers, flags and short lists of them. A list rather than a map, which takes five times
+    /// the memory, for a config can have an entry for each of a hundred thousand modules.
+    values: Box<[(String, Value)]>,
+    /// Name of the place that has them.
+    place: Arc<str>,
+}
+
+impl ModuleSettings {
+    fn new(map: &Map<String, Value>, place: &ConfigPlace) -> Arc<Self> {
+        let is_setting = |value: &Value| match value {
+            Value::Array(items) => {
+                items.len() <= 4 && !items.iter().any(|v| v.is_array() || v.is_object())
+            }
+            value => !value.is_object(),
+        };
+        let settings = map.iter().filter(|(_, value)| is_setting(value));
+        Arc::new(Self {
+            values: settings
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            place: place.name.as_str().into(),
+        })
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.values
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, value)| value)
+    }
+}
+
+/// The config entry of a module. `None`: the module is not quantized. Shared, because one entry can have many targets,
+/// and most modules have equal entries.
+type ModuleEntry = Option<Arc<ModuleSettings>>;
 
 /// All entries of a config for single modules.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ModuleRules {
     paths: HashMap<String, Vec<ModuleEntry>>,
     patterns: Vec<(Pattern, ModuleEntry)>,
-    /// Entries for a class of modules, such as `Linear`. Files do not tell the classes of modules, so these hold for
-    /// every module that has no other entry.
-    class: Vec<ModuleEntry>,
+    /// Entries for the modules of a class, such as `Linear`, or of every class (an empty name).
+    classes: Vec<(String, ModuleEntry)>,
+    /// The settings that were entered last, for the next ones to share.
+    last: Option<Arc<ModuleSettings>>,
     /// Whether an expression of a dialect that is not understood was left out.
     has_unread: bool,
 }
@@ -43,8 +79,30 @@ pub(super) struct ModuleRules {
 enum ModuleMatcher {
     Path(String),
     Expression(Pattern),
-    Class,
+    Class(String),
 }
+
+/// Class of the modules that look up rows, in torch.
+const EMBEDDING: &str = "Embedding";
+
+/// Class of the modules that multiply, in torch.
+const LINEAR: &str = "Linear";
+
+/// Last components of the paths of embeddings, as transformers' models name them.
+const EMBEDDINGS: &[&str] = &[
+    "embed_tokens",
+    "embed_tokens_per_layer",
+    "embed_positions",
+    "embeddings",
+    "position_embedding",
+    "position_embeddings",
+    "tok_embeddings",
+    "token_embedding",
+    "token_type_embeddings",
+    "word_embeddings",
+    "wpe",
+    "wte",
+];
 
 /// How each producer writes rules for single modules. Of two rules that fit a module alike, the one that is read first
 /// holds, so the order counts where a config has keys of several producers.
@@ -75,7 +133,11 @@ impl ModuleRules {
             // `true` says nothing that the whole config does not, and numbers or strings are
             // settings that lie under the same keys.
             Value::Object(map) => {
-                self.enter(matcher, Some(Arc::new((map.clone(), place.name.clone()))));
+                let settings = ModuleSettings::new(map, place);
+                let last = self.last.take().filter(|last| *last == settings);
+                let settings = last.unwrap_or(settings);
+                self.last = Some(settings.clone());
+                self.enter(matcher, Some(settings));
             }
             Value::Bool(false) => self.enter(matcher, None),
             _ => {}
@@ -91,7 +153,7 @@ impl ModuleRules {
                 self.has_unread = true;
             }
             Some(ModuleMatcher::Expression(expression)) => self.patterns.push((expression, entry)),
-            Some(ModuleMatcher::Class) => self.class.push(entry),
+            Some(ModuleMatcher::Class(class)) => self.classes.push((class, entry)),
             None => self.has_unread = true,
         }
     }
@@ -181,13 +243,17 @@ impl ModuleRules {
         }
         // The global rule is for whatever has no rule of its own, hence the class of all modules.
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
-            self.add(place, Some(ModuleMatcher::Class), &weight);
+            self.add(place, Some(ModuleMatcher::Class(String::new())), &weight);
         }
     }
 
-    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes.
+    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes. Where
+    /// several fit a module, the order is by their texts, expressions after the others and classes last. Of one target in
+    /// two groups the last counts (compressed-tensors `apply_quantization_config`, `match_targets`).
     fn read_compressed_tensors(&mut self, place: &ConfigPlace) {
-        for (_, group) in objects(place, "config_groups") {
+        // Keyed as `match_targets` sorts: by whether it is an expression, then by the text.
+        let mut by_target = BTreeMap::new();
+        for (_, group) in place.entries("config_groups") {
             let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
                 continue;
             };
@@ -196,20 +262,22 @@ impl ModuleRules {
             if let Some(format) = group.get("format") {
                 args.insert("format".to_owned(), format.clone());
             }
-            let rule = Some(Arc::new((args, place.name.clone())));
+            let rule = ModuleSettings::new(&args, place);
             let targets = group.get("targets").and_then(Value::as_array);
             for target in targets.into_iter().flatten().filter_map(Value::as_str) {
-                // A target without a dot and without `re:` is the name of a class, such as
-                // `Linear`.
-                let is_path =
-                    target.starts_with("re:") || target.contains('.') || is_top_module(target);
-                let matcher = if is_path {
-                    matcher(target)
-                } else {
-                    Some(ModuleMatcher::Class)
-                };
-                self.enter(matcher, rule.clone());
+                by_target.insert((target.contains("re:"), target), rule.clone());
             }
+        }
+        for ((_, target), rule) in by_target {
+            // A target without a dot and without `re:` is the name of a class, such as `Linear`.
+            let is_path =
+                target.starts_with("re:") || target.contains('.') || is_top_module(target);
+            let matcher = if is_path {
+                matcher(target)
+            } else {
+                Some(ModuleMatcher::Class(target.to_owned()))
+            };
+            self.enter(matcher, Some(rule));
         }
     }
 
@@ -224,7 +292,27 @@ impl ModuleRules {
                 .find(|(e, _)| e.is_match(module))
                 .map(|(_, entry)| entry)
         };
-        by_path.or_else(by_pattern).or_else(|| self.class.first())
+        by_path
+            .or_else(by_pattern)
+            .or_else(|| self.of_class(module))
+    }
+
+    /// The entry for the class of `module`. Files do not tell classes: an embedding is told by its name, and whatever
+    /// else has a weight that is quantized is a linear layer, or of a class that only the model's code knows. If no entry
+    /// is for the class, the first holds: codes have settings, and the shapes are checked against them.
+    fn of_class(&self, module: &str) -> Option<&ModuleEntry> {
+        let is_embedding = EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or_default());
+        let (class, other) = if is_embedding {
+            (EMBEDDING, LINEAR)
+        } else {
+            (LINEAR, EMBEDDING)
+        };
+        let mut others = self.classes.iter().filter(|(name, _)| name != other);
+        let named = self.classes.iter().find(|(name, _)| name == class);
+        let found = named.or_else(|| others.next());
+        found
+            .or_else(|| self.classes.first())
+            .map(|(_, entry)| entry)
     }
 }
 
@@ -261,9 +349,7 @@ impl QuantConfig {
         // At the first question: models without single rules never compile an expression.
         let rules = self.rules.get_or_init(|| ModuleRules::new(&self.places));
         let found = rules.of(module);
-        let entry = found
-            .and_then(Option::as_ref)
-            .map(|entry| (&entry.0, entry.1.as_str()));
+        let entry = found.and_then(Option::as_ref).map(|entry| &**entry);
         // An entry of `None` is a rule as well: it says that the module is not quantized.
         let skipped = self.skips(module) || matches!(found, Some(None));
         Module {
@@ -281,9 +367,10 @@ impl<'c> Module<'c> {
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
         // The keys are tried in the entry first, all of them, so that an alias in the entry
         // outranks the usual key of the whole config.
-        let in_entry = self
-            .entry
-            .and_then(|(map, place)| Some((keys.iter().find_map(|key| f(map.get(*key)?))?, place)));
+        let in_entry = self.entry.and_then(|entry| {
+            let value = keys.iter().find_map(|key| f(entry.get(key)?))?;
+            Some((value, &*entry.place))
+        });
         in_entry.or_else(|| {
             self.config
                 .first(|place| keys.iter().find_map(|key| f(place.get(key)?)))

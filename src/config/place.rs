@@ -4,9 +4,14 @@ use serde_json::{Map, Value};
 
 use super::edit;
 
-/// Keys of objects whose entries are patterns, of which the first that matches counts. `serde_json` sorts keys, so the
-/// order is read from the text.
-const ORDERED: &[&str] = &["dynamic", "extra_config", "module_quant_configs"];
+/// Keys of objects whose entries have an order: patterns, of which the first that matches counts, and groups, of which the
+/// last counts. `serde_json` sorts keys, so the order is read from the text.
+const ORDERED: &[&str] = &[
+    "config_groups",
+    "dynamic",
+    "extra_config",
+    "module_quant_configs",
+];
 
 /// One quantization config and where it was found.
 #[derive(Debug, Clone, Default)]

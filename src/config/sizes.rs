@@ -3,6 +3,19 @@
 
 use serde_json::Value;
 
+/// Keys that are read besides the quantization config, at the top of `config.json` and in its `text_config`: sizes and
+/// the architecture.
+pub(super) const KEYS: &[&str] = &[
+    "model_type",
+    "hidden_size",
+    "num_attention_heads",
+    "head_dim",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_key_value_heads",
+    "vocab_size",
+];
+
 /// Sizes from `config.json`; of a multimodal model, those of its language model.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LayerSizes {

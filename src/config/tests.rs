@@ -74,14 +74,72 @@ fn rules_for_modules() {
 #[test]
 fn metadata_of_autogptq() {
     let mut config = QuantConfig::default();
-    config.add_metadata(&HashMap::from([
-        ("gptq_bits".into(), "8".into()),
-        ("gptq_group_size".into(), "-1".into()),
-    ]));
+    config
+        .add_metadata(&HashMap::from([
+            ("gptq_bits".into(), "8".into()),
+            ("gptq_group_size".into(), "-1".into()),
+        ]))
+        .unwrap();
     assert_eq!(config.at("x").int(&["bits"]), Some((8, "__metadata__")));
     assert_eq!(
         config.at("x").int(&["group_size"]),
         Some((-1, "__metadata__"))
     );
     assert_eq!(config.method().as_deref(), Some("gptq"));
+}
+
+/// Which of the groups that fit a module counts: by their targets' texts, expressions last, then classes; of one target in
+/// two groups the last (compressed-tensors 0.20 `match_targets`, `apply_quantization_config`).
+#[test]
+fn groups_of_compressed_tensors() {
+    let bits = |groups: &str, module: &str| {
+        let json = format!(r#"{{"config_groups":{groups}}}"#);
+        let values = serde_json::from_str::<Value>(&json)
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .clone();
+        let place = ConfigPlace {
+            name: "test".into(),
+            order: order(json.as_bytes(), &[], &values),
+            values,
+        };
+        let config = QuantConfig {
+            places: vec![place],
+            ..QuantConfig::default()
+        };
+        config.at(module).int(&["num_bits"]).map(|(bits, _)| bits)
+    };
+    let group = |bits: u8, targets: &str| {
+        format!(r#"{{"targets":[{targets}],"weights":{{"num_bits":{bits}}}}}"#)
+    };
+    let classes = [group(8, r#""Embedding""#), group(4, r#""Linear""#)];
+    for [first, second] in [[0, 1], [1, 0]] {
+        let groups = format!(r#"{{"a":{},"b":{}}}"#, classes[first], classes[second]);
+        assert_eq!(bits(&groups, "model.embed_tokens"), Some(8));
+        assert_eq!(bits(&groups, "transformer.wte"), Some(8));
+        assert_eq!(bits(&groups, "model.layers.0.mlp.up_proj"), Some(4));
+        assert_eq!(bits(&groups, "lm_head"), Some(4));
+    }
+    // An embedding that is quantized under the only group, as `forget` writes it, has the settings of that group.
+    let linear = format!(r#"{{"a":{}}}"#, classes[1]);
+    assert_eq!(bits(&linear, "model.embed_tokens"), Some(4));
+    assert_eq!(bits(&linear, "model.layers.0.mlp.up_proj"), Some(4));
+    // The order of the groups does not count, but that of the texts.
+    let overlap = format!(
+        r#"{{"a":{},"b":{},"c":{}}}"#,
+        group(2, r#""re:.*proj$""#),
+        group(3, r#""re:.*down_proj$""#),
+        group(5, r#""model.down_proj""#),
+    );
+    assert_eq!(bits(&overlap, "x.down_proj"), Some(3));
+    assert_eq!(bits(&overlap, "x.up_proj"), Some(2));
+    assert_eq!(bits(&overlap, "model.down_proj"), Some(5));
+    // In the order of the file, which is not that of the keys.
+    let twice = format!(
+        r#"{{"group_9":{},"group_10":{}}}"#,
+        group(2, r#""Linear""#),
+        group(3, r#""Linear""#),
+    );
+    assert_eq!(bits(&twice, "x.down_proj"), Some(3));
 }

@@ -180,7 +180,7 @@ fn read(
         Some(expected) => format.read_only(expected, source, path, budget)?,
         None => format.read(source, path, budget)?,
     };
-    config.add_metadata(&contents.metadata);
+    config.add_metadata(&contents.metadata)?;
     config.check()?;
     Ok(contents.complete(config, path, budget.limits()))
 }

@@ -21,7 +21,8 @@ pub(super) fn summary(
         .collect();
     for group in resolution
         .groups()
-        .filter(|group| !is_carried(group, options))
+        // A stack of floats is taken apart and not decoded.
+        .filter(|group| !is_carried(group, options) && group.scheme != QuantScheme::Unquantized)
     {
         count(&mut report.schemes, group.scheme);
     }

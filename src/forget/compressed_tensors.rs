@@ -7,7 +7,7 @@
 //!
 //! The config of the library's other formats, which FP8, MX and NVFP4 use, is here too.
 //!
-//! Layouts and config: compressed-tensors 0.20 `compressors/pack_quantized`, `compressors/naive_quantized`,
+//! Layouts, config and presets: compressed-tensors 0.20 `quantization/quant_scheme.py`, `compressors/pack_quantized`, `compressors/naive_quantized`,
 //! `compressors/model_compressors/model_compressor.py` (`update_config`).
 
 use serde_json::{Value, json};
@@ -44,16 +44,19 @@ impl CompressedTensors {
         symmetric: false,
         ..Self::W4A16
     };
-    /// Weights of eight bits in channels, activations in the type of the model.
+    /// Weights of eight bits, activations in the type of the model.
     pub(crate) const W8A16: Self = Self {
         bits: 8,
+        ..Self::W4A16
+    };
+    /// [`W8A16`](Self::W8A16) with a scale for each row, as the preset `W8A16` was up to compressed-tensors 0.15.
+    pub(crate) const W8A16_CHANNEL: Self = Self {
         group: None,
-        symmetric: true,
-        activations: false,
+        ..Self::W8A16
     };
     pub(crate) const W8A8: Self = Self {
         activations: true,
-        ..Self::W8A16
+        ..Self::W8A16_CHANNEL
     };
 
     fn group_of(&self, weight: &WeightInfo<'_>) -> usize {

@@ -11,7 +11,7 @@ use super::seam::names;
 use super::{Forget, Method, WeightInfo};
 use crate::config::Selection;
 use crate::scheme::ResolvedItem;
-use crate::{Dtype, ParsedModel, Result, TargetDtype};
+use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// A logical tensor of the model, which may be encoded.
 pub(crate) struct Candidate<'a> {
@@ -56,7 +56,7 @@ pub(crate) fn decide(
     forget: &Forget,
     to: TargetDtype,
 ) -> Result<Decisions> {
-    let filter = TensorFilter::new(forget)?;
+    let filter = TensorFilter::new(forget, &model.limits)?;
     match forget.scheme.method(to) {
         Some((method, scope)) => {
             let label = forget.scheme.to_string();
@@ -106,9 +106,10 @@ pub(crate) struct TensorFilter {
 }
 
 impl TensorFilter {
-    fn new(forget: &Forget) -> Result<Self> {
+    fn new(forget: &Forget, limits: &ParseLimits) -> Result<Self> {
         let selection = Selection::new(&forget.include, &forget.exclude)?;
-        let like = forget.like.as_deref().map(quantized_names).transpose()?;
+        let like = forget.like.as_deref();
+        let like = like.map(|path| quantized_names(path, limits)).transpose()?;
         Ok(Self {
             selection,
             has_include_patterns: !forget.include.is_empty(),
@@ -157,9 +158,9 @@ impl TensorFilter {
     }
 }
 
-/// Reads the names of the tensors that are quantized in the model at `path`.
-fn quantized_names(path: &Path) -> Result<HashSet<String>> {
-    let model = crate::parse(path)?;
+/// Reads the names of the tensors that are quantized in the model at `path`, within the limits of the model to encode.
+fn quantized_names(path: &Path, limits: &ParseLimits) -> Result<HashSet<String>> {
+    let model = crate::parse_with_limits(path, limits)?;
     let resolution = model.resolve();
     let quantized = |item: &ResolvedItem<'_>| {
         matches!(item, ResolvedItem::Group(_)).then(|| item.name().to_owned())

@@ -191,8 +191,11 @@ schemes! {
         "INT4 of compressed-tensors, groups of 128, with zero points"
         linear(|p| ct(p, CompressedTensors::W4A16_ASYM));
     W8A16 "w8a16" []
-        "INT8 of compressed-tensors, a scale for each row"
+        "INT8 of compressed-tensors, groups of 128"
         linear(|p| ct(p, CompressedTensors::W8A16));
+    W8A16_CHANNEL "w8a16-channel" []
+        "INT8 of compressed-tensors, a scale for each row"
+        linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL));
     W8A8 "w8a8" []
         "INT8 of compressed-tensors, for INT8 activations"
         linear(|p| ct(p, CompressedTensors::W8A8));

@@ -10,7 +10,7 @@ mod state;
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
-use self::state::Bnb4State;
+use self::state::{Bnb4State, is_block_size};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
@@ -211,6 +211,10 @@ fn find_absmax<'m>(
             "its scales are quantized, and its quant_state has no nested_blocksize and nested_offset",
         ));
     };
+    if !is_block_size(block) {
+        let what = format!("its quant_state says blocks of {block} scales");
+        return Err(wrong(t, what));
+    }
     if map.dtype() != Dtype::F32 || map.elements() != 256 {
         return Err(wrong(&map, "a codebook of scales is F32 [256]"));
     }

@@ -7,7 +7,7 @@
 
 mod experts;
 
-use self::experts::{check_unquantized_stack, expert_names};
+use self::experts::{count_experts, expert_names, unquantized_stack};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
@@ -17,8 +17,8 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
-    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    Sibling, TensorRole, TopExponent, base_of, module_of, refused, wrong,
+    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme,
+    Scheme, Sibling, TensorRole, TopExponent, base_of, module_of, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -48,13 +48,17 @@ impl Scheme for Mlx {
         &IDENTITY
     }
 
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        count_experts(all.model)
+    }
+
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         // GPTQ and AWQ store words as I32, and their codes are `qweight`; U32 under `weight` is
         // MLX's alone.
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::U32);
         let Some((base, scales)) = base.and_then(|base| Some((base, all.at(base, "scales")?)))
         else {
-            return check_unquantized_stack(t, all).map(|()| None);
+            return unquantized_stack(t, all);
         };
         let layer = MlxLayer {
             t: *t,
@@ -83,7 +87,10 @@ impl Scheme for Mlx {
             codes,
             scales: Granularity::Group(group),
         };
-        let split = expert_names(t, base, &shape)?;
+        let split = match shape.len() {
+            3 => expert_names(t, &shape, all)?,
+            _ => Vec::new(),
+        };
         let name = t.name().to_owned();
         Ok(Some(Group {
             split,

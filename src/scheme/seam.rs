@@ -10,7 +10,6 @@ mod kind;
 mod leftover;
 pub(crate) mod load;
 pub(crate) mod numbers;
-#[cfg(feature = "lethe")]
 mod plain;
 mod registry;
 mod resolve;
@@ -29,7 +28,6 @@ pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
 pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
-#[cfg(feature = "lethe")]
 pub(crate) use self::plain::PlainFloats;
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Resolution, ResolvedItem};

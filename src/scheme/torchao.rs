@@ -62,7 +62,7 @@ impl Scheme for Torchao {
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
         // From the metadata once: a look-up by the part's name is all that a claim then takes.
-        let parts = TorchaoParts::new(&all.model.metadata);
+        let parts = TorchaoParts::new(all.model);
         (!parts.0.is_empty()).then(|| Box::new(parts) as Prepared)
     }
 

@@ -153,7 +153,10 @@ fn limits() {
         .with_max_single_alloc(1)
         .with_max_total_bytes(2)
         .with_max_item_count(3)
-        .with_max_decompression_ratio(4);
+        .with_max_decompression_ratio(4)
+        .with_max_decompressed_bytes(5);
+    assert_eq!(LIMITS.max_decompressed_bytes(), 5);
+    assert_eq!(ParseLimits::default(), ParseLimits::unbounded());
     let _: anamnesis::limits::ParseLimits = ParseLimits::default();
     let axes = [
         LIMITS.max_single_alloc_bytes(),

@@ -6,10 +6,14 @@ mod common;
 
 mod commands;
 mod forget;
+#[cfg(all(feature = "npz", feature = "pth"))]
+mod limits;
 mod listings;
 mod ollama;
 #[cfg(unix)]
 mod open_files;
+#[cfg(target_os = "linux")]
+mod reads;
 mod resume;
 
 use std::process::{Command, Output};

@@ -30,6 +30,11 @@ const ITEMS: Axis = ("max_item_count", |n| {
 });
 
 #[cfg(all(feature = "npz", feature = "pth"))]
+const DECOMPRESSED: Axis = ("max_decompressed_bytes", |n| {
+    ParseLimits::unbounded().with_max_decompressed_bytes(n)
+});
+
+#[cfg(all(feature = "npz", feature = "pth"))]
 const RATIO: Axis = ("max_decompression_ratio", |n| {
     ParseLimits::unbounded().with_max_decompression_ratio(n)
 });
@@ -252,6 +257,74 @@ fn qnat() {
         .len();
     assert_eq!(least("qnat", ITEMS, parsing(&bytes)), tensors as u64);
     assert!(least("qnat", SINGLE, parsing(&bytes)) < 200);
+}
+
+/// A file of some MiB stands for GiB of zeros. What is in proportion to the file is no bomb.
+#[cfg(all(feature = "npz", feature = "pth"))]
+#[test]
+fn decompression_bombs() {
+    use crate::common::pickle;
+    use crate::common::zip::{Member, Zip, dict, npy};
+
+    const GIB: u64 = 1 << 30;
+    let header = |n: u64| npy(&dict("'|u1'", "False", &format!("({n},)")), &[]);
+    // Deflate makes 1032 bytes of one at most, so that the length is possible. The directory alone is believed.
+    let member = |name: &str, content: Vec<u8>, stored: usize, n: u64| {
+        let mut member = Member::deflated(name, &content);
+        member.data.resize(stored, 0);
+        member.both(|h| {
+            h.stored_len = stored as u32;
+            h.len = (content.len() as u64 + n) as u32;
+        })
+    };
+    let arrays = |count: usize, stored: usize, n: u64| {
+        let one = |i: usize| member(&format!("{i}.npy"), header(n), stored, n);
+        Zip::of(&(0..count).map(one).collect::<Vec<_>>()).file()
+    };
+    let by_default = |bytes: &[u8]| exceeded(parsing(bytes)(&ParseLimits::default()));
+    let bomb = arrays(1, 2 << 20, 2 * GIB);
+    assert_eq!(by_default(&bomb), "max_decompressed_bytes");
+    let text = parsing(&bomb)(&ParseLimits::default()).unwrap_err();
+    let text = text.to_string();
+    for word in [
+        "`0.npy`",
+        "2147483",
+        "1073741824",
+        "--max-decompressed-bytes",
+        "with_max_decompressed_bytes",
+    ] {
+        assert!(text.contains(word), "{text}");
+    }
+    let exact = least("a bomb", DECOMPRESSED, parsing(&bomb));
+    assert_eq!(exact, 2 * GIB + header(2 * GIB).len() as u64);
+    // Many members count together.
+    assert_eq!(
+        by_default(&arrays(48, 64 << 10, GIB / 32)),
+        "max_decompressed_bytes"
+    );
+    assert_eq!(by_default(&arrays(20, 64 << 10, GIB / 32)), "");
+    // Masks and weights of any size: 4 GiB in 43 MiB.
+    assert_eq!(by_default(&arrays(1, 43 << 20, 4 * GIB - 4096)), "");
+    assert_eq!(
+        least("masks", DECOMPRESSED, parsing(&arrays(2, 400, 30_000))),
+        0
+    );
+
+    let checkpoint = |stored: usize, n: u64| {
+        let class = pickle::storage("ByteStorage", &pickle::text("0"), n as i64);
+        let view = pickle::view(&class, 0, &[n as i64], &[1]);
+        let content = [&b"\x80\x02"[..], &pickle::dict(&view)].concat();
+        Zip::of(&[
+            Member::stored("m/data.pkl", &content),
+            member("m/data/0", vec![], stored, n),
+        ])
+        .file()
+    };
+    assert_eq!(
+        by_default(&checkpoint(2 << 20, 2 * GIB)),
+        "max_decompressed_bytes"
+    );
+    assert_eq!(by_default(&checkpoint(21 << 20, 2 * GIB)), "");
 }
 
 /// Headers with vocabularies of real sizes, up to twice the largest, are within the default limits.

@@ -8,6 +8,7 @@ mod common;
 mod archives;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod checkpoints;
+mod duplicates;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod headers;

@@ -8,6 +8,7 @@ mod common;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod monitor;
 mod profiler;
+mod tables;
 mod tensors;
 #[cfg(all(feature = "npz", feature = "pth"))]
 #[path = "../hostile/trials/mod.rs"]

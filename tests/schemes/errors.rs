@@ -57,6 +57,27 @@ fn fp8() {
     check(&table.replace("{blocks}", blocks));
 }
 
+/// A weight without rows or columns has no scales, or one.
+#[test]
+fn fp8_without_values() {
+    let blocks = r#"{"quant_method":"fp8","weight_block_size":[64,64]}"#;
+    for (text, config) in [
+        ("X.weight F8_E4M3 0,8; X.weight_scale F32 0,1", ""),
+        ("X.weight F8_E4M3 0,8; X.weight_scale F32 0", ""),
+        ("X.weight F8_E4M3 0,8; X.weight_scale F32 ()", ""),
+        ("X.weight F8_E4M3 0,128; X.weight_scale_inv F32 0,2", blocks),
+        ("X.weight F8_E4M3 128,0; X.weight_scale_inv F32 2,0", blocks),
+        ("X.weight F8_E4M3 8,0; X.weight_scale F32 8,1", ""),
+        ("X F8_E4M3 2,0,8; X_scale F32 2,0,1", ""),
+    ] {
+        let bytes =
+            recover(file(&tensors(text), &[]), config).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let model = anamnesis::parse_bytes(bytes).unwrap();
+        let shapes: Vec<_> = model.tensors().map(|t| (t.dtype(), t.elements())).collect();
+        assert_eq!(shapes, [(anamnesis::Dtype::F32, 0)], "{text}");
+    }
+}
+
 /// FP8 without scales and without a config is a plain cast, and the report says so.
 #[test]
 fn fp8_cast_is_reported() {
@@ -255,7 +276,11 @@ fn bnb() {
         # What the state says.
         {w}; {a}; {m}; {s} {"blocksize":64 |  | Parse: {state}
         {w}; {a}; {m}; {s} ? |  | Parse: {state}
-        {w}; {a}; {m}; {s} {"shape":[8,16]} |  | Parse: {state} & blocksize
+        {w}; {m}; X.weight.absmax F32 1; {s} {"shape":[8,16]} |  | Parse: `X.weight.absmax` & blocks of 64
+        {w}; {a}; {m}; {s} {"blocksize":2147483648,"shape":[8,16]} |  | Parse: {state} & 2147483648
+        {w}; {m}; X.weight.absmax F32 1; {s} {"blocksize":8192,"shape":[8,16]} |  | Parse: {state} & 8192
+        {w}; {m}; X.weight.absmax F32 8; {s} {"blocksize":16,"shape":[8,16]} |  | Parse: {state} & blocks of 16
+        {w}; {a}; {m}; {s} {"blocksize":64,"shape":[8,16],"blocksize":128} |  | Parse: {state} & `blocksize` & twice
         {w}; {a}; {m}; {s} {"blocksize":64} |  | Parse: {state} & shape
         {w}; {a}; {m}; {s} {"blocksize":-64,"shape":[8,16]} |  | Parse: {state}
         {w}; {a}; {m}; {s} {"blocksize":0,"shape":[8,16]} |  | Parse: {state}
@@ -273,7 +298,8 @@ fn bnb() {
         {w}; {m}; {d}; {nm}; {s} {nested:256} |  | Parse: `X.weight` & nested_absmax
         {w}; {m}; {d}; {na}; {s} {nested:256} |  | Parse: `X.weight` & nested_quant_map
         {w}; {m}; {d}; {na}; {nm}; {s} {ok} |  | Parse: `X.weight` & nested_offset
-        {w}; {m}; {d}; {na}; {nm}; {s} {nested:0} |  | Parse: {state}
+        {w}; {m}; {d}; {na}; {nm}; {s} {nested:0} |  | Parse: `X.weight` & blocks of 0
+        {w}; {m}; {d}; {na}; {nm}; {s} {nested:4294967296} |  | Parse: `X.weight` & blocks of 4294967296
         {w}; {m}; {d}; X.weight.nested_absmax F32 2; {nm}; {s} {nested:256} |  | Parse: `X.weight.nested_absmax`
         {w}; {m}; {d}; {na}; X.weight.nested_quant_map F32 9; {s} {nested:256} |  | Parse: `X.weight.nested_quant_map`
         # LLM.int8().
@@ -313,6 +339,33 @@ fn bnb() {
             table.replace(short, long)
         }),
     );
+}
+
+/// States that say less or more than bitsandbytes writes decode as those that it writes.
+#[test]
+fn bnb_states() {
+    let with = |state: &str| {
+        let mut all = tensors(
+            "X.weight U8 64,1; X.weight.absmax F32 2; X.weight.quant_map F32 16; \
+             X.weight.quant_state.bitsandbytes__nf4 U8 1",
+        );
+        for (t, fill) in all.iter_mut().zip([0x12, 0x3f, 0x3e]) {
+            t.bytes.fill(fill);
+        }
+        all[3].shape = vec![state.len()];
+        all[3].bytes = state.into();
+        recover(file(&all, &[]), "").unwrap()
+    };
+    let whole = with(r#"{"quant_type":"nf4","blocksize":64,"dtype":"float16","shape":[8,16]}"#);
+    for state in [
+        r#"{"shape":[8,16]}"#,
+        r#"{"blocksize":64,"shape":[8,16],"nested_blocksize":0}"#,
+        r#"{"blocksize":64,"shape":[8,16],"nested_blocksize":null,"nested_offset":null}"#,
+        r#"{"blocksize":64,"shape":[8,16],"quant_storage":"uint8","version":{"of":[1,2]}}"#,
+        r#"{"blocksize":64,"shape":[8,16],"shape":[8,16]}"#,
+    ] {
+        assert!(with(state) == whole, "{state}");
+    }
 }
 
 #[test]

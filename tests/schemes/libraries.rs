@@ -18,7 +18,6 @@ fn grouped_schemes() {
         X_blocks U8 2,4,16; X_scales U8 2,4 |  | Parse: `X_blocks`
         X.weight I8 4,16; X.scale F8_E8M0 4,2 |  | Parse: `X.weight` & one for 32 values
         X_blocks U8 0,1,288230376151711744,16; X_scales U8 0,1,288230376151711744 |  | Parse: `X` & overflows
-        P.switch_mlp.up_proj.weight U32 4097,1,4; P.switch_mlp.up_proj.scales BF16 4097,1,1; P.switch_mlp.up_proj.biases BF16 4097,1,1 | {"bits":4,"group_size":32} | Unsupported: 4097 experts
         X.weight I8 4,16; X.weight_scale BF16 3,1 |  | Parse: `X.weight` & does not fit
         X.weight I8 4,16; X.weight_scale BF16 4,1; X.weight_zero_point I8 3,1 |  | Parse: `X.weight_zero_point`
         X.weight U32 4,8; X.scales BF16 4,1; X.biases BF16 4,2 |  | Parse: `X.biases`

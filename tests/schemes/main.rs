@@ -5,6 +5,7 @@
 mod common;
 
 mod errors;
+mod experts;
 mod features;
 mod goldens;
 mod libraries;

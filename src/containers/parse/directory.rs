@@ -87,7 +87,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
             join_first(&strays)
         ));
     }
-    config.add_metadata(&contents.metadata);
+    config.add_metadata(&contents.metadata)?;
     config.check()?;
     let mut model = contents.complete(config, Some(&dir), budget.limits());
     model.directory = Some(directory);

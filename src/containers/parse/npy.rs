@@ -129,8 +129,10 @@ pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
             Literal::Str(key) if key == "shape" => &mut shape,
             _ => return Err(wrong("it has a key besides descr, fortran_order and shape")),
         };
-        // As in Python, the last value of a repeated key counts.
-        *slot = Some(value);
+        // In Python the last value of a repeated key counts, in other readers the first.
+        if slot.replace(value).is_some() {
+            return Err(wrong("it has a key twice"));
+        }
     }
     let (Some(descr), Some(Literal::Bool(fortran)), Some(Literal::Tuple(dims))) =
         (descr, fortran, shape)

@@ -69,11 +69,22 @@ pub struct PickleGlobal {
 /// `Unsupported` if the file is no pickle; `Parse` if it is malformed and names no global before that point;
 /// `LimitExceeded`; `Io`.
 pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
+    pickle_globals_with_limits(path, &ParseLimits::default())
+}
+
+/// [`pickle_globals`] with limits of the caller's.
+///
+/// # Errors
+/// As [`pickle_globals`].
+pub fn pickle_globals_with_limits(
+    path: impl AsRef<Path>,
+    limits: &ParseLimits,
+) -> Result<Vec<PickleGlobal>> {
     let source = Source::open(path.as_ref())?;
     let mut head = [0; 512];
     let n = source.len().unwrap_or(0).min(512) as usize;
     source.read_at(0, &mut head[..n])?;
-    let (mut named, budget) = (Vec::new(), Budget::new(&ParseLimits::default()));
+    let (mut named, budget) = (Vec::new(), Budget::new(limits));
     let result = if head.starts_with(b"PK\x03\x04") {
         let archive = ZipArchive::read(&mut &source, &budget)?;
         run_archive(&mut &source, &archive, true, &mut named, &budget).map(drop)
@@ -143,6 +154,7 @@ fn run_archive<'b>(
     budget: &'b Budget,
 ) -> Result<OpenedArchive<'b>> {
     let member = archive.pickle().ok_or_else(neither)?;
+    archive.check_only_root(member)?;
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
     let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);

@@ -120,6 +120,7 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
         "tensors",
     )?;
     budget.items(count.into(), "tensors")?;
+    budget.tables(count.into(), 0, file_len)?;
     let (name, kind) = (cursor.text()?, cursor.text()?);
     let [dtype] = cursor.take()?;
     let dtype = *["F32", "F16", "BF16"]

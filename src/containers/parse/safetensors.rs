@@ -21,6 +21,9 @@ use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 /// Largest JSON header that the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Most keys of `__metadata__`. Models whose every parameter is described there have some ten thousand.
+const MAX_METADATA_KEYS: usize = 1 << 18;
+
 /// Most bytes of one read from a stream. The buffer grows by this at a time, so that a false length costs no more.
 const MAX_READ: usize = 8 << 20;
 
@@ -113,6 +116,10 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
         metadata,
     } = header;
     budget.items(entries.len() as u64, "tensors")?;
+    let keys = metadata.as_ref().map_or(0, HashMap::len) as u64;
+    let data_len = entries.iter().map(|(_, info)| info.data_offsets.1).max();
+    let len = (json.len() as u64).saturating_add(data_len.unwrap_or(0) as u64);
+    budget.tables(entries.len() as u64, keys, len)?;
     entries.sort_by_key(|(_, info)| info.data_offsets);
     let base = 8 + json.len() as u64;
     let tensor = |(name, info): &(String, TensorInfo)| {
@@ -188,11 +195,11 @@ impl<'de> serde::Deserialize<'de> for SafetensorsJson {
                 self,
                 mut map: A,
             ) -> std::result::Result<SafetensorsJson, A::Error> {
-                let (mut entries, mut metadata) = (Vec::new(), None::<Option<_>>);
+                let (mut entries, mut metadata) = (Vec::new(), None::<Option<SafetensorsMetadata>>);
                 while let Some(name) = map.next_key::<String>()? {
                     if name != "__metadata__" {
                         entries.push((name, map.next_value()?));
-                    } else if metadata.replace(map.next_value()?).is_some() {
+                    } else if metadata.replace(map.next_value::<Option<_>>()?).is_some() {
                         return Err(A::Error::custom("`__metadata__` is listed twice"));
                     }
                 }
@@ -205,11 +212,47 @@ impl<'de> serde::Deserialize<'de> for SafetensorsJson {
                     Some(pair) => Err(A::Error::custom(format!("`{}` is listed twice", pair[0]))),
                     None => Ok(SafetensorsJson {
                         entries,
-                        metadata: metadata.flatten(),
+                        metadata: metadata.flatten().map(|metadata| metadata.0),
                     }),
                 }
             }
         }
         deserializer.deserialize_map(SafetensorsJsonVisitor)
+    }
+}
+
+/// The texts under `__metadata__`. A repeated key is an error, even with the same value: writers have a map of them.
+struct SafetensorsMetadata(HashMap<String, String>);
+
+impl<'de> serde::Deserialize<'de> for SafetensorsMetadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct SafetensorsMetadataVisitor;
+        impl<'de> Visitor<'de> for SafetensorsMetadataVisitor {
+            type Value = SafetensorsMetadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<SafetensorsMetadata, A::Error> {
+                let mut texts = HashMap::new();
+                while let Some((key, text)) = map.next_entry::<String, String>()? {
+                    if texts.contains_key(&key) {
+                        let twice = format!("`{key}` is in `__metadata__` twice");
+                        return Err(A::Error::custom(twice));
+                    }
+                    texts.insert(key, text);
+                    if texts.len() > MAX_METADATA_KEYS {
+                        let many = format!("more than {MAX_METADATA_KEYS} keys in `__metadata__`");
+                        return Err(A::Error::custom(many));
+                    }
+                }
+                Ok(SafetensorsMetadata(texts))
+            }
+        }
+        deserializer.deserialize_map(SafetensorsMetadataVisitor)
     }
 }

@@ -101,7 +101,7 @@ impl ZipArchive {
         };
         let members = parse_directory(&directory, &end)?;
         for m in members.iter().filter(|m| m.deflated) {
-            budget.ratio(m.stored_len, m.len, format_args!("`{}`", m.name))?;
+            budget.decompress(m.stored_len, m.len, format_args!("`{}`", m.name))?;
         }
         check_names(&members)?;
         check_overlap(&members, end.offset)?;
@@ -221,8 +221,32 @@ impl ZipArchive {
 
     /// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
     pub(crate) fn pickle(&self) -> Option<&ZipMember> {
-        let is_pickle = |m: &&ZipMember| m.name == "data.pkl" || m.name.ends_with("/data.pkl");
-        self.members.iter().find(is_pickle)
+        // The shallowest, for it is the root where the other is one of TorchScript's extra files.
+        self.members
+            .iter()
+            .filter(|m| is_pickle(m))
+            .min_by_key(|m| m.name.matches('/').count())
+    }
+
+    /// Checks that `pickle` is the only root of a checkpoint. A `data.pkl` below its directory, among the extra files of
+    /// TorchScript, is none.
+    ///
+    /// # Errors
+    /// `Parse` if another member could be taken for the checkpoint's pickle: which one counts would depend on the reader.
+    #[cfg(feature = "pth")]
+    pub(crate) fn check_only_root(&self, pickle: &ZipMember) -> Result<()> {
+        let directory = pickle.name.trim_end_matches("data.pkl");
+        let is_other = |m: &&ZipMember| {
+            let inside = !directory.is_empty() && m.name.starts_with(directory);
+            is_pickle(m) && m.name != pickle.name && !inside
+        };
+        match self.members.iter().find(is_other) {
+            Some(other) => Err(broken(format!(
+                "it has two roots, `{}` and `{}`",
+                pickle.name, other.name
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// The member with the name `name`.
@@ -230,6 +254,10 @@ impl ZipArchive {
     pub(crate) fn member(&self, name: &str) -> Option<&ZipMember> {
         self.members.iter().find(|m| m.name == name)
     }
+}
+
+fn is_pickle(member: &ZipMember) -> bool {
+    member.name == "data.pkl" || member.name.ends_with("/data.pkl")
 }
 
 /// Decompresses `bytes` and returns at most the first `max` bytes of the result.

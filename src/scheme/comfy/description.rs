@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use crate::config::unique_json;
 use crate::containers::model::Tensor;
+use crate::limits::FREE_JSON_BYTES;
 use crate::scheme::seam::{Index, base_of, wrong};
 use crate::{Dtype, ParsedModel, Result};
 
@@ -32,18 +34,15 @@ impl ComfyLayers {
                 by_name: Some(HashMap::new()),
             });
         };
-        let json: Option<Value> = serde_json::from_str(text).ok();
-        let layers = json
-            .as_ref()
-            .and_then(|json| json.get("layers")?.as_object());
+        let json = unique_json::parse_embedded(text.as_bytes(), &mut FREE_JSON_BYTES.clone()).ok();
+        let layers = json.and_then(|mut json| match json.get_mut("layers")?.take() {
+            Value::Object(layers) => Some(layers),
+            _ => None,
+        });
         Some(Self {
             // Metadata that is no such JSON makes every layer an error later: a layer without a
             // description would be taken for plain.
-            by_name: layers.map(|l| {
-                l.iter()
-                    .map(|(name, v)| (name.clone(), v.clone()))
-                    .collect()
-            }),
+            by_name: layers.map(|layers| layers.into_iter().collect()),
         })
     }
 }
@@ -83,9 +82,10 @@ impl<'m> ComfyDescription<'m> {
                     marker: Some(marker),
                 }));
             }
-            let json = serde_json::from_slice(&marker.part().read_small(MAX_JSON)?).ok();
-            let found = json
-                .as_ref()
+            let text = marker.part().read_small(MAX_JSON)?;
+            let json = unique_json::parse_embedded(&text, &mut FREE_JSON_BYTES.clone())
+                .map_err(|what| wrong(&marker, what))?;
+            let found = Some(&json)
                 .and_then(Value::as_object)
                 .and_then(|json| Self::from_json(json, Some(marker)));
             let what = "it is to say in JSON which format its layer has, and does not";

@@ -51,6 +51,11 @@ pub(crate) fn fit(
             ),
         )
     };
+    // A weight without values, such as the share of an expert that a rank does not hold, has no scales or one that
+    // scales nothing.
+    if t.elements() == 0 && scale.elements() == 0 {
+        return Ok(per_tensor(shape));
+    }
     let module = all.config.at(module_of(t.name()));
     let block = module.block();
     // From the most specific shape to the most general, so that no layout hides another.

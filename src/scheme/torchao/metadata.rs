@@ -1,10 +1,14 @@
 //! The metadata of a safetensors file that describe torchao parameters, which are stored in parts (torchao
 //! `prototype/safetensors`, `flatten_tensor_state_dict`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+
+use crate::ParsedModel;
+use crate::config::unique_json;
+use crate::limits::FREE_JSON_BYTES;
 
 /// Description of a parameter, as its JSON has it.
 #[derive(serde::Deserialize)]
@@ -17,12 +21,14 @@ pub(super) struct TorchaoDescription {
     pub parts: Vec<String>,
 }
 
-fn parse_description(text: &str) -> Option<TorchaoDescription> {
+/// Parses a description. What it takes beyond a multiple of its text is taken from `free`.
+fn parse_description(text: &str, free: &mut usize) -> Option<TorchaoDescription> {
     // Most values of metadata are not JSON: the check is cheaper than a failed parse.
-    text.trim_start()
-        .starts_with('{')
-        .then(|| serde_json::from_str(text).ok())
-        .flatten()
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let json = unique_json::parse_embedded(text.as_bytes(), free).ok()?;
+    serde_json::from_value(json).ok()
 }
 
 /// A parameter that is stored in parts.
@@ -35,17 +41,39 @@ pub(super) struct TorchaoParameter {
 pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);
 
 impl TorchaoParts {
-    pub(super) fn new(metadata: &HashMap<String, String>) -> Self {
-        let mut parts = HashMap::new();
-        for (name, text) in metadata {
-            let Some(description) = parse_description(text) else {
-                continue;
-            };
+    /// The parameters that the metadata of `model` describes, by the names of those of their parts that are tensors.
+    pub(super) fn new(model: &ParsedModel) -> Self {
+        let (mut parts, mut free) = (HashMap::new(), FREE_JSON_BYTES);
+        let described = model
+            .metadata
+            .iter()
+            .filter_map(|(name, text)| Some((name, parse_description(text, &mut free)?)));
+        let described: Vec<_> = described.collect();
+        if described.is_empty() {
+            return Self(parts);
+        }
+        let mut names: Vec<&str> = model.tensors().map(|t| t.name()).collect();
+        names.sort_unstable();
+        for (name, description) in described {
             let (prefix, name) = (parts_prefix(name), name.clone());
-            let parameter = Arc::new(TorchaoParameter { name, description });
             // Shared: a parameter has several parts, and each claim looks up its own.
-            for part in &parameter.description.parts {
-                parts.insert(format!("{prefix}{part}"), parameter.clone());
+            let parameter = Arc::new(TorchaoParameter { name, description });
+            let listed: HashSet<&str> = parameter
+                .description
+                .parts
+                .iter()
+                .map(String::as_str)
+                .collect();
+            // From the tensors to the listed parts: a long prefix joined with each of many parts would take time and
+            // memory that the file does not pay for.
+            let start = names.partition_point(|name| *name < prefix.as_str());
+            for name in names.iter().skip(start) {
+                let Some(part) = name.strip_prefix(prefix.as_str()) else {
+                    break;
+                };
+                if listed.contains(part) {
+                    parts.insert((*name).to_owned(), parameter.clone());
+                }
             }
         }
         Self(parts)
@@ -64,7 +92,7 @@ pub(super) fn parts_prefix(name: &str) -> String {
 pub(super) fn description_keys(metadata: &HashMap<String, String>) -> Vec<String> {
     let described = metadata
         .iter()
-        .filter(|(_, text)| parse_description(text).is_some())
+        .filter(|(_, text)| parse_description(text, &mut FREE_JSON_BYTES.clone()).is_some())
         .map(|(name, _)| name.clone());
     let mut keys: Vec<String> = described.collect();
     if !keys.is_empty() {

@@ -51,7 +51,7 @@ pub const TABLE: &[Case] = &[
     (
         "compressed_tensors",
         "pack_b* pack_w* pack_old_* pack_actorder pack_0_9_groups",
-        "w8a16",
+        "w8a16-channel",
         0,
         Row,
         INT8,
@@ -59,7 +59,7 @@ pub const TABLE: &[Case] = &[
     (
         "compressed_tensors",
         "pack_g_idx* pack_ignore_kv pack_preset_name pack_shape_i32 pack_tensor",
-        "w8a16",
+        "w8a16-channel",
         0,
         Row,
         INT8,
@@ -99,7 +99,7 @@ pub const TABLE: &[Case] = &[
     (
         "compressed_tensors",
         "*_hostile pack_hostile_*",
-        "w8a16",
+        "w8a16-channel",
         0,
         Row,
         Refused,

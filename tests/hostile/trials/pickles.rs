@@ -120,8 +120,9 @@ fn values() {
     });
     // The state of an object never changes a tensor.
     for state in [&b"Nb"[..], b"}b", b"]b", b"(}}tb", b"2b"] {
-        let built = |value: &[u8]| [&int(7), value, state, b"s"].concat();
-        let all: Vec<u8> = odd.split(|&b| b == b'|').flat_map(built).collect();
+        let built = |(i, value): (usize, &[u8])| [&int(i as i64), value, state, b"s"].concat();
+        let values = odd.split(|&b| b == b'|').enumerate();
+        let all: Vec<u8> = values.flat_map(built).collect();
         trial.fine(vec![(
             "built",
             archive(&[b"}", &text("x")[..], &tensor, b"s", &all, b"."].concat()),

@@ -59,6 +59,9 @@ pub(crate) fn read<R: Read>(
     let mut cursor = GgufCursor::new(reader, file_len, budget);
     let (version, tensors, keys) = read_counts(&mut cursor)?;
     budget.items(tensors + keys, "tensors and keys")?;
+    if let Some(len) = file_len {
+        budget.tables(tensors, keys, len)?;
+    }
     let mut metadata = GgufMetadata::new(cursor.encoding);
     // The least that is left to read. A key takes a length, a character, a type and a byte of value; a tensor takes a
     // length, a rank, a type and an offset.

@@ -39,8 +39,6 @@ pub(super) fn of(
         let Some(&key) = KEYS.iter().find(|known| known.as_bytes() == key) else {
             continue;
         };
-        // Of a key that is set twice the last value counts.
-        facts.retain(|(other, _)| *other != key);
         facts.extend(
             fact(value, machine)?
                 .filter(|fact| fact.len() <= MAX_TEXT)

@@ -4,8 +4,7 @@
 //! Containers may share and contain each other, so that a small pickle can have endless paths. Depth, steps and the bytes
 //! of names are therefore bounded; each bound is far above what checkpoints have.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use super::facts;
 use super::pickle::PickleMachine;
@@ -107,23 +106,21 @@ fn walk_all(
         let mut below: Vec<(NodeId, String)> = Vec::new();
         match machine.values.node(id) {
             Node::Dict(entries) => {
-                let mut seen: HashMap<_, usize> = HashMap::new();
+                let mut seen = HashSet::new();
                 for &(key, value) in entries {
-                    // As in Python, the last value of a repeated key counts, at the place of the first. The type is part
-                    // of the key: 1 and "1" are two keys, although their names are equal.
+                    // In Python the last value of a repeated key counts, in other readers the first; no writer repeats
+                    // one. The type is part of the key: 1 and "1" are two keys, although their names are equal.
                     let typed_key = (
                         std::mem::discriminant(machine.values.node(key)),
                         key_name(key, machine, 0)?,
                     );
                     let name = join(&typed_key.1);
                     charge(name.len() + typed_key.1.len())?;
-                    match seen.entry(typed_key) {
-                        Entry::Occupied(at) => below[*at.get()].0 = value,
-                        Entry::Vacant(place) => {
-                            place.insert(below.len());
-                            below.push((value, name));
-                        }
+                    if let Some((_, key)) = seen.replace(typed_key) {
+                        let twice = format!("pickle: a dict has the key `{key}` twice");
+                        return Err(AnamnesisError::parse(twice));
                     }
+                    below.push((value, name));
                     steps = steps.saturating_sub(1);
                 }
                 for (key, fact) in facts::of(entries, machine)? {
