@@ -31,6 +31,12 @@ impl CancelToken {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// The flag itself, for a signal handler that may do nothing but set it.
+    #[cfg(all(unix, feature = "cli"))]
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+
     /// Checks the token.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod inspect;
 mod listing;
 mod progress;
 mod report;
+mod signals;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ use crate::AnamnesisError;
 /// Exit codes: 0 success, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
 /// 130 interrupted.
 pub fn run() -> ExitCode {
+    signals::survive_file_size_limit();
     let args = Args::parse();
     let mut out = std::io::stdout().lock();
     let result = match args.command {

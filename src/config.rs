@@ -10,6 +10,7 @@ mod module;
 mod ordered;
 mod pattern;
 mod place;
+mod presets;
 mod sizes;
 mod skips;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use self::place::{ConfigPlace, order, pair};
 use self::skips::SkipLists;
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};
+use crate::source::CompanionFile;
 use crate::{AnamnesisError, ParseLimits, Result};
 
 /// Where a quantization config can be: a file and the path of keys in it (empty: the whole file). Earlier places take
@@ -46,6 +48,9 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quant_config.json", &[]),
     ("quantization_map.json", &[]),
 ];
+
+/// The index of a sharded model, in which a shard that is parsed alone looks for companions.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
@@ -96,6 +101,8 @@ fn repeated(file: &str, path: &[String]) -> AnamnesisError {
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
     places: Vec<ConfigPlace>,
+    /// The files that configs are read from, whether they exist or not, with their states before that.
+    companions: Vec<CompanionFile>,
     /// Directory of the model; `None` if it was parsed from memory.
     directory: Option<PathBuf>,
     /// Limits for reading the index of shards.
@@ -122,6 +129,11 @@ impl QuantConfig {
         files
     }
 
+    /// The files that configs were read from, and those that would have been if they existed.
+    pub(crate) fn companions(&self) -> &[CompanionFile] {
+        &self.companions
+    }
+
     /// Reads the configs in the directory of the file `model`.
     ///
     /// # Errors
@@ -139,6 +151,10 @@ impl QuantConfig {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
         let mut model_type = None;
+        // The index is read later, and only if a weight lacks a part.
+        let names = Self::files().into_iter().chain([INDEX]);
+        let companion = |name: &str| CompanionFile::new(dir.join(name));
+        let mut companions: Vec<_> = names.map(companion).collect();
         for &(file, keys) in PLACES {
             if !files.contains_key(file) {
                 let read = read_json(&dir.join(file), budget)?;
@@ -183,6 +199,7 @@ impl QuantConfig {
             }
         }
         for file in module::list_quanto_maps(dir) {
+            companions.push(companion(&file));
             let Some((parsed, _)) = read_json(&dir.join(&file), budget)? else {
                 continue;
             };
@@ -201,6 +218,7 @@ impl QuantConfig {
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
             places,
+            companions,
             sizes,
             model_type,
             patterns,
@@ -267,10 +285,7 @@ impl QuantConfig {
         let indexed = match self.indexed.get() {
             Some(indexed) => indexed,
             None => {
-                let index = read_json(
-                    &directory.join("model.safetensors.index.json"),
-                    &Budget::new(&self.limits),
-                )?;
+                let index = read_json(&directory.join(INDEX), &Budget::new(&self.limits))?;
                 let map = index
                     .as_ref()
                     .and_then(|(index, _)| index.value.get("weight_map")?.as_object());
@@ -387,6 +402,12 @@ impl QuantConfig {
     pub(crate) fn quant_method(&self) -> Option<&QuantMethod> {
         let parsed = || self.method().map(|text| QuantMethod::parse(&text));
         self.method.get_or_init(parsed).as_ref()
+    }
+
+    /// Whether AutoRound wrote the model, under its own method's name or another's.
+    pub(crate) fn is_auto_round(&self) -> bool {
+        self.quant_method() == Some(&QuantMethod::AutoRound)
+            || self.text(&["autoround_version"]).is_some()
     }
 
     /// The string under the first of `keys` that has one, with the name of its place.

@@ -17,6 +17,7 @@ mod manifest;
 mod options;
 mod outcome;
 mod output;
+mod overlap;
 mod plan;
 mod report;
 mod run;
@@ -30,6 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
 pub use self::directory::finish_parts;
+#[cfg(feature = "cli")]
+pub(crate) use self::directory::{finish, settle};
 pub use self::options::{ConvertOptions, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
@@ -66,7 +69,8 @@ impl ParsedModel {
     /// - `Parse`, `Unsupported` or `LimitExceeded`: the first tensor that cannot be decoded. It is found before
     ///   anything is written, unless the fault is in the tensor's data.
     /// - `Io`: the output is the input, or does not fit on the disk; it exists and the options say
-    ///   [`no_replace`](RememberOptions::no_replace); or the operating system fails.
+    ///   [`no_replace`](RememberOptions::no_replace); a file of the input has changed since it was parsed; or the operating
+    ///   system fails.
     /// - `Cancelled`: the token of the options is set.
     ///
     /// After an error there is no output under its name. An unfinished directory stays beside it, hidden, and
@@ -84,7 +88,7 @@ impl ParsedModel {
     ///
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or no memory for the file.
-    /// - `Io`: the input cannot be read.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
         let mut options = ConvertOptions::from(options.into());
@@ -144,7 +148,7 @@ impl ParsedModel {
     /// # Errors
     /// - `Parse` or `Unsupported`: the first tensor that cannot be converted, or options that contradict each other.
     /// - `LimitExceeded`: the output's tensors are larger than the limits of the model allow.
-    /// - `Io`: the input cannot be read.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {
         let options = options.into().with_default_encoding()?;
         let plan = Plan::new(self, &options)?;
@@ -220,7 +224,8 @@ impl<'m> Recovery<'m> {
     ///
     /// # Errors
     /// - `Io`: the output is the input, or does not fit on the disk; it exists and the options say
-    ///   [`no_replace`](RememberOptions::no_replace); an unfinished directory is there; or the operating system fails.
+    ///   [`no_replace`](RememberOptions::no_replace); an unfinished directory is there; a file of the input has changed since
+    ///   it was parsed; or the operating system fails.
     /// - `Unsupported`: the options ask for a part, or to resume, and the output is no directory.
     /// - `Parse`: a tensor's data is malformed, or does not match its checksum.
     /// - `Cancelled`: the token of the options is set.
@@ -257,6 +262,11 @@ impl<'m> Recovery<'m> {
         // All files are created, at their full length, before the first job: what is wrong with a path shows at once.
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
+            if let Some(read) = model.companions().find(|companion| companion.is_at(path)) {
+                let what = format!("the output is `{}`, which is read", read.path.display());
+                let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+                return Err(AnamnesisError::io_at(path, &error));
+            }
             let place = OutputPlace {
                 force: options.replaces(),
                 inputs: &inputs,
@@ -276,6 +286,7 @@ impl<'m> Recovery<'m> {
         for (file, planned) in files.iter().zip(&plan.files) {
             verify_header(planned, file)?;
         }
+        model.require_unchanged()?;
         options.cancel.check()?;
         // The first file of several is named last. Readers of a split model open the first file, so until then nobody sees a
         // model of which a part is missing.
@@ -296,7 +307,7 @@ impl<'m> Recovery<'m> {
     /// # Errors
     /// - `Unsupported`: the output has several files.
     /// - `LimitExceeded`: there is no memory for the output.
-    /// - `Io`: the input cannot be read.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Parse`: a tensor's data is malformed, or does not match its checksum.
     /// - `Cancelled`: the token of the options is set.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
@@ -316,6 +327,7 @@ impl<'m> Recovery<'m> {
         let run = run::Run::new(plan, plan.all(), &self.options.run, &done);
         run.run(&sink)?;
         run.patch(&sink)?;
+        self.model.require_unchanged()?;
         Ok(bytes)
     }
 }

@@ -224,7 +224,8 @@ impl Display for AnamnesisError {
                 )
             }
             Self::Cancelled => f.write_str("operation cancelled by the caller"),
-            Self::Io(error) => error.fmt(f),
+            // Names of files are in it.
+            Self::Io(error) => f.write_str(&printable(&error.to_string())),
         }
     }
 }

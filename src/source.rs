@@ -5,9 +5,11 @@ mod deflated;
 #[cfg(not(any(feature = "npz", feature = "pth")))]
 #[path = "source/no_deflated.rs"]
 mod deflated;
+pub(crate) mod directory;
 mod files;
 pub(crate) mod platform;
 mod seeking;
+mod state;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -22,6 +24,8 @@ use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 use self::platform::read_exact_at;
 pub(crate) use self::seeking::{ReadSeek, Seeking};
+use self::state::state_of_name;
+pub(crate) use self::state::{CompanionFile, FileState};
 use crate::limits::zeroed;
 use crate::{AnamnesisError, Result};
 
@@ -33,7 +37,8 @@ pub(crate) enum Source {
         file: FileHandle,
         /// Path that the file was opened by, if it was.
         path: Option<Arc<Path>>,
-        len: u64,
+        /// State when the file was opened.
+        state: FileState,
         map: OnceLock<Mmap>,
     },
     /// The whole container in memory.
@@ -66,22 +71,22 @@ impl Source {
     /// Opens a regular file as file `number` of `pool`, which closes and reopens files as they are read.
     pub(crate) fn open_pooled(pool: &Arc<FilePool>, number: usize, path: &Path) -> Result<Self> {
         let file = open_regular(path)?;
-        let len = file.metadata()?.len();
+        let state = FileState::of(&file.metadata()?);
         Ok(Self::File {
-            file: FileHandle::pooled(pool, number, path, file, len),
+            file: FileHandle::pooled(pool, number, path, file, state),
             path: Some(path.into()),
-            len,
+            state,
             map: OnceLock::new(),
         })
     }
 
     /// Wraps an open file. Its handle is duplicated.
     pub(crate) fn from_file(file: &File) -> Result<Self> {
-        let (file, len) = (file.try_clone()?, file.metadata()?.len());
+        let (file, state) = (file.try_clone()?, FileState::of(&file.metadata()?));
         Ok(Self::File {
             file: FileHandle::Open(Arc::new(file)),
             path: None,
-            len,
+            state,
             map: OnceLock::new(),
         })
     }
@@ -106,11 +111,11 @@ impl Source {
     pub(crate) fn share(&self) -> Self {
         match self {
             Self::File {
-                file, path, len, ..
+                file, path, state, ..
             } => Self::File {
                 file: file.clone(),
                 path: path.clone(),
-                len: *len,
+                state: *state,
                 map: OnceLock::new(),
             },
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
@@ -141,10 +146,45 @@ impl Source {
             .unwrap_or(false)
     }
 
+    /// Compares the file with its state when it was opened. Does nothing for memory and streams.
+    ///
+    /// # Errors
+    /// `Io` that names the file and what differs.
+    pub(crate) fn require_unchanged(&self) -> Result<()> {
+        let (file, path, state) = match self {
+            Self::File {
+                file, path, state, ..
+            } => (file, path.as_deref(), state),
+            Self::Deflated(member) => return member.require_unchanged(),
+            _ => return Ok(()),
+        };
+        // While the name leads to the same inode, in the same state, so does the open handle. A file that was replaced is
+        // refused even though the handle still reads the old one: the files of a model belong together, and those that are
+        // opened later are new.
+        if let Some(path) = path
+            && let Some(now) = state_of_name(path).map_err(|e| AnamnesisError::io_at(path, &e))?
+        {
+            return state.require(&now, path).map_err(Into::into);
+        }
+        // Without a name nobody can open the file any more. Losing the name has set the change time, so that only length and
+        // modification time are left to compare.
+        let now = FileState::of(&file.get()?.metadata()?);
+        let now = match path {
+            Some(_) => FileState {
+                changed: state.changed,
+                ..now
+            },
+            None => now,
+        };
+        let shown = path.unwrap_or(Path::new("the input"));
+        state.require(&now, shown).map_err(Into::into)
+    }
+
     /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
-            Self::File { len, .. } | Self::Stream { len, .. } => Some(*len),
+            Self::File { state, .. } => Some(state.len),
+            Self::Stream { len, .. } => Some(*len),
             Self::Bytes(bytes) => Some(bytes.len() as u64),
             Self::Deflated(member) => Some(member.len()),
             Self::HeaderOnly => None,

@@ -1,11 +1,12 @@
 //! `amn remember` and `amn convert`.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
 use super::report::{print_distance, print_json, print_kept, print_line};
-use super::{input, progress};
+use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, QuantScheme, RememberOptions, Report, Result,
@@ -15,7 +16,12 @@ use crate::{
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
     if args.finish {
-        crate::finish_parts(&args.input.file, args.run.force)?;
+        let output = &args.input.file;
+        if !settle(output)?
+            && let Some(note) = crate::convert::finish(output, args.run.force, true)?
+        {
+            print_line(out, format_args!("Note: {}", printable(&note)));
+        }
         print_line(
             out,
             format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
@@ -96,9 +102,7 @@ fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)
 /// removed.
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
-    let on_signal = cancel.clone();
-    ctrlc::set_handler(move || on_signal.cancel())
-        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
+    signals::cancel_at_termination(&cancel)?;
     let options = RememberOptions::new(to)
         .with_force(args.force)
         .with_cancel(cancel);
@@ -166,6 +170,9 @@ pub(super) fn write(
         (n, 0) => ("Recalling...", n),
         (_, n) => ("Forgetting...", n),
     };
+    if recovery.is_directory() {
+        settle(&output)?;
+    }
     progress::start(&bar, verb, n, report.output_bytes);
     let result = recovery.write(&output);
     bar.finish_and_clear();
@@ -213,11 +220,21 @@ pub(super) fn write(
     Ok(())
 }
 
+/// Finishes or undoes what an interrupted run left at its end, and says so on stderr at once: the run that follows may be refused.
+/// Returns whether that run's output has its name now.
+fn settle(output: &Path) -> Result<bool> {
+    let Some(settled) = crate::convert::settle(output)? else {
+        return Ok(false);
+    };
+    let _ = writeln!(std::io::stderr(), "note: {}", printable(&settled.note));
+    Ok(settled.is_finished)
+}
+
 /// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
 fn print_plan(
     input: &input::NamedModel,
     recovery: &crate::Recovery<'_>,
-    output: &std::path::Path,
+    output: &Path,
     out: &mut impl Write,
 ) -> Result<()> {
     let report = recovery.report();

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::QuantConfig;
 use super::pattern::{MAX_PATTERNS, Pattern};
 use super::place::{ConfigPlace, flag, integer, pair};
+use super::presets;
 
 /// The config of one module.
 pub(crate) struct Module<'c> {
@@ -253,8 +254,11 @@ impl ModuleRules {
     fn read_compressed_tensors(&mut self, place: &ConfigPlace) {
         // Keyed as `match_targets` sorts: by whether it is an expression, then by the text.
         let mut by_target = BTreeMap::new();
-        for (_, group) in place.entries("config_groups") {
-            let Some(mut args) = group.get("weights").and_then(Value::as_object).cloned() else {
+        for (name, group) in place.entries("config_groups") {
+            // A list of targets alone is a group that has the name of a preset.
+            let preset = || group.is_array().then(|| presets::weights(name))?;
+            let stated = group.get("weights").and_then(Value::as_object).cloned();
+            let Some(mut args) = stated.or_else(preset) else {
                 continue;
             };
             // The group's format is more specific than the one of the whole config, which may be
@@ -263,7 +267,7 @@ impl ModuleRules {
                 args.insert("format".to_owned(), format.clone());
             }
             let rule = ModuleSettings::new(&args, place);
-            let targets = group.get("targets").and_then(Value::as_array);
+            let targets = group.get("targets").unwrap_or(group).as_array();
             for target in targets.into_iter().flatten().filter_map(Value::as_str) {
                 by_target.insert((target.contains("re:"), target), rule.clone());
             }
@@ -362,6 +366,11 @@ impl QuantConfig {
 }
 
 impl<'c> Module<'c> {
+    /// Whether the config has an entry for this module, rather than values for all.
+    pub(crate) fn is_named(&self) -> bool {
+        self.entry.is_some()
+    }
+
     /// The value that `f` reads under the first of `keys`, with the name of its place: from the module's entry, else
     /// from the whole config.
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
@@ -390,6 +399,12 @@ impl<'c> Module<'c> {
     /// The boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.first(&[key], flag).map(|(flag, _)| flag)
+    }
+
+    /// Whether the config has `key`, and null under it.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.first(&[key], |value| value.is_null().then_some(()))
+            .is_some()
     }
 
     /// `[rows, columns]` of the blocks that share a scale, with the name of its place. `None` of a module that is not

@@ -75,7 +75,7 @@ impl LayerSizes {
         // names.
         let of_expert = self
             .expert_intermediate
-            .filter(|_| module.contains("expert"));
+            .filter(|_| module.contains("expert") || module.contains("switch_mlp"));
         let intermediate = of_expert.or(self.intermediate);
         // An unknown name tells nothing, so that the caller refuses instead of guessing.
         match module.rsplit('.').next().unwrap_or_default() {

@@ -20,7 +20,7 @@ pub use self::role::TensorRole;
 pub use self::tensor::Tensor;
 use crate::config::QuantConfig;
 use crate::limits::ParseLimits;
-use crate::source::Source;
+use crate::source::{CompanionFile, Source};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A parsed file: every tensor's name, dtype, shape and place, without the data.
@@ -92,6 +92,8 @@ pub(crate) struct Directory {
     pub files: Vec<String>,
     /// Which of them each source is a part of.
     pub file_of: Vec<usize>,
+    /// The index that lists them, if there is one.
+    pub index: Option<CompanionFile>,
 }
 
 /// A tensor of a QNAT file: its shape, its blocks, and where its parts begin, from its first byte.
@@ -316,6 +318,24 @@ impl ParsedModel {
         return self.gguf.is_some();
         #[cfg(not(feature = "gguf"))]
         false
+    }
+
+    /// Files beside the weights that say what these are: configs and the index, whether they exist or not.
+    pub(crate) fn companions(&self) -> impl Iterator<Item = &CompanionFile> {
+        let index = self.directory.as_ref().and_then(|d| d.index.as_ref());
+        self.config.companions().iter().chain(index)
+    }
+
+    /// Compares every file that the model was read from with its state when it was parsed.
+    ///
+    /// # Errors
+    /// `Io` that names the first file that has changed.
+    pub(crate) fn require_unchanged(&self) -> Result<()> {
+        self.sources
+            .iter()
+            .try_for_each(Source::require_unchanged)?;
+        self.companions()
+            .try_for_each(CompanionFile::require_unchanged)
     }
 
     /// Gives `shape` back what it was before a GGUF writer changed it to have rows of whole blocks, or fewer dimensions.

@@ -1,10 +1,9 @@
-//! Where an output directory is made, which existing directory it may replace, and which unfinished one it may continue.
+//! Where an output directory is made, and which existing directory it may replace.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::container::is_weights_of_output;
-use super::manifest::is_manifest;
 use crate::containers::write::atomic::directory_of;
 use crate::{AnamnesisError, Result};
 
@@ -81,39 +80,5 @@ pub(super) fn replaced_path(output: &Path) -> PathBuf {
     ))
 }
 
-/// Name of an empty file that marks a directory as an unfinished conversion of this program.
+/// Name of the file that marks a directory as an unfinished conversion of this program. It is empty until a directory is replaced.
 pub(super) const MARKER_FILE: &str = ".anamnesis";
-
-/// Whether `partial` may be continued or removed: it does not exist, is empty, or holds the marker or a manifest.
-pub(super) fn is_unfinished_conversion(partial: &Path) -> bool {
-    let is_empty = || std::fs::read_dir(partial).is_ok_and(|mut names| names.next().is_none());
-    let is_begun = || manifests(partial).is_ok_and(|found| !found.is_empty());
-    // Another process may be beginning its part at this moment. The marker is the first file that it creates, so a directory
-    // that is not empty has it already, even if there is no manifest yet.
-    partial.symlink_metadata().is_err()
-        || is_empty()
-        || partial.join(MARKER_FILE).is_file()
-        || is_begun()
-}
-
-/// Paths of the manifests in `partial`, sorted. None if `partial` does not exist.
-///
-/// # Errors
-/// `Io` if the directory cannot be read.
-pub(super) fn manifests(partial: &Path) -> Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(partial) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        Err(e) => return Err(AnamnesisError::io_at(partial, &e)),
-    };
-    let names = entries.flatten().map(|entry| entry.path());
-    let mut found: Vec<PathBuf> = names
-        .filter(|path| {
-            path.file_name()
-                .and_then(|name| name.to_str())
-                .is_some_and(is_manifest)
-        })
-        .collect();
-    found.sort();
-    Ok(found)
-}

@@ -10,27 +10,28 @@
 //! touches what all parts share.
 
 mod finish;
+mod part;
+mod replacement;
 mod shard;
+mod unfinished;
 
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
-use self::finish::finish;
+pub(crate) use self::finish::finish;
 pub use self::finish::finish_parts;
-use self::shard::{ShardCommit, ShardFile};
-use super::container::index_name;
-use super::destination::{
-    MARKER_FILE, check_destination, is_unfinished_conversion, manifests, partial_path,
-};
-use super::manifest::{self, ConversionParameters, Manifest, path as manifest_path};
+use self::part::PartWork;
+pub(crate) use self::replacement::settle;
+pub(super) use self::unfinished::UnfinishedDirectory;
+use super::destination::{check_destination, partial_path};
+use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
 use super::options::ConvertOptions;
+use super::overlap::require_apart;
 use super::plan::{Plan, PlannedFile};
-use super::{run, sidecars};
+use super::sidecars::Sidecars;
 use crate::containers::model::ParsedModel;
-use crate::containers::write::Sink;
+use crate::containers::write::atomic::directory_of;
 use crate::source::platform::available_space;
 use crate::{AnamnesisError, Result};
 
@@ -48,7 +49,8 @@ impl PartWriter<'_, '_> {
     ///
     /// # Errors
     /// `Unsupported` if the options name a part that does not exist. `Io` if the output or the unfinished directory may not
-    /// be replaced or continued, if the disk is too small, or if the operating system fails. Also the errors of the jobs.
+    /// be replaced or continued, if the input has changed, if the disk is too small, or if the operating system fails. Also
+    /// the errors of the jobs.
     pub(super) fn write(&self, output: &Path) -> Result<Vec<String>> {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         if part == 0 || part > parts {
@@ -57,25 +59,52 @@ impl PartWriter<'_, '_> {
                 format!("{part} of {parts}: parts count from 1"),
             ));
         }
+        let settled = settle(output)?;
         check_destination(output, self.options.run.replaces())?;
         self.check_input(output)?;
         let partial = partial_path(output)?;
-        let path = manifest_path(&partial, (part, parts));
-        let mut manifest = self.open_manifest(&partial, &path, parts)?;
+        let record = manifest_name((part, parts));
+        let sidecars = self.find_sidecars(output)?;
+        let new = Manifest {
+            parameters: self.parameters(parts),
+            inputs: manifest::inputs(self.model, &sidecars.files)?,
+            finished: vec![],
+            done: false,
+        };
+        let begun = self.find_manifest(&partial, &record, &new)?;
+        let mut manifest = begun.unwrap_or(new);
         // Every `parts`-th shard: all parts get the same number of shards, give or take one.
         let mine: Vec<usize> = (0..self.names.len())
             .filter(|file| file % parts == part - 1)
             .collect();
-        self.check_space(&partial, &mine, &manifest)?;
-        self.write_shards(&mine, &partial, &mut manifest, &path)?;
-        let mut notes = Vec::new();
-        if part == 1 {
-            notes = self.write_companion_files(&partial, output)?;
+        let sidecar_bytes = if part == 1 { sidecars.size() } else { 0 };
+        // Before anything is made, so that a refusal leaves nothing behind.
+        self.check_space(&partial, &mine, &manifest, sidecar_bytes)?;
+        let directory = Arc::new(UnfinishedDirectory::create(&partial)?);
+        let work = PartWork {
+            writer: self,
+            output,
+            directory: &directory,
+            record: &record,
+        };
+        let made = work.make(&mine, &sidecars, &mut manifest);
+        if made.is_err() && manifest.finished.is_empty() {
+            // There is nothing to resume, and the record of it would be in the way of the next run. Of several parts, others
+            // may be in the directory.
+            let _ = match parts {
+                1 => directory.remove(),
+                _ => directory.remove_file(&record),
+            };
         }
-        manifest.done = true;
-        manifest.write(&path)?;
+        let mut notes: Vec<String> = settled.into_iter().map(|settled| settled.note).collect();
+        notes.extend(made?);
+        if part == 1 {
+            notes.extend(sidecars.notes);
+        }
         if parts == 1 {
-            finish(output, self.options.run.replaces())?;
+            directory.require_at(&partial)?;
+            // The shards were made in this run, or read and summed in it.
+            notes.extend(finish(output, self.options.run.replaces(), false)?);
         } else {
             notes.push(format!(
                 "part {part} of {parts}; when all are there, `amn remember --finish` ends it"
@@ -84,58 +113,41 @@ impl PartWriter<'_, '_> {
         Ok(notes)
     }
 
-    /// Refuses an output that is the input or contains it. Replacing a directory removes everything in it, so the input would
-    /// be lost. Links are followed on both sides, because one directory can have several paths.
+    /// Refuses an output that is the input or contains a part of it.
     fn check_input(&self, output: &Path) -> Result<()> {
-        let directory = self
-            .model
-            .directory
-            .as_ref()
-            .map(|directory| directory.path.clone());
+        let directory = self.model.directory.as_ref();
+        let directory = directory.map(|directory| directory.path.clone());
         let inputs: Vec<PathBuf> = directory
             .into_iter()
             .chain(manifest::files(self.model))
             .collect();
-        for there in [output.to_path_buf(), partial_path(output)?] {
-            // What does not exist yet contains nothing.
-            let Ok(there) = std::fs::canonicalize(there) else {
-                continue;
-            };
-            for path in inputs
-                .iter()
-                .filter_map(|path| std::fs::canonicalize(path).ok())
-            {
-                let what = match path {
-                    path if path == there => "the output is the input",
-                    path if path.starts_with(&there) => {
-                        "the output is to be replaced, and the input is in it"
-                    }
-                    _ => continue,
-                };
-                return Err(AnamnesisError::io_at(
-                    output,
-                    &Error::new(ErrorKind::InvalidInput, what),
-                ));
-            }
-        }
-        Ok(())
+        let replaced = [output.to_path_buf(), partial_path(output)?];
+        require_apart(output, &replaced, &inputs)
     }
 
-    /// Opens the manifest of this part at `path` to resume it, or begins a new one.
+    /// The files of the input directory that are copied to `output`; none if the input is a file.
+    fn find_sidecars(&self, output: &Path) -> Result<Sidecars> {
+        match &self.model.directory {
+            Some(directory) => Sidecars::find(&directory.path, &[&partial_path(output)?, output]),
+            None => Ok(Sidecars::default()),
+        }
+    }
+
+    /// The manifest of this part, named `record`, to resume it; `None` if the part is to be begun, with the manifest `new`.
     ///
     /// Before that, the manifests of all parts in `partial` are compared with this run: a directory in which two sets of
     /// parameters, or two states of the input, have made shards would be a model that nobody asked for.
     ///
     /// # Errors
-    /// `Io` if `partial` is no unfinished conversion; if it was begun with other parameters or before the input changed; if
-    /// this part was begun and the options do not resume it; if the operating system fails.
-    fn open_manifest(&self, partial: &Path, path: &Path, parts: usize) -> Result<Manifest> {
-        let new = Manifest {
-            parameters: self.parameters(parts),
-            inputs: manifest::inputs(self.model),
-            finished: vec![],
-            done: false,
-        };
+    /// `Io` if `partial` is no unfinished conversion of this user; if it was begun with other parameters or before the input
+    /// changed; if this part was begun and the options do not resume it; if the operating system fails.
+    fn find_manifest(
+        &self,
+        partial: &Path,
+        record: &str,
+        new: &Manifest,
+    ) -> Result<Option<Manifest>> {
+        let parts = new.parameters.parts;
         let refuse = |what: String| {
             Err(AnamnesisError::io_at(
                 partial,
@@ -148,16 +160,20 @@ impl PartWriter<'_, '_> {
         } else {
             "to begin anew, delete it"
         };
-        if !is_unfinished_conversion(partial) {
+        let Some(directory) = UnfinishedDirectory::open(partial)? else {
+            return Ok(None);
+        };
+        if !directory.is_unfinished_conversion()? {
             return refuse(
                 "a directory of this name is there, and it is no unfinished conversion".to_owned(),
             );
         }
-        if self.options.run.force && !self.options.resume && parts == 1 && partial.exists() {
-            std::fs::remove_dir_all(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+        if self.options.run.force && !self.options.resume && parts == 1 {
+            return directory.remove().map(|()| None);
         }
-        for other in manifests(partial)? {
-            let Some(theirs) = Manifest::read(&other)? else {
+        directory.require_own_files()?;
+        for other in directory.manifests()? {
+            let Some(theirs) = Manifest::read(&directory, &other)? else {
                 continue;
             };
             if let Some(what) = new.parameters.difference(&theirs.parameters) {
@@ -165,26 +181,17 @@ impl PartWriter<'_, '_> {
                     "an unfinished conversion with other parameters is there ({what})"
                 ));
             }
-            if theirs.inputs != new.inputs {
+            if let Some(what) = changed_input(&theirs.inputs, &new.inputs) {
                 return refuse(format!(
-                    "the input has changed since the conversion was begun; {anew}"
+                    "the input has changed since the conversion was begun ({what}); {anew}"
                 ));
             }
         }
-        match Manifest::read(path)? {
+        match Manifest::read(&directory, record)? {
             Some(_) if !self.options.resume => refuse(format!(
                 "an unfinished conversion is there; --resume continues it, {anew}"
             )),
-            Some(there) => Ok(there),
-            None => {
-                // The marker comes before anything else, so that a directory that is not empty can be recognized as ours
-                // from its first file on.
-                let made = std::fs::create_dir_all(partial)
-                    .and_then(|()| File::create(partial.join(MARKER_FILE)));
-                made.map_err(|e| AnamnesisError::io_at(partial, &e))?;
-                new.write(path)?;
-                Ok(new)
-            }
+            there => Ok(there),
         }
     }
 
@@ -217,14 +224,21 @@ impl PartWriter<'_, '_> {
         }
     }
 
-    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished. Shards of other parts are not
-    /// counted: the processes that write them check for them.
-    fn check_space(&self, partial: &Path, mine: &[usize], manifest: &Manifest) -> Result<()> {
+    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished, and for `sidecars` bytes beside
+    /// them. Shards of other parts are not counted: the processes that write them check for them.
+    fn check_space(
+        &self,
+        partial: &Path,
+        mine: &[usize],
+        manifest: &Manifest,
+        sidecars: u64,
+    ) -> Result<()> {
         let left = mine
             .iter()
-            .filter(|&&file| !manifest.finished.contains(&self.names[file]));
-        let needed: u64 = left.map(|&file| self.plan.files[file].len).sum();
-        let free = available_space(partial).map_err(|e| AnamnesisError::io_at(partial, &e))?;
+            .filter(|&&file| manifest.finished(&self.names[file]).is_none());
+        let needed = left.map(|&file| self.plan.files[file].len).sum::<u64>() + sidecars;
+        let parent = directory_of(partial);
+        let free = available_space(parent).map_err(|e| AnamnesisError::io_at(parent, &e))?;
         if free < needed {
             let what = format!("the output takes {needed} bytes, and {free} are free");
             return Err(AnamnesisError::io_at(
@@ -233,75 +247,5 @@ impl PartWriter<'_, '_> {
             ));
         }
         Ok(())
-    }
-
-    /// Writes the shards `mine`, except those that are finished. While the workers make one shard, another thread syncs the
-    /// one before.
-    ///
-    /// # Errors
-    /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in the manifest.
-    fn write_shards(
-        &self,
-        mine: &[usize],
-        partial: &Path,
-        manifest: &mut Manifest,
-        path: &Path,
-    ) -> Result<()> {
-        let done = AtomicU64::new(0);
-        let mut pending: Option<ShardCommit> = None;
-        for &file in mine {
-            let (name, planned) = (&self.names[file], &self.plan.files[file]);
-            let target = partial.join(name);
-            // The manifest names only durable shards, but a user may have removed or cut one since.
-            let is_whole = target
-                .metadata()
-                .is_ok_and(|there| there.len() == planned.len);
-            if manifest.finished.contains(name) && is_whole {
-                // Counted as done, so that progress ends at its total.
-                let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
-                done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
-                continue;
-            }
-            let shard = ShardFile::create(&target, planned.len)?;
-            planned
-                .pieces
-                .iter()
-                .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
-            let outputs = self.plan.outputs_of(file);
-            let made = run::Run::new(self.plan, outputs, &self.options.run, &done).run(&shard);
-            // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
-            // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
-            if let Some(before) = pending.take() {
-                before.wait(manifest, path)?;
-            }
-            made?;
-            self.options.run.cancel.check()?;
-            pending = Some(ShardCommit::start(shard, name.clone())?);
-        }
-        pending.map_or(Ok(()), |last| last.wait(manifest, path))
-    }
-
-    /// Writes the files beside the shards: copies of the input's other files, the config and the index. Returns a note for
-    /// each file of the input that was left out.
-    fn write_companion_files(&self, partial: &Path, output: &Path) -> Result<Vec<String>> {
-        let mut notes = Vec::new();
-        // The config's dtype is that of the weights. It changes only if weights were decoded.
-        let dtype = (self.plan.report.recovered() > 0).then_some(self.options.run.to);
-        let edits = sidecars::ConfigEdits {
-            dtype,
-            quantization: self.plan.quantization.as_ref(),
-        };
-        if let Some(directory) = &self.model.directory {
-            notes = sidecars::copy(&directory.path, partial, &edits, &[partial, output])?;
-        }
-        sidecars::write_config(partial, &edits)?;
-        if let Some(index) = index_name(self.names) {
-            let outputs = self.plan.outputs.iter();
-            let map: BTreeMap<&str, &str> = outputs
-                .map(|o| (o.name.as_str(), self.names[o.file].as_str()))
-                .collect();
-            sidecars::write_index(&partial.join(index), &map, self.plan.data_len)?;
-        }
-        Ok(notes)
     }
 }

@@ -22,8 +22,8 @@ pub(super) struct Draft<'m> {
     pub verify: Vec<Part<'m>>,
     /// Such inputs that an earlier draft has in `verify`.
     pub verified_before: Vec<Part<'m>>,
-    /// Number of the input file that the tensor's data or codes are in.
-    pub source: usize,
+    /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
+    pub sources: Vec<usize>,
 }
 
 impl<'m> Draft<'m> {
@@ -63,7 +63,7 @@ impl<'m> Draft<'m> {
             cut,
             verify,
             verified_before: vec![],
-            source: t.info().source,
+            sources: vec![t.info().source],
         })
     }
 
@@ -89,7 +89,7 @@ impl<'m> Draft<'m> {
             body: Box::new(DecodeBody { decoder, target }),
             verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
             verified_before: vec![],
-            source: parts.first().map_or(0, |(_, t)| t.info().source),
+            sources: sources_of(parts.iter().map(|(_, t)| t)),
             name,
             shape,
         })
@@ -114,6 +114,17 @@ fn cut_for_gather(shape: &[usize], element_size: usize) -> (usize, Cut) {
 pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64> {
     let len = dtype.byte_len(shape).map(|n| n as u64);
     len.ok_or_else(|| AnamnesisError::parse(format!("tensor `{name}`: its size overflows")))
+}
+
+/// Numbers of the input files that `tensors` are in, each once, that of the first tensor first.
+pub(super) fn sources_of<'a, 'm: 'a>(tensors: impl Iterator<Item = &'a Tensor<'m>>) -> Vec<usize> {
+    let mut sources = Vec::new();
+    for source in tensors.map(|t| t.info().source) {
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    sources
 }
 
 /// Stored parts of `tensors`, restricted to those with a checksum.

@@ -32,6 +32,8 @@ pub(super) struct Output<'m> {
     /// Further such inputs, which an earlier output tensor verifies when the whole output is made: several tensors can be views
     /// of one storage. If this tensor is made alone, they are verified for it.
     pub verified_before: Vec<Part<'m>>,
+    /// Numbers of the input files that the tensor is made from.
+    pub sources: Vec<usize>,
     /// Where the checksum of the tensor's bytes goes, if the output's container stores one.
     pub patch: Option<ChecksumPatch>,
 }

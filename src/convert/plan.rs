@@ -84,6 +84,7 @@ impl<'m> Plan<'m> {
                 cut,
                 verify,
                 verified_before,
+                sources,
                 ..
             } = draft;
             first_job.push(first_job[first_job.len() - 1] + body.jobs(&cut));
@@ -97,6 +98,7 @@ impl<'m> Plan<'m> {
                 cut,
                 verify,
                 verified_before,
+                sources,
                 patch: patches.next(),
             });
         }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use super::checksum::{ChecksumAccumulator, TensorChecksums};
+use super::checksum::{ChecksumAccumulator, TensorChecksums, checksum_of_pieces};
 use super::options::{Progress, RememberOptions};
 use super::outcome::Outcome;
 use super::output::{Job, Worker};
@@ -73,6 +73,33 @@ impl<'a, 'm> Run<'a, 'm> {
         self
     }
 
+    /// Sums all bytes that are written, for [`file_checksum`](Self::file_checksum).
+    pub(super) fn with_file_checksum(mut self) -> Self {
+        for sums in &mut self.checksums {
+            sums.output.get_or_insert_default();
+        }
+        self
+    }
+
+    /// CRC-32 of output file `file`, as the run and its plan write it. All jobs are done, and
+    /// [`with_file_checksum`](Self::with_file_checksum) was called before.
+    ///
+    /// Jobs write in any order, so that each piece is summed when it is written, and the sums are combined by position. To read
+    /// the file again would cost as much as its size, and would sum what the disk has and not what was meant.
+    pub(super) fn file_checksum(&self, file: usize) -> u32 {
+        let planned = &self.plan.files[file];
+        let headers = planned
+            .pieces
+            .iter()
+            .map(|(at, piece)| (*at, (piece.len() as u64, crc32fast::hash(piece))));
+        let outputs = self.plan.outputs[self.outputs.clone()].iter();
+        let tensors = outputs
+            .zip(&self.checksums)
+            .filter(|(output, _)| output.file == file)
+            .filter_map(|(output, sums)| Some(sums.output.as_ref()?.pieces(output.offset)));
+        checksum_of_pieces(headers.chain(tensors.flatten()).collect(), planned.len)
+    }
+
     /// Does all jobs, and compares the checksums of copied inputs.
     ///
     /// # Errors
@@ -87,7 +114,7 @@ impl<'a, 'm> Run<'a, 'm> {
     /// Does the jobs `jobs` of the plan without comparing checksums. [`check`](Self::check) does that once all jobs are done.
     ///
     /// # Errors
-    /// The error of the lowest job that failed, or `Io` if a thread cannot be started.
+    /// The error of the lowest job that failed.
     pub(super) fn run_jobs(&self, jobs: Range<usize>, sink: &dyn Sink) -> Result<()> {
         let threads = threads(self.options).clamp(1, jobs.len().max(1));
         let queue = JobQueue {
@@ -97,16 +124,17 @@ impl<'a, 'm> Run<'a, 'm> {
             end: jobs.end,
             outcome: Outcome::new(),
         };
-        thread::scope(|scope| -> Result<()> {
-            // The calling thread is the last worker.
+        thread::scope(|scope| {
+            // The calling thread is the last worker. Any number of workers makes the same output, so threads that cannot be
+            // started are done without.
             for _ in 1..threads {
-                thread::Builder::new()
-                    .name("anamnesis".to_owned())
-                    .spawn_scoped(scope, || queue.work())?;
+                let thread = thread::Builder::new().name("anamnesis".to_owned());
+                if thread.spawn_scoped(scope, || queue.work()).is_err() {
+                    break;
+                }
             }
             queue.work();
-            Ok(())
-        })?;
+        });
         queue.outcome.into_result()
     }
 

@@ -2,15 +2,20 @@
 //! quantization of the input: a loader would otherwise try to dequantize weights that are decoded already.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::container::is_weights_of_output;
+use super::directory::UnfinishedDirectory;
 use crate::config::{edit, read_small};
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
+use crate::source::directory::OpenDirectory;
+use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked, place};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Names of the configs that describe a model, including its quantization.
@@ -31,26 +36,90 @@ pub(super) struct ConfigEdits<'a> {
     pub quantization: Option<&'a (Vec<&'static str>, Value)>,
 }
 
-/// Copies all files from `from` to `to`, except weights and files that describe only the quantization. Configs are edited. The
-/// directories `outputs` may lie below `from`, and are skipped. Returns a note for each file that the user may miss.
+/// The files of an input directory that belong into an output directory, beside the weights.
+#[derive(Default)]
+pub(super) struct Sidecars {
+    /// The path of each file, and its path below the input, which is that of the copy below the output.
+    pub files: Vec<(PathBuf, PathBuf)>,
+    /// A note for each file that is left out and that the user may miss.
+    pub notes: Vec<String>,
+}
+
+impl Sidecars {
+    /// All files in `from`, except weights and files that describe only the quantization. The directories `outputs` may lie
+    /// below `from`, and are skipped.
+    ///
+    /// # Errors
+    /// `Io` if a directory cannot be read.
+    pub(super) fn find(from: &Path, outputs: &[&Path]) -> Result<Self> {
+        let root = resolve_links(from);
+        let mut search = SidecarSearch {
+            blobs: blobs_of_snapshot(&root),
+            root,
+            outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
+            places: outputs.iter().filter_map(|path| place_of(path)).collect(),
+            found: Self {
+                files: vec![],
+                notes: vec![],
+            },
+        };
+        search.directory(from, Path::new(""), 0)?;
+        Ok(search.found)
+    }
+
+    /// Bytes that the copies take on the disk. What cannot be read counts as 0, and fails when it is copied.
+    pub(super) fn size(&self) -> u64 {
+        let sizes = self.files.iter().map(|(path, _)| path.metadata());
+        sizes.flatten().map(|there| allocated(&there)).sum()
+    }
+
+    /// Copies the files to `to`. Configs are edited. Of permissions only the owner's right to run a file is
+    /// copied.
+    ///
+    /// # Errors
+    /// `Io` if a file cannot be read or written, or if a link stands where a directory is to be made.
+    pub(super) fn copy(&self, to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
+        for (path, below) in &self.files {
+            let failed = |e: std::io::Error| AnamnesisError::io_at(&to.path().join(below), &e);
+            let mut opened: Option<OpenDirectory> = None;
+            for name in below.parent().into_iter().flat_map(Path::iter) {
+                let directory = opened.as_ref().unwrap_or(to.handle());
+                opened = Some(directory.open_or_create(name).map_err(failed)?);
+            }
+            let directory = opened.as_ref().unwrap_or(to.handle());
+            let name = below.file_name().unwrap_or_default();
+            let original =
+                open_unlinked(&resolve_links(path)).map_err(|e| AnamnesisError::io_at(path, &e))?;
+            let meta = original.metadata().map_err(failed)?;
+            let config = edited(path, below, edits)?;
+            let copy = directory.create_anew(name, is_executable(&meta));
+            let written = copy.and_then(|mut copy| match config {
+                Some(text) => copy.write_all(text.as_bytes()),
+                None => copy_contents(&original, &copy),
+            });
+            written.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The edited text of the config `path`; `None` if it is another file, or not valid JSON, and is copied as it is.
 ///
 /// # Errors
-/// `Io` if a directory or file cannot be read or written.
-pub(super) fn copy(
-    from: &Path,
-    to: &Path,
-    edits: &ConfigEdits<'_>,
-    outputs: &[&Path],
-) -> Result<Vec<String>> {
-    let mut notes = Vec::new();
-    let copier = SidecarCopier {
-        from: from.to_path_buf(),
-        root: resolve_links(from),
-        outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
-        edits,
-    };
-    copier.copy_directory(from, to, 0, &mut notes)?;
-    Ok(notes)
+/// A config cannot be read. It is not copied then: the input's quantization would stay in it.
+fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<String>> {
+    if !CONFIGS.iter().any(|name| below == Path::new(name)) {
+        return Ok(None);
+    }
+    // Only `config.json` is edited further: `params.json` has no key for these, and its readers may refuse one.
+    let is_main = below == Path::new("config.json");
+    let (dtype, quantization) = (
+        edits.dtype.filter(|_| is_main),
+        edits.quantization.filter(|_| is_main),
+    );
+    let text = read_small(path, &Budget::unbounded())?;
+    let text = text.and_then(|text| String::from_utf8(text).ok());
+    Ok(text.and_then(|text| edit_config(&text, dtype, quantization)))
 }
 
 /// Writes a `config.json` with only the quantization config, if weights are encoded and the input has no config. Without it the
@@ -58,25 +127,22 @@ pub(super) fn copy(
 ///
 /// # Errors
 /// `Io` if the file cannot be written.
-pub(super) fn write_config(to: &Path, edits: &ConfigEdits<'_>) -> Result<()> {
-    let path = to.join("config.json");
+pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
+    let name = "config.json";
     match edit_config("{}", None, edits.quantization) {
-        Some(mut text) if edits.quantization.is_some() && !path.exists() => {
+        Some(mut text) if edits.quantization.is_some() && to.open_file(name)?.is_none() => {
             text.push('\n');
-            std::fs::write(&path, text).map_err(|e| AnamnesisError::io_at(&path, &e))
+            write_anew(to, name, text.as_bytes())
         }
         _ => Ok(()),
     }
 }
 
-/// Copies the files beside the weights.
-struct SidecarCopier<'a> {
-    from: PathBuf,
-    /// `from` with all links resolved.
-    root: PathBuf,
-    /// Directories to skip, with all links resolved.
-    outputs: Vec<PathBuf>,
-    edits: &'a ConfigEdits<'a>,
+/// Writes the file `name` in `to`, in place of a file of that name.
+fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> {
+    let file = to.handle().create_anew(name.as_ref(), false);
+    let written = file.and_then(|mut file| file.write_all(bytes));
+    written.map_err(|e| AnamnesisError::io_at(&to.path().join(name), &e))
 }
 
 /// `path` with all links resolved, or `path` itself if it cannot be resolved.
@@ -84,14 +150,47 @@ fn resolve_links(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-impl SidecarCopier<'_> {
-    fn copy_directory(
-        &self,
-        from: &Path,
-        to: &Path,
-        depth: usize,
-        notes: &mut Vec<String>,
-    ) -> Result<()> {
+/// Device and inode of the directory `path`; `None` if there is none or the system cannot tell.
+fn place_of(path: &Path) -> Option<(u64, u64)> {
+    let found = place(&path.symlink_metadata().ok()?);
+    (found != (0, 0)).then_some(found)
+}
+
+/// The blob store of the snapshot `root` of the Hugging Face cache; `None` if `root` is no such snapshot.
+///
+/// There a model is `models--ORG--NAME/snapshots/REVISION`, full of links to `models--ORG--NAME/blobs/HASH`. Any other
+/// directory that happens to be called `blobs` may hold what is not the model's.
+fn blobs_of_snapshot(root: &Path) -> Option<PathBuf> {
+    let snapshots = root.parent()?;
+    let repository = snapshots.parent()?;
+    let name = repository.file_name()?.to_str()?;
+    let blobs = repository.join("blobs");
+    let is_cache = snapshots.file_name()? == "snapshots" && name.starts_with("models--");
+    (is_cache && blobs.symlink_metadata().is_ok_and(|there| there.is_dir())).then_some(blobs)
+}
+
+/// Whether the cache has a blob of this name: a SHA-1 or SHA-256 in hexadecimal digits.
+fn is_blob_name(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    matches!(name.len(), 40 | 64) && name.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// Finds the files beside the weights.
+struct SidecarSearch {
+    /// The input with all links resolved.
+    root: PathBuf,
+    /// The blob store that the input's links lead to, with all links resolved.
+    blobs: Option<PathBuf>,
+    /// Directories to skip, with all links resolved.
+    outputs: Vec<PathBuf>,
+    /// Device and inode of these directories: a bind mount gives a directory another path.
+    places: Vec<(u64, u64)>,
+    found: Sidecars,
+}
+
+impl SidecarSearch {
+    /// Finds the files in `from`, which is the directory `below` of the input.
+    fn directory(&mut self, from: &Path, below: &Path, depth: usize) -> Result<()> {
         let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
         let mut entries: Vec<PathBuf> = Vec::new();
         for entry in std::fs::read_dir(from).map_err(|e| failed(&e))? {
@@ -99,86 +198,58 @@ impl SidecarCopier<'_> {
         }
         entries.sort();
         for path in entries {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            let (Some(name), Ok(kind)) = (path.file_name(), path.symlink_metadata()) else {
                 continue;
             };
-            let Ok(kind) = path.symlink_metadata() else {
-                continue;
-            };
+            // Names of weights and descriptions are text. A name that is not, is none of them, whatever stands for its bytes.
+            let (text, below) = (name.to_string_lossy(), below.join(name));
             if kind.is_dir() {
-                if depth < MAX_DEPTH
-                    && !SKIPPED.contains(&name)
-                    && !self.outputs.contains(&resolve_links(&path))
-                {
-                    self.copy_directory(&path, &to.join(name), depth + 1, notes)?;
+                if depth < MAX_DEPTH && !SKIPPED.contains(&&*text) && !self.is_output(&path) {
+                    self.directory(&path, &below, depth + 1)?;
                 }
-            } else if self.is_excluded(name) {
-                if depth > 0 && is_weights(name) {
-                    let below = path.strip_prefix(&self.from).unwrap_or(&path).display();
-                    notes.push(format!("`{below}` is not converted, and was left out"));
+            } else if is_excluded(&text) {
+                if depth > 0 && is_weights(&text) {
+                    let note = format!("`{}` is not converted, and was left out", below.display());
+                    self.found.notes.push(note);
                 }
             } else if path.is_file() && self.is_model_file(&path) {
-                self.copy_file(&path, name, to, depth)?;
+                self.found.files.push((path, below));
             } else if kind.is_symlink() {
                 let what = match path.metadata() {
                     Ok(there) if there.is_dir() => "is a link to a directory",
                     Ok(_) => "is a link out of the directory",
                     Err(_) => "is a link to nothing",
                 };
-                notes.push(format!("`{name}` {what}, and was left out"));
+                let note = format!("`{text}` {what}, and was left out");
+                self.found.notes.push(note);
             }
         }
         Ok(())
     }
 
-    fn is_excluded(&self, name: &str) -> bool {
-        is_weights(name)
-            || is_weights_of_output(name)
-            || is_sidecar(name)
-            || super::manifest::is_manifest(name)
+    /// Whether the directory `path` is one that is to be skipped.
+    fn is_output(&self, path: &Path) -> bool {
+        self.outputs.contains(&resolve_links(path))
+            || place_of(path).is_some_and(|place| self.places.contains(&place))
     }
 
-    /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or in the blob store of the
-    /// Hugging Face cache. There a model is `models--ORG--NAME/snapshots/REVISION`, full of links into `models--ORG--NAME/blobs`.
+    /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or a blob of the Hugging Face
+    /// cache.
     ///
     /// Any other link is not followed: a downloaded directory could otherwise make a private file a part of the output.
     fn is_model_file(&self, path: &Path) -> bool {
         let file = resolve_links(path);
-        let store = self
-            .root
-            .parent()
-            .and_then(Path::parent)
-            .map(|repository| repository.join("blobs"));
-        file.starts_with(&self.root) || store.is_some_and(|store| file.starts_with(store))
+        let is_blob = || file.parent() == self.blobs.as_deref();
+        file.starts_with(&self.root) || file.file_name().is_some_and(is_blob_name) && is_blob()
     }
+}
 
-    /// Copies the file `path` to the directory `to`. A config at the top level is edited; one that is not valid JSON is copied.
-    fn copy_file(&self, path: &Path, name: &str, to: &Path, depth: usize) -> Result<()> {
-        let target = to.join(name);
-        let written = std::fs::create_dir_all(to).and_then(|()| {
-            // An interrupted run may have left a copy. `std::fs::copy` copies permissions too, so if the original is read-only the
-            // copy is, and could not be overwritten.
-            let _ = std::fs::remove_file(&target);
-            // Only `config.json` is edited further: `params.json` has no key for these, and its readers may refuse one.
-            let is_main = name == "config.json";
-            let (dtype, quantization) = (
-                self.edits.dtype.filter(|_| is_main),
-                self.edits.quantization.filter(|_| is_main),
-            );
-            let is_config = depth == 0 && CONFIGS.contains(&name);
-            let text = if is_config {
-                read_small(path, &Budget::unbounded()).ok().flatten()
-            } else {
-                None
-            };
-            let text = text.and_then(|text| String::from_utf8(text).ok());
-            match text.and_then(|text| edit_config(&text, dtype, quantization)) {
-                Some(text) => std::fs::write(&target, text),
-                None => std::fs::copy(path, &target).map(|_| ()),
-            }
-        });
-        written.map_err(|e| AnamnesisError::io_at(&target, &e))
-    }
+fn is_excluded(name: &str) -> bool {
+    is_weights(name)
+        || is_weights_of_output(name)
+        || is_sidecar(name)
+        || super::manifest::is_manifest(name)
+        || name == super::destination::MARKER_FILE
 }
 
 /// The config `json` without the input's quantization, and with the given dtype and quantization config; `None` if it is not valid.
@@ -199,7 +270,8 @@ fn edit_config(
 /// # Errors
 /// `Io` if the file cannot be written.
 pub(super) fn write_index(
-    path: &Path,
+    to: &UnfinishedDirectory,
+    name: &str,
     weight_map: &BTreeMap<&str, &str>,
     total_size: u64,
 ) -> Result<()> {
@@ -208,5 +280,5 @@ pub(super) fn write_index(
     let mut json =
         serde_json::to_vec_pretty(&index).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     json.push(b'\n');
-    std::fs::write(path, json).map_err(|e| AnamnesisError::io_at(path, &e))
+    write_anew(to, name, &json)
 }

@@ -59,7 +59,7 @@ impl ParsedModel {
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or is too large for memory.
     /// - `Unsupported`: the options ask for encoding.
-    /// - `Io`: the input cannot be read.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     /// - Any error that `take` returns; no further tensor is passed. An error of another type can be wrapped with
     ///   `std::io::Error::other`.
@@ -80,6 +80,7 @@ impl ParsedModel {
                 take(&output.name, &output.shape, output.dtype, &[])?;
             }
         }
+        self.require_unchanged()?;
         Ok(recovery.plan.report)
     }
 
@@ -106,7 +107,7 @@ impl ParsedModel {
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
     /// - `Unsupported`: the options ask for encoding.
-    /// - `Io`: the input cannot be read.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     /// - Any error that `take` returns; no further panel is passed.
     pub fn for_each_panel(
@@ -133,6 +134,7 @@ impl ParsedModel {
                 })
             })?;
         }
+        self.require_unchanged()?;
         Ok(recovery.plan.report)
     }
 
@@ -153,7 +155,7 @@ impl ParsedModel {
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
     /// - `Unsupported`: the options ask for encoding, or for NPZ, which has checksums before the data.
-    /// - `Io`: the input cannot be read, or the writer fails.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed; or the writer fails.
     /// - `Cancelled`: the token of the options is set.
     ///
     /// After an error the writer may have received a part of the file.
@@ -203,6 +205,7 @@ impl ParsedModel {
         }
         pad(&mut writer, file.len - written)?;
         writer.flush()?;
+        self.require_unchanged()?;
         Ok(recovery.plan.report)
     }
 

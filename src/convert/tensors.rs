@@ -15,6 +15,7 @@ use super::run::Run;
 use super::window::OutputWindow;
 use crate::containers::model::Part;
 use crate::limits::{Budget, zeroed};
+use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// An output tensor as planned, without its data.
@@ -112,7 +113,7 @@ impl Recovery<'_> {
     /// - `Parse`: the output has no tensor of this name; the tensor's data is malformed, or does not match its checksum.
     /// - `Unsupported`: the tensor is encoded ([`ConvertOptions::forget`](crate::ConvertOptions)); only whole outputs are.
     /// - `LimitExceeded`: the tensor is larger than the limits of the model allow, or there is no memory for it.
-    /// - `Io`: the input cannot be read.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     pub fn tensor(&self, name: &str) -> Result<Vec<u8>> {
         let i = self.decodable(name)?;
@@ -253,6 +254,7 @@ impl Recovery<'_> {
             run.check()?;
             self.verified.add(part);
         }
-        Ok(())
+        let mut sources = output.sources.iter().map(|&i| &self.model.sources[i]);
+        sources.try_for_each(Source::require_unchanged)
     }
 }

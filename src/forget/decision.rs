@@ -165,5 +165,6 @@ fn quantized_names(path: &Path, limits: &ParseLimits) -> Result<HashSet<String>>
     let quantized = |item: &ResolvedItem<'_>| {
         matches!(item, ResolvedItem::Group(_)).then(|| item.name().to_owned())
     };
-    Ok(resolution.items.iter().filter_map(quantized).collect())
+    let names = resolution.items.iter().filter_map(quantized).collect();
+    model.require_unchanged().map(|()| names)
 }

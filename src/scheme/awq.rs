@@ -19,7 +19,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqRows, PER_WORD, POSITION};
 use crate::scheme::layout::packed::{
-    PackedLayer, PackedLayout, for_each_zeros, group_size, load_scales,
+    PackedLayer, PackedLayout, ShortGroup, for_each_zeros, group_size, load_scales,
 };
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
@@ -73,7 +73,7 @@ impl Scheme for Awq {
         packed.check_words(&[Dtype::I32, Dtype::U32])?;
         // GEMM stores `[in, out / 8]`: the rows of the words are the inputs, one word row for each.
         let k = packed.words[0];
-        let group_size = group_size(t, packed.groups, k, false, &module)?;
+        let group_size = group_size(t, packed.groups, k, ShortGroup::Never, &module)?;
         let qzeros = packed_zeros(&packed)?.map(|zeros| zeros.part());
         // Symmetric files have no `qzeros` (compressed-tensors `AutoAWQConverter`). A file that
         // lost the tensor looks alike, so only the config's word makes 8 of it.

@@ -46,8 +46,9 @@ impl Scheme for BitNet {
         // The names are those of other libraries, so that only the method tells BitNet.
         let base = base_of(t.name(), "weight")
             .filter(|_| all.config.quant_method() == Some(&QuantMethod::BitNet));
-        let Some(scale) = base.and_then(|base| all.at(base, "weight_scale")) else {
-            return Ok(None);
+        let Some(base) = base else { return Ok(None) };
+        let Some(scale) = all.at(base, "weight_scale") else {
+            return check_unscaled(t, base, all).map(|()| None);
         };
         let formula = formula(t, all)?;
         if scale.elements() != 1 {
@@ -108,6 +109,25 @@ fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
             format!("linear_class {class:?}, quantization_mode {mode:?}"),
         )),
     }
+}
+
+/// Checks a weight without a scale.
+///
+/// # Errors
+/// It is a projection of a model whose config says that the scales are stored (`offline`), and does not except it.
+fn check_unscaled(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
+    let module = base.trim_end_matches('.');
+    let text = |key| all.config.text(&[key]).map(|(text, _)| text);
+    let is_offline = text("linear_class") == Some("autobitlinear")
+        && matches!(text("quantization_mode"), None | Some("offline"));
+    if is_offline && module.ends_with("_proj") && t.shape().len() == 2 && !all.config.skips(module)
+    {
+        return Err(wrong(
+            t,
+            format!("the config says that it has a scale, and `{base}weight_scale` is missing"),
+        ));
+    }
+    Ok(())
 }
 
 fn packed<'m>(

@@ -115,6 +115,9 @@ impl Scheme for ComfyUi {
             ));
         }
         let scale = all.need(t, t.name(), "_scale")?;
+        if !matches!(format, "mxfp8" | "nvfp4") {
+            check_plain_scale(t, &scale)?;
+        }
         // FP8 and INT8 with plain scales are laid out as other producers do it; only the tiled
         // formats are ComfyUI's own.
         let group = match format {
@@ -145,6 +148,26 @@ impl Scheme for ComfyUi {
         );
         Ok(Some(group))
     }
+}
+
+/// Checks that `scale` is one number, or one for each row, as comfy-kitchen's `float8` and `int8_tensorwise` have it.
+///
+/// # Errors
+/// It has another shape, or the weight has no rows.
+fn check_plain_scale(t: &Tensor<'_>, scale: &Tensor<'_>) -> Result<()> {
+    let is_one_a_row = match (scale.shape(), t.shape()) {
+        (&[n] | &[n, 1], &[rows, ..]) => n == rows,
+        _ => false,
+    };
+    if t.shape().len() >= 2 && (scale.elements() == 1 || is_one_a_row) {
+        return Ok(());
+    }
+    let what = format!(
+        "its `{}` {:?} is neither one number nor one for each row",
+        scale.name(),
+        scale.shape()
+    );
+    Err(wrong(t, what))
 }
 
 fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {

@@ -6,6 +6,7 @@
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
 mod packing;
+mod unused_bits;
 
 pub(super) use self::packing::read_shape;
 use self::packing::{PackQuantized, SAMPLE, WordAlignedCodes, packing, row_words};
@@ -71,18 +72,20 @@ impl Scheme for CompressedTensors {
             // U8 with E4M3 scales is NVFP4, which comes before this scheme. Exponents are what
             // tells MX codes.
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
-                // MXINT4 and MXFP4 differ only in AutoRound's config (`experimental/qmodules/mxint4_utils.py`).
-                let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound);
+                // MXINT4 and MXFP4 differ only in AutoRound's config (`experimental/qmodules/mxint4_utils.py`). No other
+                // library writes its key, so the method need not be asked.
                 let module = all.config.at(module_of(name));
-                let data_type = module
-                    .text(&["data_type"])
-                    .map(|(data_type, _)| data_type)
-                    .filter(|_| auto_round);
-                match data_type {
-                    Some(data_type) if data_type.starts_with("mx_int") => {
+                match module.text(&["data_type"]) {
+                    Some((data_type, _)) if data_type.starts_with("mx_int") => {
                         mx_rows_of(t, name, &scale, AUTO_ROUND, INT4).map(Some)
                     }
-                    Some(_) => mx_rows(t, name, &scale, AUTO_ROUND).map(Some),
+                    Some((data_type, _)) if data_type.starts_with("mx_fp") => {
+                        mx_rows(t, name, &scale, AUTO_ROUND).map(Some)
+                    }
+                    Some((data_type, place)) => Err(wrong(
+                        t,
+                        format!("{place} says `{data_type}`, and its scales are exponents"),
+                    )),
                     None => mx_rows(t, name, &scale, FAMILY).map(Some),
                 }
             }
@@ -112,6 +115,15 @@ fn packed_ints<'m>(
         shape,
     } = packing(t, declared.as_ref().map(|(_, dims)| dims.as_slice()), bits)?;
     let (rows, cols) = rows_and_cols(&shape);
+    if declared.is_none() {
+        check_full_words(t, name, scale, cols, &module)?;
+    }
+    let row_packing = RowPacking {
+        bits,
+        per_word,
+        // Of widths that divide 32, and of rows in one word, both packings are the same.
+        is_certain: !32usize.is_multiple_of(bits) && cols > 32 / bits,
+    };
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     parts.extend(declared.map(|(shape, _)| (TensorRole::QuantState, shape)));
     let index = all.at(name, "_g_idx");
@@ -121,6 +133,15 @@ fn packed_ints<'m>(
         .transpose()?
         .flatten();
     let has_index = index.is_some();
+    // Columns of a group lie apart then. Taken as runs they would get the scales of other groups.
+    let several = scale.shape().last().is_some_and(|&groups| groups > 1);
+    if all.at(name, "_g_idx").is_none()
+        && several
+        && let Some(("group", place)) = module.text(&["actorder"])
+    {
+        let what = format!("{place} says `actorder: group`, and `{name}_g_idx` is missing");
+        return Err(wrong(t, what));
+    }
     let grid = match &index {
         Some(_) => by_index(t, scale, rows, cols)?,
         None => grouped_rows(t, &shape, scale, &module, all)?,
@@ -163,7 +184,7 @@ fn packed_ints<'m>(
         // are there.
         Some(zero) => {
             parts.push((TensorRole::ZeroPoint, zero));
-            let numbers = zero_points(&zero, &shape, scale.elements(), groups, (bits, per_word))?;
+            let numbers = zero_points(&zero, &shape, scale.elements(), groups, row_packing)?;
             let zero_points = GroupOffsets::new(indexed(numbers));
             decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
@@ -214,6 +235,48 @@ fn logical_name(name: &str, shape: &[usize]) -> String {
     stacked.unwrap_or(name).to_owned()
 }
 
+/// Checks that the words of a weight without a stored shape are full: then the groups fill the columns that the words have.
+///
+/// # Errors
+/// There is one scale for a row, which fits every number of columns, or the groups do not fill the words.
+fn check_full_words(
+    t: &Tensor<'_>,
+    name: &str,
+    scale: &Tensor<'_>,
+    cols: usize,
+    module: &crate::config::Module<'_>,
+) -> Result<()> {
+    let (groups, leading) = match scale.shape() {
+        [leading @ .., groups] => (*groups, leading),
+        [] => (0, &[][..]),
+    };
+    let is_same_rows = t
+        .shape()
+        .split_last()
+        .is_some_and(|(_, rows)| rows == leading);
+    let size = module
+        .int(&["group_size"])
+        .and_then(|(size, _)| usize::try_from(size).ok());
+    if is_same_rows && size.is_some_and(|size| size > 0 && groups.checked_mul(size) == Some(cols)) {
+        return Ok(());
+    }
+    let what = format!(
+        "without `{name}_shape` only groups that fill its words prove its columns, and the scales are {:?}",
+        scale.shape()
+    );
+    Err(wrong(t, what))
+}
+
+/// How the codes of a weight are packed, of which its zero points are packed alike.
+#[derive(Clone, Copy)]
+struct RowPacking {
+    bits: usize,
+    /// As [`PackQuantized::per_word`].
+    per_word: Option<usize>,
+    /// Whether the codes tell a bit stream from whole codes in each word.
+    is_certain: bool,
+}
+
 /// The grid of scales of a weight without an index: by the config's `group_size`, or else by the shapes.
 ///
 /// # Errors
@@ -232,7 +295,9 @@ fn grouped_rows<'m>(
         // One group for a row may be stored as `[N, 1]` or `[N]`, so its last dimension proves
         // nothing.
         let along = scale.shape().last().copied().unwrap_or(1);
-        let fits = scale.elements() == rows.saturating_mul(groups);
+        // compressed-tensors has no short last group (`quantization/utils/helpers.py`).
+        let fits = scale.elements() == rows.saturating_mul(groups)
+            && (cols.is_multiple_of(size) || cols < size);
         if !fits || along != groups && groups != 1 {
             let what = format!(
                 "its scale `{}` {:?} does not fit: {place} says groups of {size}",
@@ -297,8 +362,9 @@ fn zero_points<'m>(
     shape: &[usize],
     scales: usize,
     groups: usize,
-    (bits, per_word): (usize, Option<usize>),
+    packing: RowPacking,
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
+    let bits = packing.bits;
     let (rows, _) = rows_and_cols(shape);
     if zero.dtype() == Dtype::I8 && zero.elements() == scales {
         return Ok(Box::new(Integers::new(zero, groups, 0.0)?));
@@ -311,13 +377,17 @@ fn zero_points<'m>(
     // set.
     let dense = (matrix_rows * bits).div_ceil(32) == word_rows;
     let word_aligned = (!32usize.is_multiple_of(bits)).then(|| 32 / bits);
-    let word_aligned = word_aligned
-        .filter(|n| (per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows);
+    let word_aligned = word_aligned.filter(|n| {
+        (packing.per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows
+    });
+    // Codes in one packing with zero points in the other are zero points of another weight.
+    let agrees = !packing.is_certain || word_aligned.is_some() == packing.per_word.is_some();
     // A matrix without rows has no stack either.
     let stack = rows.checked_div(matrix_rows).unwrap_or(0);
     let fits = zero.elements() == stack.saturating_mul(word_rows).saturating_mul(groups);
     if !(matches!(zero.dtype(), Dtype::I32 | Dtype::U32)
         && fits
+        && agrees
         && (dense || word_aligned.is_some()))
     {
         return Err(wrong(

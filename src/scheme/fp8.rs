@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use super::modelopt::pre_quant_scale;
-use crate::Result;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -17,8 +16,15 @@ use crate::scheme::seam::{
     Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
 };
 use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
+use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
+
+/// Values that share an exponent in OCP's microscaling formats.
+const MX_BLOCK: usize = 32;
+
+/// Rows of the smallest block that shares an exponent. DeepSeek's has 128; transformers tests with 16.
+const LEAST_BLOCK: usize = 16;
 
 /// Names of the scale of `X.weight` without `X.`.
 const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
@@ -56,7 +62,51 @@ fn scales_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Vec<Tensor<'m>> {
 }
 
 /// Prepared if some tensor of the model is a scale of an FP8 weight, or a marker that there are such.
-struct HasScales;
+struct HasScales {
+    /// ComfyUI's markers: the prefix of the names that each is about, and the dtype of the weights there.
+    markers: Vec<(String, Dtype)>,
+}
+
+/// Most markers that are compared with each weight. A file has one for each of its few models.
+const MAX_MARKERS: usize = 16;
+
+impl HasScales {
+    /// The markers of `model`. An F32 marker stands for E4M3 (ComfyUI `model_detection`).
+    fn of(model: &ParsedModel) -> Self {
+        let marker = |t: Tensor<'_>| {
+            let prefix = base_of(t.name(), "scaled_fp8")?.to_owned();
+            let dtype = if t.dtype() == Dtype::F32 {
+                Dtype::F8E4M3
+            } else {
+                t.dtype()
+            };
+            Some((prefix, dtype))
+        };
+        let markers = model.tensors().filter_map(marker).take(MAX_MARKERS);
+        Self {
+            markers: markers.collect(),
+        }
+    }
+
+    /// Checks the dtype of the scaled weight `t` against the marker of its model.
+    fn check(&self, t: &Tensor<'_>) -> Result<()> {
+        let about = |(prefix, dtype): &&(String, Dtype)| {
+            t.name().starts_with(prefix.as_str()) && Fp8Format::of(*dtype).is_some()
+        };
+        match self
+            .markers
+            .iter()
+            .filter(about)
+            .max_by_key(|(prefix, _)| prefix.len())
+        {
+            Some((prefix, dtype)) if *dtype != t.dtype() => Err(wrong(
+                t,
+                format!("`{prefix}scaled_fp8` says that weights are {dtype}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
 
 static IDENTITY: Identity = Identity {
     name: "FP8",
@@ -75,6 +125,8 @@ static IDENTITY: Identity = Identity {
         (Ends("_scale_inv"), TensorRole::Scale),
         (Ends(".scale_weight"), TensorRole::Scale),
         (Ends(".qscale_weight"), TensorRole::Scale),
+        (Ends(".gate_up_proj_scale"), TensorRole::Scale),
+        (Ends(".down_proj_scale"), TensorRole::Scale),
         (Ends("pre_quant_scale"), TensorRole::Scale),
     ],
     optional: &[Sibling::OfModule("pre_quant_scale")],
@@ -108,7 +160,7 @@ impl Scheme for Fp8 {
         let mut tensors = all.model.tensors();
         tensors
             .any(|t| is_scaled(&t))
-            .then(|| Box::new(HasScales) as Prepared)
+            .then(|| Box::new(HasScales::of(all.model)) as Prepared)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -139,6 +191,9 @@ impl Scheme for Fp8 {
                 (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
             }
             [scale] => {
+                if let Some(has_scales) = all.prepared::<HasScales>() {
+                    has_scales.check(t)?;
+                }
                 let (scheme, grid) = fit(t, scale, format, all)?;
                 (scheme, grid, Some(Floats::new(scale)?))
             }
@@ -228,7 +283,19 @@ fn fit(
     all: &Index<'_>,
 ) -> Result<(QuantScheme, ScaleGrid)> {
     let grid = crate::scheme::seam::fit::fit(t, t.shape(), scale, all)?;
-    let scheme = match granularity(&grid, rows_and_cols(t.shape()).1) {
+    let (_, cols) = rows_and_cols(t.shape());
+    // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are DeepSeek's.
+    let is_mx = grid.block_rows == 1 && grid.block_cols == cols.min(MX_BLOCK);
+    let is_block = grid.block_rows > 1 && grid.block_rows >= LEAST_BLOCK.min(grid.matrix_rows);
+    if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) && !is_mx && !is_block {
+        let what = format!(
+            "its exponents `{}` {:?} are neither one for {MX_BLOCK} values of a row nor one for a block",
+            scale.name(),
+            scale.shape()
+        );
+        return Err(wrong(t, what));
+    }
+    let scheme = match granularity(&grid, cols) {
         // Asked before the shapes: for a weight of one row, one scale is also one a row.
         _ if scale.elements() == 1 => QuantScheme::PerTensorFp8 { format },
         Granularity::Tensor => QuantScheme::PerTensorFp8 { format },

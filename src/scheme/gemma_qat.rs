@@ -46,8 +46,18 @@ impl Scheme for GemmaQat {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        let ours = all.config.quant_method() == Some(&QuantMethod::Gemma)
-            && matches!(t.dtype(), Dtype::U8 | Dtype::I8);
+        let is_gemma = all.config.quant_method() == Some(&QuantMethod::Gemma);
+        let ours = is_gemma && matches!(t.dtype(), Dtype::U8 | Dtype::I8);
+        let scaled = || {
+            let base = base_of(t.name(), "weight");
+            base.is_some_and(|base| all.at(base, "weight_scale").is_some())
+        };
+        if is_gemma && !ours && (t.dtype().is_quantized() || t.dtype().is_integer()) && scaled() {
+            return Err(wrong(
+                t,
+                "the config's method is gemma, whose codes are U8 or I8",
+            ));
+        }
         let embedding = base_of(t.name(), "embedding_quantized");
         // Embeddings have a name of their own, and so are recognised without a config; but only the
         // config has their bits.
@@ -121,7 +131,9 @@ fn decoder<'m>(
             .any(|other| other != bits && bytes_at(*inputs, other) == Some(bytes));
         bits != 8 && bytes_at(*inputs, bits) != Some(bytes) && other
     };
-    if let Some(inputs) = inputs.filter(contrary) {
+    // An embedding is as wide as the hidden states, whatever else is unusual about the model.
+    let is_other = |inputs: &usize| is_embedding && bytes_at(*inputs, bits) != Some(bytes);
+    if let Some(inputs) = inputs.filter(|inputs| contrary(inputs) || is_other(inputs)) {
         return Err(wrong(
             t,
             format!("the config says {bits} bits, and rows of {inputs} values have others"),

@@ -13,13 +13,15 @@ mod weight;
 mod words;
 
 use self::weight::GptqWeight;
-use self::words::{FORMAT, bits_and_inputs, packing, word_bits};
+use self::words::{FORMAT, bits_and_inputs, check_last_words, packing, word_bits};
 use crate::Result;
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::gptq::GptqPacking;
 use crate::kernels::remember::packed::CHUNK;
-use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros, group_size};
+use crate::scheme::layout::packed::{
+    PackedLayer, PackedLayout, ShortGroup, for_each_zeros, group_size,
+};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{
@@ -71,7 +73,11 @@ impl Scheme for Gptq {
         // Some files have an empty index for layers without act-order; it means the same as none.
         let g_idx = all.at(packed.base, "g_idx").filter(|g| g.elements() > 0);
         let (bits, k) = bits_and_inputs(&packed, word_bits, g_idx.as_ref(), &module)?;
-        let group_size = group_size(t, packed.groups, k, g_idx.is_some(), &module)?;
+        let rest = match g_idx {
+            Some(_) => ShortGroup::Indexed,
+            None => ShortGroup::Possible,
+        };
+        let group_size = group_size(t, packed.groups, k, rest, &module)?;
         // With act-order, columns of a group lie apart. Taken as runs they would get the scales of
         // other groups.
         if g_idx.is_none() && packed.groups > 1 && module.flag("desc_act") == Some(true) {
@@ -84,6 +90,7 @@ impl Scheme for Gptq {
             ));
         }
         let packing = packing(&packed, word_bits, bits, k, &module, all)?;
+        check_last_words(&packed, packing, k)?;
         let zeros = zeros(&packed, packing, &module)?;
         let mut parts = vec![
             (TensorRole::Quantized, *t),

@@ -12,7 +12,7 @@
 
 mod meta;
 
-use self::meta::{DoubleQuantized, FAMILY, HqqMeta};
+use self::meta::{COMPANIONS, DoubleQuantized, FAMILY, HqqMeta};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -32,8 +32,8 @@ pub(super) struct Hqq;
 static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Hqq],
-    codes: &[],
-    companions: &[],
+    codes: &["W_q"],
+    companions: COMPANIONS,
     optional: &[],
     activations: &[],
     markers: &[],
@@ -163,6 +163,7 @@ impl<'m> HqqWeight<'m> {
                 format!("the packing {named} is not known"),
             ));
         };
+        meta.check_bits(bits)?;
         let shape = meta.read_shape()?;
         let (&[packed, _], Some(&inputs)) = (t.shape(), shape.last()) else {
             return Err(wrong(t, "packed codes have two dimensions"));
@@ -263,9 +264,15 @@ impl<'m> HqqWeight<'m> {
             )?));
         }
         let t = meta.need_tensor(what)?;
-        if t.elements() != groups {
+        // The reduction over a group keeps its dimension: the side of the ones tells the axis.
+        let is_along = match (t.shape(), self.is_by_column) {
+            (shape @ [_, _], true) => shape == [1, groups],
+            (shape @ [_, _], false) => shape == [groups, 1],
+            _ => t.elements() == groups,
+        };
+        if !is_along {
             let what = format!(
-                "its `{}` {:?} is not one for each of {groups} groups",
+                "its `{}` {:?} is not one for each of {groups} groups along its axis",
                 t.name(),
                 t.shape()
             );

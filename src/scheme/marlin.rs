@@ -13,8 +13,8 @@ use std::ops::Range;
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::packed::group_size;
-use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, ShortGroup, group_size};
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
@@ -28,8 +28,8 @@ pub(super) struct Marlin;
 static IDENTITY: Identity = Identity {
     name: "Marlin",
     methods: &[QuantMethod::Gptq, QuantMethod::Awq],
-    codes: &[],
-    companions: &[],
+    codes: &[".B"],
+    companions: &[(Ends(".workspace"), TensorRole::QuantState)],
     optional: &[],
     activations: &[],
     markers: &[],
@@ -93,7 +93,6 @@ fn gptq<'m>(
     }
     let mut group = weight(t, scales, format!("{base}weight"), "GPTQ Marlin", &module)?;
     // Locks of the kernel, all zero. A part of the group, so that no output has it.
-    // A tensor of another type under this name is not the kernel's, and is left to the model.
     let workspace = all
         .at(base, "workspace")
         .filter(|w| w.dtype() == Dtype::I32);
@@ -147,7 +146,7 @@ fn weight<'m>(
     let Some(k) = k.filter(|&k| is_words && k > 0 && n > 0 && groups > 0) else {
         return Err(misfit());
     };
-    let group = group_size(t, groups, k, false, module)?;
+    let group = group_size(t, groups, k, ShortGroup::Never, module)?;
     let codes = Codes::Unpacked(Box::new(MarlinCodes { part: t.part(), n }));
     let scale = Box::new(PermutedScales {
         floats: Floats::ieee(scales)?,

@@ -5,12 +5,14 @@
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
 
+mod bits;
 mod experts;
 
 use self::experts::{count_experts, expert_names, unquantized_stack};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
@@ -24,9 +26,6 @@ use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Mlx;
 
-/// Group sizes of the affine mode.
-const GROUP_SIZES: [usize; 3] = [32, 64, 128];
-
 /// Largest E4M3 times largest E2M1. `P.global_scale` is the largest magnitude of the tensor, and the scale is its
 /// quotient by this.
 const MAX_NVFP4: f32 = 448.0 * 6.0;
@@ -35,7 +34,10 @@ static IDENTITY: Identity = Identity {
     name: "MLX",
     methods: &[QuantMethod::Metal],
     codes: &[],
-    companions: &[],
+    companions: &[
+        (Ends(".global_scale"), TensorRole::Scale),
+        (Ends(".qbiases"), TensorRole::ZeroPoint),
+    ],
     optional: &[Sibling::OfModule("global_scale")],
     activations: &[],
     markers: &[],
@@ -178,70 +180,6 @@ impl<'m> MlxLayer<'_, 'm> {
         })
     }
 
-    /// All pairs of bits and group size that the shapes allow.
-    fn allowed(&self) -> Vec<(usize, usize)> {
-        // 32, 64 and 128 are what `mx.quantize` accepts, so that most products belong to one pair
-        // alone.
-        let pairs = (1..=8usize).flat_map(|bits| GROUP_SIZES.map(|group| (bits, group)));
-        pairs.filter(|&pair| self.fits(pair)).collect()
-    }
-
-    fn fits(&self, (bits, group): (usize, usize)) -> bool {
-        bits.checked_mul(group) == Some(self.bits_per_group)
-            && (1..=8).contains(&bits)
-            && (self.row_words() * 32).is_multiple_of(bits)
-    }
-
-    /// Bits by the config, if they fit the shapes; else by the shapes alone.
-    ///
-    /// # Errors
-    /// The config does not fit, and the shapes allow several pairs of bits and group size.
-    fn configured_bits(&self, all: &Index<'m>) -> Result<usize> {
-        let module = all.config.at(module_of(self.t.name()));
-        let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| usize::try_from(n).ok());
-        let configured = number(&["bits"]).zip(number(&["group_size"]));
-        if let Some((bits, _)) = configured.filter(|&pair| self.fits(pair)) {
-            return Ok(bits);
-        }
-        match self.allowed().as_slice() {
-            [(bits, _)] => Ok(*bits),
-            several => {
-                let says = configured.map_or("nothing".to_owned(), |(bits, group)| {
-                    format!("{bits} bits in groups of {group}")
-                });
-                let what =
-                    format!("the config says {says}, and the shapes (bits, group) {several:?}");
-                Err(wrong(&self.t, what))
-            }
-        }
-    }
-
-    /// Bits of the integers, checked against the columns of sibling projections.
-    ///
-    /// A config need not name every layer that differs from its default, and the default may fit the shapes of such a
-    /// layer with a wrong number of columns. Projections of the same input have equally many columns, so siblings
-    /// reveal that. Then `hidden_size` decides.
-    fn bits(&self, all: &Index<'m>) -> Result<usize> {
-        let bits = self.configured_bits(all)?;
-        let Some((other, theirs)) = self.mismatched_sibling(self.cols(bits), all)? else {
-            return Ok(bits);
-        };
-        let allowed: Vec<usize> = self.allowed().into_iter().map(|(bits, _)| bits).collect();
-        match allowed
-            .iter()
-            .find(|&&bits| Some(self.cols(bits)) == all.config.hidden_size())
-        {
-            Some(&bits) => Ok(bits),
-            None => {
-                let what = format!(
-                    "by the config it has {} columns, and `{other}` {theirs}",
-                    self.cols(bits)
-                );
-                Err(wrong(&self.t, what))
-            }
-        }
-    }
-
     fn affine_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let metal = all.config.quant_method() == Some(&QuantMethod::Metal);
         let biases = all.need(&self.t, self.base, if metal { "qbiases" } else { "biases" })?;
@@ -299,6 +237,18 @@ impl<'m> MlxLayer<'_, 'm> {
                 return Err(refused(&self.t, "MLX", what));
             }
         };
+        let pair = (bits, self.bits_per_group / bits);
+        let configured = self.configured(all);
+        if configured.is_some_and(|configured| configured != pair)
+            && !self.has_known_cols(bits, all)
+        {
+            return Err(self.contradiction(configured, &[pair]));
+        }
+        let module = all.config.at(module_of(self.t.name()));
+        if global.is_none() && module.flag("global_scale") == Some(true) {
+            let what = format!("the config says that it has `{}global_scale`", self.base);
+            return Err(wrong(&self.t, what));
+        }
         decoder.family = (codes == CodeType::Mxfp4).then_some(CodeFamily::Mxfp4 {
             top: TopExponent::Infinity,
         });
@@ -332,8 +282,9 @@ impl<'m> MlxLayer<'_, 'm> {
                 .copied()
                 .unwrap_or(1)
                 .max(1);
+        // A stack has one for each matrix; a number without dimensions is for all.
         let count = global.elements();
-        if count != 1 && count != stack || count == 0 {
+        if count == 0 || count != stack && !global.shape().is_empty() {
             return Err(wrong(
                 global,
                 format!("`{}` has {stack} matrices", self.t.name()),
@@ -349,42 +300,5 @@ impl<'m> MlxLayer<'_, 'm> {
             op: NestedOp::Multiply,
             unit: MAX_NVFP4,
         }))
-    }
-
-    /// A projection of the same input whose number of columns by the config is not `cols`: its name and that number.
-    fn mismatched_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
-        let module = module_of(self.t.name());
-        for siblings in [
-            &["q_proj", "k_proj", "v_proj"][..],
-            &["gate_proj", "up_proj"],
-        ] {
-            let Some((ours, parent)) = siblings
-                .iter()
-                .find_map(|s| Some((*s, base_of(module, s)?)))
-            else {
-                continue;
-            };
-            for other in siblings.iter().filter(|other| **other != ours) {
-                let base = format!("{parent}{other}.");
-                let (Some(t), Some(scales)) = (all.at(&base, "weight"), all.at(&base, "scales"))
-                else {
-                    continue;
-                };
-                if t.dtype() != Dtype::U32 || scales.dtype() == Dtype::U8 {
-                    continue;
-                }
-                let other = MlxLayer {
-                    bits_per_group: bits_per_group(&t, &scales)?,
-                    t,
-                    base: &base,
-                    scales,
-                };
-                let theirs = other.cols(other.configured_bits(all)?);
-                if theirs != cols {
-                    return Ok(Some((t.name(), theirs)));
-                }
-            }
-        }
-        Ok(None)
     }
 }

@@ -125,7 +125,11 @@ fn awq<'m>(
         .and_then(|(size, _)| usize::try_from(size).ok())
         .filter(|&n| n > 0)
     {
-        Some(size) if cols.div_ceil(size) == groups => size,
+        Some(size)
+            if cols.div_ceil(size) == groups && (cols.is_multiple_of(size) || groups == 1) =>
+        {
+            size
+        }
         Some(size) => return Err(misfit(&format!("the config says groups of {size}"))),
         // Weights without columns have groups of width 0 by this, which must not divide.
         None if cols.is_multiple_of(groups) => (cols / groups).max(1),

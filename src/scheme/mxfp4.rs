@@ -10,6 +10,7 @@ use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::{Matrix, Transposed};
@@ -28,7 +29,7 @@ static IDENTITY: Identity = Identity {
     name: "MXFP4",
     methods: &[QuantMethod::Mxfp4],
     codes: &["_blocks"],
-    companions: &[],
+    companions: &[(Ends("_proj_scales"), TensorRole::Scale)],
     optional: &[],
     activations: &[],
     markers: &[],
@@ -59,10 +60,14 @@ impl Scheme for Mxfp4 {
             .strip_suffix("_blocks")
             .filter(|_| t.dtype() == Dtype::U8)
         {
-            return all
-                .at(name, "_scales")
-                .map(|scales| gpt_oss(t, name, &scales))
-                .transpose();
+            return match all.at(name, "_scales") {
+                Some(scales) => gpt_oss(t, name, &scales).map(Some),
+                // No other weight has this name, dtype and shape.
+                None if matches!(t.shape(), [_, _, _, 16]) => {
+                    Err(wrong(t, format!("its scales `{name}_scales` are missing")))
+                }
+                None => Ok(None),
+            };
         }
         // I8 alone would be INT8; only an exponent scale under this name makes it DeepSeek's FP4.
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::I8);

@@ -202,7 +202,7 @@ impl Nvfp4Layout {
         }
         // AutoRound's tensors have compressed-tensors' names. Only the config tells that the global
         // scale is applied to the codes.
-        let codes_first = divides && all.config.quant_method() == Some(&QuantMethod::AutoRound);
+        let codes_first = divides && all.config.is_auto_round();
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }

@@ -145,10 +145,17 @@ impl<'m> QuantoLayer<'_, 'm> {
             ));
         }
         let shape = self.t.shape();
-        // A single number may come in any shape; more of them must have the weight's dimensions.
+        // A single number may come in any shape. quanto's modules quantize along axis 0: more numbers are one for each index
+        // of it, and the other dimensions are kept as ones.
+        let is_by_row = self
+            .scale
+            .shape()
+            .split_first()
+            .is_some_and(|(n, ones)| Some(n) == shape.first() && ones.iter().all(|&n| n == 1));
         let grid = match self.scale.elements() {
             1 => Some(per_tensor(shape)),
-            _ => by_dimension(shape, self.scale.shape()),
+            _ if is_by_row => by_dimension(shape, self.scale.shape()),
+            _ => None,
         };
         let grid = grid.ok_or_else(|| self.misfit(&self.scale))?;
         let (rows, cols) = rows_and_cols(shape);
@@ -222,6 +229,10 @@ impl<'m> QuantoLayer<'_, 'm> {
                 .computed_in(TargetDtype::of(self.scale.dtype()));
             decoder.formula = GroupFormula::ScaleShift(offsets);
         } else {
+            // `zeropoint=True` rounds the shift to bytes (`AffineOptimizer`).
+            if !matches!(shift.dtype(), Dtype::U8 | Dtype::I8) {
+                return Err(wrong(&shift, "a shift is a float or a byte"));
+            }
             let zero_points = Box::new(Integers::new(&shift, 1, 0.0)?);
             decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
         }

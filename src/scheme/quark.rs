@@ -139,7 +139,7 @@ fn float<'m>(
                 .copied()
                 .chain([cols.div_ceil(size)])
                 .collect();
-            if scale.shape() != wanted {
+            if scale.shape() != wanted || !cols.is_multiple_of(size) && cols > size {
                 return Err(misfit(
                     t,
                     scale,
@@ -214,7 +214,7 @@ fn integer<'m>(
     let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
         ScaleSharing::Group(size) => {
             let groups = lines.div_ceil(size);
-            if scale.shape() != [groups, width] {
+            if scale.shape() != [groups, width] || !lines.is_multiple_of(size) && groups != 1 {
                 return Err(misfit(
                     t,
                     scale,

@@ -13,6 +13,8 @@ pub(crate) mod numbers;
 mod plain;
 mod registry;
 mod resolve;
+mod sizes;
+mod stated;
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -14,12 +14,12 @@ use crate::element::Out;
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::fit;
+use crate::scheme::seam::fit::{fit, granularity};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
-    read, refused, wrong,
+    Buffers, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme, Scheme,
+    TensorRole, Tile, read, refused, wrong,
 };
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -33,7 +33,12 @@ static IDENTITY: Identity = Identity {
     name: "sparse",
     methods: &[QuantMethod::CompressedTensors],
     codes: &[],
-    companions: &[(Ends("weight_scale"), TensorRole::Scale)],
+    companions: &[
+        (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".compressed"), TensorRole::Quantized),
+        (Ends(".bitmask"), TensorRole::QuantState),
+        (Ends(".row_offsets"), TensorRole::QuantState),
+    ],
     optional: &[],
     activations: &[],
     markers: &[],
@@ -138,6 +143,14 @@ impl Scheme for Sparse {
                 ),
                 (None, Some(code_format), Some(scale)) => {
                     let grid = fit(t, &dims, &scale, all)?;
+                    // compressed-tensors compresses what it quantized by tensor or by row.
+                    if matches!(
+                        granularity(&grid, cols),
+                        Granularity::Group(_) | Granularity::Block { .. }
+                    ) {
+                        let what = format!("it is [{rows}, {cols}], with one scale or one a row");
+                        return Err(wrong(&scale, what));
+                    }
                     let scales = Box::new(Matrix {
                         floats: Floats::ieee(&scale)?,
                         cols: grid.cols,

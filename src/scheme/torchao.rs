@@ -22,6 +22,7 @@ use serde_json::Value;
 use self::metadata::{TorchaoDescription, TorchaoParameter, TorchaoParts, parts_prefix};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
+use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::scheme::seam::numbers::{Integers, Matrix};
@@ -47,7 +48,13 @@ static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Torchao],
     codes: &["_qdata"],
-    companions: &[],
+    companions: &[
+        (Ends("._weight_scale"), TensorRole::Scale),
+        (Ends("._weight_scale_and_zero"), TensorRole::Scale),
+        (Ends("._weight_per_tensor_scale"), TensorRole::Scale),
+        (Ends("._weight_act_pre_scale"), TensorRole::Scale),
+        (Ends("._weight_zero_point"), TensorRole::ZeroPoint),
+    ],
     optional: &[],
     activations: ACTIVATION_PARTS,
     markers: &[],
@@ -286,9 +293,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
             1 => Some(per_tensor(shape)),
             _ => by_dimension(shape, scale.shape()),
         };
-        let grid =
-            grid.filter(|_| codes == CodeType::Fp8 || self.agrees_with_block_size(scale.shape()));
         let grid = grid.ok_or_else(|| self.misfit(&scale))?;
+        self.check_block_size(&scale)?;
         let stored = Codes::Rows {
             part: self.t.part(),
             row_bytes: cols,
@@ -315,8 +321,10 @@ impl<'m> TorchaoLayer<'_, 'm> {
                 });
                 // The difference of a code and a float is rounded to the compute dtype; that of two integers is exact.
                 GroupOffsets::new(matrix).computed_in(self.compute_dtype(&scale))
-            } else {
+            } else if zero.dtype() == Dtype::I8 {
                 GroupOffsets::new(Box::new(Integers::new(&zero, grid.cols, 0.0)?))
+            } else {
+                return Err(wrong(&zero, "zero points of signed codes are I8 or floats"));
             };
             decoder.formula = GroupFormula::ShiftScale(zero_points);
         }
@@ -338,15 +346,33 @@ impl<'m> TorchaoLayer<'_, 'm> {
         }
     }
 
-    /// Whether `block_size` of the metadata divides the weight into `counts` blocks. A `block_size` of another rank
-    /// says nothing.
-    fn agrees_with_block_size(&self, counts: &[usize]) -> bool {
+    /// Checks that the weight has a block of `block_size`, which the metadata state with a size for each dimension, for each
+    /// scale.
+    fn check_block_size(&self, scale: &Tensor<'_>) -> Result<()> {
         let (size, shape) = (self.dims("block_size"), self.t.shape());
-        let fits = |((&size, &dim), &n): ((&usize, &usize), &usize)| {
-            size.min(dim).checked_mul(n) == Some(dim)
+        if size.is_empty() {
+            return Ok(());
+        }
+        // A single scale may be stored without dimensions.
+        let ones = vec![1; shape.len()];
+        let counts = if scale.elements() == 1 {
+            &ones
+        } else {
+            scale.shape()
         };
-        size.len() != shape.len()
-            || counts.len() != shape.len()
-            || size.iter().zip(shape).zip(counts).all(fits)
+        let fits =
+            |((&size, &dim), &n): ((&usize, &usize), &usize)| size.checked_mul(n) == Some(dim);
+        if size.len() == shape.len()
+            && counts.len() == shape.len()
+            && size.iter().zip(shape).zip(counts).all(fits)
+        {
+            return Ok(());
+        }
+        let what = format!(
+            "its metadata say blocks of {size:?}, and its scales `{}` are {:?}",
+            scale.name(),
+            scale.shape()
+        );
+        Err(wrong(&self.t, what))
     }
 }

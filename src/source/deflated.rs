@@ -43,6 +43,11 @@ impl Deflated {
         self.base.path()
     }
 
+    /// Compares the archive with its state when it was opened.
+    pub(super) fn require_unchanged(&self) -> Result<()> {
+        self.base.require_unchanged()
+    }
+
     /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length and CRC-32 are those
     /// of the archive's directory.
     pub(crate) fn stream(&self) -> impl Read {

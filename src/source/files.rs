@@ -7,6 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::state::FileState;
+
 /// Most files of a pool that are open at a time. Systems allow a process at least 256.
 const MAX_OPEN: usize = 64;
 
@@ -22,8 +24,8 @@ pub(crate) enum FileHandle {
 #[derive(Debug)]
 pub(crate) struct PooledFile {
     path: PathBuf,
-    /// Length when the file was parsed. A reopened file must still have it.
-    len: u64,
+    /// State when the file was parsed. A reopened file must still have it.
+    state: FileState,
     number: usize,
     pool: Arc<FilePool>,
 }
@@ -40,18 +42,18 @@ impl FileHandle {
         }
     }
 
-    /// Adds `file`, which is open and has `len` bytes, to `pool` under `number`.
+    /// Adds `file`, which is open and in state `state`, to `pool` under `number`.
     pub(super) fn pooled(
         pool: &Arc<FilePool>,
         number: usize,
         path: &Path,
         file: File,
-        len: u64,
+        state: FileState,
     ) -> Self {
         pool.keep(number, &Arc::new(file));
         Self::Pooled(Arc::new(PooledFile {
             path: path.to_path_buf(),
-            len,
+            state,
             number,
             pool: pool.clone(),
         }))
@@ -72,13 +74,8 @@ impl PooledFile {
             return Ok(file);
         }
         let file = Arc::new(File::open(&self.path)?);
-        if file.metadata()?.len() != self.len {
-            let what = format!(
-                "{}: the file has changed since it was parsed",
-                self.path.display()
-            );
-            return Err(io::Error::other(what));
-        }
+        let now = FileState::of(&file.metadata()?);
+        self.state.require(&now, &self.path)?;
         self.pool.keep(self.number, &file);
         Ok(file)
     }

@@ -18,6 +18,10 @@ impl Deflated {
         match *self {}
     }
 
+    pub(super) fn require_unchanged(&self) -> Result<()> {
+        match *self {}
+    }
+
     pub(crate) fn stream(&self) -> Empty {
         match *self {}
     }

@@ -10,10 +10,76 @@ pub(crate) use self::windows::*;
 
 #[cfg(unix)]
 mod unix {
-    use std::fs::File;
-    use std::io::Result;
+    use std::fs::{File, Metadata};
+    use std::io::{self, Read, Result, Seek};
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::path::Path;
+
+    use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
+    use rustix::io::Errno;
+
+    /// Time in nanoseconds since 1970 at which content, names or permissions of a file last changed.
+    pub(crate) fn change_time(meta: &Metadata) -> u128 {
+        let seconds = u128::try_from(meta.ctime()).unwrap_or(0);
+        seconds * 1_000_000_000 + u128::try_from(meta.ctime_nsec()).unwrap_or(0)
+    }
+
+    /// Opens a file to read whose last component is no link, and which is a regular file.
+    pub(crate) fn open_unlinked(path: &Path) -> Result<File> {
+        // Without waiting, in case that a pipe has just been put there.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::other("not a regular file")),
+        }
+    }
+
+    /// Whether the owner of a file may run it.
+    pub(crate) fn is_executable(meta: &Metadata) -> bool {
+        meta.mode() & 0o100 != 0
+    }
+
+    /// Bytes that a file takes on the disk, if it is written with the same holes.
+    pub(crate) fn allocated(meta: &Metadata) -> u64 {
+        meta.len().min(meta.blocks().saturating_mul(512))
+    }
+
+    /// Copies the contents of `from`, without its holes, to the empty file `to`.
+    pub(crate) fn copy_contents(mut from: &File, mut to: &File) -> Result<()> {
+        let len = from.metadata()?.len();
+        to.set_len(len)?;
+        let mut at = 0;
+        while at < len {
+            let (start, end) = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+                // Every file ends in a hole, so the second call fails only if the file has just been cut.
+                Ok(start) => (start, rustix::fs::seek(from, SeekFrom::Hole(start))?),
+                Err(Errno::NXIO) => break, // no data behind `at`
+                Err(Errno::INVAL | Errno::NOTSUP) => (at, len), // this file system tells no holes
+                Err(e) => return Err(e.into()),
+            };
+            let end = end.min(len);
+            from.seek(io::SeekFrom::Start(start))?;
+            to.seek(io::SeekFrom::Start(start))?;
+            let wanted = end.saturating_sub(start);
+            if io::copy(&mut from.take(wanted), &mut to)? < wanted {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Locks `file` until it is closed; false if another process has locked it. File systems without locks lock nothing.
+    pub(crate) fn try_lock(file: &File) -> bool {
+        let locked = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+        locked != Err(Errno::WOULDBLOCK)
+    }
+
+    /// Device and inode: which file it is, under whatever name.
+    pub(crate) fn place(meta: &Metadata) -> (u64, u64) {
+        (meta.dev(), meta.ino())
+    }
 
     pub(crate) fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> Result<()> {
         file.read_exact_at(out, offset)
@@ -26,8 +92,7 @@ mod unix {
 
     /// Whether `path` leads to `file`, under whatever name.
     pub(crate) fn is_file_at(file: &File, path: &Path) -> Result<bool> {
-        let (ours, theirs) = (file.metadata()?, std::fs::metadata(path)?);
-        Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()))
+        Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
     }
 
     /// Bytes that an unprivileged user may still write to the file system of `directory`.
@@ -39,10 +104,48 @@ mod unix {
 
 #[cfg(windows)]
 mod windows {
-    use std::fs::File;
+    use std::fs::{File, Metadata};
     use std::io::{ErrorKind, Result};
     use std::os::windows::fs::FileExt;
     use std::path::Path;
+
+    /// Always 0: the standard library knows no such time here.
+    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
+        0
+    }
+
+    /// Opens a file to read which is a regular file and no link.
+    pub(crate) fn open_unlinked(path: &Path) -> Result<File> {
+        match path.symlink_metadata()?.is_file() {
+            true => File::open(path),
+            false => Err(std::io::Error::other("not a regular file")),
+        }
+    }
+
+    /// Whether the owner of a file may run it: no file says so here.
+    pub(crate) fn is_executable(_meta: &Metadata) -> bool {
+        false
+    }
+
+    /// Bytes that a file takes on the disk.
+    pub(crate) fn allocated(meta: &Metadata) -> u64 {
+        meta.len()
+    }
+
+    /// Copies the contents of `from` to the empty file `to`.
+    pub(crate) fn copy_contents(mut from: &File, mut to: &File) -> Result<()> {
+        std::io::copy(&mut from, &mut to).map(drop)
+    }
+
+    /// Always true: nothing is locked.
+    pub(crate) fn try_lock(_file: &File) -> bool {
+        true
+    }
+
+    /// Always zeros: the standard library cannot tell which file it is.
+    pub(crate) fn place(_meta: &Metadata) -> (u64, u64) {
+        (0, 0)
+    }
 
     pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
@@ -89,9 +192,47 @@ mod windows {
 
 #[cfg(not(any(unix, windows)))]
 mod no_files {
-    use std::fs::File;
+    use std::fs::{File, Metadata};
     use std::io::{ErrorKind, Result};
     use std::path::Path;
+
+    /// Always 0: the standard library knows no such time here.
+    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
+        0
+    }
+
+    /// Opens a file to read which is a regular file and no link.
+    pub(crate) fn open_unlinked(path: &Path) -> Result<File> {
+        match path.symlink_metadata()?.is_file() {
+            true => File::open(path),
+            false => Err(std::io::Error::other("not a regular file")),
+        }
+    }
+
+    /// Whether the owner of a file may run it: no file says so here.
+    pub(crate) fn is_executable(_meta: &Metadata) -> bool {
+        false
+    }
+
+    /// Bytes that a file takes on the disk.
+    pub(crate) fn allocated(meta: &Metadata) -> u64 {
+        meta.len()
+    }
+
+    /// Copies the contents of `from` to the empty file `to`.
+    pub(crate) fn copy_contents(mut from: &File, mut to: &File) -> Result<()> {
+        std::io::copy(&mut from, &mut to).map(drop)
+    }
+
+    /// Always true: nothing is locked.
+    pub(crate) fn try_lock(_file: &File) -> bool {
+        true
+    }
+
+    /// Always zeros: the standard library cannot tell which file it is.
+    pub(crate) fn place(_meta: &Metadata) -> (u64, u64) {
+        (0, 0)
+    }
 
     pub(crate) fn read_exact_at(_file: &File, _offset: u64, _out: &mut [u8]) -> Result<()> {
         Err(ErrorKind::Unsupported.into())

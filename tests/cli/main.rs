@@ -5,10 +5,16 @@
 mod common;
 
 mod commands;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod faults;
+#[cfg(unix)]
+mod file_size;
 mod forget;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod limits;
 mod listings;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod ollama;
 #[cfg(unix)]
 mod open_files;

@@ -4,10 +4,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod changes;
 mod directories;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod pipeline;
+#[cfg(unix)]
+mod planted;
 mod resume;
 mod sharded;
 mod stream;

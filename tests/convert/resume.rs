@@ -1,6 +1,8 @@
 //! Directories that are cancelled and resumed, or made in parts: the bytes are always those of one
 //! undisturbed run.
 
+mod changed;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +36,7 @@ fn cancelled_after(bytes: u64) -> ConvertOptions {
 }
 
 /// Cancels a conversion to `out` after about three shards.
-fn interrupt(root: &Path, input: &Path) -> PathBuf {
+pub fn interrupt(root: &Path, input: &Path) -> PathBuf {
     let output = root.join("out");
     let error = parse(input)
         .unwrap()
@@ -281,7 +283,7 @@ fn parts_one_after_another() {
         .unwrap_err();
     assert!(matches!(error, AnamnesisError::Cancelled), "{error}");
     assert!(
-        unfinished().contains("part 2 of 3 is not done"),
+        unfinished().contains("part 2 of 3 was not begun"),
         "{}",
         unfinished()
     );

@@ -1,5 +1,7 @@
 //! Directories as outputs: weights, index, and the files beside them.
 
+#[cfg(unix)]
+mod beside;
 mod place;
 
 use std::path::{Path, PathBuf};

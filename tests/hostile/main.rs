@@ -8,6 +8,7 @@ mod common;
 
 #[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
 mod corpus;
+mod edits;
 #[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
 #[path = "../fuzz/src/bodies/mod.rs"]
 mod fuzz;

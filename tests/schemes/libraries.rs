@@ -10,8 +10,8 @@ fn grouped_schemes() {
     check(
         r#"
         X.weight_packed I32 4,1; X.weight_scale BF16 4,1 |  | Parse: `X.weight_packed` & how many columns
-        X.weight_packed I32 4,1; X.weight_scale BF16 4,3 | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"group_size":4}}}} | Parse: `X.weight_packed` & groups of 4
-        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 | {"config_groups":{"g":{"targets":["re:X"],"weights":{"num_bits":4,"symmetric":false}}}} | Parse: `X.weight_zero_point` & missing
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,3 | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"group_size":4}}}} | Parse: `X.weight_packed` & prove its columns
+        X.weight_packed I32 4,1; X.weight_scale BF16 4,1 | {"config_groups":{"g":{"targets":["re:X"],"weights":{"num_bits":4,"group_size":8,"symmetric":false}}}} | Parse: `X.weight_zero_point` & missing
         X.weight_packed U8 4,16; X.weight_scale U8 4,2 |  | Parse: `X.weight_packed` & one for 32 values
         X.compressed F16 4; X.bitmask U8 4,1; X.shape I64 2 |  | Parse: `X.bitmask`
         X_blocks U8 2,4,1,16; X_scales U8 2,4,2 |  | Parse: `X_blocks` & one for each block
@@ -175,7 +175,7 @@ fn torchao_metadata() {
             r#""block_size":32"#,
             r#""qdata""#,
             Parse,
-            "scale",
+            "blocks of 32",
         ),
         (
             tiles,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use self::shards::is_weights;
-use self::shards::{find_shards, is_inside, numbering};
+use self::shards::{FoundShards, find_shards, is_inside, numbering};
 use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::containers::model::Directory;
@@ -27,13 +27,14 @@ const MAX_NAMED: usize = 5;
 pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = resolve_snapshot(path, budget)?;
     let names = list(&dir)?;
-    let (files, map) = find_shards(&dir, &names, budget)?;
+    let FoundShards { files, map, index } = find_shards(&dir, &names, budget)?;
     let pool = Arc::new(FilePool::default());
     let mut contents = ParsedModel::new(Container::Safetensors, 0);
     let mut directory = Directory {
         path: dir.clone(),
         files: Vec::new(),
         file_of: Vec::new(),
+        index,
     };
     let mut config = QuantConfig::read(&dir, budget)?;
     for (number, file) in files.iter().enumerate() {

@@ -46,8 +46,11 @@ impl OutputFile {
         } = place;
         let refuse =
             |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
-        if inputs.iter().any(|input| input.is_file_at(path)) {
-            return refuse(ErrorKind::InvalidInput, "the output is the input");
+        if let Some(input) = inputs.iter().find(|input| input.is_file_at(path)) {
+            let named = input.path().filter(|input| *input != path);
+            let named = named.map_or(String::new(), |input| format!(", `{}`", input.display()));
+            let what = format!("the output is the input{named}");
+            return refuse(ErrorKind::InvalidInput, &what);
         }
         // A link that leads nowhere has no metadata but its own; a rename may replace it.
         match path.metadata().or_else(|_| path.symlink_metadata()) {

@@ -6,7 +6,10 @@ use crate::convert::draft::Draft;
 
 /// Splits the drafts wherever two neighbours come from different input files.
 pub(super) fn split_as_source(drafts: &[Draft<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
-    let file = |d: &Draft<'_>| file_of.get(d.source).copied().unwrap_or(0);
+    let file = |d: &Draft<'_>| {
+        let source = d.sources.first().copied().unwrap_or(0);
+        file_of.get(source).copied().unwrap_or(0)
+    };
     let (mut shards, mut start) = (Vec::new(), 0);
     for i in 1..drafts.len() {
         if file(&drafts[i]) != file(&drafts[i - 1]) {

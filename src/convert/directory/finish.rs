@@ -1,20 +1,22 @@
 //! Finishing a directory: checks that every part is done, and gives the hidden directory its name.
 
-use std::collections::HashSet;
-use std::fs::OpenOptions;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io::{Error, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::thread;
 
+use super::replacement::{LockedMarker, settle};
+use super::unfinished::UnfinishedDirectory;
 use crate::containers::parse::directory::is_weights;
 use crate::containers::write::atomic::{directory_of, sync_directory};
+use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::{index_name, is_weights_of_output};
-use crate::convert::destination::{
-    MARKER_FILE, check_destination, manifests, partial_path, replaced_path,
-};
+use crate::convert::destination::{check_destination, partial_path, replaced_path};
 use crate::convert::manifest::{
-    ConversionParameters, Manifest, has_manifest_prefix, is_manifest, path as manifest_path,
+    ConversionParameters, Manifest, has_manifest_prefix, is_manifest, name as manifest_name,
 };
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives an output directory its name, once all its parts are done.
 ///
@@ -30,16 +32,21 @@ use crate::{AnamnesisError, Result};
 /// `Io` in these cases:
 /// - there is no unfinished directory for `output`;
 /// - a part was not begun, is not done, or was made with other parameters or of another input;
-/// - a shard is missing or has another length than planned;
+/// - a shard is missing, or is not as it was written: all of them are read once and compared with their checksums;
 /// - `output` exists and `force` is not set, or it is not a directory of weights and is therefore never replaced;
 /// - a file cannot be synced, renamed or removed.
 ///
 /// `Parse` if the record of a part is malformed.
 pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
-    finish(output.as_ref(), force)
+    match settle(output.as_ref())? {
+        Some(settled) if settled.is_finished => Ok(()),
+        _ => finish(output.as_ref(), force, true).map(drop),
+    }
 }
 
-pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
+/// As [`finish_parts`]; returns a note if what was replaced could not be removed. Without `reads_shards` only the lengths of
+/// shards are compared.
+pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<Option<String>> {
     // The output may have appeared since the parts were begun, so its place is checked again.
     check_destination(output, force)?;
     let partial = partial_path(output)?;
@@ -49,20 +56,22 @@ pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
             &Error::new(ErrorKind::InvalidInput, what),
         ))
     };
-    let found = manifests(&partial)?;
-    let Some(first) = found
-        .first()
-        .map(|path| Manifest::read(path))
-        .transpose()?
-        .flatten()
-    else {
+    let directory = UnfinishedDirectory::open(&partial)?;
+    let found = directory.as_ref().map(UnfinishedDirectory::manifests);
+    let (Some(directory), Some(found)) = (&directory, found.transpose()?) else {
+        return refuse("there is nothing to finish".to_owned());
+    };
+    directory.require_own_files()?;
+    let first = found.first().map(|name| Manifest::read(directory, name));
+    let Some(first) = first.transpose()?.flatten() else {
         return refuse("there is nothing to finish".to_owned());
     };
     // Any manifest says how many parts there are. All of them must agree, because shards that were made with different
     // parameters do not belong to one model.
     let parameters = &first.parameters;
+    let mut finished = HashMap::new();
     for part in 1..=parameters.parts {
-        match Manifest::read(&manifest_path(&partial, (part, parameters.parts)))? {
+        match Manifest::read(directory, &manifest_name((part, parameters.parts)))? {
             None => return refuse(format!("part {part} of {} was not begun", parameters.parts)),
             Some(theirs) if theirs.parameters != *parameters || theirs.inputs != first.inputs => {
                 return refuse(format!(
@@ -72,81 +81,75 @@ pub(super) fn finish(output: &Path, force: bool) -> Result<()> {
             Some(theirs) if !theirs.done => {
                 return refuse(format!("part {part} of {} is not done", parameters.parts));
             }
-            Some(_) => {}
+            Some(theirs) => {
+                finished.extend(theirs.finished.into_iter().map(|s| (s.name, s.crc)));
+            }
         }
     }
-    // Manifests say what was written once. A shard that was removed or cut since then shows in its length.
+    // Manifests say what was written once. A shard that was removed or cut since then shows in its length, other damage in
+    // its checksum.
     for (name, len, _) in &parameters.shards {
-        if partial.join(name).metadata().map_or(0, |there| there.len()) != *len {
+        let file = directory.open_file(name)?;
+        let is_whole = |file: &File| file.metadata().is_ok_and(|there| there.len() == *len);
+        let Some(file) = file.filter(is_whole) else {
             return refuse(format!("shard `{name}` is not there, or not whole"));
+        };
+        if reads_shards {
+            let threads = thread::available_parallelism().map_or(1, usize::from);
+            let crc = checksum_of_file(&file, *len, threads, &CancelToken::new())?;
+            if finished.get(name) != Some(&crc) {
+                return refuse(format!(
+                    "shard `{name}` is not as it was written; make its part again with --resume"
+                ));
+            }
         }
     }
-    remove_leftovers(&partial, parameters)?;
-    publish(&partial, output, &found)
+    remove_leftovers(directory, parameters)?;
+    publish(directory, output)
 }
 
-/// Removes from `partial` the weights and indexes that are not of this output, and manifests that were never whole.
+/// Removes from `directory` the weights and indexes that are not of this output, and manifests that were never whole.
 ///
-/// A crash in [`publish`] can leave a directory without manifests. A later conversion with other parameters then begins in
-/// it, because nothing contradicts it, and the shards of the first one would become a part of the model.
-fn remove_leftovers(partial: &Path, parameters: &ConversionParameters) -> Result<()> {
+/// A directory whose manifests were removed by hand looks new. A later conversion with other parameters then begins in it,
+/// because nothing contradicts it, and the shards of the first one would become a part of the model.
+fn remove_leftovers(
+    directory: &UnfinishedDirectory,
+    parameters: &ConversionParameters,
+) -> Result<()> {
     let shards = parameters.shards.iter().map(|(name, ..)| name.clone());
     let shards: Vec<String> = shards.collect();
     let index = index_name(&shards);
     let shards: HashSet<String> = shards.into_iter().collect();
-    for entry in std::fs::read_dir(partial)
-        .map_err(|e| AnamnesisError::io_at(partial, &e))?
-        .flatten()
-    {
-        let name = entry.file_name().to_string_lossy().into_owned();
+    let failed = |e: Error| AnamnesisError::io_at(directory.path(), &e);
+    for (entry, is_directory) in directory.handle().entries().map_err(failed)? {
+        let name = entry.to_string_lossy().into_owned();
         let is_of_output =
             shards.contains(&name) || index.as_ref() == Some(&name) || is_manifest(&name);
         let is_leftover =
             is_weights(&name) || is_weights_of_output(&name) || has_manifest_prefix(&name);
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_file && !is_of_output && is_leftover {
-            std::fs::remove_file(entry.path())
-                .map_err(|e| AnamnesisError::io_at(&entry.path(), &e))?;
+        if !is_directory && !is_of_output && is_leftover {
+            directory.handle().remove_file(&entry).map_err(failed)?;
         }
     }
     Ok(())
 }
 
-/// Makes all files below `directory` durable. Shards are already; configs, the index and other small files were written
-/// without waiting for the disk.
-fn sync_files(directory: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(directory)?.flatten() {
-        if entry.file_type()?.is_dir() {
-            sync_files(&entry.path())?;
-        } else if let Ok(file) = OpenOptions::new()
-            .read(true)
-            .write(cfg!(windows))
-            .open(entry.path())
-        {
-            // Windows only syncs files that are open for writing. A read-only file cannot be opened so, and is skipped.
-            file.sync_all()?;
-        }
-    }
-    sync_directory(directory);
-    Ok(())
-}
-
-/// Removes the manifests from `partial` and renames it to `output`. What was at `output` is moved aside first. It is
-/// removed when the new directory is in its place, and moved back if the rename fails.
+/// Renames `directory` to `output`. What was at `output` is moved aside first. It is removed when the new directory is in its
+/// place, and moved back if the rename fails. Returns a note if something could not be removed.
 ///
 /// The order makes a crash at any point recoverable:
 /// 1. Data is synced before the rename, so that the name never stands for files without their data.
-/// 2. Manifests go before the rename, so that the finished model never holds one. A crash between the two leaves a
-///    directory that is begun anew: the marker file still shows that it is ours.
-/// 3. The parent is synced before the old directory is removed, so that one of the two is always there.
-fn publish(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
+/// 2. The marker names the directory that is moved aside before that is moved, so that the next run knows it.
+/// 3. Manifests go after the rename, so that a crash before it loses nothing of the work.
+/// 4. The parent is synced before the old directory is removed, so that one of the two is always there.
+fn publish(directory: &UnfinishedDirectory, output: &Path) -> Result<Option<String>> {
     let failed = |e: Error| AnamnesisError::io_at(output, &e);
-    let old = replaced_path(output);
-    sync_files(partial).map_err(failed)?;
-    manifests
-        .iter()
-        .try_for_each(std::fs::remove_file)
-        .map_err(failed)?;
+    let (partial, old) = (directory.path(), replaced_path(output));
+    // Shards are durable already; configs, the index and other small files were written without waiting for the disk.
+    directory.handle().sync_all().map_err(failed)?;
+    let marker = LockedMarker::record(directory.handle(), output).map_err(failed)?;
+    directory.require_at(partial)?;
+    directory.handle().make_public().map_err(failed)?;
     // A rename cannot replace a directory that is not empty, so the old one has to be moved aside.
     let exists = output.symlink_metadata().is_ok();
     if exists {
@@ -158,10 +161,8 @@ fn publish(partial: &Path, output: &Path, manifests: &[PathBuf]) -> Result<()> {
         }
         return Err(failed(e));
     }
-    std::fs::remove_file(output.join(MARKER_FILE)).map_err(failed)?;
+    // The rename goes by name: nothing is cleared away for a directory that somebody has put under it just then.
+    directory.require_at(output)?;
     sync_directory(directory_of(output));
-    if exists {
-        std::fs::remove_dir_all(&old).map_err(failed)?;
-    }
-    Ok(())
+    Ok(marker.clear(output))
 }

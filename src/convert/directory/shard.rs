@@ -1,12 +1,13 @@
 //! One shard of a directory, from its creation until it is durable under its name.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Error;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
+use super::unfinished::UnfinishedDirectory;
 use crate::containers::write::Sink;
-use crate::convert::manifest::Manifest;
+use crate::convert::manifest::{FinishedShard, Manifest};
 use crate::source::platform::write_all_at;
 use crate::{AnamnesisError, Result};
 
@@ -16,50 +17,58 @@ use crate::{AnamnesisError, Result};
 /// else has changed it.
 pub(super) struct ShardFile {
     file: File,
-    temporary: PathBuf,
-    path: PathBuf,
+    directory: Arc<UnfinishedDirectory>,
+    temporary: String,
+    name: String,
 }
 
 impl ShardFile {
-    /// Creates the temporary file for the shard `path`, `len` bytes long. What an interrupted run left under the temporary
-    /// name is overwritten: nothing says how much of it was written.
+    /// Creates the temporary file for the shard `name` in `directory`, `len` bytes long. What an interrupted run left under
+    /// the temporary name is removed: nothing says how much of it was written.
     ///
     /// # Errors
     /// `Io` if the file cannot be created or extended.
-    pub(super) fn create(path: &Path, len: u64) -> Result<Self> {
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".partial");
-        let temporary = PathBuf::from(temporary);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary);
-        let file = file.and_then(|file| file.set_len(len).map(|()| file));
-        let file = file.map_err(|e| AnamnesisError::io_at(&temporary, &e))?;
-        Ok(Self {
-            file,
+    pub(super) fn create(
+        directory: &Arc<UnfinishedDirectory>,
+        name: &str,
+        len: u64,
+    ) -> Result<Self> {
+        let temporary = format!("{name}.partial");
+        let file = directory.handle().create_anew(temporary.as_ref(), false);
+        let path = directory.path().join(&temporary);
+        let shard = Self {
+            file: file.map_err(|e| AnamnesisError::io_at(&path, &e))?,
+            directory: directory.clone(),
             temporary,
-            path: path.to_path_buf(),
-        })
+            name: name.to_owned(),
+        };
+        let extended = shard.file.set_len(len);
+        extended.map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        Ok(shard)
     }
 
     /// Syncs the data and renames the file to the shard's name. The rename itself is durable once the directory is synced,
     /// which [`Manifest::write`] does when it records the shard.
-    fn commit(self) -> Result<()> {
-        let named = self
-            .file
-            .sync_all()
-            .and_then(|()| std::fs::rename(&self.temporary, &self.path));
-        named.map_err(|e| AnamnesisError::io_at(&self.path, &e))
+    fn commit(&self) -> Result<()> {
+        let directory = self.directory.handle();
+        let rename = || directory.rename(self.temporary.as_ref(), self.name.as_ref());
+        let named = self.file.sync_all().and_then(|()| rename());
+        named.map_err(|e| AnamnesisError::io_at(&self.directory.path().join(&self.name), &e))
+    }
+}
+
+/// A shard that was not committed is removed: nothing says how much of it was written, and it takes its whole length.
+impl Drop for ShardFile {
+    fn drop(&mut self) {
+        let directory = self.directory.handle();
+        let _ = directory.remove_file(self.temporary.as_ref());
     }
 }
 
 impl Sink for ShardFile {
     fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        write_all_at(&self.file, offset, bytes)
-            .map_err(|e| AnamnesisError::io_at(&self.temporary, &e))
+        let failed = |e| AnamnesisError::io_at(&self.directory.path().join(&self.temporary), &e);
+        write_all_at(&self.file, offset, bytes).map_err(failed)
     }
 }
 
@@ -68,31 +77,40 @@ impl Sink for ShardFile {
 /// Syncing a shard of several GB takes as long as the disk needs to write it. The workers decode the next shard meanwhile,
 /// so neither the CPU nor the disk waits for the other.
 pub(super) struct ShardCommit {
-    name: String,
-    thread: thread::JoinHandle<Result<()>>,
+    finished: FinishedShard,
+    shard: Arc<ShardFile>,
+    /// `None` if no thread could be started.
+    thread: Option<thread::JoinHandle<Result<()>>>,
 }
 
 impl ShardCommit {
-    /// Starts to commit `shard`, whose bytes are all written. `name` is its name in the manifest.
-    ///
-    /// # Errors
-    /// `Io` if no thread can be started.
-    pub(super) fn start(shard: ShardFile, name: String) -> Result<Self> {
-        let thread = thread::Builder::new()
-            .name("anamnesis-sync".to_owned())
-            .spawn(move || shard.commit())?;
-        Ok(Self { name, thread })
+    /// Starts to commit `shard`, whose bytes are all written and have the checksum `crc`.
+    pub(super) fn start(shard: ShardFile, crc: u32) -> Self {
+        let shard = Arc::new(shard);
+        let theirs = shard.clone();
+        let thread = thread::Builder::new().name("anamnesis-sync".to_owned());
+        Self {
+            finished: FinishedShard {
+                name: shard.name.clone(),
+                crc,
+            },
+            thread: thread.spawn(move || theirs.commit()).ok(),
+            shard,
+        }
     }
 
-    /// Waits until the shard is durable, and records it as finished in the manifest at `path`.
+    /// Waits until the shard is durable, and records it as finished in the manifest, which has the name `record`.
     ///
     /// # Errors
     /// `Io` if the shard cannot be synced or renamed, or the manifest cannot be written.
-    pub(super) fn wait(self, manifest: &mut Manifest, path: &Path) -> Result<()> {
+    pub(super) fn wait(self, manifest: &mut Manifest, record: &str) -> Result<()> {
         let failed = |_| AnamnesisError::Io(Error::other("a thread failed"));
-        self.thread.join().map_err(failed)??;
+        match self.thread {
+            Some(thread) => thread.join().map_err(failed)??,
+            None => self.shard.commit()?,
+        }
         // Only now: a manifest must never name a shard that a crash could still lose.
-        manifest.finished.push(self.name);
-        manifest.write(path)
+        manifest.add_finished(self.finished);
+        manifest.write(&self.shard.directory, record)
     }
 }

@@ -6,7 +6,7 @@ use std::vec;
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
-use crate::convert::draft::{Draft, byte_len, parts_with_checksum};
+use crate::convert::draft::{Draft, byte_len, parts_with_checksum, sources_of};
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::Body;
 use crate::convert::report::{Encoded, Kept, Report};
@@ -146,7 +146,7 @@ fn encode<'m>(
     let stored = encoder.stored();
     let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
     let mut verify = parts_with_checksum(parts.iter());
-    let source = parts.first().map_or(0, |t| t.info().source);
+    let sources = sources_of(parts.iter());
     let cut = encoding.input.cut;
     let mut first: Option<Box<dyn Body<'m> + 'm>> = Some(Box::new(EncodeBody(encoding)));
     let draft = |StoredTensor { name, dtype, shape }| {
@@ -166,7 +166,7 @@ fn encode<'m>(
             cut,
             verify: std::mem::take(&mut verify),
             verified_before: vec![],
-            source,
+            sources: sources.clone(),
         })
     };
     stored.into_iter().map(draft).collect()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::Result;
 use crate::convert::options::{ConvertOptions, RememberOptions};
 use crate::forget::{Forget, ForgetScheme};
+use crate::source::FileState;
 
 /// Whether the options ask for encoding.
 pub(in crate::convert) fn is_asked_for(options: &ConvertOptions) -> bool {
@@ -33,10 +34,10 @@ pub(in crate::convert) fn with_scheme(
 
 /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
 pub(in crate::convert) fn fingerprint(options: &ConvertOptions) -> Option<String> {
-    // The options name files whose contents can change between runs, so their length and modification time count.
+    // The options name files whose contents can change between runs, so their lengths and times count.
     let state = |path: &PathBuf| {
-        let there = std::fs::metadata(path).ok()?;
-        Some(format!("{} {:?}", there.len(), there.modified().ok()?))
+        let state = FileState::of(&std::fs::metadata(path).ok()?);
+        Some([u128::from(state.len), state.modified, state.changed])
     };
     let files =
         |forget: &Forget| [&forget.imatrix, &forget.like].map(|path| path.as_ref().and_then(state));

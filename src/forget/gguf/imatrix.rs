@@ -34,7 +34,7 @@ impl Imatrix {
     /// Reads a file of either format.
     ///
     /// # Errors
-    /// `Io` if it cannot be read, `Parse` if it is malformed or has a number that is not finite.
+    /// `Io` if it cannot be read or is changed meanwhile, `Parse` if it is malformed or has a number that is not finite.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let mut magic = [0; 4];
@@ -49,7 +49,9 @@ impl Imatrix {
         } else {
             LegacyReader::read(&source)
         };
-        read.map_err(|error| error.about(path.display()))
+        let read = read.map_err(|error| error.about(path.display()))?;
+        // It is read now and never again: what changes later does not matter.
+        source.require_unchanged().map(|()| read)
     }
 
     /// Importance of the columns of the tensor `name` in llama.cpp's naming, expert after expert.

@@ -96,6 +96,7 @@ fn gemv<'m>(
     // `scales` are `[out, 8 * zw]`, as `layout` has checked, so the division is exact.
     let zw = packed.n / 8;
     let group = group_size(t, k, zw, module)?;
+    check_padding(&packed.scales, k / group, false)?;
     let codes = Codes::Rows {
         // Eight nibbles of a little-endian word, lowest first, are four bytes of a bit stream.
         part: t.part(),
@@ -141,6 +142,7 @@ fn fast<'m>(
         return Err(wrong(zeros, what));
     }
     let group = group_size(t, k, padded / 8, module)?;
+    check_padding(&packed.scales, k / group, true)?;
     let across =
         |t| Floats::ieee(t).map(|floats| Box::new(Transposed::of_floats(floats, n, padded)));
     let codes = Codes::Unpacked(Box::new(Quads { part: t.part(), k }));
@@ -155,6 +157,37 @@ fn fast<'m>(
     );
     decoder.formula = GroupFormula::ScaleShift(GroupOffsets::new(across(zeros)?));
     Ok(decoder)
+}
+
+/// Outputs whose scales are looked at: those of all outputs are padded alike.
+const SAMPLE: usize = 16;
+
+/// Checks that the first outputs have a scale for each of `groups` groups, and zeros behind them. Nothing else proves the
+/// number of inputs, and AutoAWQ's scales are never 0. `across`: a row of `scales` is a group, and not an output.
+fn check_padding(scales: &Tensor<'_>, groups: usize, across: bool) -> Result<()> {
+    let (&[rows, cols], true) = (scales.shape(), scales.part().is_readable()) else {
+        return Ok(());
+    };
+    let floats = Floats::ieee(scales)?;
+    let (mut staging, mut values) = (Vec::new(), Vec::new());
+    let is_zero = |range: Range<usize>, staging: &mut Vec<u8>, values: &mut Vec<f32>| {
+        let (rows, taken) = match across {
+            true => (range, 0..cols.min(SAMPLE)),
+            false => (0..rows.min(SAMPLE), range),
+        };
+        values.clear();
+        floats.extend(cols, rows, taken, staging, values)?;
+        Ok::<bool, crate::AnamnesisError>(values.iter().all(|&scale| scale == 0.0))
+    };
+    let all = if across { rows } else { cols };
+    let fits = (1..=all).contains(&groups)
+        && is_zero(groups..all, &mut staging, &mut values)?
+        && !is_zero(groups - 1..groups, &mut staging, &mut values)?;
+    if fits {
+        return Ok(());
+    }
+    let what = format!("it has another number of groups than the {groups} of its weight");
+    Err(wrong(scales, what))
 }
 
 /// The group size: the configured one, or the only one with which a row's zero points fill `zw` words.

@@ -11,7 +11,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
-use crate::scheme::layout::packed::{PackedLayer, PackedLayout, group_size};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, ShortGroup, group_size};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
@@ -58,7 +58,7 @@ impl Scheme for AwqWide {
                 format!("{n} outputs are not interleaved by eight"),
             ));
         }
-        let group = group_size(t, groups, k, false, &module)?;
+        let group = group_size(t, groups, k, ShortGroup::Never, &module)?;
         // At these widths AutoRound always writes zero points, so there is no symmetric case to
         // allow for.
         let Some(zeros) = packed_zeros(&packed)? else {

@@ -23,7 +23,10 @@ static IDENTITY: Identity = Identity {
     name: "BitsAndBytes INT8",
     methods: &[QuantMethod::BitsAndBytes],
     codes: &[],
-    companions: &[(Ends(".SCB"), TensorRole::Scale)],
+    companions: &[
+        (Ends(".SCB"), TensorRole::Scale),
+        (Ends(".weight_format"), TensorRole::QuantState),
+    ],
     optional: &[],
     activations: &[],
     markers: &[],

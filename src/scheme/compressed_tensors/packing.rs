@@ -2,6 +2,7 @@
 //! that do not divide 32, as many whole codes in a word as fit. The dtypes are the same, and often the shapes are,
 //! too.
 
+use super::unused_bits::check_unused_bits;
 use crate::containers::model::{Part, Tensor};
 use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::{Tile, read, wrong};
@@ -58,9 +59,10 @@ pub(super) fn packing(
     let Some((&cols, rows)) = shape.split_last() else {
         return Err(wrong(t, "its shape has no dimensions"));
     };
-    // The shape stored with a stack of experts may be that of one expert.
+    // The shape stored with a stack of experts may be that of one expert. Of another weight it is the whole shape.
     let stack = &leading[..leading.len().saturating_sub(rows.len())];
-    if leading[stack.len()..] != *rows {
+    let is_stack = leading.len() == 2 && names_experts(t.name());
+    if leading[stack.len()..] != *rows || !stack.is_empty() && !is_stack {
         return Err(wrong(
             t,
             format!("its rows are not those of its shape, {shape:?}"),
@@ -100,12 +102,19 @@ pub(super) fn packing(
         Some(n) if dense && cols > n => is_word_aligned(t, bits, n)?.then_some(n),
         word_aligned => word_aligned.filter(|_| !dense),
     };
+    check_unused_bits(t, cols, bits, per_word)?;
     let shape = stack.iter().chain(shape).copied().collect();
     Ok(PackQuantized {
         bits,
         per_word,
         shape,
     })
+}
+
+/// Whether a tensor of this name may hold all experts of a layer: `experts.down_proj_packed`, and not `experts.3.down_proj`.
+fn names_experts(name: &str) -> bool {
+    let (_, rest) = name.split_once("experts.").unwrap_or_default();
+    rest.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 /// Words that are read at most to tell the packings apart, and indices in one read of an index.

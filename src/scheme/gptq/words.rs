@@ -87,6 +87,40 @@ fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
     Some(codes.checked_mul(bits)?.div_ceil(word_bits))
 }
 
+/// Checks that a last word which `k` inputs fill in part holds nothing else. An index that is too short would cut off inputs,
+/// and nothing else proves their number.
+pub(super) fn check_last_words(
+    packed: &PackedLayer<'_>,
+    packing: GptqPacking,
+    k: usize,
+) -> Result<()> {
+    let t = &packed.qweight;
+    let GptqPacking {
+        bits, word_bits, ..
+    } = packing;
+    let used = (k * bits) % word_bits;
+    if used == 0 || !t.part().is_readable() {
+        return Ok(());
+    }
+    let (stride, size) = (packed.words[1] * word_bits / 8, word_bits / 8);
+    let mut last = vec![0; stride.min(SAMPLE * size)];
+    let row = (packed.words[0] - 1) as u64 * stride as u64;
+    t.part().read_at(row, &mut last)?;
+    let has_more = |word: &[u8]| {
+        let mut padded = [0; 4];
+        padded[..size].copy_from_slice(word);
+        u32::from_le_bytes(padded) >> used != 0
+    };
+    if last.chunks_exact(size).any(has_more) {
+        let what = format!("its last words hold codes beyond the {k} inputs that its index has");
+        return Err(wrong(t, what));
+    }
+    Ok(())
+}
+
+/// Words of the last row that are looked at: codes are random, so that few of them tell.
+const SAMPLE: usize = 4096;
+
 /// Config keys for the format of zero points.
 pub(super) const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
 
@@ -101,9 +135,7 @@ pub(super) fn packing(
 ) -> Result<GptqPacking> {
     let t = &packed.qweight;
     let format = module.text(FORMAT).map(|(format, _)| format);
-    // AutoRound says so in what it exports under GPTQ's name, too.
-    let auto_round = all.config.quant_method() == Some(&QuantMethod::AutoRound)
-        || module.text(&["autoround_version"]).is_some();
+    let auto_round = all.config.is_auto_round();
     let has_planes = match (bits, format) {
         (2 | 4 | 8, _) => false,
         (_, Some("gptq_p")) => true,

@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Element;
 use crate::scheme::compressed_tensors::read_shape;
+use crate::scheme::seam::NamePattern::{self, Ends};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Floats, Index, TensorRole, read, refused, wrong};
 use crate::{Dtype, Result, TargetDtype};
@@ -14,22 +15,25 @@ use crate::{Dtype, Result, TargetDtype};
 /// Name in listings.
 pub(super) const FAMILY: &str = "HQQ";
 
-/// Tensors that hqq stores with a weight in safetensors. They are parts of the weight even where the decoder reads
-/// none of them.
-const UNUSED: &[&str] = &[
-    "nbits",
-    "unpack_view_dtype",
-    "offload_meta",
-    "encoded_state_dict",
-    "stores_quant_config",
-    "channel_wise",
-    "optimize",
-    "round_zero",
-    "group_size",
-    "view_as_float",
-    "quant_scale",
-    "quant_zero",
-    "compute_dtype",
+/// Tensors that hqq stores with a weight in safetensors, by the ends of their names. They are parts of the weight even where
+/// the decoder reads none of them. `scale` and `shape` are not listed: tensors of other models have these names.
+pub(super) const COMPANIONS: &[(NamePattern, TensorRole)] = &[
+    (Ends(".nbits"), TensorRole::QuantState),
+    (Ends(".unpack_view_dtype"), TensorRole::QuantState),
+    (Ends(".offload_meta"), TensorRole::QuantState),
+    (Ends(".encoded_state_dict"), TensorRole::QuantState),
+    (Ends(".stores_quant_config"), TensorRole::QuantState),
+    (Ends(".channel_wise"), TensorRole::QuantState),
+    (Ends(".optimize"), TensorRole::QuantState),
+    (Ends(".round_zero"), TensorRole::QuantState),
+    (Ends(".group_size"), TensorRole::QuantState),
+    (Ends(".view_as_float"), TensorRole::QuantState),
+    (Ends(".quant_scale"), TensorRole::QuantState),
+    (Ends(".quant_zero"), TensorRole::QuantState),
+    (Ends(".compute_dtype"), TensorRole::QuantState),
+    (Ends(".packing"), TensorRole::QuantState),
+    (Ends(".axis"), TensorRole::QuantState),
+    (Ends(".zero"), TensorRole::ZeroPoint),
 ];
 
 /// Largest number of characters, or other elements, of a tensor that is read as a value.
@@ -53,11 +57,13 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
             all,
             used: Vec::new(),
         };
-        let unused = UNUSED.iter().filter_map(|name| all.at(base, name));
+        let unused = COMPANIONS.iter().filter_map(|&(name, role)| match name {
+            Ends(end) => Some((role, all.at(base, end.trim_start_matches('.'))?)),
+            _ => None,
+        });
         // Entered even if nothing reads them: a part without an owner would be copied into the
         // output.
-        meta.used
-            .extend(unused.map(|t| (TensorRole::QuantState, t)));
+        meta.used.extend(unused);
         // Old pickles: a dictionary `meta` beside the codes.
         let old = format!("{base}meta.");
         // `packing` is in every description, so its place tells the place of all of them.
@@ -144,6 +150,32 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
             None | Some("0" | "False") => Ok(false),
             Some("1" | "True") => Ok(true),
             Some(text) => Err(self.invalid_value(key, text)),
+        }
+    }
+
+    /// Checks that `nbits`, if it is a whole number, is one that hqq packs as `bits` bits (`Quantizer.bit_to_packing`).
+    pub(super) fn check_bits(&mut self, bits: usize) -> Result<()> {
+        // 1.58 bits are stored as a float, and packed as 2.
+        let is_whole = |t: &Tensor<'_>| !t.dtype().is_floating_point();
+        if !self
+            .all
+            .at(&self.base, "nbits")
+            .is_none_or(|t| is_whole(&t))
+        {
+            return Ok(());
+        }
+        let Some(text) = self.read_text("nbits")? else {
+            return Ok(());
+        };
+        let packed = match text.as_str() {
+            "5" | "6" => "8",
+            "1.58" => "2",
+            same => same,
+        };
+        if packed == bits.to_string() {
+            Ok(())
+        } else {
+            Err(self.invalid_value("nbits", &text))
         }
     }
 

@@ -62,7 +62,12 @@ pub(crate) fn fit(
     // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
     // pass for blocks of two rows.
     let grid = by_column(shape, scale, all.config)
-        .or_else(|| whole_rows(shape, scale))
+        .or_else(|| {
+            // FBGEMM keeps the dimension that was reduced, so that its scales tell rows from columns.
+            let is_reduced = all.config.quant_method() == Some(&QuantMethod::FbgemmFp8)
+                && (shape.len(), scale.shape().len()) == (3, 2);
+            whole_rows(shape, scale).filter(|_| !is_reduced)
+        })
         .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
         .or_else(|| reduced_blocks(shape, scale.shape()));
     let grid = grid.ok_or_else(|| {
@@ -202,6 +207,11 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     // Rounded up: the last block of a side may be smaller, as in DeepSeek's 576 rows in 5 blocks of
     // 128.
     let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
+    // A scale for each column is what only stacks have (`[experts, 1, out]`). Of a matrix it is a scale for each row that
+    // was transposed.
+    if w_stack.is_empty() && cols == k && *k > 1 && configured.is_none_or(|[_, width]| width != 1) {
+        return None;
+    }
     let [block_rows, block_cols] = match configured.filter(fits) {
         Some(size) => size,
         // A configured size that does not fit is not an error yet: the inferred size is compared
@@ -220,10 +230,18 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
 /// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that kept its
 /// dimensions.
 fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
-    let (&[_, _], &[rows, 1, cols, 1]) = (w, s) else {
+    const SIDE: usize = 128;
+    let (&[n, k], &[rows, 1, cols, 1]) = (w, s) else {
         return None;
     };
-    blocks(w, &[rows, cols], Some([128, 128]))
+    let fits = (n.div_ceil(SIDE), k.div_ceil(SIDE)) == (rows, cols);
+    fits.then_some(ScaleGrid {
+        matrix_rows: n,
+        block_rows: SIDE,
+        block_cols: SIDE,
+        rows_per_matrix: rows,
+        cols,
+    })
 }
 
 /// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. If one side
@@ -240,6 +258,10 @@ fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     }
 }
 
+/// The least side of a block, a power of two, whose size no config tells. Smaller ones are what scales of another layer
+/// look like.
+const LEAST_POWER: usize = 4;
+
 /// The plausible sizes that cut `dim` into `n` pieces. One piece is the whole dimension, `dim` pieces are single
 /// values. Otherwise a size is the power of two with that many pieces, or an exact divisor that is a multiple of 16.
 fn sizes(dim: usize, n: usize) -> Vec<usize> {
@@ -249,7 +271,7 @@ fn sizes(dim: usize, n: usize) -> Vec<usize> {
         _ if n == dim => vec![1],
         _ if n > dim => vec![],
         _ => {
-            let mut powers = (0..usize::BITS - 1)
+            let mut powers = (LEAST_POWER.ilog2()..usize::BITS - 1)
                 .map(|e| 1usize << e)
                 .take_while(|&p| p < dim);
             let power = powers.find(|p| dim.div_ceil(*p) == n);
@@ -273,6 +295,7 @@ mod tests {
         assert_eq!(infer([192, 256], [2, 2]), Some([128, 128]));
         assert_eq!(infer([192, 192], [2, 2]), None);
         assert_eq!(infer([8, 8], [2, 2]), Some([4, 4]));
+        assert_eq!(infer([8, 8], [4, 4]), None);
         assert_eq!(infer([960, 960], [10, 10]), Some([96, 96]));
         assert_eq!(infer([64, 64], [64, 2]), Some([1, 32]));
         assert_eq!(infer([192, 8], [2, 1]), None);

@@ -82,9 +82,9 @@ impl<'m> Leftovers<'_, 'm> {
             ));
         }
         let config = self.all.config;
-        // A `.scales` can be a parameter of the model. It is suspect only if the config calls the
+        // A `.scales`, or Marlin's `.s`, can be a parameter of the model. It is suspect only if the config calls the
         // model quantized and does not list the module as left alone.
-        let is_scales = t.name().ends_with(".scales");
+        let is_scales = [".scales", ".s"].iter().any(|end| t.name().ends_with(end));
         if !(self.is_codes(t) || is_scales)
             || !config.is_quantized()
             || config.at(module_of(t.name())).skipped

@@ -3,6 +3,8 @@
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::leftover::Leftovers;
+use crate::scheme::seam::sizes::check_shape;
+use crate::scheme::seam::stated::check_stated;
 use crate::scheme::seam::{
     Group, Index, QuantScheme, Registry, Scheme, TensorRole, refused, wrong,
 };
@@ -82,7 +84,10 @@ impl<'m> Resolution<'m> {
                 Ok(Some((scheme, group))) => {
                     // Two weights that both name a tensor as theirs cannot both be right, and
                     // nothing says which one is.
-                    if let Err(error) = take_parts(&group, &mut owner) {
+                    let checked = take_parts(&group, &mut owner)
+                        .and_then(|()| check_stated(&group, &all))
+                        .and_then(|()| check_shape(&group, &all));
+                    if let Err(error) = checked {
                         out.problems.push(Problem {
                             tensor: t,
                             role: TensorRole::Quantized,

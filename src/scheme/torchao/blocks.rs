@@ -28,14 +28,19 @@ impl<'m> TorchaoLayer<'_, 'm> {
         // Two codes in a byte: the stored last dimension is half of the logical one.
         let (shape, row_bytes) = self.unpacked_shape(self.t.shape().last().copied())?;
         let (rows, cols) = rows_and_cols(&shape);
-        let group = self.group_size()?;
+        let group = self.block_of(16)?;
         let (mut scales, grid) = self.block_scales(&scale, Floats::fp8(&scale)?, &shape, group)?;
         if let Some(outer) = self.find_part(TensorRole::Scale, "per_tensor_scale")? {
             // One scale for the tensor, or one for each matrix of a stack.
             // The stack is all dimensions but the last two.
             let stack = rows / shape.iter().nth_back(1).copied().unwrap_or(1).max(1);
+            // With dimensions it has those of the weight, and one number for each matrix.
             let count = outer.elements();
-            if count == 0 || count != 1 && count != stack {
+            let one_for_all = outer.shape().len() < 2 && count == 1;
+            let leading = shape.iter().rev().skip(2).rev();
+            let each = outer.shape().iter().eq(leading.clone().chain(&[1, 1]))
+                || outer.shape().iter().eq(leading);
+            if count == 0 || !(one_for_all || each && count == stack) {
                 return Err(self.misfit(&outer));
             }
             let (outer, rows_each) = (Floats::ieee(&outer)?, rows.div_ceil(count));
@@ -88,7 +93,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
             self.t.shape().to_vec()
         };
         let (rows, cols) = rows_and_cols(&shape);
-        let group = self.group_size()?;
+        let group = self.block_of(32)?;
         let (scales, grid) = self.block_scales(&scale, Floats::new(&scale)?, &shape, group)?;
         let stored = Codes::Rows {
             part: self.t.part(),
@@ -101,6 +106,16 @@ impl<'m> TorchaoLayer<'_, 'm> {
             shape,
             decoder,
         })
+    }
+
+    /// The block size of the metadata, which is `size` in the format.
+    fn block_of(&self, size: usize) -> Result<usize> {
+        let stated = self.group_size()?;
+        if stated == size {
+            return Ok(size);
+        }
+        let what = format!("its metadata say blocks of {stated}, and its format has {size}");
+        Err(wrong(&self.t, what))
     }
 
     /// The scales of blocks of `group` columns, row-major or in tiles, and their grid.
@@ -122,8 +137,11 @@ impl<'m> TorchaoLayer<'_, 'm> {
             scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
         let swizzled = self.flag("is_swizzled_scales");
         let fits = if swizzled {
-            // Padded to whole tiles, in whatever shape they are stored.
+            // Padded to whole tiles, each of 32 lines of 16 scales: `to_blocked` gives the lines of a row of tiles side by
+            // side, and older versions all scales in one dimension.
             tiled::stored_len(rows, blocks) == Some(scale.elements())
+                && (scale.shape().len() == 1
+                    || scale.shape().last() == Some(&(blocks.div_ceil(tiled::TILE_COLS) * 16)))
         } else {
             plain
         };

@@ -165,3 +165,27 @@ fn parts_need_directories() {
     assert!(nothing.contains("nothing to finish"), "{nothing}");
     assert!(std::fs::read(input.join(INDEX)).is_ok());
 }
+
+/// A file of the input that has another name in the output (a hard link) would be removed there.
+#[cfg(unix)]
+#[test]
+fn an_output_with_the_inputs_files_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, _) = model(root.path(), 2);
+    let output = root.path().join("linked");
+    std::fs::create_dir(&output).unwrap();
+    let ours = names_in(&input, ".safetensors")[1].clone();
+    let theirs = output.join("model.safetensors");
+    std::fs::hard_link(input.join(&ours), theirs).unwrap();
+    let before = tree(root.path());
+    let error = parse(&input)
+        .unwrap()
+        .convert(&output, forced())
+        .unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("linked/model.safetensors") && error.contains(&ours),
+        "{error}"
+    );
+    assert_same_tree(&before, &tree(root.path()), "a refusal changes nothing");
+}

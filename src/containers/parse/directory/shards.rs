@@ -11,6 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use super::{join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
+use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 
 /// Names of indexes, in order of preference. An index of another name counts only if it is the only one.
@@ -64,15 +65,29 @@ pub(crate) fn is_weights(name: &str) -> bool {
 /// Names of tensors, each with the file that has it.
 type WeightMap = Vec<(String, String)>;
 
-/// Finds the weight files of a directory with entries `names`. Returns them in order, with the index's map if there is one.
+/// The weight files of a directory, in order.
+pub(super) struct FoundShards {
+    pub files: Vec<String>,
+    /// The index, and its map, if there is one.
+    pub index: Option<CompanionFile>,
+    pub map: Option<WeightMap>,
+}
+
+impl From<Vec<String>> for FoundShards {
+    fn from(files: Vec<String>) -> Self {
+        Self {
+            files,
+            index: None,
+            map: None,
+        }
+    }
+}
+
+/// Finds the weight files of a directory with entries `names`.
 ///
 /// # Errors
 /// `Parse` if several sets of files could be the model, or none; `Io`; `LimitExceeded`.
-pub(super) fn find_shards(
-    dir: &Path,
-    names: &[String],
-    budget: &Budget,
-) -> Result<(Vec<String>, Option<WeightMap>)> {
+pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Result<FoundShards> {
     let preferred = |list: &[&str]| {
         list.iter()
             .find(|name| names.iter().any(|n| n == *name))
@@ -99,7 +114,8 @@ pub(super) fn find_shards(
         None => only(&|name| name.ends_with(".index.json"), "indexes")?,
     };
     if let Some(index) = index {
-        let map = read_weight_map(&dir.join(&index), budget)
+        let companion = CompanionFile::new(dir.join(&index));
+        let map = read_weight_map(&companion.path, budget)
             .map_err(|e| e.about(format_args!("`{index}`")))?;
         let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
         files.sort_unstable();
@@ -109,18 +125,22 @@ pub(super) fn find_shards(
                 "`{index}`: shard `{file}` is not in the directory"
             )));
         }
-        return Ok((files, Some(map)));
+        return Ok(FoundShards {
+            files,
+            index: Some(companion),
+            map: Some(map),
+        });
     }
     if let Some(single) = preferred(SINGLE) {
-        return Ok((vec![single], None));
+        return Ok(vec![single].into());
     }
     if let Some(set) = find_numbered(names)? {
-        return Ok((set, None));
+        return Ok(set.into());
     }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
     match only(&is_model, "weight files")? {
-        Some(single) => Ok((vec![single], None)),
+        Some(single) => Ok(vec![single].into()),
         None => Err(no_weights(dir, names)),
     }
 }

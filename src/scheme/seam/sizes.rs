@@ -1,0 +1,66 @@
+//! What the bias of a layer and `config.json` say of the shape of a weight. Scales alone may fit several shapes.
+
+use crate::Result;
+use crate::scheme::seam::{CodeType, Group, Index, QuantScheme, base_of, wrong};
+
+/// Checks the shape of `group` against the bias of its layer and the sizes in `config.json`.
+///
+/// # Errors
+/// One of them says another shape.
+pub(super) fn check_shape(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
+    let Some(base) = base_of(&group.name, "weight") else {
+        return Ok(());
+    };
+    check_bias(group, base, all)?;
+    check_sizes(group, base.trim_end_matches('.'), all)
+}
+
+/// Checks that the bias has a value for each output.
+fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
+    let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);
+    let (Some(bias), [outputs, inner, rest @ ..]) = (bias, group.shape.as_slice()) else {
+        return Ok(());
+    };
+    // Transposed convolutions and GPT-2's `Conv1D` (`c_attn`, `c_fc`, `c_proj`) have their outputs in the second dimension.
+    let last = base.trim_end_matches('.').rsplit('.').next();
+    let is_conv_1d = last.is_some_and(|part| part.starts_with("c_"));
+    let n = bias.elements();
+    // ComfyUI pads the rows of blocks to whole tiles of the product, and not the bias.
+    let is_padded = matches!(
+        group.scheme,
+        QuantScheme::Grouped {
+            codes: CodeType::Mxfp8 | CodeType::Nvfp4,
+            ..
+        }
+    ) && [16, 32]
+        .iter()
+        .any(|tile| n.checked_next_multiple_of(*tile) == Some(*outputs));
+    if is_padded || n == *outputs || n == *inner && (!rest.is_empty() || is_conv_1d) {
+        return Ok(());
+    }
+    let what = format!(
+        "its shape is {:?}, and its bias `{}` has {n} values",
+        group.shape,
+        bias.name()
+    );
+    Err(wrong(&group.parts[0].1, what))
+}
+
+/// Checks that a weight with as many values as `config.json` says has them in the rows and columns that it says.
+///
+/// Another number of values is no error: layers of unusual models have other sizes than those that their names suggest.
+fn check_sizes(group: &Group<'_>, module: &str, all: &Index<'_>) -> Result<()> {
+    let ([Some(outputs), Some(inputs)], &[rows, cols]) =
+        (all.config.layer_sizes(module), group.shape.as_slice())
+    else {
+        return Ok(());
+    };
+    if [rows, cols] == [outputs, inputs] || outputs.checked_mul(inputs) != rows.checked_mul(cols) {
+        return Ok(());
+    }
+    let what = format!(
+        "its shape is {:?}, and config.json says [{outputs}, {inputs}]",
+        group.shape
+    );
+    Err(wrong(&group.parts[0].1, what))
+}

@@ -1,0 +1,364 @@
+//! Edits that nothing in a model can tell.
+
+use super::Edit;
+use super::tensors::{Change, Stored};
+
+/// A kind of edit that leaves a model as valid as it was, with the reason.
+struct Rule {
+    reason: &'static str,
+    applies: fn(&Edit) -> bool,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        reason: "floats are as valid in another float type of their width",
+        applies: |edit| {
+            // Values that are left of a sparse weight, and those that BitNet multiplies by a scale, are no codes.
+            let is_value = [".compressed", ".weight"]
+                .iter()
+                .any(|end| edit.place.ends_with(end));
+            let is_value = edit.role != "quantized" || is_value;
+            is_value && retyped(edit).is_some_and(|[old, new]| is_wide(old) && is_wide(new))
+        },
+    },
+    Rule {
+        reason: "exponents are stored as U8 and as F8_E8M0, which differ in one of 256",
+        applies: |edit| {
+            retyped(edit).is_some_and(|types| types.iter().all(|t| ["U8", "F8_E8M0"].contains(t)))
+        },
+    },
+    Rule {
+        reason: "without a description, codes of a byte are as valid in another type of a byte",
+        applies: |edit| {
+            edit.role == "quantized"
+                && !says(edit, &["quant", "\"_type\"", "\"format\""])
+                && retyped(edit).is_some()
+        },
+    },
+    Rule {
+        reason: "torchao does not describe which eight-bit floats a Float8Tensor has, and the dtype of its codes holds",
+        applies: |edit| {
+            edit.place.ends_with("_qdata")
+                && retyped(edit).is_some_and(|types| types.iter().all(|t| t.starts_with("F8_E")))
+        },
+    },
+    Rule {
+        reason: "a scale for each index of the first dimensions fits every size of the others",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_leading(change, t)))
+        },
+    },
+    Rule {
+        reason: "codes packed down the rows of columns fit columns of every number",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| {
+                let rows = |shape: &[usize]| shape.first().copied();
+                let has_same_rows = |new: &Stored| rows(&new.shape) == rows(&change.old.shape);
+                let is_one_a_row =
+                    |t: &Stored| t.shape.get(1..).is_some_and(|s| s.iter().all(|n| *n == 1));
+                change.new.as_ref().is_some_and(has_same_rows) && scales(change).all(is_one_a_row)
+            })
+        },
+    },
+    Rule {
+        reason: "tiles of scales are padded, and fit every weight that takes as many",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| {
+                let elements = |t: &Stored| t.shape.iter().product::<usize>();
+                let is_tiled = |t: &Stored| elements(t).is_multiple_of(TILE);
+                scales(change).any(is_tiled)
+                    && scales(change)
+                        .all(|t| is_tiled(t) || t.shape.iter().skip(1).all(|n| *n == 1))
+            })
+        },
+    },
+    Rule {
+        reason: "an axis of one moves no value, and nothing counts the axes",
+        applies: |edit| {
+            new_shape(edit).is_some() && matches!(edit.kind, "axis added" | "axes of one removed")
+        },
+    },
+    Rule {
+        reason: "nothing says how many blocks a row of an embedding has",
+        applies: |edit| {
+            let change = edit
+                .tensor
+                .as_ref()
+                .filter(|_| edit.kind == "dimension changed");
+            let has_rows = |change: &Change| {
+                let new = change.new.as_ref();
+                new.is_some_and(|new| new.shape.first() == change.old.shape.first())
+            };
+            edit.place.contains(".embedding_") && change.is_some_and(has_rows)
+        },
+    },
+    Rule {
+        reason: "mlx-lm infers bits and groups of a layer that the config does not name from its width",
+        applies: |edit| {
+            let change = edit
+                .tensor
+                .as_ref()
+                .filter(|_| edit.kind == "dimension changed");
+            let is_mlx = |change: &Change| {
+                let all = change.others.iter().map(|(t, _)| t).chain([&change.old]);
+                let leading = |t: &Stored| t.shape.split_last().map(|(_, rows)| rows.to_vec());
+                all.into_iter()
+                    .any(|t| t.dtype == "U32" && t.name.ends_with(".weight"))
+                    && change
+                        .new
+                        .as_ref()
+                        .is_some_and(|new| leading(new) == leading(&change.old))
+            };
+            change.is_some_and(is_mlx) && !is_named(edit)
+        },
+    },
+    Rule {
+        reason: "a global scale may be missing where the config has no entry that speaks of it",
+        applies: |edit| edit.place.ends_with(".global_scale") && is_gone(edit) && !is_named(edit),
+    },
+    Rule {
+        reason: "without the key the default of the library holds",
+        applies: |edit| edit.kind == "config removed" && edit.place.ends_with("/linear_class"),
+    },
+    Rule {
+        reason: "blocks of the flattened weight fit every shape of as many values",
+        applies: |edit| {
+            let is_order = edit.place.ends_with(".shape") && edit.new.contains("other order");
+            edit.kind == "description" && (is_order || edit.new.starts_with("/shape"))
+        },
+    },
+    Rule {
+        reason: "an offset may be any number",
+        applies: |edit| edit.kind == "description" && edit.new.starts_with("/nested_offset"),
+    },
+    Rule {
+        reason: "a layer may have any parameter that is no companion by its name",
+        applies: |edit| {
+            let ends = [".scales", ".biases", ".scale", ".shape"];
+            edit.kind == "companion added" && ends.iter().any(|end| edit.new.ends_with(end))
+        },
+    },
+    Rule {
+        reason: "BitNet multiplies floats by their scale, too, where the config says `autobitlinear`",
+        applies: |edit| edit.kind == "companion added" && says(edit, &["\"autobitlinear\""]),
+    },
+    Rule {
+        reason: "one group fits any number of inputs",
+        applies: |edit| {
+            let is_one = |t: &Stored| matches!(t.shape.as_slice(), [1, _]);
+            new_shape(edit).is_some_and(|change| scales(change).all(is_one))
+        },
+    },
+    Rule {
+        reason: "a scale for each column fits any number of rows",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_columns(change, t)))
+        },
+    },
+    Rule {
+        reason: "without a config, shapes are all that tells the size of groups and blocks",
+        applies: |edit| {
+            let is_part = matches!(edit.role.as_str(), "quantized" | "scale" | "zero-point");
+            let shapes = |change: &Change| {
+                change
+                    .new
+                    .as_ref()
+                    .is_some_and(|new| new.shape != change.old.shape)
+            };
+            is_part && edit.model.configs.is_empty() && edit.tensor.as_ref().is_some_and(shapes)
+        },
+    },
+    Rule {
+        reason: "one scale for a stack is as valid as one for each of its matrices",
+        applies: |edit| {
+            let change = edit.tensor.as_ref().filter(|_| edit.role == "scale");
+            let is_one = |change: &Change| change.new.as_ref().is_some_and(|new| new.shape == [1]);
+            change.is_some_and(|change| is_one(change) && change.old.shape.len() == 1)
+        },
+    },
+    Rule {
+        reason: "only the index tells how many inputs a last word has that is filled in part",
+        applies: |edit| {
+            let is_ragged = |change: &Change| change.old.shape.iter().any(|n| n % 32 != 0);
+            edit.role == "g_idx" && edit.tensor.as_ref().is_some_and(is_ragged)
+        },
+    },
+    Rule {
+        reason: "without a config only the index says that the columns of a group lie apart",
+        applies: |edit| edit.role == "g_idx" && edit.model.configs.is_empty() && is_gone(edit),
+    },
+    Rule {
+        reason: "a word of the config is all that says how codes or zero points are meant",
+        applies: |edit| {
+            let keys = [
+                "/data_type",
+                "/packing_format",
+                "/pack_method",
+                "/sym",
+                "/quant_method",
+            ];
+            edit.kind.starts_with("config") && keys.iter().any(|key| edit.place.ends_with(key))
+        },
+    },
+    Rule {
+        reason: "the last block of a side may be short by any number of values",
+        applies: |edit| {
+            new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_blocks(change, t)))
+        },
+    },
+    Rule {
+        reason: "without a config and another scale in the file, codes without a scale are a plain cast",
+        applies: |edit| {
+            let other_scales = edit
+                .tensor
+                .iter()
+                .flat_map(|change| &change.others)
+                .any(|(_, role)| role == "scale");
+            edit.role == "scale" && edit.model.configs.is_empty() && !other_scales && is_gone(edit)
+        },
+    },
+    Rule {
+        reason: "a tensor without companions is what its header says, and where it is not, none is",
+        applies: |edit| {
+            let alone = |change: &Change| {
+                let mut roles = change.others.iter().map(|(_, role)| role.as_str());
+                roles.all(|role| matches!(role, "passthrough" | "quantized"))
+            };
+            edit.role == "quantized" && edit.tensor.as_ref().is_some_and(alone)
+        },
+    },
+    Rule {
+        reason: "ModelOpt merges most factors of columns into the layer before, and no config says which",
+        applies: |edit| edit.place.ends_with(".pre_quant_scale") && is_gone(edit),
+    },
+];
+
+/// Scales of a tile.
+const TILE: usize = 512;
+
+/// Whether the configs, the metadata or a description in a tensor have one of `words`.
+fn says(edit: &Edit, words: &[&str]) -> bool {
+    let model = &edit.model;
+    let configs = model
+        .configs
+        .iter()
+        .map(|(file, config)| format!("{file} {config}"));
+    let metadata = model.metadata.iter().map(|(_, text)| text.clone());
+    let tensors = model.tensors.iter().filter(|t| t.name.ends_with("_quant"));
+    let described = tensors.map(|t| String::from_utf8_lossy(&t.bytes).into_owned());
+    let mut all = configs.chain(metadata).chain(described);
+    all.any(|text| words.iter().any(|word| text.contains(word)))
+}
+
+/// Whether a config has an entry for the module of the tensor that was edited.
+fn is_named(edit: &Edit) -> bool {
+    let module = edit.place.rsplit_once('.').map_or("", |(module, _)| module);
+    says(edit, &[&format!("\"{module}\"")])
+}
+
+fn is_wide(dtype: &str) -> bool {
+    matches!(dtype, "F16" | "BF16" | "F32" | "F64")
+}
+
+/// The types before and after, of an edit that changed a tensor's type alone.
+fn retyped(edit: &Edit) -> Option<[&'static str; 2]> {
+    let change = edit.tensor.as_ref().filter(|_| edit.kind == "dtype")?;
+    Some([change.old.dtype, change.new.as_ref()?.dtype])
+}
+
+/// Whether a tensor is no longer under its name.
+fn is_gone(edit: &Edit) -> bool {
+    matches!(edit.kind, "dropped" | "unknown name")
+}
+
+/// Descriptions that do not say the shape of their weight, and Marlin's scratch.
+const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format", ".workspace"];
+
+/// The change of an edit that gave the codes of a weight another shape, where nothing but its scales tells the shape.
+fn new_shape(edit: &Edit) -> Option<&Change> {
+    let change = edit.tensor.as_ref()?;
+    let same_dtype = change.new.as_ref()?.dtype == change.old.dtype;
+    let is_described = change.others.iter().any(|(t, role)| {
+        let is_known = matches!(
+            role.as_str(),
+            "scale" | "zero-point" | "passthrough" | "activation"
+        );
+        !is_known && !SHAPELESS.iter().any(|end| t.name.ends_with(end))
+    });
+    (edit.role == "quantized" && same_dtype && !is_described && !edit.kind.contains("name"))
+        .then_some(change)
+}
+
+/// The scales of a weight. Zero points go with them.
+fn scales(change: &Change) -> impl Iterator<Item = &Stored> {
+    let scales = change.others.iter().filter(|(_, role)| role == "scale");
+    scales.map(|(t, _)| t)
+}
+
+/// Whether `scale` has one value for each index of some first dimensions, which the edit kept.
+fn fits_leading(change: &Change, scale: &Stored) -> bool {
+    let Some(new) = &change.new else {
+        return false;
+    };
+    let elements: usize = scale.shape.iter().product();
+    let kept = change
+        .old
+        .shape
+        .iter()
+        .zip(&new.shape)
+        .take_while(|(old, new)| old == new)
+        .count();
+    (0..=kept).any(|n| change.old.shape[..n].iter().product::<usize>() == elements)
+}
+
+/// Whether `scale` has one value for each column of each matrix, and the edit changed their rows alone.
+fn fits_columns(change: &Change, scale: &Stored) -> bool {
+    let Some((new, [.., old_rows, cols])) =
+        change.new.as_ref().zip(Some(change.old.shape.as_slice()))
+    else {
+        return false;
+    };
+    let elements: usize = scale.shape.iter().product();
+    let values: usize = change.old.shape.iter().product();
+    let others_kept = new.shape.len() == change.old.shape.len()
+        && new.shape.last() == Some(cols)
+        && new
+            .shape
+            .iter()
+            .zip(&change.old.shape)
+            .filter(|(a, b)| a != b)
+            .count()
+            == 1;
+    *old_rows > 0 && elements == values / old_rows && others_kept
+}
+
+/// Whether blocks of some size cut both the old and the new shape into as many as `scale` has.
+fn fits_blocks(change: &Change, scale: &Stored) -> bool {
+    let Some(new) = &change.new else {
+        return false;
+    };
+    // ModelOpt's scales of blocks kept the dimensions that were reduced: `[rows, 1, columns, 1]`.
+    let counts: Vec<usize> = match scale.shape.as_slice() {
+        &[rows, 1, cols, 1] => vec![rows, cols],
+        shape => shape.to_vec(),
+    };
+    let sides = change.old.shape.iter().zip(&new.shape).zip(&counts);
+    let fits = |((&old, &new), &count): ((&usize, &usize), &usize)| {
+        old == new
+            || (1..=256usize)
+                .any(|block| old.div_ceil(block) == count && new.div_ceil(block) == count)
+    };
+    let rank = counts.len();
+    change.old.shape.len() == rank && new.shape.len() == rank && sides.into_iter().all(fits)
+}
+
+pub fn reason(edit: &Edit) -> Option<&'static str> {
+    RULES
+        .iter()
+        .find(|rule| (rule.applies)(edit))
+        .map(|rule| rule.reason)
+}
+
+pub fn reasons() -> impl Iterator<Item = &'static str> {
+    RULES.iter().map(|rule| rule.reason)
+}
