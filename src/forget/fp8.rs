@@ -175,6 +175,10 @@ impl Method for Fp8 {
             }
             Fp8Layout::ComfyUi { .. } => linear_weight_objection(weight, 1),
         };
+        if matches!(self.granularity, Granularity::Block { rows: 1, cols: 1 }) {
+            // As many scales as values: readers cannot tell this from a scale of another weight.
+            return Some("blocks of one value have nothing to share a scale".to_owned());
+        }
         let cols = self.block(weight)[1];
         let is_too_long = !self.has_one_scale() && cols > MAX_ROW_LEN;
         shape.or_else(|| {
