@@ -235,6 +235,7 @@ fn objections_to_shapes() {
         ("fp8 compressed_tensors channel", "a.weight", &[2, 1 << 20]),
         ("fp8 compressed_tensors 1x1", "a.weight", &[2, 32]),
         ("fp8 transformers float 1x1", "a.weight", &[2, 32]),
+        ("fp8 transformers float 0x0", "a.weight", &[2, 32]),
         ("fp8 compressed_tensors tensor", "a.bias", &[2, 2]),
         ("mxfp4 compressed_tensors own", "a.weight", &[32, 48]),
         ("mxfp4 gpt_oss own", "a.weight", &[32, 32]),

@@ -175,7 +175,11 @@ impl Method for Fp8 {
             }
             Fp8Layout::ComfyUi { .. } => linear_weight_objection(weight, 1),
         };
-        if matches!(self.granularity, Granularity::Block { rows: 1, cols: 1 }) {
+        if let Granularity::Block {
+            rows: 0..=1,
+            cols: 0..=1,
+        } = self.granularity
+        {
             // As many scales as values: readers cannot tell this from a scale of another weight.
             return Some("blocks of one value have nothing to share a scale".to_owned());
         }
