@@ -18,3 +18,8 @@ pub fn levels() -> Vec<Level> {
 pub fn decode(recovery: &Recovery<'_>, level: Level) -> Result<()> {
     recovery.decode_only(level)
 }
+
+/// Makes every later use of a plan run at the instruction set `level`.
+pub fn set_level(recovery: &mut Recovery<'_>, level: Level) {
+    recovery.set_level(level);
+}

@@ -350,6 +350,11 @@ impl Recovery<'_> {
         };
         run::Run::new(&self.plan, self.plan.all(), &options, &AtomicU64::new(0)).run(&Nowhere)
     }
+
+    /// Sets the instruction set that the plan's jobs use.
+    pub(crate) fn set_level(&mut self, level: crate::simd::Level) {
+        self.options.run.level = level;
+    }
 }
 
 /// Reads the header of a written file back and compares it with the plan.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::forget::seam::grouped::{
-    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection, module_objection,
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
@@ -37,7 +37,8 @@ impl Method for Awq {
         // Without this, `out // 32 * 4` would leave the last outputs out of `qzeros`, and the
         // loader would read another shape.
         let is_ragged = !rows.is_multiple_of(32);
-        grouped_matrix_objection(weight, self.group)
+        module_objection(weight)
+            .or_else(|| grouped_matrix_objection(weight, self.group))
             .or_else(|| is_ragged.then(|| format!("its {rows} rows are no multiple of 32")))
     }
 

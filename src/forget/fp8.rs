@@ -175,6 +175,14 @@ impl Method for Fp8 {
             }
             Fp8Layout::ComfyUi { .. } => linear_weight_objection(weight, 1),
         };
+        if let Granularity::Block {
+            rows: 0..=1,
+            cols: 0..=1,
+        } = self.granularity
+        {
+            // As many scales as values: readers cannot tell this from a scale of another weight.
+            return Some("blocks of one value have nothing to share a scale".to_owned());
+        }
         let cols = self.block(weight)[1];
         let is_too_long = !self.has_one_scale() && cols > MAX_ROW_LEN;
         shape.or_else(|| {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Encode, Method, StoredTensor, WeightInfo};
 use crate::forget::seam::grouped::{
-    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection,
+    Grouped, MatrixForm, StoredMatrix, WordPacking, grouped_matrix_objection, module_objection,
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::{Dtype, Result, TargetDtype};
@@ -61,15 +61,18 @@ impl Method for Gptq {
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         // `qzeros` has whole words only: a remainder of outputs would have no zero points.
         let (rows, cols, unit) = (weight.rows(), weight.cols(), self.codes_in_whole_words());
-        grouped_matrix_objection(weight, self.group_of(weight)).or_else(|| match () {
-            () if !rows.is_multiple_of(unit) => {
-                Some(format!("its {rows} rows are no multiple of {unit}"))
-            }
-            () if !cols.is_multiple_of(32) => {
-                Some(format!("its {cols} columns are no multiple of 32"))
-            }
-            () => None,
-        })
+        let shape = || grouped_matrix_objection(weight, self.group_of(weight));
+        module_objection(weight)
+            .or_else(shape)
+            .or_else(|| match () {
+                () if !rows.is_multiple_of(unit) => {
+                    Some(format!("its {rows} rows are no multiple of {unit}"))
+                }
+                () if !cols.is_multiple_of(32) => {
+                    Some(format!("its {cols} columns are no multiple of 32"))
+                }
+                () => None,
+            })
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {

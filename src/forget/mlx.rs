@@ -11,13 +11,16 @@ use serde_json::{Value, json};
 
 use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
 use crate::forget::seam::grouped::{
-    Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection,
+    Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection, module_objection,
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
+
+/// The group sizes of MLX's affine mode.
+const AFFINE_GROUPS: [usize; 3] = [32, 64, 128];
 
 /// A mode of MLX's `quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +56,14 @@ impl Method for Mlx {
         if weight.shape.len() < 2 {
             return Some("it has fewer than two dimensions".to_owned());
         }
-        if !weight.name.ends_with(".weight") {
-            return Some("it is no module's weight, and the name would be another".to_owned());
+        // With another group size, which no kernel of MLX takes, rows could end within a word.
+        match self {
+            Self::Affine { group, .. } if !AFFINE_GROUPS.contains(group) => {
+                return Some(format!("MLX has no groups of {group} values"));
+            }
+            _ => {}
         }
-        group_objection(weight, self.bits_and_group().1)
+        module_objection(weight).or_else(|| group_objection(weight, self.bits_and_group().1))
     }
 
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>> {

@@ -6,7 +6,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
+mod corpus;
 mod edits;
+#[cfg(all(feature = "npz", feature = "pth", feature = "lethe"))]
+#[path = "../fuzz/src/bodies/mod.rs"]
+mod fuzz;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(all(feature = "npz", feature = "pth"))]

@@ -81,8 +81,12 @@ impl ZipArchive {
         let tail_start = len - tail.len() as u64;
         file.read_at(tail_start, &mut tail)?;
         let end = find_end(file, &tail, tail_start)?;
-        let members = format_args!("members in a ZIP directory of {} bytes", end.len);
-        cap("ZIP_MAX_ENTRIES", end.entries, MAX_ENTRIES, members)?;
+        cap(
+            "ZIP_MAX_ENTRIES",
+            end.entries,
+            MAX_ENTRIES,
+            format_args!("members in a ZIP directory of {} bytes", end.len),
+        )?;
         cap(
             "ZIP_MAX_DIRECTORY_BYTES",
             end.len,

@@ -50,6 +50,13 @@ pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<S
     }
 }
 
+/// The reason why a layout that names its tensors by modules, such as `X.qweight`, cannot store `weight`: a parameter would
+/// come back as `X.weight`.
+pub(crate) fn module_objection(weight: &WeightInfo<'_>) -> Option<String> {
+    (!weight.name.ends_with(".weight"))
+        .then(|| "it is no module's weight, and the name would be another".to_owned())
+}
+
 /// The reason why `weight` is not a matrix, or why its rows cannot be divided into groups of `group` columns.
 pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     match weight.shape.len() {

@@ -270,14 +270,15 @@ fn configs_equal_their_libraries() {
 #[test]
 fn objections() {
     let ct = CompressedTensors::W4A16;
-    let object = |method: &dyn Method, shape: &[usize]| {
+    let object_to = |method: &dyn Method, name: &str, shape: &[usize]| {
         let weight = WeightInfo {
-            name: "m.weight",
+            name,
             shape,
             dtype: TargetDtype::BF16,
         };
         method.objection(&weight).unwrap_or_default()
     };
+    let object = |method: &dyn Method, shape: &[usize]| object_to(method, "m.weight", shape);
     assert_eq!(object(&ct, &[3, 256]), "");
     assert_eq!(
         object(&ct, &[3, 200]),
@@ -303,6 +304,24 @@ fn objections() {
         object(&crate::forget::awq::Awq::default(), &[40, 128]),
         "its 40 rows are no multiple of 32"
     );
+    // Codes of such a row would end within a word, and MLX has no such groups.
+    for group in [1, 16, 33, 256] {
+        assert_eq!(
+            object(&mlx("affine", 2, group), &[64, 256 * 33]),
+            format!("MLX has no groups of {group} values")
+        );
+    }
+    let modules: [&dyn Method; 3] = [
+        &mlx("affine", 4, 64),
+        &crate::forget::gptq::Gptq::INT4,
+        &crate::forget::awq::Awq::default(),
+    ];
+    for method in modules {
+        assert_eq!(
+            object_to(method, "experts.gate_up_proj", &[64, 128]),
+            "it is no module's weight, and the name would be another"
+        );
+    }
 }
 
 /// F16 can hold neither the scale nor the range.

@@ -1,0 +1,147 @@
+//! Writes the first inputs of every target to `corpus`, made from `tests/data`: `cargo run --example seeds`.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use anamnesis::parse_bytes;
+use anamnesis_fuzz::bodies::encode::schemes;
+use anamnesis_fuzz::bodies::golden::{Golden, goldens};
+use anamnesis_fuzz::common::data;
+
+/// A longer seed slows its target down, and says no more than a short one.
+const LONGEST: usize = 24 << 10;
+
+fn main() {
+    let mut seeds = Seeds(Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
+    for (id, golden) in goldens() {
+        seeds.golden(*id, golden);
+    }
+    for directory in ["npz", "pth", "qnat", "gguf-files", "demo"] {
+        for entry in std::fs::read_dir(data().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                seeds.file(&path);
+            }
+        }
+    }
+    seeds.encoders();
+}
+
+struct Seeds(PathBuf);
+
+impl Seeds {
+    fn put(&mut self, target: &str, bytes: &[u8]) {
+        if bytes.len() > LONGEST {
+            return;
+        }
+        let directory = self.0.join(target);
+        std::fs::create_dir_all(&directory).unwrap();
+        let name = format!("{:08x}", crc32fast::hash(bytes));
+        std::fs::write(directory.join(name), bytes).unwrap();
+    }
+
+    /// Inputs of the targets for one container, by the file's extension.
+    fn file(&mut self, path: &Path) {
+        let bytes = std::fs::read(path).unwrap();
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("npz") => {
+                self.put("npz", &bytes);
+                self.put("zip", &bytes);
+            }
+            Some("npy") => self.put("npy", &bytes),
+            Some("pt" | "pth" | "pkl" | "bin" | "ckpt") => {
+                self.put("pth", &bytes);
+                if bytes.starts_with(b"PK") {
+                    self.put("zip", &bytes);
+                    self.pickle(&bytes);
+                } else {
+                    self.put("pickle", &[&[1], &bytes[..]].concat());
+                }
+            }
+            Some("qnat") => self.put("qnat", &bytes),
+            Some("gguf") => {
+                self.put("gguf", &bytes);
+                self.put("gguf_header", &bytes[..bytes.len().min(4096)]);
+            }
+            _ => {}
+        }
+    }
+
+    /// The pickle of an archive, and the arrays of an NPZ archive.
+    fn pickle(&mut self, archive: &[u8]) {
+        let Ok(mut archive) = zip::ZipArchive::new(Cursor::new(archive)) else {
+            return;
+        };
+        for i in 0..archive.len() {
+            let Ok(mut member) = archive.by_index(i) else {
+                continue;
+            };
+            let is_pickle = member.name().is_ok_and(|name| name.ends_with("data.pkl"));
+            let mut bytes = vec![0];
+            if is_pickle && member.read_to_end(&mut bytes).is_ok() {
+                self.put("pickle", &bytes);
+            }
+        }
+    }
+
+    fn golden(&mut self, id: u16, golden: &Golden) {
+        let id = id.to_le_bytes();
+        for flags in [0, 7] {
+            self.put("decode", &[id[0], id[1], flags]);
+        }
+        let mut text = String::new();
+        for (name, content) in &golden.configs {
+            text += &format!("=== {name}\n{}\n", String::from_utf8_lossy(content));
+        }
+        for (name, bytes) in &golden.weights {
+            if name.ends_with("gguf") {
+                self.put("gguf", bytes);
+                self.put("gguf_header", &bytes[..bytes.len().min(2048)]);
+                continue;
+            }
+            let end = 8 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+            self.put("safetensors", &bytes[8..end]);
+            self.put("safetensors_header", &bytes[8..end]);
+            self.put("safetensors_header", &bytes[..end]);
+            text += &format!("=== {name}\n");
+            for t in parse_bytes(bytes.clone()).unwrap().tensors() {
+                let dims: Vec<String> = t.shape().iter().map(usize::to_string).collect();
+                text += &format!("{} {} {}\n", t.name(), t.dtype(), dims.join(","));
+            }
+        }
+        self.put("directory", text.as_bytes());
+    }
+
+    /// Every scheme with a few shapes.
+    fn encoders(&mut self) {
+        for (id, _) in schemes() {
+            let id = id.to_le_bytes();
+            // Options, output type, number of tensors; rows, columns, dimensions, kind, values.
+            for tail in [
+                &[0, 0, 0, 0, 5, 3, 1, 1, 1, 0, 0][..],
+                &[0, 2, 0, 1, 7, 4, 1, 6, 2, 0, 0, 5, 2, 1, 3, 9, 9, 0],
+                &[3, 17, 1, 0, 4, 3, 0, 0, 3, 0, 0x31, 9, 0, 0, 0, 0, 0x42],
+            ] {
+                self.put("encode", &[&id[..], tail].concat());
+            }
+        }
+        for no in 0..=20u8 {
+            for kind in 0..2 {
+                let tail = [
+                    no.wrapping_mul(13),
+                    no.wrapping_mul(101),
+                    1,
+                    5,
+                    no,
+                    1,
+                    no,
+                    3,
+                    0,
+                    no,
+                ];
+                self.put("round_trip", &[&[kind][..], &tail].concat());
+            }
+        }
+    }
+}
