@@ -59,7 +59,9 @@ impl Scheme for Sparse {
             return Ok(None);
         };
         let others = [".bitmask", ".row_offsets", ".shape"];
-        if others.iter().all(|end| all.at(base, end).is_none()) {
+        // Without companions a parameter can have the name in any other model.
+        let is_its = all.config.quant_method() == Some(&QuantMethod::CompressedTensors);
+        if !is_its && others.iter().all(|end| all.at(base, end).is_none()) {
             return Ok(None);
         }
         let bitmask = all.need(t, base, ".bitmask")?;

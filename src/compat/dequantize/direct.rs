@@ -163,7 +163,7 @@ impl NestedAbsmax<'_> {
     /// The scales that `codes` stand for, which must be `n`.
     fn decode(&self, codes: &[u8], n: usize) -> Option<Vec<f32>> {
         // An offset that JSON cannot hold is in no file.
-        if codes.len() != n || self.block == 0 || !self.offset.is_finite() {
+        if codes.len() != n || !is_block_size(self.block) || !self.offset.is_finite() {
             return None;
         }
         let map = floats(self.quant_map, Dtype::F32, 256)?;

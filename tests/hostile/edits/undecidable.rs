@@ -11,6 +11,10 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
+        reason: "a last word that codes fill in part holds zeros behind them, which could be codes",
+        applies: |edit| edit.kind == "description" && edit.place.ends_with(".weight_shape"),
+    },
+    Rule {
         reason: "floats are as valid in another float type of their width",
         applies: |edit| {
             // Values that are left of a sparse weight, and those that BitNet multiplies by a scale, are no codes.

@@ -62,14 +62,14 @@ fn counts_and_versions() {
         (
             "many tensors that are not there",
             counts(1_000_000, 0, &[0; 999]),
-            Parse,
-            &[],
+            Limit,
+            &["MAX_TABLE_BYTES"],
         ),
         (
             "many keys that are not there",
             counts(0, 1_000_000, &string("k")),
-            Parse,
-            &["truncated"],
+            Limit,
+            &["MAX_TABLE_BYTES"],
         ),
         (
             "as many in version 1",
