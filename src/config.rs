@@ -3,6 +3,7 @@
 //! Names, dtypes and shapes of tensors decide which scheme decodes them. The config supplies what they cannot tell
 //! (zero-point convention, block size of ragged blocks), and is checked against them.
 
+mod agreement;
 pub(crate) mod edit;
 mod json;
 mod method;
@@ -23,17 +24,18 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+use self::agreement::{check_repeated, repeated};
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::Module;
 pub(crate) use self::pattern::Selection;
-use self::place::{ConfigPlace, order, pair};
+use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;
-use crate::{AnamnesisError, ParseLimits, Result};
+use crate::{ParseLimits, Result};
 
 /// Where a quantization config can be: a file and the path of keys in it (empty: the whole file). Earlier places take
 /// precedence.
@@ -64,38 +66,6 @@ const SKIP_KEYS: &[&str] = &[
     "llm_int8_skip_modules",
     "exclude",
 ];
-
-/// Checks that no key that decides how tensors are decoded is repeated in `file` with another value: none of a
-/// quantization config, and of `config.json` none that leads to one or gives a size. Others may be, as they are in
-/// configs that people edit.
-///
-/// # Errors
-/// `Parse` that names the file and the path of keys.
-fn check_repeated(file: &str, parsed: &UniqueJson) -> Result<()> {
-    let counts = |path: &&Vec<String>| {
-        let same = |key: &&str, other: &String| *key == other;
-        let of_section = PLACES.iter().any(|(place, keys)| {
-            *place == file && keys.iter().zip(path.iter()).all(|(a, b)| same(a, b))
-        });
-        let of_size = match path.as_slice() {
-            [key] => sizes::KEYS.contains(&key.as_str()),
-            [section, key] => section == "text_config" && sizes::KEYS.contains(&key.as_str()),
-            _ => false,
-        };
-        of_section || of_size
-    };
-    match parsed.repeated.iter().find(counts) {
-        Some(path) => Err(repeated(file, path)),
-        None => Ok(()),
-    }
-}
-
-fn repeated(file: &str, path: &[String]) -> AnamnesisError {
-    let path = path.join(".");
-    AnamnesisError::parse(format!(
-        "{file}: `{path}` is there twice, with two values; delete the one that is wrong"
-    ))
-}
 
 /// A model's quantization config, merged from all places that have one; empty for a model without.
 #[derive(Debug, Clone, Default)]
@@ -324,68 +294,6 @@ impl QuantConfig {
     #[must_use]
     pub fn is_quantized(&self) -> bool {
         !self.places.is_empty()
-    }
-
-    /// Checks that the places agree on the values that decide how codes are decoded. Which place counts would otherwise
-    /// depend on the reader. Of methods only GPTQ and AWQ exclude each other; producers name the others freely.
-    ///
-    /// # Errors
-    /// `Parse` that names both places.
-    pub(crate) fn check(&self) -> Result<()> {
-        let mut facts: Vec<(&str, &ConfigPlace, String)> = Vec::new();
-        for place in &self.places {
-            let format = |key: &str| {
-                place
-                    .text(&[key])
-                    .filter(|f| f.starts_with("gptq"))
-                    .map(str::to_owned)
-            };
-            let found = [
-                ("bits", place.int(&["bits", "w_bit"]).map(|v| v.to_string())),
-                ("symmetry", place.flag("sym").map(|v| v.to_string())),
-                (
-                    "zero points",
-                    place.flag("zero_point").map(|v| v.to_string()),
-                ),
-                ("checkpoint format", format("checkpoint_format")),
-                ("checkpoint format", format("format")),
-                (
-                    "block size",
-                    place
-                        .get("weight_block_size")
-                        .and_then(pair)
-                        .map(|[rows, cols]| format!("[{rows}, {cols}]")),
-                ),
-                (
-                    "group size",
-                    place
-                        .int(&["group_size", "q_group_size"])
-                        .map(|v| v.to_string()),
-                ),
-                (
-                    "method",
-                    place
-                        .text(&["quant_method", "method"])
-                        .map(str::to_lowercase)
-                        .filter(|m| {
-                            matches!(QuantMethod::parse(m), QuantMethod::Gptq | QuantMethod::Awq)
-                        }),
-                ),
-            ];
-            for (what, value) in found {
-                let Some(value) = value else { continue };
-                if let Some((_, other, theirs)) =
-                    facts.iter().find(|(w, _, v)| *w == what && *v != value)
-                {
-                    return Err(AnamnesisError::parse(format!(
-                        "contradicting {what}: {theirs} in {}, {value} in {}",
-                        other.name, place.name
-                    )));
-                }
-                facts.push((what, place, value));
-            }
-        }
-        Ok(())
     }
 
     /// The first value that `f` finds, with the name of its place.

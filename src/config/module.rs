@@ -2,7 +2,9 @@
 //! whole config. The entry is the one under the module's path, else the first whose pattern matches (gptqmodel
 //! `dynamic_get`, auto-round `get_layer_config`).
 
-use std::collections::{BTreeMap, HashMap};
+mod dialects;
+
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +13,6 @@ use serde_json::{Map, Value};
 use super::QuantConfig;
 use super::pattern::{MAX_PATTERNS, Pattern};
 use super::place::{ConfigPlace, flag, integer, pair};
-use super::presets;
 
 /// The config of one module.
 pub(crate) struct Module<'c> {
@@ -156,132 +157,6 @@ impl ModuleRules {
             Some(ModuleMatcher::Expression(expression)) => self.patterns.push((expression, entry)),
             Some(ModuleMatcher::Class(class)) => self.classes.push((class, entry)),
             None => self.has_unread = true,
-        }
-    }
-
-    /// ModelOpt: an object for each of some modules, by path or pattern.
-    fn read_modelopt(&mut self, place: &ConfigPlace) {
-        for (path, value) in objects(place, "quantized_layers") {
-            self.add(place, matcher(path), value);
-        }
-    }
-
-    /// AutoRound: `extra_config`, by a module's name or an expression.
-    fn read_auto_round(&mut self, place: &ConfigPlace) {
-        for (name, value) in place.entries("extra_config") {
-            let is_float = value
-                .get("bits")
-                .and_then(Value::as_i64)
-                .is_some_and(|bits| bits >= FLOAT_BITS);
-            // AutoRound keeps such a module as a float tensor, so nothing of it is stored as codes.
-            let value = if is_float { &Value::Bool(false) } else { value };
-            self.add(place, Some(ModuleMatcher::Path(name.to_owned())), value);
-            // AutoRound takes a key that is no module's name for an expression, and searches names for it.
-            if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
-                // Entered besides the path: a key with such characters can still be a module's
-                // name.
-                self.add(
-                    place,
-                    Pattern::anywhere(name).ok().map(ModuleMatcher::Expression),
-                    value,
-                );
-            }
-        }
-    }
-
-    /// GPTQModel: `dynamic`, by expressions; one after `-:` leaves its modules unquantized.
-    fn read_gptqmodel(&mut self, place: &ConfigPlace) {
-        // In the order of the file, as gptqmodel's `dynamic_get` returns the first pattern that
-        // matches.
-        for (pattern, value) in place.entries("dynamic") {
-            match pattern.strip_prefix("-:") {
-                Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
-                None => self.add(
-                    place,
-                    expression(pattern.strip_prefix("+:").unwrap_or(pattern)),
-                    value,
-                ),
-            }
-        }
-    }
-
-    /// MLX: a module's path is a key of the config.
-    fn read_mlx(&mut self, place: &ConfigPlace) {
-        // The settings of the config lie under the same object as the modules; their keys have no
-        // dot.
-        let paths = place
-            .values
-            .iter()
-            .filter(|(path, _)| path.contains('.') || is_top_module(path));
-        paths.for_each(|(path, value)| {
-            self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
-        });
-    }
-
-    /// Quark: what the config says of weights, by path or pattern (`layer_quant_config`), and of all others
-    /// (`global_quant_config`).
-    fn read_quark(&mut self, place: &ConfigPlace) {
-        let export = place
-            .get("export")
-            .and_then(|export| export.get("pack_method"));
-        let weight = |layer: &Value| {
-            let mut args = match layer.get("weight")? {
-                Value::Object(args) => args.clone(),
-                // Quark leaves a layer alone by a `weight` of null.
-                Value::Null => return Some(Value::Bool(false)),
-                // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
-                // the weight is refused.
-                levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),
-            };
-            // The order of packing is stated once for the model, but belongs to each weight, so it
-            // joins every rule.
-            args.extend(export.map(|method| ("pack_method".to_owned(), method.clone())));
-            Some(Value::Object(args))
-        };
-        for (path, layer) in objects(place, "layer_quant_config") {
-            let rule = weight(layer).unwrap_or_else(|| layer.clone());
-            self.add(place, matcher(path), &rule);
-        }
-        // The global rule is for whatever has no rule of its own, hence the class of all modules.
-        if let Some(weight) = place.get("global_quant_config").and_then(weight) {
-            self.add(place, Some(ModuleMatcher::Class(String::new())), &weight);
-        }
-    }
-
-    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes. Where
-    /// several fit a module, the order is by their texts, expressions after the others and classes last. Of one target in
-    /// two groups the last counts (compressed-tensors `apply_quantization_config`, `match_targets`).
-    fn read_compressed_tensors(&mut self, place: &ConfigPlace) {
-        // Keyed as `match_targets` sorts: by whether it is an expression, then by the text.
-        let mut by_target = BTreeMap::new();
-        for (name, group) in place.entries("config_groups") {
-            // A list of targets alone is a group that has the name of a preset.
-            let preset = || group.is_array().then(|| presets::weights(name))?;
-            let stated = group.get("weights").and_then(Value::as_object).cloned();
-            let Some(mut args) = stated.or_else(preset) else {
-                continue;
-            };
-            // The group's format is more specific than the one of the whole config, which may be
-            // `mixed-precision`.
-            if let Some(format) = group.get("format") {
-                args.insert("format".to_owned(), format.clone());
-            }
-            let rule = ModuleSettings::new(&args, place);
-            let targets = group.get("targets").unwrap_or(group).as_array();
-            for target in targets.into_iter().flatten().filter_map(Value::as_str) {
-                by_target.insert((target.contains("re:"), target), rule.clone());
-            }
-        }
-        for ((_, target), rule) in by_target {
-            // A target without a dot and without `re:` is the name of a class, such as `Linear`.
-            let is_path =
-                target.starts_with("re:") || target.contains('.') || is_top_module(target);
-            let matcher = if is_path {
-                matcher(target)
-            } else {
-                Some(ModuleMatcher::Class(target.to_owned()))
-            };
-            self.enter(matcher, Some(rule));
         }
     }
 

@@ -18,9 +18,8 @@ use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqRows, PER_WORD, POSITION};
-use crate::scheme::layout::packed::{
-    PackedLayer, PackedLayout, ShortGroup, for_each_zeros, group_size, load_scales,
-};
+use crate::scheme::layout::group_size::{ShortGroup, group_size};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros, load_scales};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{

@@ -7,9 +7,11 @@
 
 mod packing;
 mod unused_bits;
+mod zero_points;
 
 pub(super) use self::packing::read_shape;
 use self::packing::{PackQuantized, SAMPLE, WordAlignedCodes, packing, row_words};
+use self::zero_points::{RowPacking, zero_points};
 use super::mxfp4::{INT4, mx_rows, mx_rows_of};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
@@ -20,7 +22,7 @@ use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{ColumnPackedInts, GroupIndexed, Integers, Matrix, ScaleMatrix};
+use crate::scheme::seam::numbers::{GroupIndexed, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
     Sibling, TensorRole, module_of, wrong,
@@ -267,16 +269,6 @@ fn check_full_words(
     Err(wrong(t, what))
 }
 
-/// How the codes of a weight are packed, of which its zero points are packed alike.
-#[derive(Clone, Copy)]
-struct RowPacking {
-    bits: usize,
-    /// As [`PackQuantized::per_word`].
-    per_word: Option<usize>,
-    /// Whether the codes tell a bit stream from whole codes in each word.
-    is_certain: bool,
-}
-
 /// The grid of scales of a weight without an index: by the config's `group_size`, or else by the shapes.
 ///
 /// # Errors
@@ -351,60 +343,4 @@ fn by_index(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize, cols: usize) -> Res
         ));
     }
     Ok(row_groups(cols, 1))
-}
-
-/// Zero points, packed as the codes are but along the rows, or as one I8 each.
-///
-/// # Errors
-/// Their dtype or shape fits neither.
-fn zero_points<'m>(
-    zero: &Tensor<'m>,
-    shape: &[usize],
-    scales: usize,
-    groups: usize,
-    packing: RowPacking,
-) -> Result<Box<dyn ScaleMatrix + 'm>> {
-    let bits = packing.bits;
-    let (rows, _) = rows_and_cols(shape);
-    if zero.dtype() == Dtype::I8 && zero.elements() == scales {
-        return Ok(Box::new(Integers::new(zero, groups, 0.0)?));
-    }
-    // Zero points of a stack are packed for each matrix by itself, so the rows of one matrix are
-    // what is counted.
-    let matrix_rows = shape.iter().nth_back(1).copied().unwrap_or(1);
-    let word_rows = zero.shape().iter().nth_back(1).copied().unwrap_or(0);
-    // Both packings are computed; for widths that divide 32 they are the same, and only `dense` is
-    // set.
-    let dense = (matrix_rows * bits).div_ceil(32) == word_rows;
-    let word_aligned = (!32usize.is_multiple_of(bits)).then(|| 32 / bits);
-    let word_aligned = word_aligned.filter(|n| {
-        (packing.per_word.is_some() || !dense) && matrix_rows.div_ceil(*n) == word_rows
-    });
-    // Codes in one packing with zero points in the other are zero points of another weight.
-    let agrees = !packing.is_certain || word_aligned.is_some() == packing.per_word.is_some();
-    // A matrix without rows has no stack either.
-    let stack = rows.checked_div(matrix_rows).unwrap_or(0);
-    let fits = zero.elements() == stack.saturating_mul(word_rows).saturating_mul(groups);
-    if !(matches!(zero.dtype(), Dtype::I32 | Dtype::U32)
-        && fits
-        && agrees
-        && (dense || word_aligned.is_some()))
-    {
-        return Err(wrong(
-            zero,
-            format!("{groups} groups of {rows} rows want another shape of zero points"),
-        ));
-    }
-    // Packed values are offset to be non-negative, as the codes are.
-    let offset = (1u32 << (bits - 1)) as f32;
-    let (part, per_word) = (zero.part(), word_aligned);
-    Ok(Box::new(ColumnPackedInts {
-        part,
-        cols: groups,
-        bits,
-        per_word,
-        offset,
-        rows: matrix_rows,
-        word_rows,
-    }))
 }

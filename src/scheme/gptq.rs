@@ -19,9 +19,8 @@ use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::gptq::GptqPacking;
 use crate::kernels::remember::packed::CHUNK;
-use crate::scheme::layout::packed::{
-    PackedLayer, PackedLayout, ShortGroup, for_each_zeros, group_size,
-};
+use crate::scheme::layout::group_size::{ShortGroup, group_size};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{

@@ -1,5 +1,6 @@
 //! Layouts of codes and scales that several schemes share.
 
+pub(crate) mod group_size;
 pub(crate) mod packed;
 pub(crate) mod strided;
 pub(crate) mod tiled;

@@ -12,7 +12,8 @@ use std::ops::Range;
 use crate::config::Module;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::packed::{PackedLayer, PackedLayout, configured_group};
+use crate::scheme::layout::group_size::configured_group;
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };

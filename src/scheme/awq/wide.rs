@@ -11,7 +11,8 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::awq::packed_zeros;
-use crate::scheme::layout::packed::{PackedLayer, PackedLayout, ShortGroup, group_size};
+use crate::scheme::layout::group_size::{ShortGroup, group_size};
+use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
