@@ -11,6 +11,21 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
+        reason: "one scale for a matrix, or for all of a stack, fits every weight of as many matrices",
+        applies: |edit| {
+            let is_one_each = |t: &Stored| t.shape.len() <= 1;
+            let change = edit
+                .tensor
+                .as_ref()
+                .filter(|_| edit.kind == "names swapped");
+            change.is_some_and(|change| match edit.role.as_str() {
+                "scale" => is_one_each(&change.old),
+                "quantized" => change.old.shape.len() == 3 && scales(change).all(is_one_each),
+                _ => false,
+            })
+        },
+    },
+    Rule {
         reason: "a last word that codes fill in part holds zeros behind them, which could be codes",
         applies: |edit| edit.kind == "description" && edit.place.ends_with(".weight_shape"),
     },
