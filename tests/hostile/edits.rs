@@ -139,8 +139,9 @@ fn no_other_values() {
         tally.undecidable
     );
     assert!(tally.wrong.is_empty(), "{}", tally.wrong.join("\n"));
-    if filter.is_empty() || filter == "/" {
-        assert!(all > 10_000, "{all}");
+    assert!(all > 10_000 || !filter.is_empty(), "{all}");
+    // One of so many edits may miss what a rule is for.
+    if filter == "/" {
         let unused = undecidable::reasons().find(|reason| !tally.undecidable.contains_key(reason));
         assert_eq!(unused, None, "no edit has this reason");
     }
