@@ -44,6 +44,9 @@ mod simd;
 mod source;
 #[cfg(test)]
 mod test_data;
+#[cfg(feature = "models")]
+#[allow(dead_code)] // conversions of whole models use it
+mod tokenizer;
 
 pub use cancel::CancelToken;
 pub use compat::paths::{lethe, model, parse, remember};

@@ -1,0 +1,4 @@
+//! Tokenizers between the files of Hugging Face (tokenizer.json, tokenizer.model and their configs) and the keys
+//! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
+
+pub(crate) mod pre;
