@@ -1,4 +1,8 @@
-//! Tokenizers.
+//! Tokenizers between the files of Hugging Face (tokenizer.json, tokenizer.model and their configs) and the keys
+//! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
+
+pub(crate) mod pre;
+
 use crate::Result;
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
