@@ -1,5 +1,6 @@
 //! The table of architectures, a file for each family.
 
+mod gemma;
 mod llama;
 mod qwen;
 
@@ -15,6 +16,9 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &qwen::QWEN2_MOE,
     &qwen::QWEN3,
     &qwen::QWEN3_MOE,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
 ];
 
 /// Embedding, last norm and output.

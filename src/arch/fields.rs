@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::dims::Dims;
 use super::table::{Default, ModelClass};
 use crate::{AnamnesisError, Result};
 
@@ -39,6 +40,30 @@ impl Fields {
             self.0
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
+        }
+    }
+
+    /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
+    pub(super) fn check_implied(&self, class: &ModelClass, dims: &Dims) -> Result<()> {
+        let refuse = |field: &str, found: &Value, expected: &Value| {
+            let what = format!(
+                "it is {found}, and llama.cpp's {} has {expected}",
+                class.gguf
+            );
+            Err(wrong(field, what))
+        };
+        for (field, value) in class.implied {
+            let (found, expected) = (self.0.get(*field), Value::from(value));
+            if let Some(found) = found.filter(|found| **found != expected) {
+                return refuse(field, found, &expected);
+            }
+        }
+        let field = "query_pre_attn_scalar";
+        match (attention_scalar(class, dims), self.0.get(field)) {
+            (Some(expected), Some(found)) if found.as_f64() != Some(expected as f64) => {
+                refuse(field, found, &expected.into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -82,6 +107,15 @@ impl Fields {
     }
 }
 
+/// What scores are divided by the root of, if the class has a field for it.
+pub(super) fn attention_scalar(class: &ModelClass, dims: &Dims) -> Option<usize> {
+    let layers = class.traits.scaled_by_hidden_size?;
+    Some(match dims.layers == layers {
+        true => dims.hidden / dims.heads,
+        false => dims.head,
+    })
+}
+
 impl From<&Default> for Value {
     fn from(value: &Default) -> Self {
         match *value {
@@ -89,6 +123,7 @@ impl From<&Default> for Value {
             Default::Float(x) => x.into(),
             Default::Bool(flag) => flag.into(),
             Default::Text(text) => text.into(),
+            Default::Absent => Self::Null,
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::dims::{Dims, EXPERTS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::rope::Rope;
-use super::table::{Kind, ModelClass, Setting, count, number};
+use super::table::{Default, Kind, ModelClass, Setting, count, number};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -90,7 +90,9 @@ pub(super) fn to_gguf(
         Ok(keys)
     };
     let mut all = group(SIZES)?;
-    all.extend(rope.keys(class.gguf)?);
+    if !class.traits.has_fixed_rope {
+        all.extend(rope.keys(class.gguf)?);
+    }
     all.extend(group(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);
     all.extend(group(HEAD_SIZES)?);
@@ -179,10 +181,16 @@ pub(super) fn config_of(class: &ModelClass, metadata: &GgufMetadata) -> Result<M
             _ => config.insert(field, value),
         };
     }
-    let key = format!("{}.rope.freq_base", class.gguf);
-    let base = metadata.get(&key).as_ref().and_then(float);
-    config.extend(base.map(|base| ("rope_theta".to_owned(), base)));
+    for (key, field) in [
+        ("freq_base", "rope_theta"),
+        ("freq_base_swa", "rope_local_base_freq"),
+    ] {
+        let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
+        let base = base.as_ref().and_then(float);
+        config.extend(base.map(|base| (field.to_owned(), base)));
+    }
     let implied = class.implied.iter();
+    let implied = implied.filter(|(_, value)| *value != Default::Absent);
     config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
     Ok(config)
 }

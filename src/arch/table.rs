@@ -12,7 +12,7 @@ pub(super) struct ModelClass {
     pub model_type: &'static str,
     /// Fields that the class has where a config is silent.
     pub defaults: &'static [(&'static str, Default)],
-    /// What every config of the class says, and GGUF does not: written as it is.
+    /// What llama.cpp takes for granted of the class. A config that says something else is refused.
     pub implied: &'static [(&'static str, Default)],
     /// Fields that the class calls otherwise than others: the usual name, and its own.
     pub own_fields: &'static [(&'static str, &'static str)],
@@ -36,6 +36,13 @@ pub(super) struct Traits {
     pub ties_output: bool,
     /// The factors of Llama 3's rope are stored as a tensor.
     pub stores_rope_factors: bool,
+    /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
+    pub has_fixed_rope: bool,
+    /// The embedding may have more rows than there are tokens, which GGUF does not get.
+    pub cuts_embedding: bool,
+    /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden size / heads. llama.cpp knows
+    /// no other.
+    pub scaled_by_hidden_size: Option<usize>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -57,6 +64,9 @@ impl Traits {
         norms_plus_one: false,
         ties_output: false,
         stores_rope_factors: false,
+        has_fixed_rope: false,
+        cuts_embedding: false,
+        scaled_by_hidden_size: None,
         sign: Sign::Rest,
     };
 }
@@ -68,6 +78,8 @@ pub(super) enum Default {
     Float(f64),
     Bool(bool),
     Text(&'static str),
+    /// The field is not there, or null.
+    Absent,
 }
 
 /// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides have alike.

@@ -17,7 +17,7 @@ use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::limits::ParseLimits;
 use crate::scheme::layout::assembled::{Assembled, Change, Computed, Piece, RowOrder};
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem};
+use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -72,16 +72,8 @@ pub(crate) fn to_gguf<'m>(
     if class.traits.states_head_dim {
         fields.0.entry("head_dim").or_insert(dims.head.into());
     }
+    fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
-    let mapped = Mapping { class, dims: &dims }.to_gguf(std::mem::take(items), name)?;
-    let main = main_dtype(&mapped.tensors, request);
-    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
-    if class.traits.stores_rope_factors {
-        out.extend(rope.factors(&dims)?.map(computed));
-    }
-    for tensor in mapped.tensors {
-        out.push(tensor_of(tensor, class, &dims, main, request)?);
-    }
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -89,12 +81,26 @@ pub(crate) fn to_gguf<'m>(
         pre: request.pre_tokenizer,
         architecture: class.gguf,
     })?;
-    if tokenizer.tokens != dims.vocab {
+    let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
+    if tokenizer.tokens != dims.vocab && !cuts {
         let what = format!(
             "{} tokens, and {} rows of the embedding",
             tokenizer.tokens, dims.vocab
         );
         return Err(wrong("vocab_size", what));
+    }
+    let mapped = Mapping { class, dims: &dims }.to_gguf(std::mem::take(items), name)?;
+    let main = main_dtype(&mapped.tensors, request);
+    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
+    if class.traits.stores_rope_factors {
+        out.extend(rope.factors(&dims)?.map(computed));
+    }
+    for tensor in mapped.tensors {
+        let mut group = tensor_of(tensor, class, &dims, main, request)?;
+        if cuts && group.name == EMBEDDING {
+            group = with_rows(group, tokenizer.tokens);
+        }
+        out.push(group);
     }
     let file_type = request.file_type.unwrap_or(match main {
         TargetDtype::F32 => 0,
@@ -139,6 +145,24 @@ pub(crate) fn to_gguf<'m>(
         notes: mapped.notes,
         companions: texts.companions(),
     }))
+}
+
+/// The embedding of tokens.
+const EMBEDDING: &str = "token_embd.weight";
+
+/// The first `rows` rows of the matrix `group`.
+fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
+    let window = Window {
+        inner: Arc::from(group.decoder),
+        first: 0,
+        rows,
+    };
+    Group {
+        shape: vec![rows, group.shape[1]],
+        is_copied: false,
+        decoder: Box::new(window),
+        ..group
+    }
 }
 
 fn text(key: &str, value: &str) -> KeyValue {

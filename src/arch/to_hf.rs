@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dims::Dims;
 use super::families::CLASSES;
-use super::fields::Fields;
+use super::fields::{Fields, attention_scalar};
 use super::mapping::{Mapped, Mapping, shape_of};
 use super::names::{Place, fill, find, split_suffix};
 use super::rope::scaling_of;
@@ -54,6 +54,8 @@ pub(crate) fn to_hf<'m>(
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     let dims = Dims::new(&Fields(config.clone()))?;
+    let scalar = attention_scalar(class, &dims);
+    config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.first().map(values_of).transpose()?;
     let scaling = scaling_of(class.gguf, metadata, factors.as_deref(), &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));

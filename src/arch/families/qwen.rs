@@ -64,7 +64,10 @@ pub(super) const QWEN2: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-6)),
         ("rope_theta", Default::Float(10_000.0)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_sliding_window", Default::Bool(false)),
+    ],
     own_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
     tensors: &[ENDS, NORMS, ATTENTION, MLP],
@@ -102,6 +105,11 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
         ("num_experts", Default::Int(60)),
         ("num_experts_per_tok", Default::Int(4)),
     ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_sliding_window", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(false)),
+    ],
     own_fields: OWN_FIELDS,
     tensors: &[ENDS, NORMS, ATTENTION, EXPERTS, SHARED_EXPERT],
     settings: &[
@@ -124,6 +132,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-6)),
         ("rope_theta", Default::Float(10_000.0)),
         ("moe_intermediate_size", Default::Int(768)),
+        ("norm_topk_prob", Default::Bool(false)),
         ("num_experts", Default::Int(128)),
         ("num_experts_per_tok", Default::Int(8)),
     ],
