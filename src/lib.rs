@@ -44,6 +44,8 @@ mod simd;
 mod source;
 #[cfg(test)]
 mod test_data;
+#[cfg(feature = "models")]
+mod tokenizer;
 
 pub use cancel::CancelToken;
 pub use compat::paths::{lethe, model, parse, remember};
