@@ -45,6 +45,7 @@ mod source;
 #[cfg(test)]
 mod test_data;
 #[cfg(feature = "models")]
+#[allow(dead_code)] // conversions of whole models use it
 mod tokenizer;
 
 pub use cancel::CancelToken;

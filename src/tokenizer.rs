@@ -1,3 +1,5 @@
-//! Tokenizers of whole models, between the metadata of a GGUF file and the files of a Hugging Face directory.
+//! Tokenizers between the files of Hugging Face (tokenizer.json, tokenizer.model and their configs) and the keys
+//! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
 
-mod to_hf;
+pub(crate) mod pre;
+pub(crate) mod to_hf;

@@ -4,6 +4,7 @@
 //! (`tokenizer.ggml.model`) and how a text is cut before (`tokenizer.ggml.pre`). The rest is what llama.cpp's code does for
 //! these names, and what the `tokenizers` crate calls it.
 
+mod byte_level;
 mod config;
 mod json;
 mod keys;
@@ -12,13 +13,15 @@ mod special;
 mod spm;
 #[cfg(test)]
 mod tests;
+mod unigram;
 mod vocabulary;
+mod word_piece;
 
-use self::json::TokenizerJson;
+use self::json::{Decoder, TokenizerJson, TokenizerModel};
 use self::keys::{TokenizerKeys, malformed};
 use self::special::SpecialTokens;
 use self::spm::MergeSource;
-use self::vocabulary::{StripRules, Vocabulary};
+use self::vocabulary::Vocabulary;
 use crate::containers::model::gguf::GgufMetadata;
 use crate::{AnamnesisError, Result};
 
@@ -46,6 +49,9 @@ pub(crate) fn from_gguf(
         .text(MODEL)?
         .ok_or_else(|| malformed(MODEL, "it is missing"))?;
     let parts = match model.as_str() {
+        "gpt2" => byte_level::convert(keys)?,
+        "bert" => word_piece::convert(keys)?,
+        "t5" => unigram::convert(keys)?,
         "llama" => spm::convert(keys, MergeSource::Scores)?,
         "gemma4" => spm::convert(keys, MergeSource::Stored)?,
         other => {
@@ -76,7 +82,22 @@ struct TokenizerParts {
     notes: Vec<String>,
 }
 
-impl TokenizerJson<'_> {
+impl<'a> TokenizerJson<'a> {
+    /// A file without anything around the model.
+    fn new(model: TokenizerModel<'a>, decoder: Decoder) -> Self {
+        Self {
+            version: "1.0",
+            truncation: (),
+            padding: (),
+            added_tokens: Vec::new(),
+            normalizer: None,
+            pre_tokenizer: None,
+            post_processor: None,
+            decoder,
+            model,
+        }
+    }
+
     /// The file's text, laid out as the `tokenizers` crate does.
     fn text(&self) -> Result<String> {
         serde_json::to_string_pretty(self)

@@ -2,11 +2,11 @@
 //! token for each byte.
 
 use super::TokenizerParts;
-use super::json::{Decoder, Normalizer, PreTokenizer, SplitPattern, TokenizerModel};
+use super::json::{Decoder, Normalizer, PreTokenizer, SplitPattern, TokenizerJson, TokenizerModel};
 use super::keys::TokenizerKeys;
 use super::merges::{merges_by_priority, parse_merges, priorities, stored_merges};
 use super::special::SpecialTokens;
-use super::vocabulary::{GgufTokenType, Vocabulary};
+use super::vocabulary::{GgufTokenType, StripRules, Vocabulary};
 use crate::Result;
 
 /// What llama.cpp takes if a file of the kind `llama` does not say (`llama_vocab::impl::load`).
@@ -78,21 +78,15 @@ pub(super) fn convert(keys: TokenizerKeys<'_>, source: MergeSource) -> Result<To
         vocab: vocabulary.model_vocab(),
         merges,
     };
-    let json = super::TokenizerJson {
-        version: "1.0",
-        truncation: (),
-        padding: (),
-        added_tokens: vocabulary.added_tokens(&super::StripRules::read(keys)?),
-        normalizer: Some(normalizer(is_gemma, has_prefix)),
-        pre_tokenizer: is_gemma.then_some(PreTokenizer::Split {
-            pattern: SplitPattern::String(" "),
-            behavior: "MergedWithPrevious",
-            invert: false,
-        }),
-        post_processor: special.template(&vocabulary)?,
-        decoder: decoder(has_prefix),
-        model,
-    };
+    let mut json = TokenizerJson::new(model, decoder(has_prefix));
+    json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);
+    json.normalizer = Some(normalizer(is_gemma, has_prefix));
+    json.pre_tokenizer = is_gemma.then_some(PreTokenizer::Split {
+        pattern: SplitPattern::String(" "),
+        behavior: "MergedWithPrevious",
+        invert: false,
+    });
+    json.post_processor = special.template(&vocabulary)?;
     let json = json.text()?;
     Ok(TokenizerParts {
         json,
