@@ -2,6 +2,9 @@
 //! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
 
 pub(crate) mod pre;
+mod to_hf;
+
+pub(crate) use self::to_hf::from_gguf;
 
 use crate::Result;
 use crate::config::Texts;
@@ -27,19 +30,5 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     Ok(TokenizerKeys {
         keys: vec![],
         tokens: request.vocab_size,
-    })
-}
-
-pub(crate) struct HfTokenizer {
-    pub files: Vec<(&'static str, String)>,
-    pub notes: Vec<String>,
-}
-pub(crate) fn from_gguf(
-    _: &crate::containers::model::gguf::GgufMetadata,
-    _: Option<u64>,
-) -> Result<HfTokenizer> {
-    Ok(HfTokenizer {
-        files: vec![],
-        notes: vec![],
     })
 }
