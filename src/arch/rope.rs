@@ -278,10 +278,10 @@ impl Llama3 {
             let length = wave * (smooth * (guess.high - guess.low) + guess.low);
             Some(length.round())
         });
-        let usual = [
-            8192.0, 131_072.0, 4096.0, 2048.0, 32_768.0, 65_536.0, 262_144.0,
-        ];
-        let lengths = between.into_iter().chain(usual);
+        // Without one, several lengths give the same factors, and it does not matter which is taken.
+        let usual = [8192.0, 131_072.0].into_iter();
+        let powers = (4..=24).rev().map(|power| f64::from(1 << power));
+        let lengths = between.into_iter().chain(usual).chain(powers);
         let fits = |guess: &Self| {
             let made = guess.factors(head);
             let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * b.abs();
