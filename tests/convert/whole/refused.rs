@@ -248,7 +248,11 @@ fn gguf_that_contradicts() {
         ),
         ("llama.embedding_length", U32(16), "hidden_size"),
         ("llama.feed_forward_length", U32(16), "intermediate_size"),
-        ("llama.attention.key_length", U32(4), "llama.attention.value_length"),
+        (
+            "llama.attention.key_length",
+            U32(4),
+            "llama.attention.value_length",
+        ),
         ("llama.rope.freq_base", F32(3.0), "rope_freqs"),
         (
             "llama.rope.dimension_count",
