@@ -2,3 +2,6 @@
 //! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
 
 pub(crate) mod pre;
+mod to_gguf;
+
+pub(crate) use self::to_gguf::{TokenizerKeys, TokenizerRequest, to_gguf};
