@@ -294,7 +294,9 @@ fn quantized_directories() {
                 .remember(&decoded, TargetDtype::BF16)
                 .unwrap();
             let [a, b] = ["a", "b"].map(|n| directory.path().join(n));
-            [&a, &b].map(|path| std::fs::create_dir(path).unwrap());
+            for path in [&a, &b] {
+                std::fs::create_dir(path).unwrap();
+            }
             let (a, b) = (to_gguf(&quantized, &a), to_gguf(&decoded, &b));
             assert!(tensors(&a) == tensors(&b), "{name} from {scheme}");
         }
