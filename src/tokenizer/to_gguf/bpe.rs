@@ -21,6 +21,25 @@ pub(super) fn write(
     json: &HfTokenizerFile,
     keys: &mut KeyList,
 ) -> Result<usize> {
+    let suffix = json.model.end_of_word_suffix.as_deref().unwrap_or_default();
+    let prefix = json
+        .model
+        .continuing_subword_prefix
+        .as_deref()
+        .unwrap_or_default();
+    for (key, text) in [
+        ("end_of_word_suffix", suffix),
+        ("continuing_subword_prefix", prefix),
+    ] {
+        if !text.is_empty() {
+            return Err(AnamnesisError::unsupported(
+                "tokenizer BPE",
+                format!(
+                    "{TOKENIZER_JSON}: `model.{key}` is `{text}`, which llama.cpp does not have"
+                ),
+            ));
+        }
+    }
     let added = AddedTokens::new(json, &files.config)?;
     let table = token_table(json, &added, &files.config, files.vocab_size)?;
     let merges = merges(files.request, &json.model.merges, &added.ids)?;
