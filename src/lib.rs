@@ -21,6 +21,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
 
+#[cfg(feature = "models")]
+mod arch;
 #[cfg(feature = "benchmarks")]
 pub mod benchable_apis;
 mod cancel;
@@ -59,7 +61,7 @@ pub use containers::parse::{
 pub use containers::write::ConvertTarget;
 pub use convert::{
     ConvertOptions, Distance, Encoded, Errors, Kept, OutputTensor, Panel, Progress, Recovery,
-    RememberOptions, Report, TensorErrors, finish_parts,
+    RememberOptions, Report, Scope, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};

@@ -14,7 +14,7 @@ mod ggml;
 mod gptq;
 mod hqq;
 mod int8;
-mod layout;
+pub(crate) mod layout;
 mod marlin;
 mod mlx;
 mod modelopt;
@@ -33,8 +33,10 @@ use std::sync::LazyLock;
 
 pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Resolution, ResolvedItem, Tile, count};
 #[cfg(feature = "lethe")]
-pub(crate) use self::seam::{CodeFamily, GroupCodes, PlainFloats, RelaySource, TopExponent, lcm};
+pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+#[cfg(any(feature = "lethe", feature = "models"))]
+pub(crate) use self::seam::{PlainFloats, Widening, Window, covering, lcm};
 use self::seam::{Registry, Scheme};
 use crate::ParsedModel;
 
