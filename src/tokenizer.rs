@@ -5,5 +5,5 @@ pub(crate) mod pre;
 mod to_gguf;
 mod to_hf;
 
-pub(crate) use self::to_gguf::{TokenizerKeys, TokenizerRequest, to_gguf};
+pub(crate) use self::to_gguf::{TokenizerRequest, to_gguf};
 pub(crate) use self::to_hf::from_gguf;
