@@ -47,7 +47,6 @@ mod source;
 #[cfg(test)]
 mod test_data;
 #[cfg(feature = "models")]
-#[allow(dead_code)] // conversions of whole models use it
 mod tokenizer;
 
 pub use cancel::CancelToken;

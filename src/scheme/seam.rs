@@ -16,7 +16,7 @@ mod resolve;
 mod sizes;
 mod stated;
 #[cfg(any(feature = "lethe", feature = "models"))]
-mod values;
+pub(crate) mod values;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -25,7 +25,6 @@ use std::sync::Arc;
 pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, TopExponent};
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;
-#[cfg_attr(not(feature = "models"), allow(unused_imports))]
 pub(crate) use self::decode::Window;
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::decode::lcm;
@@ -37,7 +36,7 @@ pub(crate) use self::plain::PlainFloats;
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Resolution, ResolvedItem};
 #[cfg(any(feature = "lethe", feature = "models"))]
-pub(crate) use self::values::{Widening, aligned, covering};
+pub(crate) use self::values::{Widening, covering};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
 pub use crate::containers::model::TensorRole;

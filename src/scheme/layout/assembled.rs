@@ -1,5 +1,5 @@
-//! A tensor that is put together from rows of others: experts that are stacked, heads whose rows are in another order, the
-//! halves of a fused projection, norms with an offset.
+//! A tensor that is put together from rows of others: experts that are stacked, heads whose rows are in another order,
+//! norms with an offset.
 //!
 //! Values are decoded tile by tile and moved as F32, so that the rows may come from any scheme. What is moved has been rounded
 //! to the dtype of the output before, and is exact.
@@ -12,7 +12,8 @@ use zerocopy::IntoBytes;
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::seam::decode::Assembly;
-use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening, aligned, covering, lcm};
+use crate::scheme::seam::values::aligned;
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -42,8 +43,6 @@ pub(crate) enum RowOrder {
     Interleaved(usize),
     /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
     Split(usize),
-    /// Every second row, from this one on.
-    EverySecond(usize),
 }
 
 /// What is done to each value.
@@ -69,7 +68,6 @@ impl RowOrder {
                 let (run, at) = (row / n * n, row % n);
                 run + at % (n / 2) * 2 + at / (n / 2)
             }
-            Self::EverySecond(first) => first + row * 2,
         }
     }
 
@@ -77,7 +75,7 @@ impl RowOrder {
     fn align(self) -> usize {
         match self {
             Self::Interleaved(n) | Self::Split(n) => n,
-            Self::From(_) | Self::EverySecond(_) => 1,
+            Self::From(_) => 1,
         }
     }
 }
@@ -102,7 +100,7 @@ impl Piece<'_> {
         if let RowOrder::From(_) = self.order {
             return self.read_range((least..most + 1, cols), whole, (buffers, scratch), out);
         }
-        // Aligned tiles come from as many rows, or from every second of them.
+        // Aligned tiles come from as many rows.
         let mut covering = std::mem::take(&mut scratch.covering);
         covering.resize((most + 1 - least) * width, 0.0);
         let place = (least..most + 1, cols);
