@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::keys::{TokenizerKeys, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::vocabulary::{GgufTokenType, TOKENS, Vocabulary};
 use crate::Result;
 
@@ -20,7 +20,7 @@ pub(super) type Merge<'a> = (&'a str, &'a str);
 ///
 /// # Errors
 /// `Parse` if there are none.
-pub(super) fn stored_merges(keys: TokenizerKeys<'_>) -> Result<Vec<String>> {
+pub(super) fn stored_merges(keys: GgufTokenizer<'_>) -> Result<Vec<String>> {
     keys.texts(MERGES)?
         .ok_or_else(|| malformed(MERGES, "it is missing"))
 }

@@ -2,7 +2,7 @@
 
 use super::TokenizerParts;
 use super::json::{Decoder, Normalizer, PreTokenizer, SplitPattern, TokenizerJson, TokenizerModel};
-use super::keys::{TokenizerKeys, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::special::SpecialTokens;
 use super::vocabulary::{GgufTokenType, StripRules, Vocabulary};
 use crate::Result;
@@ -25,7 +25,7 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
 
 /// # Errors
 /// `Parse` if metadata is missing, malformed or contradicts itself.
-pub(super) fn convert(keys: TokenizerKeys<'_>) -> Result<TokenizerParts> {
+pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let mut vocabulary = Vocabulary::read(keys)?;
     let mut special = SpecialTokens::read(keys, vocabulary.tokens.len(), DEFAULTS)?;
     vocabulary.mark_control(special.named().map(|(_, id)| id));
@@ -86,7 +86,7 @@ fn scored_tokens<'a>(vocabulary: &'a Vocabulary, scores: &[f32]) -> Vec<(&'a str
 ///
 /// # Errors
 /// `Parse` if a value is of another type.
-fn normalizer(keys: TokenizerKeys<'_>) -> Result<Option<Normalizer>> {
+fn normalizer(keys: GgufTokenizer<'_>) -> Result<Option<Normalizer>> {
     let mut normalizers = Vec::new();
     let map = keys.bytes(CHARSMAP)?.unwrap_or_default();
     if !map.is_empty() {
