@@ -21,8 +21,8 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
     cls: Some(101),
     mask: Some(103),
     add_bos: true,
-    add_eos: false,
-    add_sep: true,
+    add_eos: true,
+    add_sep: false,
 };
 
 /// # Errors
@@ -56,7 +56,7 @@ pub(super) fn convert(keys: TokenizerKeys<'_>) -> Result<TokenizerParts> {
         unk_token: &vocabulary.tokens[unk as usize],
         continuing_subword_prefix: "##",
         max_input_chars_per_word: 100,
-        vocab: vocabulary.model_vocab(),
+        vocab: vocabulary.model_vocab(0),
     };
     let decoder = Decoder::WordPiece {
         prefix: "##",
