@@ -77,7 +77,8 @@ def convert(name, directory, architecture, pre=None, **config):
     text = lambda token: token["content"] if isinstance(token, dict) else token  # noqa: E731
     keys = [f"{kind}_token" for kind in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")]
     config = {key: text(said[key]) for key in keys if said.get(key)}
-    config["chat_template"] = said.get("chat_template")
+    template = directory / "chat_template.jinja"
+    config["chat_template"] = template.read_text(encoding="utf-8") if template.exists() else said.get("chat_template")
     case = {"tokenizer": tokenizer, "config": config}
     text = json.dumps(case, ensure_ascii=False, separators=(",", ":"))
     (OUT / f"{name}.json").write_text(text + "\n", encoding="utf-8")
