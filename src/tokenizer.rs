@@ -2,4 +2,7 @@
 //! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
 
 pub(crate) mod pre;
+mod to_gguf;
 pub(crate) mod to_hf;
+
+pub(crate) use self::to_gguf::{TokenizerKeys, TokenizerRequest, to_gguf};
