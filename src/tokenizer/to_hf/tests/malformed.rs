@@ -46,6 +46,11 @@ impl Keys {
     }
 
     fn convert(&self) -> crate::Result<HfTokenizer> {
+        self.convert_edited(|_| {})
+    }
+
+    /// Converts the keys after `edit` of their bytes.
+    fn convert_edited(&self, edit: impl FnOnce(&mut [u8])) -> crate::Result<HfTokenizer> {
         let mut metadata = GgufMetadata::new(GgufEncoding::WRITTEN);
         let mut bytes = Vec::new();
         for (key, value) in &self.0 {
@@ -53,6 +58,7 @@ impl Keys {
             value.write(&mut bytes);
             metadata.add(key.clone(), value.type_id(), start, bytes.len());
         }
+        edit(&mut bytes);
         metadata.set_bytes(bytes);
         from_gguf(&metadata, None)
     }
@@ -255,6 +261,38 @@ fn repeated_tokens() {
     let tokens = texts(&["<unk>", "<s>", "</s>", "", "", "ab"]);
     let json = Keys::llama().with("tokenizer.ggml.tokens", tokens).json();
     assert_eq!(json["model"]["vocab"]["[EMPTY_4]"], 4);
+}
+
+#[test]
+fn text_that_is_not_utf8() {
+    for (keys, marker, key) in [
+        (
+            Keys::llama().with(
+                "tokenizer.ggml.tokens",
+                texts(&["<unk>", "<s>", "</s>", "a", "b", "~~"]),
+            ),
+            b"~~",
+            "tokens",
+        ),
+        (
+            Keys::gpt2().with("tokenizer.ggml.merges", texts(&["a b", "~~ b"])),
+            b"~~",
+            "merges",
+        ),
+        (
+            Keys::gpt2().with("tokenizer.ggml.pre", text("~~")),
+            b"~~",
+            "pre",
+        ),
+    ] {
+        let edit = |bytes: &mut [u8]| {
+            let at = bytes.windows(2).position(|two| two == marker).unwrap();
+            bytes[at] = 0xff;
+        };
+        let error = keys.convert_edited(edit).err().unwrap().to_string();
+        let what = format!("`tokenizer.ggml.{key}`: its text is not UTF-8");
+        assert!(error.contains(&what), "{error}");
+    }
 }
 
 #[test]
