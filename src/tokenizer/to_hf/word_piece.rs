@@ -64,13 +64,13 @@ pub(super) fn convert(keys: TypedMetadata<'_>) -> Result<TokenizerParts> {
     };
     let mut json = TokenizerJson::new(model, decoder);
     json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);
-    json.normalizer = Some(Normalizer::BertNormalizer {
+    json.normalizer = Some(Normalizer::Bert {
         clean_text: true,
         handle_chinese_chars: true,
         strip_accents: keys.flag(STRIP_ACCENTS)?,
         lowercase,
     });
-    json.pre_tokenizer = Some(PreTokenizer::BertPreTokenizer);
+    json.pre_tokenizer = Some(PreTokenizer::Bert);
     json.post_processor = special.bert_template(&vocabulary);
     let json = json.text()?;
     Ok(TokenizerParts {
