@@ -18,7 +18,7 @@ mod vocabulary;
 mod word_piece;
 
 use self::json::{Decoder, TokenizerJson, TokenizerModel};
-use self::keys::{TypedMetadata, malformed};
+use self::keys::{GgufTokenizer, malformed};
 use self::special::SpecialTokens;
 use self::spm::MergeSource;
 use self::vocabulary::Vocabulary;
@@ -44,7 +44,7 @@ pub(crate) fn from_gguf(
     metadata: &GgufMetadata,
     context_length: Option<u64>,
 ) -> Result<HfTokenizer> {
-    let keys = TypedMetadata(metadata);
+    let keys = GgufTokenizer(metadata);
     let model = keys
         .text(MODEL)?
         .ok_or_else(|| malformed(MODEL, "it is missing"))?;

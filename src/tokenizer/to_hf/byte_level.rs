@@ -4,7 +4,7 @@ use super::TokenizerParts;
 use super::json::{
     Decoder, Normalizer, PostProcessor, PreTokenizer, SplitPattern, TokenizerJson, TokenizerModel,
 };
-use super::keys::TypedMetadata;
+use super::keys::GgufTokenizer;
 use super::merges::{parse_merges, stored_merges};
 use super::special::SpecialTokens;
 use super::vocabulary::{StripRules, Vocabulary};
@@ -16,7 +16,7 @@ const PRE: &str = "tokenizer.ggml.pre";
 /// # Errors
 /// `Parse` if metadata is missing, malformed or contradicts itself; `Unsupported` if it is not known how the pre-tokenizer
 /// cuts text.
-pub(super) fn convert(keys: TypedMetadata<'_>) -> Result<TokenizerParts> {
+pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let name = keys.text(PRE)?.ok_or_else(|| {
         let what = "is missing: the file does not say how text is cut before merging";
         unknown("none", what)

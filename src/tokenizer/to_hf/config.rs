@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{TypedMetadata, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::special::SpecialTokens;
 use super::vocabulary::Vocabulary;
 use crate::Result;
@@ -15,7 +15,7 @@ const TEMPLATE_NAMES: &str = "tokenizer.chat_templates";
 /// # Errors
 /// `Parse` if a chat template is no string, or one that the file names is missing.
 pub(super) fn config_files(
-    keys: TypedMetadata<'_>,
+    keys: GgufTokenizer<'_>,
     vocabulary: &Vocabulary,
     special: &SpecialTokens,
     clean_up: bool,
@@ -57,7 +57,7 @@ pub(super) fn config_files(
 }
 
 /// Chat templates for other uses than chat, with their names.
-fn named_templates(keys: TypedMetadata<'_>) -> Result<Vec<(String, String)>> {
+fn named_templates(keys: GgufTokenizer<'_>) -> Result<Vec<(String, String)>> {
     let names = keys.texts(TEMPLATE_NAMES)?.unwrap_or_default();
     let template = |name: String| {
         let key = format!("{TEMPLATE}.{name}");

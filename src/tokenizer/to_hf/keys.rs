@@ -1,4 +1,4 @@
-//! [`TypedMetadata`]: typed values of a GGUF file's metadata, with errors that name the key.
+//! [`GgufTokenizer`]: typed values of a GGUF file's metadata, with errors that name the key.
 
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
@@ -10,9 +10,9 @@ pub(super) fn malformed(key: &str, what: impl std::fmt::Display) -> AnamnesisErr
 
 /// Metadata of a GGUF file, read by key and type. Values are decoded at each call, so a caller keeps what it needs twice.
 #[derive(Clone, Copy)]
-pub(super) struct TypedMetadata<'a>(pub &'a GgufMetadata);
+pub(super) struct GgufTokenizer<'a>(pub &'a GgufMetadata);
 
-impl TypedMetadata<'_> {
+impl GgufTokenizer<'_> {
     /// The value of `key`, taken apart by `take`.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::keys::{TypedMetadata, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::vocabulary::{GgufTokenType, TOKENS, Vocabulary};
 use crate::Result;
 
@@ -27,7 +27,7 @@ pub(super) struct Merges<'a> {
 ///
 /// # Errors
 /// `Parse` if there are none.
-pub(super) fn stored_merges(keys: TypedMetadata<'_>) -> Result<Vec<String>> {
+pub(super) fn stored_merges(keys: GgufTokenizer<'_>) -> Result<Vec<String>> {
     keys.texts(MERGES)?
         .ok_or_else(|| malformed(MERGES, "it is missing"))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::json::{PostProcessor, TemplatePiece, TemplateToken};
-use super::keys::{TypedMetadata, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::vocabulary::Vocabulary;
 use crate::Result;
 
@@ -30,7 +30,7 @@ impl SpecialTokens {
     ///
     /// # Errors
     /// `Parse` if a value is of another type, or an id is out of range.
-    pub(super) fn read(keys: TypedMetadata<'_>, tokens: usize, defaults: Self) -> Result<Self> {
+    pub(super) fn read(keys: GgufTokenizer<'_>, tokens: usize, defaults: Self) -> Result<Self> {
         let in_range = |id: &u32| (*id as usize) < tokens;
         let id = |name: &str, default: Option<u32>| -> Result<_> {
             let found = keys.token_id(&format!("tokenizer.ggml.{name}_token_id"), tokens)?;

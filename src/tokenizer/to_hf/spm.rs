@@ -3,7 +3,7 @@
 
 use super::TokenizerParts;
 use super::json::{Decoder, Normalizer, PreTokenizer, SplitPattern, TokenizerJson, TokenizerModel};
-use super::keys::TypedMetadata;
+use super::keys::GgufTokenizer;
 use super::merges::{merges_by_priority, parse_merges, priorities, stored_merges};
 use super::special::SpecialTokens;
 use super::vocabulary::{GgufTokenType, StripRules, Vocabulary};
@@ -32,7 +32,7 @@ pub(super) enum MergeSource {
 
 /// # Errors
 /// `Parse` if metadata is missing, malformed or contradicts itself.
-pub(super) fn convert(keys: TypedMetadata<'_>, source: MergeSource) -> Result<TokenizerParts> {
+pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<TokenizerParts> {
     let mut vocabulary = Vocabulary::read(keys)?;
     let defaults = match source {
         MergeSource::Scores => DEFAULTS,

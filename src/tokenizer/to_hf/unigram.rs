@@ -2,7 +2,7 @@
 
 use super::TokenizerParts;
 use super::json::{Decoder, Normalizer, PreTokenizer, SplitPattern, TokenizerJson, TokenizerModel};
-use super::keys::{TypedMetadata, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::special::SpecialTokens;
 use super::vocabulary::{GgufTokenType, StripRules, Vocabulary};
 use crate::Result;
@@ -25,7 +25,7 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
 
 /// # Errors
 /// `Parse` if metadata is missing, malformed or contradicts itself.
-pub(super) fn convert(keys: TypedMetadata<'_>) -> Result<TokenizerParts> {
+pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let mut vocabulary = Vocabulary::read(keys)?;
     let mut special = SpecialTokens::read(keys, vocabulary.tokens.len(), DEFAULTS)?;
     // llama.cpp's converter takes tokens from SentencePiece's model, where XLM-R's last one is missing.
@@ -96,7 +96,7 @@ fn scored_tokens<'a>(vocabulary: &'a Vocabulary, scores: &[f32]) -> Vec<(&'a str
 ///
 /// # Errors
 /// `Parse` if a value is of another type.
-fn normalizer(keys: TypedMetadata<'_>) -> Result<Option<Normalizer>> {
+fn normalizer(keys: GgufTokenizer<'_>) -> Result<Option<Normalizer>> {
     let mut normalizers = Vec::new();
     let map = keys.bytes(CHARSMAP)?.unwrap_or_default();
     if !map.is_empty() {

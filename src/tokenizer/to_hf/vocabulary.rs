@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::json::{AddedToken, IdByText};
-use super::keys::{TypedMetadata, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use crate::{AnamnesisError, Result};
 
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -47,7 +47,7 @@ pub(super) struct Vocabulary {
 impl Vocabulary {
     /// # Errors
     /// `Parse` if the tokens are missing or none, or the types are unknown or fewer or more than the tokens.
-    pub(super) fn read(keys: TypedMetadata<'_>) -> Result<Self> {
+    pub(super) fn read(keys: GgufTokenizer<'_>) -> Result<Self> {
         let mut tokens = keys
             .texts(TOKENS)?
             .ok_or_else(|| malformed(TOKENS, "it is missing"))?;
@@ -83,7 +83,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// `Parse` if they are missing, not finite, or fewer or more than the tokens.
-    pub(super) fn scores(&self, keys: TypedMetadata<'_>) -> Result<Vec<f32>> {
+    pub(super) fn scores(&self, keys: GgufTokenizer<'_>) -> Result<Vec<f32>> {
         let scores = keys
             .scores(SCORES)?
             .ok_or_else(|| malformed(SCORES, "it is missing"))?;
@@ -209,7 +209,7 @@ pub(super) struct StripRules {
 impl StripRules {
     /// # Errors
     /// `Parse` if a name is no string.
-    pub(super) fn read(keys: TypedMetadata<'_>) -> Result<Self> {
+    pub(super) fn read(keys: GgufTokenizer<'_>) -> Result<Self> {
         let text = |key: &str| Ok::<_, AnamnesisError>(keys.text(key)?.unwrap_or_default());
         let (pre, architecture) = (text("tokenizer.ggml.pre")?, text("general.architecture")?);
         let name = text("general.name")?.to_lowercase();

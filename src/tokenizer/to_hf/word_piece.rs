@@ -3,7 +3,7 @@
 
 use super::TokenizerParts;
 use super::json::{Decoder, Normalizer, PreTokenizer, TokenizerJson, TokenizerModel};
-use super::keys::{TypedMetadata, malformed};
+use super::keys::{GgufTokenizer, malformed};
 use super::special::SpecialTokens;
 use super::vocabulary::{GgufTokenType, StripRules, Vocabulary};
 use crate::Result;
@@ -27,7 +27,7 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
 
 /// # Errors
 /// `Parse` if metadata is missing, malformed or contradicts itself.
-pub(super) fn convert(keys: TypedMetadata<'_>) -> Result<TokenizerParts> {
+pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let mut vocabulary = Vocabulary::read(keys)?;
     let mut special = SpecialTokens::read(keys, vocabulary.tokens.len(), DEFAULTS)?;
     // BOS is what llama.cpp puts first. Files of the converter have only CLS.
