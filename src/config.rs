@@ -17,7 +17,6 @@ mod skips;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "models")]
-#[allow(dead_code)] // conversions of whole models read them
 mod texts;
 pub(crate) mod unique_json;
 
@@ -36,7 +35,6 @@ pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
 #[cfg(feature = "models")]
-#[allow(unused_imports)]
 pub(crate) use self::texts::Texts;
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};

@@ -3,6 +3,7 @@
 
 pub(crate) mod pre;
 mod to_gguf;
-pub(crate) mod to_hf;
+mod to_hf;
 
-pub(crate) use self::to_gguf::{TokenizerKeys, TokenizerRequest, to_gguf};
+pub(crate) use self::to_gguf::{TokenizerRequest, to_gguf};
+pub(crate) use self::to_hf::from_gguf;

@@ -18,7 +18,7 @@ mod word_piece;
 
 use serde_json::{Map, Value};
 
-use self::added::{AddedTokens, TOKENIZER_CONFIG};
+use self::added::TOKENIZER_CONFIG;
 use self::file::{HfTokenizerFile, TOKENIZER_JSON};
 use self::keys::KeyList;
 use self::sentencepiece::SentencePieceModel;
