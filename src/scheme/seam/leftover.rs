@@ -67,8 +67,8 @@ impl<'m> Leftovers<'_, 'm> {
     /// Checks that an unclaimed tensor can be a plain one.
     ///
     /// # Errors
-    /// It is a scale or another companion without its weight, or has integers where the config says that weights are
-    /// quantized. The error comes with the role that the tensor then has.
+    /// It is a scale or another companion without its weight, codes of a scheme in a quantized model, or has integers where the
+    /// config says that weights are quantized. The error comes with the role that the tensor then has.
     fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
         if let Some(role) = self.registry.companion(t.name()) {
             let what = "it belongs to a quantized weight, and none goes with it";
@@ -80,6 +80,15 @@ impl<'m> Leftovers<'_, 'm> {
                 TensorRole::Scale,
                 wrong(t, "it scales a quantized weight, and none goes with it"),
             ));
+        }
+        // No module has them but a quantized one, whatever the config leaves alone. Numbers of blocks are no matrix.
+        if self.is_quantized
+            && t.shape().len() >= 2
+            && self.registry.is_codes(t.name())
+            && self.is_codes(t)
+        {
+            let what = "it has the name and the type of a quantized weight's codes, and the tensors that would say how are missing";
+            return Err((TensorRole::Quantized, wrong(t, what)));
         }
         let config = self.all.config;
         // A `.scales`, or Marlin's `.s`, can be a parameter of the model. It is suspect only if the config calls the
