@@ -34,24 +34,27 @@ fn skip_patterns() {
     assert!(!skips("*.gate", "mlp.gate_proj"));
 }
 
-#[test]
-fn rules_for_modules() {
-    let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
-        "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;
-    let values = serde_json::from_slice::<Value>(json)
-        .unwrap()
-        .as_object()
-        .unwrap()
-        .clone();
+/// The config of this text.
+fn config_of(json: &[u8]) -> QuantConfig {
+    let Value::Object(values) = serde_json::from_slice(json).unwrap() else {
+        panic!("no object");
+    };
     let place = ConfigPlace {
         name: "test".into(),
         order: order(json, &[], &values),
         values,
     };
-    let config = QuantConfig {
+    QuantConfig {
         places: vec![place],
         ..QuantConfig::default()
-    };
+    }
+}
+
+#[test]
+fn rules_for_modules() {
+    let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
+        "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;
+    let config = config_of(json);
     let bits = |module: &str| config.at(module).int(&["bits"]).map(|(bits, _)| bits);
     assert!(
         config.at("a.v_proj").skipped
@@ -94,21 +97,10 @@ fn metadata_of_autogptq() {
 fn groups_of_compressed_tensors() {
     let bits = |groups: &str, module: &str| {
         let json = format!(r#"{{"config_groups":{groups}}}"#);
-        let values = serde_json::from_str::<Value>(&json)
-            .unwrap()
-            .as_object()
-            .unwrap()
-            .clone();
-        let place = ConfigPlace {
-            name: "test".into(),
-            order: order(json.as_bytes(), &[], &values),
-            values,
-        };
-        let config = QuantConfig {
-            places: vec![place],
-            ..QuantConfig::default()
-        };
-        config.at(module).int(&["num_bits"]).map(|(bits, _)| bits)
+        config_of(json.as_bytes())
+            .at(module)
+            .int(&["num_bits"])
+            .map(|(bits, _)| bits)
     };
     let group = |bits: u8, targets: &str| {
         format!(r#"{{"targets":[{targets}],"weights":{{"num_bits":{bits}}}}}"#)

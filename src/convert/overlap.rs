@@ -12,7 +12,7 @@ use crate::source::platform::place;
 use crate::{AnamnesisError, Result};
 
 /// Device and inode of a file or directory.
-type FilePlace = (u64, u64);
+pub(super) type FilePlace = (u64, u64);
 
 /// Fails with `Io` if a directory of `replaced` is one of `inputs`, or contains one. `output` is named in the error.
 pub(super) fn require_apart(output: &Path, replaced: &[PathBuf], inputs: &[PathBuf]) -> Result<()> {
@@ -51,7 +51,7 @@ fn places_of(inputs: &[PathBuf]) -> HashMap<FilePlace, (&Path, bool)> {
 }
 
 /// Place of the file or directory `path`, links not followed; `None` if there is none or the system cannot tell.
-fn place_at(path: &Path) -> Option<FilePlace> {
+pub(super) fn place_at(path: &Path) -> Option<FilePlace> {
     let found = place(&path.symlink_metadata().ok()?);
     (found != (0, 0)).then_some(found)
 }

@@ -10,12 +10,13 @@ use serde_json::Value;
 
 use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
+use super::overlap::place_at;
 use crate::config::{edit, read_small};
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
-use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked, place};
+use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Names of the configs that describe a model, including its quantization.
@@ -57,7 +58,7 @@ impl Sidecars {
             blobs: blobs_of_snapshot(&root),
             root,
             outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
-            places: outputs.iter().filter_map(|path| place_of(path)).collect(),
+            places: outputs.iter().filter_map(|path| place_at(path)).collect(),
             found: Self {
                 files: vec![],
                 notes: vec![],
@@ -150,12 +151,6 @@ fn resolve_links(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Device and inode of the directory `path`; `None` if there is none or the system cannot tell.
-fn place_of(path: &Path) -> Option<(u64, u64)> {
-    let found = place(&path.symlink_metadata().ok()?);
-    (found != (0, 0)).then_some(found)
-}
-
 /// The blob store of the snapshot `root` of the Hugging Face cache; `None` if `root` is no such snapshot.
 ///
 /// There a model is `models--ORG--NAME/snapshots/REVISION`, full of links to `models--ORG--NAME/blobs/HASH`. Any other
@@ -230,7 +225,7 @@ impl SidecarSearch {
     /// Whether the directory `path` is one that is to be skipped.
     fn is_output(&self, path: &Path) -> bool {
         self.outputs.contains(&resolve_links(path))
-            || place_of(path).is_some_and(|place| self.places.contains(&place))
+            || place_at(path).is_some_and(|place| self.places.contains(&place))
     }
 
     /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or a blob of the Hugging Face

@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::modelopt::pre_quant_scale;
+use super::mxfp4::BLOCK as MX_BLOCK;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -19,9 +20,6 @@ use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
 use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
-
-/// Values that share an exponent in OCP's microscaling formats.
-const MX_BLOCK: usize = 32;
 
 /// Rows of the smallest block that shares an exponent. DeepSeek's has 128; transformers tests with 16.
 const LEAST_BLOCK: usize = 16;

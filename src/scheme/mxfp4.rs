@@ -22,8 +22,8 @@ use crate::{Dtype, Result};
 
 pub(super) struct Mxfp4;
 
-/// Values that share an exponent.
-const BLOCK: usize = 32;
+/// Values that share an exponent in OCP's microscaling formats.
+pub(super) const BLOCK: usize = 32;
 
 static IDENTITY: Identity = Identity {
     name: "MXFP4",

@@ -279,6 +279,7 @@ mod by_path {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::source::platform;
 
     /// The path: the standard library has no handles here.
     pub(super) type Handle = PathBuf;
@@ -352,11 +353,7 @@ mod by_path {
         }
 
         pub(super) fn open_any(&self, name: &OsStr) -> Result<File> {
-            let path = self.0.join(name);
-            match path.symlink_metadata()?.is_file() {
-                true => File::open(path),
-                false => Err(Error::other("not a regular file")),
-            }
+            platform::open_unlinked(&self.0.join(name))
         }
 
         pub(super) fn open_to_sync(&self, name: &OsStr) -> Result<File> {

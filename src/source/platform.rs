@@ -3,6 +3,8 @@
 
 #[cfg(not(any(unix, windows)))]
 pub(crate) use self::no_files::*;
+#[cfg(not(unix))]
+pub(crate) use self::portable::*;
 #[cfg(unix)]
 pub(crate) use self::unix::*;
 #[cfg(windows)]
@@ -102,11 +104,11 @@ mod unix {
     }
 }
 
-#[cfg(windows)]
-mod windows {
+/// What the standard library has for every system.
+#[cfg(not(unix))]
+mod portable {
     use std::fs::{File, Metadata};
-    use std::io::{ErrorKind, Result};
-    use std::os::windows::fs::FileExt;
+    use std::io::Result;
     use std::path::Path;
 
     /// Always 0: the standard library knows no such time here.
@@ -146,6 +148,14 @@ mod windows {
     pub(crate) fn place(_meta: &Metadata) -> (u64, u64) {
         (0, 0)
     }
+}
+
+#[cfg(windows)]
+mod windows {
+    use std::fs::File;
+    use std::io::{ErrorKind, Result};
+    use std::os::windows::fs::FileExt;
+    use std::path::Path;
 
     pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
@@ -192,47 +202,9 @@ mod windows {
 
 #[cfg(not(any(unix, windows)))]
 mod no_files {
-    use std::fs::{File, Metadata};
+    use std::fs::File;
     use std::io::{ErrorKind, Result};
     use std::path::Path;
-
-    /// Always 0: the standard library knows no such time here.
-    pub(crate) fn change_time(_meta: &Metadata) -> u128 {
-        0
-    }
-
-    /// Opens a file to read which is a regular file and no link.
-    pub(crate) fn open_unlinked(path: &Path) -> Result<File> {
-        match path.symlink_metadata()?.is_file() {
-            true => File::open(path),
-            false => Err(std::io::Error::other("not a regular file")),
-        }
-    }
-
-    /// Whether the owner of a file may run it: no file says so here.
-    pub(crate) fn is_executable(_meta: &Metadata) -> bool {
-        false
-    }
-
-    /// Bytes that a file takes on the disk.
-    pub(crate) fn allocated(meta: &Metadata) -> u64 {
-        meta.len()
-    }
-
-    /// Copies the contents of `from` to the empty file `to`.
-    pub(crate) fn copy_contents(mut from: &File, mut to: &File) -> Result<()> {
-        std::io::copy(&mut from, &mut to).map(drop)
-    }
-
-    /// Always true: nothing is locked.
-    pub(crate) fn try_lock(_file: &File) -> bool {
-        true
-    }
-
-    /// Always zeros: the standard library cannot tell which file it is.
-    pub(crate) fn place(_meta: &Metadata) -> (u64, u64) {
-        (0, 0)
-    }
 
     pub(crate) fn read_exact_at(_file: &File, _offset: u64, _out: &mut [u8]) -> Result<()> {
         Err(ErrorKind::Unsupported.into())

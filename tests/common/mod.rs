@@ -51,6 +51,25 @@ pub const DTYPES: &[(&str, usize)] = &[
     ("U64", 64),
 ];
 
+/// Name and bits of the dtype `name`, if it is one of the format.
+pub fn find_dtype(name: &str) -> Option<(&'static str, usize)> {
+    DTYPES.iter().find(|(known, _)| *known == name).copied()
+}
+
+/// The directories of all cases of the test data, and those of models in them, sorted.
+pub fn case_directories() -> Vec<PathBuf> {
+    let below = |path: PathBuf| {
+        let entries = std::fs::read_dir(path).unwrap();
+        entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir())
+    };
+    let cases: Vec<_> = below(data()).flat_map(below).collect();
+    let models = cases.iter().map(|case| case.join("model"));
+    let models = models.filter(|path| path.is_dir());
+    let mut all: Vec<_> = models.chain(cases.iter().cloned()).collect();
+    all.sort();
+    all
+}
+
 /// The directory of test data, for the crate and for the fuzz targets below it.
 pub fn data() -> PathBuf {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();

@@ -26,10 +26,7 @@ pub fn tensors(text: &str) -> Vec<Raw> {
             .filter(|d| *d != "()")
             .map(|d| d.parse().unwrap())
             .collect();
-        let &(dtype, bits) = super::DTYPES
-            .iter()
-            .find(|(name, _)| *name == dtype)
-            .unwrap();
+        let (dtype, bits) = super::find_dtype(dtype).unwrap();
         let elements = if shape.contains(&0) {
             0
         } else {

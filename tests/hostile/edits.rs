@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::data;
+use crate::common::{case_directories, data};
 use model::{Decoded, Model, Outcome};
 
 /// One change of a model.
@@ -40,20 +40,10 @@ struct Tally {
 
 /// Every directory of the test data that holds a model in safetensors files.
 fn directories() -> Vec<PathBuf> {
-    let below = |path: PathBuf| {
-        let entries = std::fs::read_dir(path).unwrap();
-        entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir())
-    };
-    let cases: Vec<_> = below(data()).flat_map(below).collect();
-    let models = cases
-        .iter()
-        .map(|case| case.join("model"))
-        .filter(|m| m.is_dir());
-    let mut all: Vec<_> = cases.iter().cloned().chain(models).collect();
+    let mut all = case_directories();
     all.retain(|path| {
         path.join("config.json").is_file() || path.join("model.safetensors").is_file()
     });
-    all.sort();
     all
 }
 

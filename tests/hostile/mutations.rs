@@ -10,7 +10,7 @@ use anamnesis::{ParsedModel, RememberOptions, TargetDtype};
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 
-use crate::common::{Random, TARGETS, data};
+use crate::common::{Random, TARGETS, case_directories};
 
 /// A model file, split into header and data.
 struct Model {
@@ -37,17 +37,9 @@ impl Model {
 
 /// Every `model.safetensors` of the test data.
 fn models() -> Vec<Model> {
-    let below = |path: PathBuf| {
-        std::fs::read_dir(path)
-            .unwrap()
-            .map(|e| e.unwrap().path())
-            .filter(|p| p.is_dir())
-    };
-    let cases = below(data())
-        .flat_map(below)
-        .map(|case| case.join("model.safetensors"));
-    let mut paths: Vec<_> = cases.filter(|p| p.is_file()).collect();
-    paths.sort();
+    let cases = case_directories().into_iter();
+    let cases = cases.map(|case| case.join("model.safetensors"));
+    let paths: Vec<_> = cases.filter(|path| path.is_file()).collect();
     assert!(paths.len() > 100, "{}", paths.len());
     paths.into_iter().map(Model::read).collect()
 }

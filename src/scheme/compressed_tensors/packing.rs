@@ -120,24 +120,25 @@ fn names_experts(name: &str) -> bool {
 /// Words that are read at most to tell the packings apart, and indices in one read of an index.
 pub(super) const SAMPLE: usize = 4096;
 
+/// The first words of `t`, at most 16 KiB.
+pub(super) fn first_words(t: &Tensor<'_>) -> Result<Vec<u32>> {
+    let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
+    t.part().read_at(0, &mut bytes)?;
+    let words = bytes.as_chunks().0.iter();
+    Ok(words.map(|&word| u32::from_le_bytes(word)).collect())
+}
+
 /// Whether the bits that word-aligned packing leaves unused are zero in all of the first words. In a bit stream they
 /// belong to codes.
 ///
 /// # Errors
 /// They are zero in a tensor of fewer than 64 words, which could be by chance.
 fn is_word_aligned(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool> {
-    // At most 16 KiB. Each word of random codes at least halves the chance that all unused bits are
-    // clear.
-    let mut bytes = vec![0; t.elements().min(SAMPLE) * 4];
-    t.part().read_at(0, &mut bytes)?;
-    let mut words = bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&word| u32::from_le_bytes(word));
+    // Each word of random codes at least halves the chance that all unused bits are clear.
+    let words = first_words(t)?;
     // For widths that do not divide 32 there is at least one unused bit, so the shift is below 32.
-    let word_aligned = words.all(|word| word >> (bits * per_word) == 0);
-    if word_aligned && bytes.len() < 64 * 4 {
+    let word_aligned = words.iter().all(|word| word >> (bits * per_word) == 0);
+    if word_aligned && words.len() < 64 {
         return Err(wrong(
             t,
             format!(

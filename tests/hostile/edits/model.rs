@@ -7,7 +7,7 @@ use anamnesis::TargetDtype;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use crate::common::{DTYPES, Raw, file};
+use crate::common::{Raw, file, find_dtype};
 
 /// Tensors of all shards of a model, its metadata and the configs beside it.
 #[derive(Clone)]
@@ -76,7 +76,7 @@ impl Model {
         let shard = SafeTensors::deserialize(bytes).unwrap();
         for (name, view) in shard.iter() {
             let dtype = view.dtype().to_string();
-            let (dtype, _) = *DTYPES.iter().find(|(d, _)| *d == dtype).unwrap();
+            let (dtype, _) = find_dtype(&dtype).unwrap();
             self.tensors.push(Raw {
                 name: name.to_owned(),
                 dtype,

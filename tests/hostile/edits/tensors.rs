@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Edit;
 use super::model::Model;
-use crate::common::{DTYPES, Raw};
+use crate::common::{DTYPES, Raw, find_dtype};
 
 /// What an edit did to a tensor, and what else its module holds.
 pub struct Change {
@@ -229,7 +229,7 @@ const WORDS: &[&str] = &[
 
 /// The dtypes of the same size.
 fn other_dtypes(t: &Raw) -> impl Iterator<Item = &'static str> {
-    let (_, bits) = *DTYPES.iter().find(|(d, _)| *d == t.dtype).unwrap();
+    let (_, bits) = find_dtype(t.dtype).unwrap();
     let same = DTYPES
         .iter()
         .filter(move |(_, b)| *b == bits)
@@ -277,7 +277,7 @@ fn shapes(shape: &[usize]) -> Vec<(&'static str, Vec<usize>)> {
 
 /// The bytes of `t` cut, or repeated, to `shape`.
 fn resized(t: &Raw, shape: &[usize]) -> Vec<u8> {
-    let (_, bits) = *DTYPES.iter().find(|(d, _)| *d == t.dtype).unwrap();
+    let (_, bits) = find_dtype(t.dtype).unwrap();
     let bytes = (shape.iter().product::<usize>() * bits).div_ceil(8);
     t.bytes
         .iter()

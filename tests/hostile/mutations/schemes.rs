@@ -121,10 +121,7 @@ fn valid_headers() {
 }
 
 fn read((name, entry): (&String, &Value)) -> Entry {
-    let (dtype, bits) = *crate::common::DTYPES
-        .iter()
-        .find(|(d, _)| entry["dtype"] == *d)
-        .unwrap();
+    let (dtype, bits) = crate::common::find_dtype(entry["dtype"].as_str().unwrap()).unwrap();
     let shape = entry["shape"]
         .as_array()
         .unwrap()

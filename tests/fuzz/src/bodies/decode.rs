@@ -10,7 +10,7 @@ use super::bytes::{Bytes, by_id};
 use super::directory::place;
 use super::golden::{File, Golden, goldens};
 use super::model::{check, limits};
-use crate::common::{DTYPES, Raw};
+use crate::common::{DTYPES, Raw, find_dtype};
 
 /// Parts of names that mean something to a scheme.
 const ENDINGS: &[&str] = &[
@@ -192,7 +192,7 @@ impl Weights {
                 .unwrap()
                 .to_string();
             Raw {
-                dtype: DTYPES.iter().find(|(known, _)| *known == dtype).unwrap().0,
+                dtype: find_dtype(&dtype).unwrap().0,
                 shape: view.shape().to_vec(),
                 bytes: view.data().to_vec(),
                 name,
@@ -273,7 +273,7 @@ fn edit(t: &mut Raw, kind: usize, input: &mut Bytes<'_>) {
         }
         _ => {}
     }
-    let bits = DTYPES.iter().find(|(name, _)| *name == t.dtype).unwrap().1;
+    let (_, bits) = find_dtype(t.dtype).unwrap();
     let bits = t.shape.iter().try_fold(bits, |n, &d| n.checked_mul(d));
     match bits.filter(|bits| bits.is_multiple_of(8) && bits / 8 <= 1 << 18) {
         Some(bits) => {

@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use anamnesis::parse_with_limits;
 
 use super::model::{check, limits};
-use crate::common::{DTYPES, Raw, file};
+use crate::common::{Raw, file, find_dtype};
 
 /// At most this many bytes for a tensor.
 const MOST: usize = 1 << 16;
@@ -67,7 +67,7 @@ fn weights(text: &str) -> Vec<u8> {
 fn tensor(line: &str) -> Option<Raw> {
     let mut words = line.split_whitespace();
     let (name, dtype, dims) = (words.next()?, words.next()?, words.next().unwrap_or(""));
-    let &(dtype, bits) = DTYPES.iter().find(|(known, _)| *known == dtype)?;
+    let (dtype, bits) = find_dtype(dtype)?;
     let dims = dims.split(',').filter(|d| !d.is_empty());
     let shape: Vec<usize> = dims.map(str::parse).collect::<Result<_, _>>().ok()?;
     let bits = shape.iter().try_fold(bits, |n, &d| n.checked_mul(d))?;
