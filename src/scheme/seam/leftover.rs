@@ -81,23 +81,23 @@ impl<'m> Leftovers<'_, 'm> {
                 wrong(t, "it scales a quantized weight, and none goes with it"),
             ));
         }
-        // No module has them but a quantized one, whatever the config leaves alone. Numbers of blocks are no matrix.
-        if self.is_quantized
+        let config = self.all.config;
+        let is_codes = self.is_codes(t);
+        let is_skipped = || config.at(module_of(t.name())).skipped;
+        // A module that the config leaves alone has weights of floats. Numbers of blocks, which end in `_blocks` too, are no
+        // matrix.
+        let is_lost = self.is_quantized
+            && is_codes
             && t.shape().len() >= 2
-            && self.registry.is_codes(t.name())
-            && self.is_codes(t)
-        {
+            && (self.registry.is_codes(t.name()) || t.dtype().is_integer() && is_skipped());
+        if is_lost {
             let what = "it has the name and the type of a quantized weight's codes, and the tensors that would say how are missing";
             return Err((TensorRole::Quantized, wrong(t, what)));
         }
-        let config = self.all.config;
         // A `.scales`, or Marlin's `.s`, can be a parameter of the model. It is suspect only if the config calls the
         // model quantized and does not list the module as left alone.
         let is_scales = [".scales", ".s"].iter().any(|end| t.name().ends_with(end));
-        if !(self.is_codes(t) || is_scales)
-            || !config.is_quantized()
-            || config.at(module_of(t.name())).skipped
-        {
+        if !(is_codes || is_scales) || !config.is_quantized() || is_skipped() {
             return Ok(());
         }
         if is_scales {
