@@ -43,7 +43,7 @@ pub(super) struct Traits {
     /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden size / heads. llama.cpp knows
     /// no other.
     pub scaled_by_hidden_size: Option<usize>,
-    /// YaRN's bounds are not rounded (`truncate` is false).
+    /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
     pub has_exact_yarn: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,

@@ -59,7 +59,7 @@ pub(crate) fn to_hf<'m>(
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.first().map(values_of).transpose()?;
-    let scaling = scaling_of(class.gguf, metadata, factors.as_deref(), &dims)?;
+    let scaling = scaling_of(class, metadata, factors.as_deref(), &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     let sources = items.into_iter().map(SourceTensor::new);
     let mapped = Mapping { class, dims: &dims }.to_hf(sources.collect::<Result<_>>()?)?;
@@ -352,7 +352,7 @@ fn biases(class: &ModelClass, mapped: &[Mapped<'_>]) -> Result<Map<String, Value
         mapped
             .iter()
             .filter(of_rule)
-            .any(|mapped| mapped.name.ends_with(".bias"))
+            .any(|mapped| mapped.suffix == ".bias")
     };
     let mut known: Vec<&str> = Vec::new();
     for (field, rules) in class.biases {
@@ -372,7 +372,7 @@ fn biases(class: &ModelClass, mapped: &[Mapped<'_>]) -> Result<Map<String, Value
     }
     let other = mapped
         .iter()
-        .find(|mapped| mapped.name.ends_with(".bias") && !known.contains(&mapped.rule.gguf));
+        .find(|mapped| mapped.suffix == ".bias" && !known.contains(&mapped.rule.gguf));
     match other {
         Some(other) => {
             let what = format!(
