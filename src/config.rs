@@ -16,6 +16,8 @@ mod sizes;
 mod skips;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "models")]
+mod texts;
 pub(crate) mod unique_json;
 
 use std::collections::{HashMap, HashSet};
@@ -32,6 +34,8 @@ pub(crate) use self::module::Module;
 pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
+#[cfg(feature = "models")]
+pub(crate) use self::texts::Texts;
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;

@@ -25,6 +25,11 @@ mod sidecars;
 mod stream;
 mod summary;
 mod tensors;
+#[cfg(feature = "models")]
+mod whole;
+#[cfg(not(feature = "models"))]
+#[path = "convert/no_whole.rs"]
+mod whole;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -33,7 +38,7 @@ use std::sync::atomic::AtomicU64;
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
 pub(crate) use self::directory::{finish, settle};
-pub use self::options::{ConvertOptions, Progress, RememberOptions};
+pub use self::options::{ConvertOptions, ModelScope, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
@@ -262,7 +267,8 @@ impl<'m> Recovery<'m> {
         // All files are created, at their full length, before the first job: what is wrong with a path shows at once.
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in self.paths(output).iter().zip(&plan.files) {
-            if let Some(read) = model.companions().find(|companion| companion.is_at(path)) {
+            let mut companions = model.companions().chain(plan.companions());
+            if let Some(read) = companions.find(|companion| companion.is_at(path)) {
                 let what = format!("the output is `{}`, which is read", read.path.display());
                 let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
                 return Err(AnamnesisError::io_at(path, &error));
@@ -287,6 +293,7 @@ impl<'m> Recovery<'m> {
             verify_header(planned, file)?;
         }
         model.require_unchanged()?;
+        plan.require_unchanged()?;
         options.cancel.check()?;
         // The first file of several is named last. Readers of a split model open the first file, so until then nobody sees a
         // model of which a part is missing.
@@ -328,6 +335,7 @@ impl<'m> Recovery<'m> {
         run.run(&sink)?;
         run.patch(&sink)?;
         self.model.require_unchanged()?;
+        plan.require_unchanged()?;
         Ok(bytes)
     }
 }

@@ -21,6 +21,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
 
+#[cfg(feature = "models")]
+mod arch;
 #[cfg(feature = "benchmarks")]
 pub mod benchable_apis;
 mod cancel;
@@ -44,6 +46,8 @@ mod simd;
 mod source;
 #[cfg(test)]
 mod test_data;
+#[cfg(feature = "models")]
+mod tokenizer;
 
 pub use cancel::CancelToken;
 pub use compat::paths::{lethe, model, parse, remember};
@@ -55,8 +59,8 @@ pub use containers::parse::{
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, Kept, OutputTensor, Panel, Progress, Recovery,
-    RememberOptions, Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, OutputTensor, Panel, Progress,
+    Recovery, RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};

@@ -211,6 +211,13 @@ pub(super) struct RunArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Write the tensors under the names that they have, and no model: no settings, no tokenizer
+    #[arg(long)]
+    pub tensors_only: bool,
+    /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face model [default: the one
+    /// that fits]
+    #[arg(long, value_name = "NAME")]
+    pub tokenizer_pre: Option<String>,
     /// Say what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -9,8 +9,8 @@ use super::report::{print_distance, print_json, print_kept, print_line};
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, QuantScheme, RememberOptions, Report, Result,
-    TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
+    QuantScheme, RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -143,6 +143,10 @@ pub(super) fn write(
     let named = args.output.as_deref().and_then(|output| output.extension());
     options.single_file =
         named.is_some_and(|ending| ending == extension) && args.max_shard_size.is_none();
+    (options.scope, options.pre_tokenizer) = (
+        scope(&input.model, &options, args),
+        args.tokenizer_pre.clone(),
+    );
     options.run = options
         .run
         .with_progress(move |p| moving.set_position(p.done_bytes));
@@ -218,6 +222,18 @@ pub(super) fn write(
         );
     }
     Ok(())
+}
+
+/// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are none.
+fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> ModelScope {
+    let is_some = !(args.include.is_empty() && args.exclude.is_empty());
+    let is_directory = args.output.is_some() && !options.single_file;
+    match () {
+        () if args.tensors_only => ModelScope::Tensors,
+        () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,
+        () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
+        () => ModelScope::Auto,
+    }
 }
 
 /// Finishes or undoes what an interrupted run left at its end, and says so on stderr at once: the run that follows may be refused.

@@ -21,6 +21,7 @@ use super::draft::Draft;
 use super::options::ConvertOptions;
 use super::output::Output;
 use super::report::Report;
+use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::features::{Gated, gated};
@@ -70,6 +71,9 @@ pub(super) struct LayoutRequest<'a, 'm> {
     /// The quantization config of the output.
     pub quantization: Option<&'a serde_json::Value>,
     pub options: &'a ConvertOptions,
+    /// What a whole model has beside its tensors, if the output is one.
+    #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+    pub whole: Option<&'a WholeModel>,
     /// For notes.
     #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
     pub report: &'a mut Report,

@@ -69,6 +69,16 @@ impl<'m> Draft<'m> {
         })
     }
 
+    /// Drafts the copy of a group's first part under the group's name.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(super) fn carry(group: Group<'m>) -> Result<Self> {
+        let mut draft = Self::copy(&group.parts[0].1)?;
+        draft.name = group.name;
+        Ok(draft)
+    }
+
     /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme prescribes.
     ///
     /// # Errors
@@ -139,11 +149,11 @@ pub(super) fn parts_with_checksum<'a, 'm: 'a>(
         .collect()
 }
 
-/// Whether `group` is an FP8 tensor without a scale that is copied unchanged: its values need no scale, the container
-/// holds FP8, and the options do not ask for decoding.
+/// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8 tensor without a scale. Then its
+/// values need none, and it is copied if the container holds FP8 and the options do not ask for decoding.
 pub(super) fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
     let is_cast = matches!(group.scheme, QuantScheme::CastFp8 { .. });
     let writer = options.target.container().writer();
-    let is_held = writer.is_some_and(|writer| (writer.holds)(group.parts[0].1.dtype()));
-    is_cast && !options.decode && is_held
+    let is_held = || writer.is_some_and(|writer| (writer.holds)(group.parts[0].1.dtype()));
+    group.is_copied || is_cast && !options.decode && is_held()
 }

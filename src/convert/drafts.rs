@@ -7,6 +7,7 @@ use super::encode::{Drafted, Encodings};
 use super::options::ConvertOptions;
 use super::report::Report;
 use super::summary::summary;
+use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
 use crate::scheme::ResolvedItem;
@@ -18,6 +19,8 @@ pub(super) struct Drafts<'m> {
     pub report: Report,
     /// The quantization config of the output: the keys under which `config.json` has it, and its value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What a whole model has beside its tensors, if the output is one.
+    pub whole: Option<WholeModel>,
 }
 
 /// Drafts all output tensors.
@@ -43,6 +46,7 @@ pub(super) fn draft_outputs<'m>(
         ));
     }
     let mut report = summary(model, &resolution, options);
+    let whole = whole::map(model, &mut resolution, options, &mut report)?;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
@@ -65,6 +69,7 @@ pub(super) fn draft_outputs<'m>(
         drafts,
         report,
         quantization,
+        whole,
     })
 }
 
@@ -82,6 +87,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         drafts,
         report,
         quantization: None,
+        whole: None,
     })
 }
 
@@ -93,7 +99,7 @@ fn draft_unencoded<'m>(
 ) -> Result<Draft<'m>> {
     let mut draft = match item {
         ResolvedItem::Plain(t) => Draft::copy(&t),
-        ResolvedItem::Group(group) if is_carried(&group, options) => Draft::copy(&group.parts[0].1),
+        ResolvedItem::Group(group) if is_carried(&group, options) => Draft::carry(group),
         ResolvedItem::Group(group) => Draft::decode(group, options.run.to),
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.

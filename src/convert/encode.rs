@@ -26,7 +26,7 @@ pub(super) use self::distance::{distance, warnings};
 pub(super) use self::drafts::{Drafted, Encodings};
 use self::in_order::InOrder;
 use self::input::EncodeInput;
-pub(super) use self::options::{fingerprint, is_asked_for, with_scheme};
+pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
 use crate::forget::{Encode, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};

@@ -63,6 +63,12 @@ pub(super) fn with_scheme(options: ConvertOptions, _scheme: &str) -> Result<Conv
     Ok(options)
 }
 
+/// Returns `None`: there are no schemes.
+#[cfg(feature = "gguf")]
+pub(super) fn file_type(_options: &ConvertOptions) -> Option<u32> {
+    None
+}
+
 /// Returns `None`: nothing is encoded.
 pub(super) fn fingerprint(_options: &ConvertOptions) -> Option<String> {
     None

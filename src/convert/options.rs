@@ -106,6 +106,19 @@ impl From<&RememberOptions> for RememberOptions {
     }
 }
 
+/// How much of a model an output has beside its tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ModelScope {
+    /// A Hugging Face model becomes a whole GGUF model if its config names a class; everything else is written as tensors.
+    #[default]
+    Auto,
+    /// The tensors, under the names that they have.
+    Tensors,
+    /// A model that runs: tensors under the other side's names, settings and tokenizer. What cannot be one is an error.
+    Model,
+}
+
 /// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] converts into them, with defaults for the rest.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -137,6 +150,10 @@ pub struct ConvertOptions {
     pub part: Option<(usize, usize)>,
     /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
     pub resume: bool,
+    /// Whether the output is a model that other programs run, or only its tensors.
+    pub scope: ModelScope,
+    /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one that fits.
+    pub pre_tokenizer: Option<String>,
     /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
     pub(crate) copies_all: bool,
     /// The scheme that tensors are encoded to, and which tensors. `None`: nothing is encoded.
@@ -210,6 +227,13 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_part(mut self, part: usize, of: usize) -> Self {
         self.part = Some((part, of));
+        self
+    }
+
+    /// Sets whether the output is a model that other programs run, or only its tensors.
+    #[must_use]
+    pub fn with_scope(mut self, scope: ModelScope) -> Self {
+        self.scope = scope;
         self
     }
 

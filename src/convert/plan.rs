@@ -14,7 +14,9 @@ use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
 use super::output::Output;
 use super::report::Report;
+use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
+use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
 /// One file of the output, as planned.
@@ -31,6 +33,8 @@ pub(crate) struct Plan<'m> {
     pub report: Report,
     /// The quantization config of the output: the keys under which `config.json` has it, and its value.
     pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What a whole model has beside its tensors, if the output is one.
+    pub(super) whole: Option<WholeModel>,
     /// Bytes of data in all output tensors.
     pub(super) data_len: u64,
     /// Names of the files in the output directory; `None` if the output is no directory.
@@ -52,6 +56,7 @@ impl<'m> Plan<'m> {
             drafts,
             mut report,
             quantization,
+            whole,
         } = draft_outputs(model, options)?;
         require_unique_names(&drafts)?;
         let layouts = container::layout(&mut LayoutRequest {
@@ -59,6 +64,7 @@ impl<'m> Plan<'m> {
             drafts: &drafts,
             quantization: quantization.as_ref().map(|(_, config)| config),
             options,
+            whole: whole.as_ref(),
             report: &mut report,
         })?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
@@ -113,6 +119,7 @@ impl<'m> Plan<'m> {
             files,
             report,
             quantization,
+            whole,
             data_len,
             shard_names: None,
             outputs,
@@ -125,6 +132,20 @@ impl<'m> Plan<'m> {
             plan.shard_names = Some(names).filter(|_| is_directory);
         }
         Ok(plan)
+    }
+
+    /// The files of the input that settings and tokenizer of a whole model were made of.
+    pub(super) fn companions(&self) -> impl Iterator<Item = &CompanionFile> {
+        self.whole.iter().flat_map(WholeModel::companions)
+    }
+
+    /// Compares these files with their states when they were read.
+    ///
+    /// # Errors
+    /// `Io` that names the first that has changed.
+    pub(super) fn require_unchanged(&self) -> Result<()> {
+        self.companions()
+            .try_for_each(CompanionFile::require_unchanged)
     }
 
     /// Names of several files of the output, in order; a numbered name begins with `stem`. Empty for a container that is

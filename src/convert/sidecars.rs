@@ -140,7 +140,7 @@ pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) ->
 }
 
 /// Writes the file `name` in `to`, in place of a file of that name.
-fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> {
     let file = to.handle().create_anew(name.as_ref(), false);
     let written = file.and_then(|mut file| file.write_all(bytes));
     written.map_err(|e| AnamnesisError::io_at(&to.path().join(name), &e))

@@ -15,6 +15,8 @@ mod registry;
 mod resolve;
 mod sizes;
 mod stated;
+#[cfg(any(feature = "lethe", feature = "models"))]
+pub(crate) mod values;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -23,8 +25,8 @@ use std::sync::Arc;
 pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, TopExponent};
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;
-use self::decode::Window;
-#[cfg(feature = "lethe")]
+pub(crate) use self::decode::Window;
+#[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::decode::lcm;
 pub(crate) use self::decode::{Buffers, Decode, Grid, Tile};
 pub(crate) use self::identity::{Identity, NamePattern, Sibling};
@@ -33,6 +35,8 @@ pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::PlainFloats;
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Resolution, ResolvedItem};
+#[cfg(any(feature = "lethe", feature = "models"))]
+pub(crate) use self::values::{Widening, covering};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
 pub use crate::containers::model::TensorRole;
@@ -51,6 +55,8 @@ pub(crate) struct Group<'m> {
     pub split: Vec<String>,
     /// The type of the tensor in every output, whatever the target, if its values are not quantized (sparse floats).
     pub keeps: Option<TargetDtype>,
+    /// Whether an output has the bytes of the first part as they are stored, under the group's name.
+    pub is_copied: bool,
     /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in, out]` whose groups run
     /// along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
@@ -73,6 +79,7 @@ impl<'m> Group<'m> {
             parts,
             split: Vec::new(),
             keeps: None,
+            is_copied: false,
             module: None,
             decoder,
         }
@@ -101,6 +108,7 @@ impl<'m> Group<'m> {
                 parts,
                 split: vec![],
                 keeps: self.keeps,
+                is_copied: false,
                 module: None,
                 decoder: Box::new(window),
             }

@@ -17,3 +17,5 @@ mod resume;
 mod sharded;
 mod stream;
 mod tensors;
+#[cfg(feature = "models")]
+mod whole;

@@ -13,6 +13,8 @@ mod tensors;
 #[cfg(all(feature = "npz", feature = "pth"))]
 #[path = "../hostile/trials/mod.rs"]
 mod trials;
+#[cfg(all(feature = "models", feature = "lethe"))]
+mod whole;
 
 use anamnesis::{RememberOptions, TargetDtype, parse, parse_from_reader};
 
@@ -118,6 +120,8 @@ fn heap_is_bounded() {
             "{scheme} to a writer: {peak} bytes of heap, {bound} allowed"
         );
     }
+    #[cfg(all(feature = "models", feature = "lethe"))]
+    whole::whole_models(&profiler, directory.path());
     #[cfg(feature = "lethe")]
     forgetting(&profiler, directory.path());
 }

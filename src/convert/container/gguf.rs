@@ -9,6 +9,7 @@ use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::draft::Draft;
+use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result, TargetDtype};
 
@@ -37,6 +38,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         drafts,
         options,
         report,
+        whole,
         ..
     } = request;
     let accepted = drafts
@@ -63,7 +65,14 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         report.notes.push(note);
     }
     let shards = split_by_size(drafts, options.max_shard_size);
-    let keys = keys(model, drafts, options)?;
+    let keys = match whole {
+        // The metadata of a whole model is complete; only the caller's keys replace some.
+        Some(whole) => {
+            let all = [whole.metadata(), &options.gguf_metadata].concat();
+            GgufKeys::new(None, |_| false, &all)?
+        }
+        None => keys(model, drafts, options)?,
+    };
     if shards.len() as u64 > MAX_PARTS {
         let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
         return Err(AnamnesisError::unsupported("splitting GGUF", what));
@@ -146,12 +155,7 @@ const GGML_QNT_VERSION: u32 = 2;
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
 fn file_type(options: &ConvertOptions) -> u32 {
-    #[cfg(feature = "lethe")]
-    if let Some(number) = options
-        .forget
-        .as_ref()
-        .and_then(|forget| forget.scheme.file_type_number())
-    {
+    if let Some(number) = encode::file_type(options) {
         return number;
     }
     match options.run.to {

@@ -1,11 +1,13 @@
 //! safetensors outputs: one file, or a directory of shards with an index, as Hugging Face libraries read it.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
+use crate::convert::options::ModelScope;
 use crate::scheme::descriptions;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -19,7 +21,9 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
         file_names: |stem, files| numbered_names(stem, "safetensors", files.len()),
         directory: Some(OutputDirectory {
             is_made: |options, model| {
-                let many = model.directory.is_some() || options.max_shard_size.is_some();
+                let many = model.directory.is_some()
+                    || options.max_shard_size.is_some()
+                    || options.scope == ModelScope::Model;
                 many && !options.single_file
             },
             index_name,
@@ -51,13 +55,18 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         drafts,
         quantization,
         options,
+        whole,
         ..
     } = request;
     if let Some(d) = drafts.iter().find(|d| !d.dtype.in_safetensors()) {
         let what = format!("tensor `{}`: safetensors has no type {}", d.name, d.dtype);
         return Err(AnamnesisError::unsupported("writing safetensors", what));
     }
-    let mut metadata = model.metadata.clone();
+    // A whole model has its settings in files.
+    let mut metadata = match whole {
+        Some(_) => HashMap::new(),
+        None => model.metadata.clone(),
+    };
     let descriptions = descriptions(&metadata);
     metadata.retain(|key, _| {
         let is_stale = STALE_METADATA_PREFIXES

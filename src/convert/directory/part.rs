@@ -15,6 +15,7 @@ use crate::convert::container::index_name;
 use crate::convert::manifest::{self, InputRecord, Manifest, changed_input};
 use crate::convert::run;
 use crate::convert::sidecars::{self, Sidecars};
+use crate::convert::whole::WholeModel;
 use crate::{AnamnesisError, Result};
 
 /// A part in its unfinished directory.
@@ -151,6 +152,9 @@ impl PartWork<'_, '_> {
             quantization: plan.quantization.as_ref(),
         };
         sidecars.copy(self.directory, &edits)?;
+        for (name, text) in plan.whole.iter().flat_map(WholeModel::files) {
+            sidecars::write_anew(self.directory, name, text.as_bytes())?;
+        }
         sidecars::write_config(self.directory, &edits)?;
         if let Some(index) = index_name(names) {
             let outputs = plan.outputs.iter();

@@ -16,7 +16,7 @@ use crate::forget::{
 use crate::scheme::{
     Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
-use crate::{Result, TargetDtype};
+use crate::{Dtype, Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
 pub(in crate::convert) struct Encodings {
@@ -359,7 +359,7 @@ fn candidate<'a>(
             (
                 group.name.as_str(),
                 group.shape.as_slice(),
-                group.parts[0].1.dtype(),
+                group.parts.first().map_or(Dtype::F32, |(_, t)| t.dtype()),
             )
         }
         ResolvedItem::Plain(t) => (t.name(), t.shape(), t.dtype()),
@@ -373,6 +373,6 @@ fn candidate<'a>(
         name: item.name(),
         weight,
         stored,
-        is_quantized: matches!(item, ResolvedItem::Group(_)),
+        is_quantized: matches!(item, ResolvedItem::Group(group) if group.scheme != QuantScheme::Unquantized),
     }
 }

@@ -1,17 +1,12 @@
 //! The values that are encoded: tiles of a decoder, cut so that they suit the encoder as well.
 
-use std::ops::Range;
 use std::sync::Arc;
-
-use zerocopy::IntoBytes;
 
 use super::Scratch;
 use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
-use crate::element::Out;
 use crate::kernels::lethe::distance::first_not_finite;
-use crate::kernels::remember::widen::Widen;
-use crate::scheme::{Buffers, Decode, Grid, Tile, lcm};
-use crate::simd::{Level, dispatch};
+use crate::scheme::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
+use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has, so that they are still
@@ -88,25 +83,12 @@ impl EncodeInput<'_> {
         out: &mut [f32],
     ) -> Result<()> {
         self.decoder.load(tile, buffers)?;
-        if self.dtype == TargetDtype::F32 {
-            self.decoder
-                .decode(tile, tile.rows.clone(), buffers, level, Out::F32(out));
-            return Ok(());
-        }
-        // The other two dtypes have two bytes. Widening them to F32 again is exact.
-        rounded.resize(out.len().div_ceil(2), 0);
-        let narrow = Out::new(self.dtype, rounded).first(out.len());
-        self.decoder
-            .decode(tile, tile.rows.clone(), buffers, level, narrow);
-        let bytes = &rounded.as_bytes()[..out.len() * 2];
-        dispatch(
+        let widening = Widening {
+            dtype: self.dtype,
             level,
-            &Widen {
-                dtype: self.dtype.dtype(),
-                bytes,
-            },
-            Out::F32(out),
-        );
+        };
+        let rows = tile.rows.clone();
+        widening.decode(&*self.decoder, (tile, rows), buffers, rounded, out);
         Ok(())
     }
 
@@ -160,30 +142,4 @@ pub(super) fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
         tile_rows,
         tile_cols: tile_cols.max(1),
     }
-}
-
-/// The smallest tile of `grid` that has elements `range` of the tensor, and the index in it of the first of them.
-fn covering(grid: &Grid, range: &Range<usize>) -> (Tile, usize) {
-    let aligned = |range: Range<usize>, align: usize, end: usize| {
-        range.start / align * align..range.end.next_multiple_of(align).min(end)
-    };
-    // A single row can be as long as the tensor, so that only a part of it is decoded.
-    if grid.rows == 1 {
-        let cols = aligned(range.clone(), grid.col_align, grid.cols);
-        let before = range.start - cols.start;
-        return (Tile { rows: 0..1, cols }, before);
-    }
-    let rows = aligned(
-        range.start / grid.cols..range.end.div_ceil(grid.cols),
-        grid.row_align,
-        grid.rows,
-    );
-    let before = range.start - rows.start * grid.cols;
-    (
-        Tile {
-            rows,
-            cols: 0..grid.cols,
-        },
-        before,
-    )
 }

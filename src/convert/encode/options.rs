@@ -32,6 +32,12 @@ pub(in crate::convert) fn with_scheme(
     })
 }
 
+/// The number of the scheme among llama.cpp's file types; `None`: it has none, or nothing is encoded.
+#[cfg(feature = "gguf")]
+pub(in crate::convert) fn file_type(options: &ConvertOptions) -> Option<u32> {
+    options.forget.as_ref()?.scheme.file_type_number()
+}
+
 /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
 pub(in crate::convert) fn fingerprint(options: &ConvertOptions) -> Option<String> {
     // The options name files whose contents can change between runs, so their lengths and times count.

@@ -61,7 +61,7 @@ impl Tile {
 }
 
 /// The least common multiple of two alignments.
-#[cfg(feature = "lethe")]
+#[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) fn lcm(a: usize, b: usize) -> usize {
     let (a, b) = (a.max(1), b.max(1));
     let (mut x, mut y) = (a, b);
@@ -96,6 +96,21 @@ pub(crate) struct Buffers {
     pub sums: Vec<f64>,
     /// Pieces of that product's factors while it is computed; afterwards a factor for each column, applied last.
     pub factors: Vec<f32>,
+    /// Values of a tile that is put together from those of other decoders.
+    #[cfg_attr(not(feature = "models"), allow(dead_code))]
+    pub assembly: Assembly,
+}
+
+/// The buffers of a decoder that puts values of other decoders together.
+#[derive(Debug, Default)]
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
+pub(crate) struct Assembly {
+    /// The values of the tile.
+    pub values: Vec<f32>,
+    /// Scratch: values of another decoder before they are moved.
+    pub covering: Vec<f32>,
+    /// Scratch: such values, rounded to the dtype that is decoded to.
+    pub rounded: Vec<u32>,
 }
 
 /// Decodes one logical tensor. [`load`](Self::load) does all the reading, and all checks that need data; it brings scales

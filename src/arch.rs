@@ -1,0 +1,21 @@
+//! Whole models between a Hugging Face directory and GGUF: what an architecture's tensors and settings are called on either
+//! side, and how their rows lie.
+//!
+//! An architecture is a row of a table ([`table::ModelClass`]): classes of transformers, llama.cpp's name, tensors with their
+//! transforms, and keys with the fields of `config.json` that they come from. Both directions read the same rows.
+
+mod dims;
+mod families;
+mod fields;
+mod general;
+mod mapping;
+mod names;
+mod rope;
+mod settings;
+mod source;
+mod table;
+mod to_gguf;
+mod to_hf;
+
+pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
+pub(crate) use self::to_hf::to_hf;

@@ -1,0 +1,114 @@
+//! The table of architectures, a file for each family.
+
+mod gemma;
+mod gpt_oss;
+mod llama;
+mod qwen;
+
+use super::dims::Dim;
+use super::table::{ModelClass, TensorRule, optional, same};
+
+/// Every class, in the order in which a GGUF file is compared with them.
+pub(super) const CLASSES: &[&ModelClass] = &[
+    &llama::MIXTRAL,
+    &llama::LLAMA,
+    &llama::MISTRAL,
+    &qwen::QWEN2,
+    &qwen::QWEN2_MOE,
+    &qwen::QWEN3,
+    &qwen::QWEN3_MOE,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &gpt_oss::GPT_OSS,
+];
+
+/// Embedding, last norm and output.
+const ENDS: &[TensorRule] = &[
+    same(
+        "token_embd",
+        "model.embed_tokens",
+        &[Dim::Vocab, Dim::Hidden],
+    ),
+    same("output_norm", "model.norm", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+];
+
+/// Norms in front of attention and of the feed-forward layer.
+const NORMS: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_norm",
+        "model.layers.{i}.input_layernorm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_norm",
+        "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+];
+
+/// The feed-forward layer with a gate.
+const MLP: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate",
+        "model.layers.{i}.mlp.gate_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_up",
+        "model.layers.{i}.mlp.up_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.mlp.down_proj",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+/// Projections of attention whose heads rotate halves.
+const ATTENTION: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_q",
+        "model.layers.{i}.self_attn.q_proj",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.attn_k",
+        "model.layers.{i}.self_attn.k_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.attn_v",
+        "model.layers.{i}.self_attn.v_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.attn_output",
+        "model.layers.{i}.self_attn.o_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+];
+
+/// Projections of attention that all have a bias or all have none.
+const ATTENTION_BIASES: &[&str] = &[
+    "blk.{i}.attn_q",
+    "blk.{i}.attn_k",
+    "blk.{i}.attn_v",
+    "blk.{i}.attn_output",
+];
+
+/// Norms of queries and keys.
+const HEAD_NORMS: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_q_norm",
+        "model.layers.{i}.self_attn.q_norm",
+        &[Dim::Head],
+    ),
+    same(
+        "blk.{i}.attn_k_norm",
+        "model.layers.{i}.self_attn.k_norm",
+        &[Dim::Head],
+    ),
+];

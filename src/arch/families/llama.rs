@@ -1,0 +1,137 @@
+//! Llama, Mistral and Mixtral, which are one architecture to llama.cpp.
+//!
+//! Source: `conversion/llama.py` of llama.cpp, class `LlamaModel`; defaults of transformers 4.57.6.
+
+use super::{ATTENTION_BIASES, ENDS, MLP, NORMS};
+use crate::arch::dims::Dim;
+use crate::arch::table::{
+    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads, same,
+};
+
+/// Projections of attention: rope turns pairs of neighbours in llama.cpp's `llama`.
+const ROTATED: &[TensorRule] = &[
+    heads(
+        "blk.{i}.attn_q",
+        "model.layers.{i}.self_attn.q_proj",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    heads(
+        "blk.{i}.attn_k",
+        "model.layers.{i}.self_attn.k_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.attn_v",
+        "model.layers.{i}.self_attn.v_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.attn_output",
+        "model.layers.{i}.self_attn.o_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+];
+
+const MIXTRAL_EXPERTS: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.block_sparse_moe.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.w1",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.w2",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+    experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.block_sparse_moe.experts.{e}.w3",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+];
+
+const SETTINGS: &[Setting] = &[
+    count("vocab_size", &["vocab_size"]),
+    Setting {
+        key: "rope.dimension_count",
+        fields: &["head_dim"],
+        kind: Kind::HeadSize,
+    },
+];
+
+const TRAITS: Traits = Traits {
+    stores_rope_factors: true,
+    ..Traits::PLAIN
+};
+
+pub(super) const LLAMA: ModelClass = ModelClass {
+    gguf: "llama",
+    classes: &[
+        "LlamaForCausalLM",
+        "LLaMAForCausalLM",
+        "IQuestCoderForCausalLM",
+        "LlamaModel",
+    ],
+    model_type: "llama",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[("hidden_act", Default::Text("silu"))],
+    own_fields: &[],
+    biases: &[
+        ("attention_bias", ATTENTION_BIASES),
+        (
+            "mlp_bias",
+            &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"],
+        ),
+    ],
+    tensors: &[ENDS, NORMS, ROTATED, MLP],
+    settings: SETTINGS,
+    traits: Traits {
+        states_head_dim: true,
+        ..TRAITS
+    },
+};
+
+pub(super) const MISTRAL: ModelClass = ModelClass {
+    classes: &["MistralForCausalLM"],
+    model_type: "mistral",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    traits: Traits {
+        sign: Sign::Never,
+        ..TRAITS
+    },
+    ..LLAMA
+};
+
+pub(super) const MIXTRAL: ModelClass = ModelClass {
+    classes: &["MixtralForCausalLM"],
+    model_type: "mixtral",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(131_072)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(1e6)),
+        ("num_local_experts", Default::Int(8)),
+        ("num_experts_per_tok", Default::Int(2)),
+    ],
+    biases: &[],
+    tensors: &[ENDS, NORMS, ROTATED, MIXTRAL_EXPERTS],
+    traits: Traits {
+        sign: Sign::Experts,
+        ..TRAITS
+    },
+    ..LLAMA
+};

@@ -1,0 +1,152 @@
+//! Qwen 2 and 3, dense and with experts.
+//!
+//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::{ATTENTION, ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS};
+use crate::arch::dims::Dim;
+use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, experts, same};
+
+const EXPERTS: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.mlp.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.experts.{e}.gate_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.experts.{e}.up_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    ),
+    experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.experts.{e}.down_proj",
+        &[Dim::Hidden, Dim::ExpertInner],
+    ),
+];
+
+const SHARED_EXPERT: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_gate_inp_shexp",
+        "model.layers.{i}.mlp.shared_expert_gate",
+        &[Dim::One, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_gate_shexp",
+        "model.layers.{i}.mlp.shared_expert.gate_proj",
+        &[Dim::SharedInner, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_up_shexp",
+        "model.layers.{i}.mlp.shared_expert.up_proj",
+        &[Dim::SharedInner, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.mlp.shared_expert.down_proj",
+        &[Dim::Hidden, Dim::SharedInner],
+    ),
+];
+
+const OWN_FIELDS: &[(&str, &str)] = &[("num_local_experts", "num_experts")];
+
+pub(super) const QWEN2: ModelClass = ModelClass {
+    gguf: "qwen2",
+    classes: &["Qwen2ForCausalLM", "Qwen2Model", "KORMoForCausalLM"],
+    model_type: "qwen2",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_sliding_window", Default::Bool(false)),
+    ],
+    own_fields: &[],
+    biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
+    tensors: &[ENDS, NORMS, ATTENTION, MLP],
+    settings: &[],
+    traits: Traits::PLAIN,
+};
+
+pub(super) const QWEN3: ModelClass = ModelClass {
+    gguf: "qwen3",
+    classes: &["Qwen3ForCausalLM", "Qwen3Model"],
+    model_type: "qwen3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(32)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, ATTENTION, HEAD_NORMS, MLP],
+    ..QWEN2
+};
+
+pub(super) const QWEN2_MOE: ModelClass = ModelClass {
+    gguf: "qwen2moe",
+    classes: &["Qwen2MoeForCausalLM"],
+    model_type: "qwen2_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(16)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(1408)),
+        ("shared_expert_intermediate_size", Default::Int(5632)),
+        ("num_experts", Default::Int(60)),
+        ("num_experts_per_tok", Default::Int(4)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("use_sliding_window", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(false)),
+    ],
+    own_fields: OWN_FIELDS,
+    tensors: &[ENDS, NORMS, ATTENTION, EXPERTS, SHARED_EXPERT],
+    settings: &[
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        count(
+            "expert_shared_feed_forward_length",
+            &["shared_expert_intermediate_size"],
+        ),
+    ],
+    ..QWEN2
+};
+
+pub(super) const QWEN3_MOE: ModelClass = ModelClass {
+    gguf: "qwen3moe",
+    classes: &["Qwen3MoeForCausalLM"],
+    model_type: "qwen3_moe",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(768)),
+        ("norm_topk_prob", Default::Bool(false)),
+        ("num_experts", Default::Int(128)),
+        ("num_experts_per_tok", Default::Int(8)),
+    ],
+    // llama.cpp always normalises these weights, and no file says so.
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("norm_topk_prob", Default::Bool(true)),
+    ],
+    own_fields: OWN_FIELDS,
+    biases: &[("attention_bias", ATTENTION_BIASES)],
+    tensors: &[ENDS, NORMS, ATTENTION, HEAD_NORMS, EXPERTS],
+    settings: &[count(
+        "expert_feed_forward_length",
+        &["moe_intermediate_size"],
+    )],
+    ..QWEN2
+};

@@ -1,0 +1,274 @@
+//! Which tensor of one side is which of the other.
+
+use std::collections::{HashMap, HashSet};
+
+use super::dims::{Dim, Dims};
+use super::names::{Place, fill, find, split_suffix};
+use super::source::SourceTensor;
+use super::table::{ModelClass, Need, TensorRule, Transform};
+use crate::{AnamnesisError, Result};
+
+/// The tensors of a model, compared with the table of its class.
+pub(super) struct Mapping<'a> {
+    pub class: &'static ModelClass,
+    pub dims: &'a Dims,
+}
+
+/// A tensor of the output, and what it is made of.
+pub(super) struct Mapped<'m> {
+    /// Name in the output.
+    pub name: String,
+    pub rule: &'static TensorRule,
+    /// The numbers in the names.
+    pub place: Place,
+    /// What follows the names: `.weight`, `.bias` or nothing.
+    pub suffix: &'static str,
+    /// One tensor of the input, or one for each expert, with its number.
+    pub sources: Vec<(usize, SourceTensor<'m>)>,
+}
+
+/// All tensors of the output.
+pub(super) struct MappedModel<'m> {
+    pub tensors: Vec<Mapped<'m>>,
+    pub notes: Vec<String>,
+}
+
+/// Ends of names of buffers that old checkpoints have, and that can be computed.
+const BUFFERS: &[&str] = &[
+    ".rotary_emb.inv_freq",
+    ".attention.masked_bias",
+    ".attention.bias",
+];
+
+/// Parts of names of what is not the language model of a multimodal one.
+///
+/// Source: `TextModel.filter_tensors` in `conversion/base.py` of llama.cpp.
+const OTHER_TOWERS: &[&str] = &[
+    "visual.",
+    "vision.",
+    "audio.",
+    "vision_",
+    "audio_",
+    "projector.",
+    "patch_embed",
+    "patch_merger.",
+    "model.connector.",
+];
+
+impl<'m> Mapped<'m> {
+    /// Shape of the source, or of each of them.
+    pub(super) fn shape(&self) -> &[usize] {
+        &self.sources[0].1.shape
+    }
+
+    /// Adds an expert to the stack.
+    fn push(&mut self, expert: usize, source: SourceTensor<'m>) -> Result<()> {
+        if source.shape != self.shape() {
+            let what = format!(
+                "its shape is not that of the other experts, {:?}",
+                self.shape()
+            );
+            return Err(refused(&source.name, what));
+        }
+        self.sources.push((expert, source));
+        Ok(())
+    }
+}
+
+impl Mapping<'_> {
+    /// The tensors `items` of a model of the class `name`, under their names in GGUF.
+    ///
+    /// # Errors
+    /// `Parse` that names a tensor which is none of the class or has another shape than the config says, or one that is missing.
+    pub(super) fn to_gguf<'m>(
+        &self,
+        sources: Vec<SourceTensor<'m>>,
+        class_name: &str,
+    ) -> Result<MappedModel<'m>> {
+        let has_no_prefix = class_name.ends_with("Model");
+        let mut left_out = 0;
+        // Where stacks of experts are, by name.
+        let mut stacks: HashMap<String, usize> = HashMap::new();
+        let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
+        for source in sources {
+            let mut name = source.name.replace("language_model.", "");
+            if BUFFERS.iter().any(|end| name.ends_with(end)) {
+                continue;
+            }
+            if OTHER_TOWERS.iter().any(|part| name.contains(part)) {
+                left_out += 1;
+                continue;
+            }
+            if has_no_prefix && !name.starts_with("model.") {
+                name.insert_str(0, "model.");
+            }
+            let found = self.rules(&name, |rule| rule.hf);
+            if found.is_empty() {
+                let what = format!("no tensor of {class_name} is called so");
+                return Err(refused(&source.name, what));
+            }
+            for (rule, place, suffix) in found {
+                if rule.gguf == "output" && self.class.traits.ties_output {
+                    continue;
+                }
+                self.check_shape(&source.name, rule.shape, suffix, &source.shape)?;
+                let name = format!("{}{suffix}", fill(rule.gguf, place));
+                let expert = place.expert.unwrap_or(0);
+                if let Some(&at) = stacks.get(&name) {
+                    tensors[at].push(expert, source.clone())?;
+                    continue;
+                }
+                if rule.transform == Transform::Experts {
+                    stacks.insert(name.clone(), tensors.len());
+                }
+                tensors.push(Mapped {
+                    name,
+                    rule,
+                    place,
+                    suffix,
+                    sources: vec![(expert, source.clone())],
+                });
+            }
+        }
+        for tensor in &mut tensors {
+            tensor.sources.sort_by_key(|(expert, _)| *expert);
+        }
+        self.require_layers(&tensors)?;
+        let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform == Transform::Experts;
+        let mut stacks = tensors.iter().filter(is_stack);
+        stacks.try_for_each(|stack| self.check_experts(stack))?;
+        let note = format!("{left_out} tensors left out that are not of the language model");
+        let notes = if left_out > 0 { vec![note] } else { vec![] };
+        Ok(MappedModel { tensors, notes })
+    }
+
+    /// The tensors `sources` of a GGUF model, as they are called there.
+    ///
+    /// # Errors
+    /// As [`to_gguf`](Self::to_gguf).
+    pub(super) fn to_hf<'m>(&self, sources: Vec<SourceTensor<'m>>) -> Result<Vec<Mapped<'m>>> {
+        let mut tensors = Vec::with_capacity(sources.len());
+        for source in sources {
+            let found = self.rules(&source.name, |rule| rule.gguf);
+            let [(rule, place, suffix)] = found[..] else {
+                let what = format!("no tensor of {} is called so", self.class.gguf);
+                return Err(refused(&source.name, what));
+            };
+            let matrix = match (rule.transform, source.shape.split_first()) {
+                (Transform::Experts, Some((&experts, rest))) => {
+                    self.check_dim(&source.name, &source.shape, (experts, Dim::Experts))?;
+                    rest
+                }
+                _ => &source.shape[..],
+            };
+            let shape = rule.gguf_shape.unwrap_or(rule.shape);
+            self.check_shape(&source.name, shape, suffix, matrix)?;
+            tensors.push(Mapped {
+                name: source.name.clone(),
+                rule,
+                place,
+                suffix,
+                sources: vec![(0, source)],
+            });
+        }
+        self.require_layers(&tensors)?;
+        Ok(tensors)
+    }
+
+    /// The rules whose name on one side, `side`, is `name`, with the numbers in it and what follows. Projections that are fused
+    /// on one side have a rule each.
+    fn rules(
+        &self,
+        name: &str,
+        side: impl Fn(&TensorRule) -> &'static str,
+    ) -> Vec<(&'static TensorRule, Place, &'static str)> {
+        let (base, suffix) = split_suffix(name);
+        let rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        let found = rules.filter_map(|rule| match rule.is_whole_name {
+            true => Some((rule, find(side(rule), name)?, "")),
+            false => Some((rule, find(side(rule), base)?, suffix)),
+        });
+        found.collect()
+    }
+
+    /// Checks the shape of tensor `name` against what the config says.
+    fn check_shape(&self, name: &str, dims: &[Dim], suffix: &str, shape: &[usize]) -> Result<()> {
+        let dims = match suffix {
+            // A bias has a value for each row.
+            ".bias" => &dims[..1],
+            _ => dims,
+        };
+        if shape.len() != dims.len() {
+            let what = format!(
+                "its shape is {shape:?}, and it has {} dimensions",
+                dims.len()
+            );
+            return Err(refused(name, what));
+        }
+        let found = shape.iter().copied().zip(dims.iter().copied());
+        found
+            .into_iter()
+            .try_for_each(|found| self.check_dim(name, shape, found))
+    }
+
+    /// Checks one dimension of tensor `name`.
+    fn check_dim(&self, name: &str, shape: &[usize], (found, dim): (usize, Dim)) -> Result<()> {
+        match self.dims.size(dim).filter(|(size, _)| *size != found) {
+            Some((size, field)) => {
+                let what = format!("its shape is {shape:?}, and {field} is {size}");
+                Err(refused(name, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Fails unless every layer has every tensor that it needs, and there is no layer more.
+    fn require_layers(&self, tensors: &[Mapped<'_>]) -> Result<()> {
+        let layers = self.dims.layers;
+        let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        let rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        for rule in rules.filter(|rule| rule.need == Need::Weight) {
+            let numbers = if rule.gguf.contains("{i}") { layers } else { 1 };
+            for layer in 0..numbers {
+                let place = Place {
+                    layer: Some(layer),
+                    expert: Some(0),
+                };
+                let suffix = if rule.is_whole_name { "" } else { ".weight" };
+                if !names.contains(format!("{}{suffix}", fill(rule.gguf, place)).as_str()) {
+                    let missing = [rule.hf, rule.gguf]
+                        .map(|name| fill(name, place))
+                        .join("` or `");
+                    let what = format!("there is none; the model has {layers} layers");
+                    return Err(refused(&missing, what));
+                }
+            }
+        }
+        for tensor in tensors {
+            if tensor.place.layer.is_some_and(|layer| layer >= layers) {
+                let what = format!("the model has {layers} layers");
+                return Err(refused(&tensor.sources[0].1.name, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails unless a stack has each expert once.
+    fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
+        let experts = self.dims.experts.unwrap_or(0);
+        let found = stack.sources.iter().map(|(expert, _)| *expert);
+        if found.eq(0..experts) {
+            return Ok(());
+        }
+        let (last, count) = (
+            stack.sources[stack.sources.len() - 1].1.name.as_str(),
+            stack.sources.len(),
+        );
+        let what = format!("there are {count} such experts, and config.json says {experts}");
+        Err(refused(last, what))
+    }
+}
+
+fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::parse(format!("tensor `{name}`: {what}"))
+}

@@ -1,0 +1,294 @@
+//! Rotary positions: their base, and how they are scaled to texts longer than those of the training.
+//!
+//! Source: `TextModel.__init__` and `set_gguf_parameters` in `conversion/base.py`, `LlamaModel.generate_extra_tensors` in
+//! `conversion/llama.py` of llama.cpp.
+
+use serde_json::{Map, Value, json};
+
+use super::dims::Dims;
+use super::fields::{Fields, wrong};
+use super::settings::{KeyValue, float, wrong_key};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::{AnamnesisError, Result};
+
+/// Fields of the base.
+const BASES: &[&str] = &[
+    "global_rope_theta",
+    "rope_global_theta",
+    "rope_theta_global",
+    "rope_theta",
+    "rotary_emb_base",
+];
+
+/// Fields of the base in layers with a sliding window.
+const LOCAL_BASES: &[&str] = &[
+    "local_rope_theta",
+    "rope_local_theta",
+    "rope_theta_local",
+    "swa_rope_theta",
+    "rope_local_base_freq",
+];
+
+/// The rotary positions of a model.
+#[derive(Debug, Clone)]
+pub(super) struct Rope {
+    pub base: Option<f64>,
+    pub local_base: Option<f64>,
+    /// Name of the scaling; `default` if there is none.
+    pub kind: String,
+    /// What the config says of the scaling.
+    scaling: Fields,
+}
+
+impl Rope {
+    /// # Errors
+    /// `Parse` that names a field of another type.
+    pub(super) fn new(fields: &Fields) -> Result<Self> {
+        let nested = |name: &str| match fields.get(&[name]) {
+            None => Ok(None),
+            Some((_, Value::Object(map))) => Ok(Some(map.clone())),
+            Some((name, value)) => Err(wrong(name, format_args!("{value} is no object"))),
+        };
+        let mut all = match nested("rope_parameters")? {
+            Some(all) => all,
+            None => nested("rope_scaling")?.unwrap_or_default(),
+        };
+        // Either of all layers, or of each kind of layers.
+        let local = all.remove("sliding_attention");
+        if let Some(Value::Object(full)) = all.remove("full_attention") {
+            all = full;
+        }
+        let scaling = Fields(without_nulls(all));
+        let base = match scaling.number(&["rope_theta"])? {
+            Some(base) => Some(base),
+            None => fields.number(BASES)?,
+        };
+        let local_base = match local {
+            Some(Value::Object(local)) => Fields(local).number(&["rope_theta"])?,
+            _ => fields.number(LOCAL_BASES)?,
+        };
+        let kind = scaling.get(&["rope_type", "type"]).map(|(_, kind)| kind);
+        let kind = match kind {
+            None => "default".to_owned(),
+            Some(Value::String(kind)) => kind.to_lowercase(),
+            Some(kind) => return Err(wrong("rope_type", format_args!("{kind} is no name"))),
+        };
+        Ok(Self {
+            base,
+            local_base,
+            kind,
+            scaling,
+        })
+    }
+
+    /// The keys of the architecture `arch`.
+    ///
+    /// # Errors
+    /// `Parse` if the scaling is none that GGUF has, or lacks a number.
+    pub(super) fn keys(&self, arch: &str) -> Result<Vec<KeyValue>> {
+        let mut keys = Vec::new();
+        let float = |x: f64| GgufMetadataValue::F32(x as f32);
+        let mut add = |key: &str, value| keys.push((format!("{arch}.rope.{key}"), value));
+        match self.kind.as_str() {
+            // Llama 3's factors are a tensor.
+            "default" | "llama3" => {}
+            kind @ ("linear" | "yarn") => {
+                add("scaling.type", GgufMetadataValue::String(kind.to_owned()));
+                add("scaling.factor", float(self.need("factor")?));
+            }
+            kind => {
+                let what =
+                    format_args!("`{kind}` is not converted; known are linear, yarn, llama3");
+                return Err(wrong("rope_type", what));
+            }
+        }
+        if self.kind == "yarn" {
+            let length = self.scaling.need(&["original_max_position_embeddings"])?;
+            add(
+                "scaling.original_context_length",
+                GgufMetadataValue::U32(length),
+            );
+            for (key, fields) in YARN {
+                if let Some(x) = self.scaling.number(fields)? {
+                    add(key, float(x));
+                }
+            }
+        }
+        if let Some(base) = self.base {
+            add("freq_base", float(base));
+        }
+        if let Some(base) = self.local_base {
+            add("freq_base_swa", float(base));
+        }
+        Ok(keys)
+    }
+
+    /// The factors by which Llama 3's scaling divides each frequency; `None` for another scaling.
+    ///
+    /// Waves shorter than `original / high` stay, those longer than `original / low` are stretched by the factor, and between
+    /// them the stretching grows.
+    pub(super) fn factors(&self, dims: &Dims) -> Result<Option<Vec<f32>>> {
+        if self.kind != "llama3" {
+            return Ok(None);
+        }
+        let or =
+            |name, default| -> Result<f64> { Ok(self.scaling.number(&[name])?.unwrap_or(default)) };
+        let scaling = Llama3 {
+            base: self.base.unwrap_or(10_000.0),
+            factor: or("factor", 8.0)?,
+            low: or("low_freq_factor", 1.0)?,
+            high: or("high_freq_factor", 4.0)?,
+            original: or("original_max_position_embeddings", 8192.0)?,
+        };
+        Ok(Some(scaling.factors(dims.head)))
+    }
+
+    fn need(&self, name: &str) -> Result<f64> {
+        let number = self.scaling.number(&[name])?;
+        number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
+    }
+}
+
+/// Keys of YaRN that a config may have, with their fields.
+const YARN: &[(&str, &[&str])] = &[
+    ("scaling.yarn_ext_factor", &["extrapolation_factor"]),
+    (
+        "scaling.yarn_attn_factor",
+        &["attention_factor", "attn_factor"],
+    ),
+    ("scaling.yarn_beta_fast", &["beta_fast"]),
+    ("scaling.yarn_beta_slow", &["beta_slow"]),
+];
+
+/// The parameters of Llama 3's scaling.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Llama3 {
+    pub base: f64,
+    pub factor: f64,
+    pub low: f64,
+    pub high: f64,
+    pub original: f64,
+}
+
+impl Llama3 {
+    /// A factor for each pair of dimensions of a head.
+    pub(super) fn factors(&self, head: usize) -> Vec<f32> {
+        let factor = |i: usize| {
+            // torch computes frequencies in F32: exponents, powers and reciprocals are rounded to it.
+            let exponent = (2 * i) as f32 / head as f32;
+            let frequency = 1.0 / (self.base as f32).powf(exponent);
+            let wave = (2.0 * std::f64::consts::PI) as f32 / frequency;
+            let (low, high) = (self.original / self.low, self.original / self.high);
+            if f64::from(wave) < high {
+                1.0
+            } else if f64::from(wave) > low {
+                self.factor as f32
+            } else {
+                let smooth =
+                    (self.original as f32 / wave - self.low as f32) / (self.high - self.low) as f32;
+                1.0 / ((1.0 - smooth) / self.factor as f32 + smooth)
+            }
+        };
+        (0..head / 2).map(factor).collect()
+    }
+}
+
+fn without_nulls(mut map: Map<String, Value>) -> Map<String, Value> {
+    map.retain(|_, value| !value.is_null());
+    map
+}
+
+/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensor of `factors`.
+///
+/// # Errors
+/// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.
+pub(super) fn scaling_of(
+    arch: &str,
+    metadata: &GgufMetadata,
+    factors: Option<&[f32]>,
+    dims: &Dims,
+) -> Result<Option<Value>> {
+    let key = |key: &str| format!("{arch}.rope.{key}");
+    let get = |name: &str| metadata.get(&key(name));
+    let base = get("freq_base")
+        .as_ref()
+        .and_then(float)
+        .and_then(|base| base.as_f64());
+    if let Some(factors) = factors {
+        let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);
+        let Some(found) = found else {
+            let what = "tensor `rope_freqs.weight`: its values are none of Llama 3's scaling";
+            return Err(AnamnesisError::unsupported("a whole model", what));
+        };
+        return Ok(Some(json!({
+            "rope_type": "llama3",
+            "factor": found.factor,
+            "low_freq_factor": found.low,
+            "high_freq_factor": found.high,
+            "original_max_position_embeddings": found.original as u64,
+        })));
+    }
+    let kind = get("scaling.type");
+    let kind = match kind.as_ref().and_then(|kind| kind.as_string()) {
+        None | Some("none") => return Ok(None),
+        Some(kind @ ("linear" | "yarn")) => kind,
+        Some(other) => {
+            let what = format!("`{}` is `{other}`", key("scaling.type"));
+            return Err(AnamnesisError::unsupported("a whole model", what));
+        }
+    };
+    let mut scaling = Map::new();
+    scaling.insert("rope_type".to_owned(), kind.into());
+    let factor = get("scaling.factor").as_ref().and_then(float);
+    let factor = factor.ok_or_else(|| wrong_key(&key("scaling.factor"), "it is no number"))?;
+    scaling.insert("factor".to_owned(), factor);
+    if kind == "yarn" {
+        let name = "scaling.original_context_length";
+        let length = get(name).and_then(|length| length.as_unsigned());
+        let length = length.ok_or_else(|| wrong_key(&key(name), "it is no count"))?;
+        scaling.insert("original_max_position_embeddings".to_owned(), length.into());
+        for (name, fields) in YARN {
+            let value = get(name).as_ref().and_then(float);
+            scaling.extend(value.map(|value| (fields[0].to_owned(), value)));
+        }
+    }
+    Ok(Some(Value::Object(scaling)))
+}
+
+impl Llama3 {
+    /// The parameters that give `factors`; `None` if there are none. Only the ratios of the original length to the two limits
+    /// count, so the limits are taken to be 1 and 4, as all models have them.
+    fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
+        let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
+        let guess = Self {
+            base,
+            factor,
+            low: 1.0,
+            high: 4.0,
+            original: 8192.0,
+        };
+        // A factor between the two limits tells the original length.
+        let between = factors.iter().enumerate().find_map(|(i, &found)| {
+            let found = f64::from(found);
+            if found <= 1.0 || found >= factor {
+                return None;
+            }
+            let smooth = (1.0 / found - 1.0 / factor) / (1.0 - 1.0 / factor);
+            let wave = 2.0 * std::f64::consts::PI * base.powf(2.0 * i as f64 / head as f64);
+            let length = wave * (smooth * (guess.high - guess.low) + guess.low);
+            Some(length.round())
+        });
+        // Without one, several lengths give the same factors, and it does not matter which is taken.
+        let usual = [8192.0, 131_072.0].into_iter();
+        let powers = (4..=24).rev().map(|power| f64::from(1 << power));
+        let lengths = between.into_iter().chain(usual).chain(powers);
+        let fits = |guess: &Self| {
+            let made = guess.factors(head);
+            let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * b.abs();
+            made.len() == factors.len() && made.iter().zip(factors).all(is_near)
+        };
+        lengths
+            .map(|original| Self { original, ..guess })
+            .find(fits)
+    }
+}

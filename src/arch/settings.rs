@@ -1,0 +1,220 @@
+//! Settings that all architectures have: keys of the metadata, and the fields of `config.json` that they come from.
+//!
+//! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
+
+use serde_json::{Map, Value, json};
+
+use super::dims::{Dims, EXPERTS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
+use super::fields::{Fields, wrong};
+use super::rope::Rope;
+use super::table::{Default, Kind, ModelClass, Setting, count, number};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
+use crate::{AnamnesisError, Result};
+
+/// A key with its value.
+pub(super) type KeyValue = (String, GgufMetadataValue);
+
+/// The sizes of a model.
+pub(super) const SIZES: &[Setting] = &[
+    required("block_count", LAYERS),
+    count("context_length", CONTEXT),
+    required("embedding_length", HIDDEN),
+    count("feed_forward_length", INNER),
+    required("attention.head_count", HEADS),
+    count("attention.head_count_kv", KV_HEADS),
+];
+
+/// Fields of the longest text.
+pub(super) const CONTEXT: &[&str] = &[
+    "max_position_embeddings",
+    "n_ctx",
+    "n_positions",
+    "max_length",
+    "max_sequence_length",
+    "model_max_length",
+];
+
+/// Norms and experts.
+pub(super) const NORMS_AND_EXPERTS: &[Setting] = &[
+    number(
+        "attention.layer_norm_rms_epsilon",
+        &["rms_norm_eps", "norm_eps"],
+    ),
+    number(
+        "attention.layer_norm_epsilon",
+        &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
+    ),
+    count("expert_count", EXPERTS),
+    count(
+        "expert_used_count",
+        &[
+            "num_experts_per_tok",
+            "num_experts_per_token",
+            "top_k_experts",
+        ],
+    ),
+    count("expert_group_count", &["n_group"]),
+    count("expert_group_used_count", &["topk_group"]),
+];
+
+/// The sizes of a head.
+pub(super) const HEAD_SIZES: &[Setting] = &[
+    count("attention.key_length", &["head_dim"]),
+    count("attention.value_length", &["head_dim"]),
+];
+
+const fn required(key: &'static str, fields: &'static [&'static str]) -> Setting {
+    Setting {
+        key,
+        fields,
+        kind: Kind::Required,
+    }
+}
+
+/// All settings of a model of `class`, with the architecture's name in front of their keys.
+///
+/// # Errors
+/// `Parse` that names the field which is missing or has another type.
+pub(super) fn to_gguf(
+    class: &ModelClass,
+    fields: &Fields,
+    (dims, rope): (&Dims, &Rope),
+    file_type: KeyValue,
+) -> Result<Vec<KeyValue>> {
+    let group = |settings: &[Setting]| -> Result<Vec<KeyValue>> {
+        let mut keys = Vec::new();
+        for setting in settings {
+            let value = value(setting, fields, dims)?;
+            keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
+        }
+        Ok(keys)
+    };
+    let mut all = group(SIZES)?;
+    if !class.traits.has_fixed_rope {
+        all.extend(rope.keys(class.gguf)?);
+    }
+    all.extend(group(NORMS_AND_EXPERTS)?);
+    all.extend(gating(class, fields)?);
+    all.extend(group(HEAD_SIZES)?);
+    all.push(file_type);
+    all.extend(group(class.settings)?);
+    Ok(all)
+}
+
+/// The value of `setting`; `None` if the config has none.
+fn value(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<Option<GgufMetadataValue>> {
+    let value = match setting.kind {
+        Kind::Required => Some(GgufMetadataValue::U32(fields.need(setting.fields)?)),
+        Kind::Count => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::HeadSize => Some(GgufMetadataValue::U32(dims.head as u32)),
+        Kind::Number => {
+            let number = fields.number(setting.fields)?;
+            number.map(|x| GgufMetadataValue::F32(x as f32))
+        }
+    };
+    Ok(value)
+}
+
+/// Fields of the function that turns scores of experts into weights.
+const GATING: &[&str] = &[
+    "score_function",
+    "scoring_func",
+    "score_func",
+    "moe_router_activation",
+    "moe_router_activation_func",
+    "expert_selection_fn",
+];
+
+/// Names of these functions with their numbers in GGUF (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
+pub(super) const GATING_FUNCTIONS: &[(&str, u32)] =
+    &[("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
+
+/// The key of the function that turns scores of experts into weights.
+fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
+    let Some((field, value)) = fields.get(GATING) else {
+        return Ok(None);
+    };
+    let known = GATING_FUNCTIONS.iter().find(|(name, _)| value == name);
+    let Some((_, number)) = known else {
+        return Err(wrong(
+            field,
+            format_args!("{value} is no function that GGUF has"),
+        ));
+    };
+    let key = format!("{}.expert_gating_func", class.gguf);
+    Ok(Some((key, GgufMetadataValue::U32(*number))))
+}
+
+/// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
+///
+/// # Errors
+/// `Parse` that names a key which is missing or has another type.
+pub(super) fn config_of(class: &ModelClass, metadata: &GgufMetadata) -> Result<Map<String, Value>> {
+    let mut config = Map::new();
+    config.insert("architectures".to_owned(), json!([class.classes[0]]));
+    config.insert("model_type".to_owned(), class.model_type.into());
+    let own_name = |field: &'static str| {
+        let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
+        own.map_or(field, |(_, own)| own)
+    };
+    let all = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES, class.settings];
+    for setting in all.into_iter().flatten() {
+        let key = format!("{}.{}", class.gguf, setting.key);
+        let Some(value) = metadata.get(&key) else {
+            match setting.kind {
+                Kind::Required => return Err(wrong_key(&key, "it is missing")),
+                Kind::Count | Kind::Number | Kind::HeadSize => continue,
+            }
+        };
+        let value = field_of(setting.kind, &value).ok_or_else(|| {
+            wrong_key(
+                &key,
+                format_args!("{} is not what the architecture has", value.type_name()),
+            )
+        })?;
+        let field = own_name(setting.fields[0]).to_owned();
+        match config.get(&field) {
+            Some(other) if *other != value => {
+                let what = format_args!("it is {value}, and another key says {other}");
+                return Err(wrong_key(&key, what));
+            }
+            _ => config.insert(field, value),
+        };
+    }
+    for (key, field) in [
+        ("freq_base", "rope_theta"),
+        ("freq_base_swa", "rope_local_base_freq"),
+    ] {
+        let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
+        let base = base.as_ref().and_then(float);
+        config.extend(base.map(|base| (field.to_owned(), base)));
+    }
+    let implied = class.implied.iter();
+    let implied = implied.filter(|(_, value)| *value != Default::Absent);
+    config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
+    Ok(config)
+}
+
+/// A value of the metadata as a config has it; `None` if it has another type.
+fn field_of(kind: Kind, value: &GgufMetadataValue) -> Option<Value> {
+    match kind {
+        Kind::Number => float(value),
+        Kind::Required | Kind::Count | Kind::HeadSize => Some(value.as_unsigned()?.into()),
+    }
+}
+
+/// A FLOAT32 as the shortest decimal number that is rounded to it.
+pub(super) fn float(value: &GgufMetadataValue) -> Option<Value> {
+    match *value {
+        GgufMetadataValue::F32(x) if x.is_finite() => {
+            Some(json!(x.to_string().parse::<f64>().ok()?))
+        }
+        GgufMetadataValue::F64(x) if x.is_finite() => Some(json!(x)),
+        _ => None,
+    }
+}
+
+/// The error that the key `key` of the metadata is wrong.
+pub(super) fn wrong_key(key: &str, what: impl std::fmt::Display) -> AnamnesisError {
+    AnamnesisError::parse(format!("GGUF metadata: `{key}`: {what}"))
+}

@@ -1,0 +1,231 @@
+//! What the tables of architectures are made of.
+
+use super::dims::Dim;
+
+/// A class of models: how transformers and llama.cpp name the same thing.
+pub(super) struct ModelClass {
+    /// llama.cpp's name, the value of `general.architecture`.
+    pub gguf: &'static str,
+    /// Classes of transformers that are read as this one. The first is written.
+    pub classes: &'static [&'static str],
+    /// `model_type` of the configs.
+    pub model_type: &'static str,
+    /// Fields that the class has where a config is silent.
+    pub defaults: &'static [(&'static str, Default)],
+    /// What llama.cpp takes for granted of the class. A config that says something else is refused.
+    pub implied: &'static [(&'static str, Default)],
+    /// Fields that the class calls otherwise than others: the usual name, and its own.
+    pub own_fields: &'static [(&'static str, &'static str)],
+    /// Projections that all have a bias or all have none, by their names in GGUF, and the field that says so. Without a field
+    /// they always have one.
+    pub biases: &'static [(&'static str, &'static [&'static str])],
+    pub tensors: &'static [&'static [TensorRule]],
+    /// The architecture's own settings, behind those that all have.
+    pub settings: &'static [Setting],
+    pub traits: Traits,
+}
+
+/// What cannot be said by a tensor or a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Traits {
+    /// `head_dim` is written even if the config leaves it out, as hidden size / heads.
+    pub states_head_dim: bool,
+    /// Values of norms are stored with 1 added.
+    pub norms_plus_one: bool,
+    /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
+    pub ties_output: bool,
+    /// The factors of Llama 3's rope are stored as a tensor.
+    pub stores_rope_factors: bool,
+    /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
+    pub has_fixed_rope: bool,
+    /// The embedding may have more rows than there are tokens, which GGUF does not get.
+    pub cuts_embedding: bool,
+    /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden size / heads. llama.cpp knows
+    /// no other.
+    pub scaled_by_hidden_size: Option<usize>,
+    /// YaRN's bounds are not rounded (`truncate` is false).
+    pub has_exact_yarn: bool,
+    /// What tells this class from others of the same name in GGUF.
+    pub sign: Sign,
+}
+
+/// What in a GGUF file tells a class from others of the same architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// Nothing: it is the class of all files that no other class takes.
+    Rest,
+    /// It has experts.
+    Experts,
+    /// Files of it look like those of another class, which is written for them.
+    Never,
+}
+
+impl Traits {
+    pub(super) const PLAIN: Self = Self {
+        states_head_dim: false,
+        norms_plus_one: false,
+        ties_output: false,
+        stores_rope_factors: false,
+        has_fixed_rope: false,
+        cuts_embedding: false,
+        scaled_by_hidden_size: None,
+        has_exact_yarn: false,
+        sign: Sign::Rest,
+    };
+}
+
+/// The value of a field that a config leaves out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Default {
+    Int(u64),
+    Float(f64),
+    Bool(bool),
+    Text(&'static str),
+    /// The field is not there, or null.
+    Absent,
+}
+
+/// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides have alike.
+pub(super) struct TensorRule {
+    /// Name in GGUF; `{i}` is the layer.
+    pub gguf: &'static str,
+    /// Name in transformers; `{i}` is the layer, and `{e}` the expert of tensors that GGUF stacks.
+    pub hf: &'static str,
+    pub transform: Transform,
+    /// The shape that the config prescribes for the weight, as transformers has it.
+    pub shape: &'static [Dim],
+    /// The same as GGUF has it, where its dimensions are others. Of stacks it is that of one expert.
+    pub gguf_shape: Option<&'static [Dim]>,
+    /// Whether the names are whole, and no `.weight` or `.bias` follows.
+    pub is_whole_name: bool,
+    /// Whether every layer must have the weight.
+    pub need: Need,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    Weight,
+    Optional,
+}
+
+/// How the rows of a tensor change on the way to GGUF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transform {
+    None,
+    /// Rows of each head alternate between its halves: rope turns pairs of neighbours there, and halves here.
+    Heads,
+    /// One stack of all experts.
+    Experts,
+    /// Matrices of a stack are turned: `[in, out]` to `[out, in]`.
+    Turned,
+    /// Every second row of the turned stack of experts, from this one on: one of two projections that are fused.
+    TurnedHalf(usize),
+    /// Every second value of each expert, from this one on.
+    Half(usize),
+}
+
+/// A setting of the architecture: a key of the metadata, and the field of `config.json`.
+pub(super) struct Setting {
+    /// Key without the architecture's name.
+    pub key: &'static str,
+    /// Fields that it may have, the usual one first.
+    pub fields: &'static [&'static str],
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// UINT32 that a config must state.
+    Required,
+    /// UINT32.
+    Count,
+    /// FLOAT32.
+    Number,
+    /// UINT32: the size of a head, which `head_dim` states or which follows from other fields.
+    HeadSize,
+}
+
+/// A tensor that is the same on both sides.
+pub(super) const fn same(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule {
+        gguf,
+        hf,
+        transform: Transform::None,
+        shape,
+        gguf_shape: None,
+        is_whole_name: false,
+        need: Need::Weight,
+    }
+}
+
+/// As [`same`], of which a model may have none.
+pub(super) const fn optional(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule {
+        need: Need::Optional,
+        ..same(gguf, hf, shape)
+    }
+}
+
+/// A projection whose rows are those of heads.
+pub(super) const fn heads(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule {
+        transform: Transform::Heads,
+        ..same(gguf, hf, shape)
+    }
+}
+
+/// A projection of each expert.
+pub(super) const fn experts(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule {
+        transform: Transform::Experts,
+        ..same(gguf, hf, shape)
+    }
+}
+
+/// Tensors whose names are whole: a parameter of transformers that is called neither weight nor bias.
+pub(super) const fn parameter(
+    gguf: &'static str,
+    hf: &'static str,
+    (transform, shape, gguf_shape): (Transform, &'static [Dim], &'static [Dim]),
+) -> TensorRule {
+    TensorRule {
+        transform,
+        gguf_shape: Some(gguf_shape),
+        is_whole_name: true,
+        ..same(gguf, hf, shape)
+    }
+}
+
+/// A setting that only some models have.
+pub(super) const fn count(key: &'static str, fields: &'static [&'static str]) -> Setting {
+    Setting {
+        key,
+        fields,
+        kind: Kind::Count,
+    }
+}
+
+/// A number of type FLOAT32 that only some models have.
+pub(super) const fn number(key: &'static str, fields: &'static [&'static str]) -> Setting {
+    Setting {
+        key,
+        fields,
+        kind: Kind::Number,
+    }
+}

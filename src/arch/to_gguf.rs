@@ -1,0 +1,319 @@
+//! A Hugging Face model as GGUF: its tensors under GGUF's names and in its order of rows, and its metadata.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::dims::Dims;
+use super::families::CLASSES;
+use super::fields::{Fields, wrong};
+use super::general;
+use super::mapping::{Mapped, Mapping};
+use super::rope::Rope;
+use super::settings::{self, KeyValue};
+use super::source::{Rearrangement, SourceTensor, assembled};
+use super::table::{ModelClass, Transform};
+use crate::config::Texts;
+use crate::containers::model::gguf::GgufMetadataValue;
+use crate::limits::ParseLimits;
+use crate::scheme::layout::assembled::{Change, Computed, RowOrder};
+use crate::scheme::{Group, QuantScheme, ResolvedItem, Window};
+use crate::source::CompanionFile;
+use crate::tokenizer::{self, TokenizerRequest};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// What is asked for.
+pub(crate) struct GgufRequest<'a> {
+    /// Directory of the model.
+    pub directory: &'a Path,
+    pub limits: &'a ParseLimits,
+    /// Element type of matrices; `None`: as they are stored, and of what is quantized as `decoded`.
+    pub to: Option<TargetDtype>,
+    /// Element type of what is quantized.
+    pub decoded: TargetDtype,
+    /// Whether tensors are encoded.
+    pub encodes: bool,
+    /// `general.file_type`; `None`: that of `to`.
+    pub file_type: Option<u32>,
+    /// Name of the pre-tokenizer; `None`: the one that fits.
+    pub pre_tokenizer: Option<&'a str>,
+}
+
+/// A model that is ready to be written as GGUF.
+pub(crate) struct GgufModel<'m> {
+    pub items: Vec<ResolvedItem<'m>>,
+    pub metadata: Vec<KeyValue>,
+    /// What a user should know.
+    pub notes: Vec<String>,
+    /// The files that were read for it.
+    pub companions: Vec<CompanionFile>,
+}
+
+/// The model of `items` as GGUF; `None` if no `config.json` names its class.
+///
+/// # Errors
+/// `Unsupported` if the class is unknown; `Parse` that names the field, the file or the tensor which is missing, contradicts
+/// another, or is none of the class.
+pub(crate) fn to_gguf<'m>(
+    items: &mut Vec<ResolvedItem<'m>>,
+    request: &GgufRequest<'_>,
+) -> Result<Option<GgufModel<'m>>> {
+    let texts = Texts::new(request.directory, request.limits);
+    let Some(config) = texts.json("config.json")? else {
+        return Ok(None);
+    };
+    let Some(name) = class_name(&config) else {
+        return Ok(None);
+    };
+    let class = find_class(name)?;
+    let mut fields = Fields::new(&config)?;
+    fields.complete(class);
+    let dims = Dims::new(&fields)?;
+    if class.traits.states_head_dim {
+        fields.0.entry("head_dim").or_insert(dims.head.into());
+    }
+    fields.check_implied(class, &dims)?;
+    let rope = Rope::new(&fields)?;
+    let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
+        texts: &texts,
+        config: &Value::Object(fields.0.clone()),
+        vocab_size: dims.vocab,
+        pre: request.pre_tokenizer,
+        architecture: class.gguf,
+    })?;
+    let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
+    if tokenizer.tokens != dims.vocab && !cuts {
+        let what = format!(
+            "{} tokens, and {} rows of the embedding",
+            tokenizer.tokens, dims.vocab
+        );
+        return Err(wrong("vocab_size", what));
+    }
+    let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
+    let sources = sources.collect::<Result<Vec<_>>>()?;
+    let mapped = Mapping { class, dims: &dims }.to_gguf(sources, name)?;
+    let main = main_dtype(&mapped.tensors, request);
+    let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
+    if class.traits.stores_rope_factors {
+        out.extend(rope.factors(&dims)?.map(computed));
+    }
+    for tensor in mapped.tensors {
+        let mut group = tensor_of(tensor, class, &dims, main, request)?;
+        if cuts && group.name == EMBEDDING {
+            group = with_rows(group, tokenizer.tokens);
+        }
+        out.push(group);
+    }
+    let file_type = request.file_type.unwrap_or(match main {
+        TargetDtype::F32 => 0,
+        TargetDtype::F16 => 1,
+        TargetDtype::BF16 => 32,
+    });
+    let file_type = (
+        "general.file_type".to_owned(),
+        GgufMetadataValue::U32(file_type),
+    );
+    let mut metadata = vec![
+        text("general.architecture", class.gguf),
+        text("general.type", "model"),
+    ];
+    if let Some(sampling) = texts.json("generation_config.json")? {
+        metadata.extend(general::sampling(&sampling));
+    }
+    let title = request.directory.canonicalize().ok();
+    let title = title.as_deref().unwrap_or(request.directory).file_name();
+    metadata.push(text(
+        "general.name",
+        &general::title(&title.unwrap_or_default().to_string_lossy()),
+    ));
+    let sizes = out
+        .iter()
+        .map(|group| (group.name.as_str(), group.shape.as_slice()));
+    metadata.push(text("general.size_label", &general::size_label(sizes)));
+    metadata.extend(settings::to_gguf(
+        class,
+        &fields,
+        (&dims, &rope),
+        file_type,
+    )?);
+    metadata.push((
+        "general.quantization_version".to_owned(),
+        GgufMetadataValue::U32(2),
+    ));
+    metadata.extend(tokenizer.keys);
+    Ok(Some(GgufModel {
+        items: out.into_iter().map(ResolvedItem::Group).collect(),
+        metadata,
+        notes: mapped.notes,
+        companions: texts.companions(),
+    }))
+}
+
+/// The embedding of tokens.
+const EMBEDDING: &str = "token_embd.weight";
+
+/// The first `rows` rows of the matrix `group`.
+fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
+    let window = Window {
+        inner: Arc::from(group.decoder),
+        first: 0,
+        rows,
+    };
+    Group {
+        shape: vec![rows, group.shape[1]],
+        is_copied: false,
+        decoder: Box::new(window),
+        ..group
+    }
+}
+
+fn text(key: &str, value: &str) -> KeyValue {
+    (key.to_owned(), GgufMetadataValue::String(value.to_owned()))
+}
+
+/// The class that `config` names. That of a nested language model comes first.
+fn class_name(config: &Value) -> Option<&str> {
+    let nested = config.pointer("/text_config/architectures/0");
+    nested
+        .or_else(|| config.pointer("/architectures/0"))?
+        .as_str()
+}
+
+/// The row of the class `name`.
+///
+/// # Errors
+/// `Unsupported` if there is none.
+fn find_class(name: &str) -> Result<&'static ModelClass> {
+    let found = CLASSES.iter().find(|class| class.classes.contains(&name));
+    found.copied().ok_or_else(|| {
+        let what = "config.json: the class of the model has no GGUF names here; its tensors alone are written with --tensors-only";
+        AnamnesisError::unsupported(name, what)
+    })
+}
+
+/// Element type of matrices: the one that is asked for, or that of the first matrix that is stored in two bytes.
+fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
+    let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
+    let stored = || {
+        let matrices = sources().filter(|(_, source)| source.shape.len() > 1);
+        let mut dtypes = matrices.filter_map(|(_, source)| source.stored);
+        let narrow = dtypes.find(|dtype| *dtype != TargetDtype::F32);
+        let is_plain = || sources().all(|(_, source)| source.stored.is_some());
+        narrow.or_else(|| is_plain().then_some(TargetDtype::F32))
+    };
+    request.to.or_else(stored).unwrap_or(request.decoded)
+}
+
+/// Whether llama.cpp wants the tensor `name` in F32, whatever the model's type.
+///
+/// Source: `ModelBase.prepare_tensors` in `conversion/base.py`.
+fn is_always_f32(name: &str, rank: usize) -> bool {
+    const ENDS: &[&str] = &[
+        "_norm.weight",
+        ".ffn_gate_inp.weight",
+        ".ffn_gate_inp_shexp.weight",
+    ];
+    rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
+}
+
+/// A vector that is made here: the factors of Llama 3's rope.
+fn computed<'m>(values: Vec<f32>) -> Group<'m> {
+    let (name, shape) = ("rope_freqs.weight".to_owned(), vec![values.len()]);
+    let mut group = Group::new(
+        name,
+        shape,
+        QuantScheme::Unquantized,
+        vec![],
+        Box::new(Computed(values)),
+    );
+    group.keeps = Some(TargetDtype::F32);
+    group
+}
+
+/// The tensor of GGUF that is made of `tensor`.
+fn tensor_of<'m>(
+    tensor: Mapped<'m>,
+    class: &ModelClass,
+    dims: &Dims,
+    main: TargetDtype,
+    request: &GgufRequest<'_>,
+) -> Result<Group<'m>> {
+    let shape = tensor.shape().to_vec();
+    let Mapped {
+        name,
+        rule,
+        sources,
+        ..
+    } = tensor;
+    let experts = sources.len();
+    let rank = shape.len() + usize::from(rule.transform == Transform::Experts);
+    let mut sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
+    // What is encoded is exact before, as far as it is stored.
+    let own = sources[0].stored.unwrap_or(request.decoded);
+    let dtype = match () {
+        () if is_always_f32(&name, rank) => TargetDtype::F32,
+        () if request.encodes => own,
+        () => main,
+    };
+    let is_offset = class.traits.norms_plus_one && name.ends_with("norm.weight");
+    let mut moved = Rearrangement {
+        order: RowOrder::From(0),
+        rows: shape[0],
+        cols: shape[1..].iter().product(),
+        takes_turns: false,
+        change: if is_offset {
+            Change::PlusOne
+        } else {
+            Change::None
+        },
+    };
+    let made = match rule.transform {
+        Transform::None if !is_offset => return Ok(sources.swap_remove(0).renamed(name, dtype)),
+        Transform::Turned => {
+            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
+        }
+        Transform::None => shape,
+        Transform::Heads => {
+            moved.order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
+            shape
+        }
+        Transform::Experts => [&[experts], &shape[..]].concat(),
+        Transform::TurnedHalf(first) => {
+            let turned = sources.swap_remove(0).turned(dtype);
+            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
+            moved.order = RowOrder::EverySecond(first);
+            (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
+            sources = vec![turned];
+            half.to_vec()
+        }
+        Transform::Half(first) => {
+            let half = [shape[0], shape[1] / 2];
+            moved.order = RowOrder::EverySecond(first);
+            (moved.rows, moved.cols) = (half[0] * half[1], 1);
+            half.to_vec()
+        }
+    };
+    Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// Rows of a head of the tensor that GGUF calls `name`.
+///
+/// # Errors
+/// `Parse` if its rows are not those of heads that can be halved.
+pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
+    let heads = if name.contains(".attn_k.") {
+        dims.kv_heads
+    } else {
+        dims.heads
+    };
+    let rows = shape[0] / heads;
+    if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
+        return Ok(rows);
+    }
+    let what = format!(
+        "tensor `{name}`: {} rows are no {heads} heads of two halves",
+        shape[0]
+    );
+    Err(AnamnesisError::parse(what))
+}

@@ -1,0 +1,405 @@
+//! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
+//! configs beside them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use serde_json::{Map, Value, json};
+
+use super::dims::Dims;
+use super::families::CLASSES;
+use super::fields::{Fields, attention_scalar};
+use super::mapping::{Mapped, Mapping};
+use super::names::{Place, fill};
+use super::rope::scaling_of;
+use super::settings::config_of;
+use super::source::{Rearrangement, SourceTensor, assembled, made_of};
+use super::table::{ModelClass, Sign, TensorRule, Transform};
+use super::to_gguf::head_rows;
+use crate::containers::model::gguf::GgufMetadata;
+use crate::scheme::layout::assembled::{Change, RowOrder};
+use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening, Window};
+use crate::simd::Level;
+use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
+
+/// A model that is ready to be written as a directory.
+pub(crate) struct DirectoryModel<'m> {
+    pub items: Vec<ResolvedItem<'m>>,
+    /// Name and text of each file beside the weights.
+    pub files: Vec<(String, String)>,
+    /// What a user should know.
+    pub notes: Vec<String>,
+}
+
+/// The factors of Llama 3's rope, which are no tensor of transformers.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`.
+///
+/// # Errors
+/// `Unsupported` if the architecture is unknown; `Parse` that names the key or the tensor which is missing, contradicts another,
+/// or is none of the architecture.
+pub(crate) fn to_hf<'m>(
+    items: Vec<ResolvedItem<'m>>,
+    metadata: &GgufMetadata,
+    to: TargetDtype,
+) -> Result<DirectoryModel<'m>> {
+    let class = class_of(metadata)?;
+    let mut config = config_of(class, metadata)?;
+    let (made, items): (Vec<_>, Vec<_>) = items
+        .into_iter()
+        .partition(|item| item.name() == ROPE_FACTORS);
+    let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
+    if let Some(&[rows, _]) = sizes("token_embd.weight") {
+        config.insert("vocab_size".to_owned(), rows.into());
+    }
+    let is_tied = sizes("output.weight").is_none();
+    config.insert("tie_word_embeddings".to_owned(), is_tied.into());
+    let dims = Dims::new(&Fields(config.clone()))?;
+    let scalar = attention_scalar(class, &dims);
+    config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
+    let factors = made.first().map(values_of).transpose()?;
+    let scaling = scaling_of(class.gguf, metadata, factors.as_deref(), &dims)?;
+    config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
+    let sources = items.into_iter().map(SourceTensor::new);
+    let mapped = Mapping { class, dims: &dims }.to_hf(sources.collect::<Result<_>>()?)?;
+    config.extend(biases(class, &mapped)?);
+    let main = main_dtype(&mapped, to);
+    config.insert("torch_dtype".to_owned(), main.torch_name().into());
+    let mut maker = Maker {
+        class,
+        dims: &dims,
+        main,
+        to,
+        halves: HashMap::new(),
+        out: Vec::with_capacity(mapped.len()),
+    };
+    mapped
+        .into_iter()
+        .try_for_each(|tensor| maker.add(tensor))?;
+    if let Some(name) = maker.halves.keys().next() {
+        let what =
+            format!("tensor `{name}`: one of the two projections that it is made of is missing");
+        return Err(AnamnesisError::parse(what));
+    }
+    let context = config
+        .get("max_position_embeddings")
+        .and_then(Value::as_u64);
+    let tokenizer = tokenizer::from_gguf(metadata, context)?;
+    let ids = token_ids(metadata);
+    config.extend(ids.clone());
+    let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];
+    if !ids.is_empty() {
+        files.push((
+            "generation_config.json".to_owned(),
+            pretty(&Value::Object(ids)),
+        ));
+    }
+    let of_tokenizer = tokenizer.files.into_iter();
+    files.extend(of_tokenizer.map(|(name, text)| (name.to_owned(), text)));
+    Ok(DirectoryModel {
+        items: maker.out.into_iter().map(ResolvedItem::Group).collect(),
+        files,
+        notes: tokenizer.notes,
+    })
+}
+
+fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
+    match item {
+        ResolvedItem::Group(group) => &group.shape,
+        ResolvedItem::Plain(t) => t.shape(),
+    }
+}
+
+/// The class of a GGUF file.
+///
+/// # Errors
+/// `Unsupported` if no class has its architecture.
+fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
+    let architecture = metadata.get("general.architecture");
+    let name = architecture
+        .as_ref()
+        .and_then(|value| value.as_string())
+        .unwrap_or_default();
+    let experts = metadata.get(&format!("{name}.expert_count"));
+    let has_experts = experts
+        .and_then(|value| value.as_unsigned())
+        .is_some_and(|n| n > 0);
+    let fits = |class: &&&ModelClass| {
+        let is_one = match class.traits.sign {
+            Sign::Experts => has_experts,
+            Sign::Rest => true,
+            Sign::Never => false,
+        };
+        class.gguf == name && is_one
+    };
+    CLASSES.iter().find(fits).copied().ok_or_else(|| {
+        let what = "general.architecture: it has no names of transformers here; its tensors alone are written to a FILE.safetensors";
+        AnamnesisError::unsupported(name, what)
+    })
+}
+
+/// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if anything is quantized.
+fn main_dtype(mapped: &[Mapped<'_>], to: TargetDtype) -> TargetDtype {
+    let stored = || {
+        mapped
+            .iter()
+            .map(|mapped| (mapped.shape().len(), mapped.sources[0].1.stored))
+    };
+    if stored().any(|(_, stored)| stored.is_none()) {
+        return to;
+    }
+    let matrices = stored().filter(|(rank, _)| *rank > 1);
+    let mut narrow = matrices.filter_map(|(_, stored)| stored.filter(|d| *d != TargetDtype::F32));
+    narrow.next().unwrap_or(TargetDtype::F32)
+}
+
+/// Makes tensors of transformers.
+struct Maker<'a, 'm> {
+    class: &'a ModelClass,
+    dims: &'a Dims,
+    /// Element type of what is not quantized.
+    main: TargetDtype,
+    /// Element type of what is quantized.
+    to: TargetDtype,
+    /// First halves of fused tensors, by the tensor's name.
+    halves: HashMap<String, SourceTensor<'m>>,
+    out: Vec<Group<'m>>,
+}
+
+impl<'m> Maker<'_, 'm> {
+    /// Makes what `tensor` becomes.
+    fn add(&mut self, tensor: Mapped<'m>) -> Result<()> {
+        let shape = tensor.shape().to_vec();
+        let Mapped {
+            name,
+            rule,
+            place,
+            suffix,
+            sources,
+        } = tensor;
+        let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+        let Some((_, source)) = sources.into_iter().next() else {
+            return Ok(());
+        };
+        let is_offset = self.class.traits.norms_plus_one && name.ends_with("norm.weight");
+        let mut moved = Rearrangement {
+            order: RowOrder::From(0),
+            rows: shape[0],
+            cols: shape[1..].iter().product(),
+            takes_turns: false,
+            change: if is_offset {
+                Change::MinusOne
+            } else {
+                Change::None
+            },
+        };
+        let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
+        match rule.transform {
+            Transform::None if !is_offset => self.push(source.renamed(name, own))?,
+            Transform::Turned => self.push(source.turned(own).renamed(name, own))?,
+            Transform::None => self.push(assembled(vec![source], (name, shape), own, &moved))?,
+            Transform::Heads => {
+                moved.order =
+                    RowOrder::Split(head_rows(&tensor_name(rule, place), &shape, self.dims)?);
+                self.push(assembled(vec![source], (name, shape), own, &moved))?;
+            }
+            Transform::Experts => {
+                for expert in 0..shape[0] {
+                    let name = hf_name(Some(expert));
+                    let inner = source.decoder.clone();
+                    let (first, rows) = (expert * shape[1], shape[1]);
+                    let window = Box::new(Window { inner, first, rows });
+                    let parts = [source.clone()];
+                    self.push(made_of(parts, (name, shape[1..].to_vec()), own, window))?;
+                }
+            }
+            Transform::TurnedHalf(_) | Transform::Half(_) => {
+                let Some(other) = self.halves.remove(&name) else {
+                    self.halves.insert(name, source);
+                    return Ok(());
+                };
+                let is_first = matches!(
+                    rule.transform,
+                    Transform::TurnedHalf(0) | Transform::Half(0)
+                );
+                let pair = if is_first {
+                    vec![source, other]
+                } else {
+                    vec![other, source]
+                };
+                self.fuse(pair, (name, rule.transform))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the tensor called `name` of two projections of all experts, whose rows or values take turns.
+    fn fuse(
+        &mut self,
+        pair: Vec<SourceTensor<'m>>,
+        (name, transform): (String, Transform),
+    ) -> Result<()> {
+        let own = pair[0].stored.unwrap_or(self.to);
+        let shape = pair[0].shape.clone();
+        let rows = shape[0] * shape[1];
+        let moved = Rearrangement {
+            order: RowOrder::From(0),
+            rows,
+            cols: shape[2..].iter().product(),
+            takes_turns: true,
+            change: Change::None,
+        };
+        let mut fused = shape;
+        fused[1] *= 2;
+        let whole = assembled(pair, (name.clone(), fused), own, &moved);
+        if let Transform::Half(_) = transform {
+            return self.push(whole);
+        }
+        let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(own);
+        self.push(turned.renamed(name, own))
+    }
+
+    /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value changes by that.
+    fn push(&mut self, mut group: Group<'m>) -> Result<()> {
+        let is_wide = group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
+        if is_wide && is_exact(&*group.decoder, self.main)? {
+            (group.keeps, group.is_copied) = (Some(self.main), false);
+        }
+        self.out.push(group);
+        Ok(())
+    }
+}
+
+/// Name in GGUF of the weight that `rule` is about.
+fn tensor_name(rule: &TensorRule, place: Place) -> String {
+    format!("{}.weight", fill(rule.gguf, place))
+}
+
+/// Values that are compared at once.
+const PIECE: usize = 1 << 16;
+
+/// Whether all values fit `dtype`.
+fn is_exact(decoder: &dyn Decode, dtype: TargetDtype) -> Result<bool> {
+    let grid = decoder.grid();
+    if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
+        return Ok(false);
+    }
+    let rows = (PIECE / grid.cols.max(1))
+        .next_multiple_of(grid.row_align)
+        .max(grid.row_align);
+    for first in (0..grid.rows).step_by(rows) {
+        let rows = first..(first + rows).min(grid.rows);
+        let wide = values_of_rows(decoder, rows.clone(), TargetDtype::F32)?;
+        let narrow = values_of_rows(decoder, rows, dtype)?;
+        if wide
+            .iter()
+            .zip(&narrow)
+            .any(|(a, b)| a.to_bits() != b.to_bits())
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Most values of a tensor that are read to see whether they fit a narrower type.
+const MOST_VALUES: usize = 4 << 20;
+
+/// The values of rows of `decoder`, rounded to `dtype`.
+fn values_of_rows(
+    decoder: &dyn Decode,
+    rows: Range<usize>,
+    dtype: TargetDtype,
+) -> Result<Vec<f32>> {
+    let tile = Tile {
+        rows,
+        cols: 0..decoder.grid().cols,
+    };
+    let (mut buffers, mut rounded) = (Buffers::default(), Vec::new());
+    let mut values = vec![0.0; tile.values()];
+    decoder.load(&tile, &mut buffers)?;
+    let widening = Widening {
+        dtype,
+        level: Level::default(),
+    };
+    let all = (&tile, tile.rows.clone());
+    widening.decode(decoder, all, &buffers, &mut rounded, &mut values);
+    Ok(values)
+}
+
+/// The values of a stored vector.
+fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
+    let plain = match item {
+        ResolvedItem::Plain(t) => PlainFloats::of(t).filter(|_| t.elements() <= MOST_VALUES),
+        ResolvedItem::Group(_) => None,
+    };
+    let Some(plain) = plain else {
+        let what = format!("tensor `{}`: it is no short vector of floats", item.name());
+        return Err(AnamnesisError::parse(what));
+    };
+    values_of_rows(&plain, 0..plain.grid().rows, TargetDtype::F32)
+}
+
+/// Fields that say which projections have biases.
+///
+/// # Errors
+/// `Unsupported` if a projection has one, and none has it in transformers.
+fn biases(class: &ModelClass, mapped: &[Mapped<'_>]) -> Result<Map<String, Value>> {
+    let mut fields = Map::new();
+    let with_bias = |rule: &str| {
+        let of_rule = |mapped: &&Mapped<'_>| mapped.rule.gguf == rule;
+        mapped
+            .iter()
+            .filter(of_rule)
+            .any(|mapped| mapped.name.ends_with(".bias"))
+    };
+    let mut known: Vec<&str> = Vec::new();
+    for (field, rules) in class.biases {
+        let found = rules.iter().filter(|rule| with_bias(rule)).count();
+        if found != 0 && found != rules.len() {
+            let what = format!(
+                "of {}, only some have a bias, which {} has not",
+                rules.join(", "),
+                class.classes[0]
+            );
+            return Err(AnamnesisError::unsupported("a whole model", what));
+        }
+        known.extend(*rules);
+        if !field.is_empty() {
+            fields.insert((*field).to_owned(), (found > 0).into());
+        }
+    }
+    let other = mapped
+        .iter()
+        .find(|mapped| mapped.name.ends_with(".bias") && !known.contains(&mapped.rule.gguf));
+    match other {
+        Some(other) => {
+            let what = format!(
+                "tensor `{}`: {} has no such bias",
+                other.name, class.classes[0]
+            );
+            Err(AnamnesisError::unsupported("a whole model", what))
+        }
+        None => Ok(fields),
+    }
+}
+
+/// The ids of special tokens, as configs have them.
+fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
+    let keys = [
+        ("bos", "bos_token_id"),
+        ("eos", "eos_token_id"),
+        ("padding", "pad_token_id"),
+    ];
+    let id = |(key, field): (&str, &str)| {
+        let id = metadata.get(&format!("tokenizer.ggml.{key}_token_id"))?;
+        Some((field.to_owned(), json!(id.as_unsigned()?)))
+    };
+    keys.into_iter().filter_map(id).collect()
+}
+
+/// `value` as a file has it.
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}

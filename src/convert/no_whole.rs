@@ -1,0 +1,47 @@
+//! Replaces `whole` in a build without the feature `models`: every output has the input's tensors under their own names.
+
+use super::options::{ConvertOptions, ModelScope};
+use super::report::Report;
+use crate::containers::model::ParsedModel;
+#[cfg(feature = "gguf")]
+use crate::containers::model::gguf::GgufMetadataValue;
+use crate::scheme::Resolution;
+use crate::source::CompanionFile;
+use crate::{AnamnesisError, Result};
+
+/// Stands for what a whole model has beside its tensors; no value exists.
+pub(crate) enum WholeModel {}
+
+impl WholeModel {
+    #[cfg(feature = "gguf")]
+    pub(super) fn metadata(&self) -> &[(String, GgufMetadataValue)] {
+        match *self {}
+    }
+
+    pub(super) fn files(&self) -> &[(String, String)] {
+        match *self {}
+    }
+
+    pub(super) fn companions(&self) -> &[CompanionFile] {
+        match *self {}
+    }
+}
+
+/// Returns `None`: there are no architectures.
+///
+/// # Errors
+/// `Unsupported` if the options ask for a whole model.
+pub(super) fn map(
+    _model: &ParsedModel,
+    _resolution: &mut Resolution<'_>,
+    options: &ConvertOptions,
+    _report: &mut Report,
+) -> Result<Option<WholeModel>> {
+    match options.scope {
+        ModelScope::Model => Err(AnamnesisError::unsupported(
+            "a whole model",
+            "this build lacks the feature `models`",
+        )),
+        ModelScope::Auto | ModelScope::Tensors => Ok(None),
+    }
+}

@@ -1,0 +1,74 @@
+//! WordPiece (BERT): the tokenizer `bert` of GGUF.
+
+use super::added::AddedTokens;
+use super::file::{HfTokenizerFile, TOKENIZER_JSON};
+use super::keys::{KeyList, TokenType};
+use super::special::SpecialVocab;
+use super::{TokenizerFiles, TokenizerRequest, bpe, rules};
+use crate::containers::model::gguf::GgufMetadataValue;
+use crate::{AnamnesisError, Result};
+
+/// Names in `tokenizer.ggml.pre` of WordPiece. llama.cpp does the same for each.
+const NAMES: [&str; 3] = ["bert-bge", "bert-bge-large", "jina-v2-en"];
+
+/// Writes the keys of a WordPiece vocabulary. A word's first piece has a `▁`, and the others have lost their `##`.
+///
+/// # Errors
+/// `Unsupported` if pieces that continue a word begin with anything but `##`; else as [`bpe::token_table`].
+pub(super) fn write(
+    files: &TokenizerFiles<'_>,
+    json: &HfTokenizerFile,
+    keys: &mut KeyList,
+) -> Result<usize> {
+    if let Some(prefix) = json
+        .model
+        .continuing_subword_prefix
+        .as_ref()
+        .filter(|p| *p != "##")
+    {
+        return Err(AnamnesisError::unsupported(
+            "tokenizer WordPiece",
+            format!(
+                "{TOKENIZER_JSON}: `model.continuing_subword_prefix` is `{prefix}`; llama.cpp has `##`"
+            ),
+        ));
+    }
+    let added = AddedTokens::new(json, &files.config)?;
+    let mut table = bpe::token_table(json, &added, &files.config, files.vocab_size)?;
+    for (token, kind) in table.tokens.iter_mut().zip(&table.types) {
+        if *kind != TokenType::Control {
+            *token = match token.strip_prefix("##") {
+                Some(rest) => rest.to_owned(),
+                None => format!("▁{token}"),
+            };
+        }
+    }
+    keys.ggml(
+        "token_type_count",
+        GgufMetadataValue::U32(rules::type_vocab_size(files)),
+    );
+    keys.ggml_text("model", "bert");
+    keys.ggml_text("pre", name(files.request)?);
+    let n = table.write(keys, false)?;
+    let special = SpecialVocab::read(files.request.texts, Some(json), Some(n))?;
+    special.write(Vec::new(), keys)?;
+    Ok(n)
+}
+
+fn name(request: &TokenizerRequest<'_>) -> Result<&'static str> {
+    match request.pre {
+        Some(wanted) => NAMES
+            .into_iter()
+            .find(|name| *name == wanted)
+            .ok_or_else(|| {
+                AnamnesisError::unsupported(
+                    format!("pre-tokenizer {wanted}"),
+                    format!("WordPiece has {}", NAMES.join(", ")),
+                )
+            }),
+        None if request.architecture == "jina-bert-v2" => Ok("jina-v2-en"),
+        // Chinese BERT, of which BGE's large model is the one that the converter knows.
+        None if request.vocab_size == 21128 => Ok("bert-bge-large"),
+        None => Ok("bert-bge"),
+    }
+}

@@ -1,0 +1,73 @@
+//! `tokenizer_config.json` and `chat_template.jinja`.
+
+use serde_json::{Map, Value, json};
+
+use super::keys::{GgufTokenizer, malformed};
+use super::special::SpecialTokens;
+use super::vocabulary::Vocabulary;
+use crate::Result;
+
+const TEMPLATE: &str = "tokenizer.chat_template";
+const TEMPLATE_NAMES: &str = "tokenizer.chat_templates";
+
+/// The files beside `tokenizer.json`, by name.
+///
+/// # Errors
+/// `Parse` if a chat template is no string, or one that the file names is missing.
+pub(super) fn config_files(
+    keys: GgufTokenizer<'_>,
+    vocabulary: &Vocabulary,
+    special: &SpecialTokens,
+    clean_up: bool,
+    context_length: Option<u64>,
+) -> Result<Vec<(&'static str, String)>> {
+    let mut config = Map::new();
+    let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
+    for (name, id) in special.named() {
+        set(name, vocabulary.tokens[id as usize].clone().into());
+    }
+    set("add_bos_token", special.add_bos.into());
+    set("add_eos_token", special.add_eos.into());
+    set("clean_up_tokenization_spaces", clean_up.into());
+    // The class that takes `tokenizer.json` as it is. The classes of architectures put a post-processor of their own in
+    // its place, in transformers 5 a normalizer and a pre-tokenizer too.
+    set("tokenizer_class", "PreTrainedTokenizerFast".into());
+    if let Some(length) = context_length {
+        set("model_max_length", length.into());
+    }
+    let mut files = Vec::new();
+    let main = keys.text(TEMPLATE)?;
+    let named = named_templates(keys)?;
+    if named.is_empty() {
+        if let Some(main) = main {
+            set("chat_template", main.clone().into());
+            files.push(("chat_template.jinja", main));
+        }
+    } else {
+        // transformers ignores the list if there is `chat_template.jinja`, so several templates are in the list alone.
+        let main = main.map(|main| ("default".to_owned(), main));
+        let all = main.into_iter().chain(named);
+        let list = all.map(|(name, template)| json!({"name": name, "template": template}));
+        set("chat_template", list.collect());
+    }
+    let mut text = format!("{:#}", Value::Object(config));
+    text.push('\n');
+    files.insert(0, ("tokenizer_config.json", text));
+    Ok(files)
+}
+
+/// Chat templates for other uses than chat, with their names.
+fn named_templates(keys: GgufTokenizer<'_>) -> Result<Vec<(String, String)>> {
+    let names = keys.texts(TEMPLATE_NAMES)?.unwrap_or_default();
+    let template = |name: String| {
+        let key = format!("{TEMPLATE}.{name}");
+        match keys.text(&key)? {
+            Some(template) => Ok((name, template)),
+            None => Err(malformed(
+                TEMPLATE_NAMES,
+                format_args!("there is no `{key}`"),
+            )),
+        }
+    };
+    names.into_iter().map(template).collect()
+}

@@ -1,0 +1,304 @@
+//! Whole models between Hugging Face and GGUF, against llama.cpp's converter.
+
+mod refused;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
+use serde_json::Value;
+
+use crate::common::data;
+
+/// The directories of `tests/data/whole`.
+pub fn models() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data().join("whole")).unwrap();
+    let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    assert!(all.len() >= 12);
+    all
+}
+
+type Tensors = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
+
+/// Every tensor of a file or directory: dtype, shape and bytes.
+fn tensors(path: &Path) -> Tensors {
+    let model = parse(path).unwrap();
+    let all = model.tensors().map(|t| {
+        let value = (
+            t.dtype().to_string(),
+            t.shape().to_vec(),
+            t.bytes().unwrap().to_vec(),
+        );
+        (t.name().to_owned(), value)
+    });
+    all.collect()
+}
+
+fn metadata(path: &Path) -> BTreeMap<String, GgufMetadataValue> {
+    let model = parse(path).unwrap();
+    let metadata = model.gguf().unwrap().metadata();
+    metadata
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// Converts `from` to GGUF in `directory`.
+fn to_gguf(from: &Path, directory: &Path) -> PathBuf {
+    let output = directory.join("model.gguf");
+    parse(from)
+        .unwrap()
+        .convert(&output, ConvertTarget::Gguf)
+        .unwrap();
+    output
+}
+
+/// Converts `from` to a Hugging Face directory in `directory`.
+fn to_hf(from: &Path, directory: &Path) -> PathBuf {
+    let output = directory.join("back");
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    parse(from).unwrap().convert(&output, options).unwrap();
+    output
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A copy of the directory `from` whose name is the model's, as the converter was told.
+fn named(from: &Path, directory: &Path) -> PathBuf {
+    let copy = directory.join(from.file_name().unwrap());
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(from.join("hf")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn tensors_are_those_of_llama_cpp() {
+    for model in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let found = tensors(&to_gguf(&model.join("hf"), directory.path()));
+        let expected = tensors(&model.join("canonical.gguf"));
+        let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&found), names(&expected), "{}", model.display());
+        for (name, tensor) in &expected {
+            assert!(found[name] == *tensor, "{} `{name}`", model.display());
+        }
+    }
+}
+
+/// Keys that are written otherwise on purpose: names are made of the directory's alone, without guesses at version and finetune.
+const OTHERWISE: &[&str] = &[
+    "general.name",
+    "general.basename",
+    "general.finetune",
+    "general.version",
+];
+
+#[test]
+fn metadata_is_that_of_llama_cpp() {
+    for model in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let from = named(&model, directory.path());
+        let mut found = metadata(&to_gguf(&from, directory.path()));
+        let mut expected = metadata(&model.join("canonical.gguf"));
+        for key in OTHERWISE {
+            found.remove(*key);
+            expected.remove(*key);
+        }
+        let keys = |map: &BTreeMap<String, _>| map.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&found), keys(&expected), "{}", model.display());
+        for (key, value) in &expected {
+            assert_eq!(found[key], *value, "{} `{key}`", model.display());
+        }
+    }
+}
+
+#[test]
+fn weights_come_back() {
+    for model in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let back = to_hf(&model.join("canonical.gguf"), directory.path());
+        let (found, expected) = (tensors(&back), tensors(&model.join("hf")));
+        let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&found), names(&expected), "{}", model.display());
+        for (name, tensor) in &expected {
+            assert!(found[name] == *tensor, "{} `{name}`", model.display());
+        }
+    }
+}
+
+/// Mistral's files are Llama's to llama.cpp, so they come back as that.
+#[test]
+fn configs_come_back() {
+    for model in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let back = to_hf(&model.join("canonical.gguf"), directory.path());
+        let (found, expected) = (
+            json(&back.join("config.json")),
+            json(&model.join("hf/config.json")),
+        );
+        let is_mistral = model.ends_with("mistral");
+        for (field, value) in found.as_object().unwrap() {
+            // transformers writes neither a field that has its default, nor the old name of `dtype`.
+            let Some(original) = expected.get(field).filter(|value| !value.is_null()) else {
+                continue;
+            };
+            let is_class = matches!(field.as_str(), "architectures" | "model_type");
+            let is_near = value
+                .as_f64()
+                .zip(original.as_f64())
+                .is_some_and(|(a, b)| a == b);
+            let is_same = is_near || is_mistral && is_class || is_rope(field, value, original);
+            assert!(
+                is_same || value == original,
+                "{} `{field}`: {value}",
+                model.display()
+            );
+        }
+        let needed = [
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "rms_norm_eps",
+        ];
+        assert!(needed.iter().all(|field| found.get(field).is_some()));
+    }
+}
+
+/// Whether a scaling says the same.
+fn is_rope(field: &str, found: &Value, expected: &Value) -> bool {
+    let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64);
+    field == "rope_scaling"
+        && found["rope_type"] == expected["rope_type"]
+        && number(found, "factor") == number(expected, "factor")
+        && number(found, "original_max_position_embeddings")
+            == number(expected, "original_max_position_embeddings")
+}
+
+/// From GGUF to a directory and back nothing is lost but rows of an embedding that stand for no token.
+#[test]
+fn gguf_comes_back() {
+    for model in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let canonical = model.join("canonical.gguf");
+        let again = to_gguf(&to_hf(&canonical, directory.path()), directory.path());
+        let (mut found, mut expected) = (tensors(&again), tensors(&canonical));
+        if model.ends_with("gemma3") {
+            let [found, expected] =
+                [&mut found, &mut expected].map(|all| all.remove("token_embd.weight").unwrap().2);
+            assert!(expected.starts_with(&found) && found.len() > expected.len() / 2);
+        }
+        assert!(found == expected, "{}", model.display());
+    }
+}
+
+/// Only the tensors, under their own names, as long as a caller says so or names a file.
+#[test]
+fn tensors_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/llama");
+    let output = directory.path().join("tensors.gguf");
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
+    parse(model.join("hf"))
+        .unwrap()
+        .convert(&output, options)
+        .unwrap();
+    let names = |path: &Path| tensors(path).into_keys().collect::<Vec<_>>();
+    assert_eq!(names(&output), names(&model.join("hf")));
+    let output = directory.path().join("tensors.safetensors");
+    parse(model.join("canonical.gguf"))
+        .unwrap()
+        .remember(&output, TargetDtype::BF16)
+        .unwrap();
+    assert_eq!(names(&output), names(&model.join("canonical.gguf")));
+}
+
+/// One file of weights with its config beside it is a whole model as well.
+#[test]
+fn a_file_with_a_config() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/qwen2");
+    let found = to_gguf(&model.join("hf/model.safetensors"), directory.path());
+    assert!(tensors(&found) == tensors(&model.join("canonical.gguf")));
+}
+
+/// A file of the model that changes while it is converted leaves no output.
+#[test]
+fn a_tokenizer_that_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/llama"), directory.path());
+    let (model, output) = (parse(&from).unwrap(), directory.path().join("model.gguf"));
+    let recovery = model.recovery(ConvertTarget::Gguf).unwrap();
+    let path = from.join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text} ")).unwrap();
+    let error = recovery.write(&output).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_config.json"), "{error}");
+    assert!(!output.exists());
+}
+
+/// Encoding a directory gives the blocks that encoding its GGUF file gives, also where rows are moved and experts are stacked.
+#[cfg(feature = "lethe")]
+#[test]
+fn encoded_in_one_pass() {
+    use anamnesis::ForgetScheme;
+
+    for (name, scheme) in [
+        ("mixtral", "gguf:q8_0"),
+        ("llama", "gguf:q4_0"),
+        ("qwen3_moe", "gguf:iq4_nl"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = data().join("whole").join(name);
+        let scheme: ForgetScheme = scheme.parse().unwrap();
+        let [once, twice] = ["once.gguf", "twice.gguf"].map(|name| directory.path().join(name));
+        parse(model.join("hf"))
+            .unwrap()
+            .forget(&once, scheme.clone())
+            .unwrap();
+        parse(model.join("canonical.gguf"))
+            .unwrap()
+            .forget(&twice, scheme)
+            .unwrap();
+        assert!(tensors(&once) == tensors(&twice), "{name}");
+        assert_eq!(
+            metadata(&once)["general.file_type"],
+            metadata(&twice)["general.file_type"]
+        );
+    }
+}
+
+/// What is quantized is decoded on the way, from decoders of every layout: rows, flat blocks, and words down columns.
+#[cfg(feature = "lethe")]
+#[test]
+fn quantized_directories() {
+    use anamnesis::ForgetScheme;
+
+    for scheme in ["fp8-block", "bnb-nf4", "int8", "mlx-4bit", "w4a16"] {
+        for name in ["llama", "mixtral"] {
+            let directory = tempfile::tempdir().unwrap();
+            let model = data().join("whole").join(name);
+            let scheme: ForgetScheme = scheme.parse().unwrap();
+            let [quantized, decoded] = ["quantized", "decoded"].map(|n| directory.path().join(n));
+            parse(model.join("hf"))
+                .unwrap()
+                .forget(&quantized, scheme.clone())
+                .unwrap();
+            parse(&quantized)
+                .unwrap()
+                .remember(&decoded, TargetDtype::BF16)
+                .unwrap();
+            let [a, b] = ["a", "b"].map(|n| directory.path().join(n));
+            for path in [&a, &b] {
+                std::fs::create_dir(path).unwrap();
+            }
+            let (a, b) = (to_gguf(&quantized, &a), to_gguf(&decoded, &b));
+            assert!(tensors(&a) == tensors(&b), "{name} from {scheme}");
+        }
+    }
+}

