@@ -166,10 +166,7 @@ def variants():
     case("gemma4", "Gemma4ForCausalLM", n, {"tokenizer.json": full, "tokenizer_config.json": config}, model_type="gemma4_text")
 
 
-TEXT = (
-    "The tokenizer cuts a text into pieces of words. A piece that begins a word begins with a blank, and the others do not. "
-    "Frequent words are one piece, and rare ones are several. What has no piece is spelt in bytes, so nothing is lost. "
-) * 3 + (HERE / "tokenizer_cases.py").read_text()
+TEXT = (HERE.parents[2] / "LICENSE-APACHE").read_text()
 
 
 def train(**options):
@@ -273,6 +270,17 @@ def unigram_json(model, config):
          model_type="xlm-roberta", bos_token_id=0, eos_token_id=2, pad_token_id=1, type_vocab_size=1)
 
 
+def tekken():
+    import mistral_common
+
+    file = Path(mistral_common.__file__).parent / "data" / "tekken_240718.json"
+    full = json.loads(file.read_text())
+    n, special = 256 + 60, 24
+    full["vocab"] = full["vocab"][: n + 3]
+    full["config"] |= {"num_vocab_tokens": n + 3, "default_vocab_size": n + special, "default_num_special_tokens": special}
+    case("tekken", "MistralForCausalLM", n + special, {"tekken.json": full}, model_type="mistral")
+
+
 def word_pieces():
     from tokenizers import BertWordPieceTokenizer
 
@@ -292,5 +300,6 @@ if __name__ == "__main__":
     from_packages()
     sentencepiece_models()
     word_pieces()
+    tekken()
     cases = sorted(str(p) for p in OUT.iterdir())
     subprocess.run([sys.executable, str(HERE / "tokenizer_oracle.py"), str(LLAMA_CPP), *cases], check=True)

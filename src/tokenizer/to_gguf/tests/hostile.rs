@@ -383,3 +383,105 @@ fn a_chosen_pre_tokenizer_must_be_known() {
         "{error}"
     );
 }
+
+#[test]
+fn a_tekken_json_that_is_wrong_is_refused_with_the_place() {
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
+    let path = data.join("models/tokenizers/tekken/tekken.json");
+    let good: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let convert = |json: &Value, size| {
+        of_files(
+            &[("tekken.json", json.to_string().as_bytes())],
+            "llama",
+            size,
+        )
+    };
+    assert_eq!(convert(&good, 340).unwrap().tokens, 340);
+    assert!(
+        message(convert(&good, 339)).contains("340 tokens, and `vocab_size` of config.json is 339")
+    );
+    for (pointer, value, part) in [
+        (
+            "/vocab/300/rank",
+            json!(301),
+            "`vocab[300]` is no token of rank 300",
+        ),
+        (
+            "/vocab/300/token_bytes",
+            json!("?"),
+            "`vocab[300]` is no token",
+        ),
+        (
+            "/vocab/300/token_bytes",
+            json!(""),
+            "`vocab[300]` is no token",
+        ),
+        (
+            "/vocab/7/token_bytes",
+            json!("AA=="),
+            "`vocab[7]` is no token",
+        ),
+        (
+            "/vocab/300/token_bytes",
+            json!("ICA="),
+            "`vocab[300]` is there twice",
+        ),
+        (
+            "/vocab/300/token_bytes",
+            json!("/v/9/A=="),
+            "`vocab[300]` is not made of two tokens",
+        ),
+        (
+            "/vocab/300/token_bytes",
+            json!("AAAA".repeat(400)),
+            "1200 bytes of `vocab[300]`",
+        ),
+        (
+            "/vocab",
+            json!([]),
+            "`vocab` has 0 tokens, and `config` wants 316",
+        ),
+        (
+            "/config/default_vocab_size",
+            json!(u64::MAX),
+            "limit exceeded",
+        ),
+        (
+            "/config/default_num_special_tokens",
+            json!(3),
+            "20 special tokens",
+        ),
+        (
+            "/config/default_num_special_tokens",
+            json!(341),
+            "20 special tokens",
+        ),
+        ("/config/pattern", json!("a"), "[Split(a), "),
+        (
+            "/config/version",
+            json!("v13"),
+            "it has no `special_tokens`",
+        ),
+        (
+            "/special_tokens",
+            json!([{ "rank": 1, "token_str": "<s>" }]),
+            "`special_tokens[0]`",
+        ),
+        (
+            "/special_tokens",
+            json!([{ "rank": 0, "token_str": "<s>" }]),
+            "no special token `</s>`",
+        ),
+    ] {
+        let mut changed = good.clone();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        match changed.pointer_mut(parent).unwrap() {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+            other => other[key] = value,
+        }
+        let error = message(convert(&changed, 340));
+        assert!(error.contains(part), "{pointer}: {error}");
+    }
+}
