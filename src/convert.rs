@@ -38,7 +38,7 @@ use std::sync::atomic::AtomicU64;
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
 pub(crate) use self::directory::{finish, settle};
-pub use self::options::{ConvertOptions, Progress, RememberOptions, Scope};
+pub use self::options::{ConvertOptions, ModelScope, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;

@@ -59,8 +59,8 @@ pub use containers::parse::{
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, Kept, OutputTensor, Panel, Progress, Recovery,
-    RememberOptions, Report, Scope, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, OutputTensor, Panel, Progress,
+    Recovery, RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};

@@ -21,7 +21,7 @@ use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
 
 /// A model that is ready to be written as a directory.
-pub(crate) struct HfModel<'m> {
+pub(crate) struct DirectoryModel<'m> {
     pub items: Vec<ResolvedItem<'m>>,
     /// Name and text of each file beside the weights.
     pub files: Vec<(String, String)>,
@@ -41,7 +41,7 @@ pub(crate) fn to_hf<'m>(
     items: Vec<ResolvedItem<'m>>,
     metadata: &GgufMetadata,
     to: TargetDtype,
-) -> Result<HfModel<'m>> {
+) -> Result<DirectoryModel<'m>> {
     let class = class_of(metadata)?;
     let mut config = config_of(class, metadata)?;
     let (made, items): (Vec<_>, Vec<_>) = items
@@ -73,16 +73,16 @@ pub(crate) fn to_hf<'m>(
     let tokenizer = tokenizer::from_gguf(metadata, context)?;
     let ids = token_ids(metadata);
     config.extend(ids.clone());
-    let mut files = vec![("config.json".to_owned(), pretty(Value::Object(config)))];
+    let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];
     if !ids.is_empty() {
         files.push((
             "generation_config.json".to_owned(),
-            pretty(Value::Object(ids)),
+            pretty(&Value::Object(ids)),
         ));
     }
     let of_tokenizer = tokenizer.files.into_iter();
     files.extend(of_tokenizer.map(|(name, text)| (name.to_owned(), text)));
-    Ok(HfModel {
+    Ok(DirectoryModel {
         items: out.into_iter().map(ResolvedItem::Group).collect(),
         files,
         notes: tokenizer.notes,
@@ -323,6 +323,6 @@ fn token_ids(metadata: &GgufMetadata) -> Map<String, Value> {
 }
 
 /// `value` as a file has it.
-fn pretty(value: Value) -> String {
+fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }

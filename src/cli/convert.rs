@@ -9,8 +9,8 @@ use super::report::{print_distance, print_json, print_kept, print_line};
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ParsedModel, QuantScheme,
-    RememberOptions, Report, Result, Scope, TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
+    QuantScheme, RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -225,14 +225,14 @@ pub(super) fn write(
 }
 
 /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are none.
-fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> Scope {
+fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> ModelScope {
     let is_some = !(args.include.is_empty() && args.exclude.is_empty());
     let is_directory = args.output.is_some() && !options.single_file;
     match () {
-        () if args.tensors_only => Scope::Tensors,
-        () if is_some || !is_directory || !model.is_gguf() => Scope::Auto,
-        () if options.target == ConvertTarget::Safetensors => Scope::Model,
-        () => Scope::Auto,
+        () if args.tensors_only => ModelScope::Tensors,
+        () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,
+        () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
+        () => ModelScope::Auto,
     }
 }
 

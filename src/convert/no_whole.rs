@@ -1,6 +1,6 @@
 //! Replaces `whole` in a build without the feature `models`: every output has the input's tensors under their own names.
 
-use super::options::{ConvertOptions, Scope};
+use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::containers::model::ParsedModel;
 #[cfg(feature = "gguf")]
@@ -38,10 +38,10 @@ pub(super) fn map(
     _report: &mut Report,
 ) -> Result<Option<WholeModel>> {
     match options.scope {
-        Scope::Model => Err(AnamnesisError::unsupported(
+        ModelScope::Model => Err(AnamnesisError::unsupported(
             "a whole model",
             "this build lacks the feature `models`",
         )),
-        Scope::Auto | Scope::Tensors => Ok(None),
+        ModelScope::Auto | ModelScope::Tensors => Ok(None),
     }
 }

@@ -109,7 +109,7 @@ impl From<&RememberOptions> for RememberOptions {
 /// How much of a model an output has beside its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Scope {
+pub enum ModelScope {
     /// A Hugging Face model becomes a whole GGUF model if its config names a class; everything else is written as tensors.
     #[default]
     Auto,
@@ -151,7 +151,7 @@ pub struct ConvertOptions {
     /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
     pub resume: bool,
     /// Whether the output is a model that other programs run, or only its tensors.
-    pub scope: Scope,
+    pub scope: ModelScope,
     /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one that fits.
     pub pre_tokenizer: Option<String>,
     /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
@@ -232,7 +232,7 @@ impl ConvertOptions {
 
     /// Sets whether the output is a model that other programs run, or only its tensors.
     #[must_use]
-    pub fn with_scope(mut self, scope: Scope) -> Self {
+    pub fn with_scope(mut self, scope: ModelScope) -> Self {
         self.scope = scope;
         self
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::encode;
-use super::options::{ConvertOptions, Scope};
+use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::arch::{GgufRequest, to_gguf, to_hf};
 use crate::containers::model::ParsedModel;
@@ -52,10 +52,10 @@ pub(super) fn map<'m>(
         ConvertTarget::Gguf if !model.is_gguf() => {
             from_directory(model, resolution, options, report)
         }
-        ConvertTarget::Safetensors if options.scope == Scope::Model => {
+        ConvertTarget::Safetensors if options.scope == ModelScope::Model => {
             from_gguf(model, resolution, options, report).map(Some)
         }
-        _ if options.scope == Scope::Model => Err(AnamnesisError::unsupported(
+        _ if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
             "a whole model",
             "only a Hugging Face directory and GGUF become each other",
         )),
@@ -72,7 +72,7 @@ fn from_directory<'m>(
 ) -> Result<Option<WholeModel>> {
     // Some tensors of a model are no model.
     let is_whole = options.include.is_empty() && options.exclude.is_empty();
-    if options.scope == Scope::Tensors || options.scope == Scope::Auto && !is_whole {
+    if options.scope == ModelScope::Tensors || options.scope == ModelScope::Auto && !is_whole {
         return Ok(None);
     }
     let beside = || model.path.as_deref().and_then(Path::parent);
@@ -109,7 +109,7 @@ fn from_directory<'m>(
                 companions: found.companions,
             }))
         }
-        None if options.scope == Scope::Model => Err(AnamnesisError::unsupported(
+        None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
             "a whole model",
             "no config.json beside the weights names a class in `architectures`",
         )),

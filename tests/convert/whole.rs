@@ -5,7 +5,7 @@ mod refused;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, Scope, TargetDtype, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 use serde_json::Value;
 
 use crate::common::data;
@@ -57,7 +57,7 @@ fn to_gguf(from: &Path, directory: &Path) -> PathBuf {
 /// Converts `from` to a Hugging Face directory in `directory`.
 fn to_hf(from: &Path, directory: &Path) -> PathBuf {
     let output = directory.join("back");
-    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(Scope::Model);
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
     parse(from).unwrap().convert(&output, options).unwrap();
     output
 }
@@ -203,7 +203,7 @@ fn tensors_alone() {
     let directory = tempfile::tempdir().unwrap();
     let model = data().join("whole/llama");
     let output = directory.path().join("tensors.gguf");
-    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(Scope::Tensors);
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
     parse(model.join("hf"))
         .unwrap()
         .convert(&output, options)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, Scope, TargetDtype, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ModelScope, TargetDtype, parse};
 
 use crate::common::{Random, Raw, data, file, raw};
 use crate::profiler::Profiler;
@@ -102,7 +102,7 @@ pub fn whole_models(profiler: &Profiler, directory: &Path) {
         );
     };
     check(&hf, &gguf, ConvertTarget::Gguf.into());
-    let options = ConvertOptions::from(TargetDtype::F32).with_scope(Scope::Model);
+    let options = ConvertOptions::from(TargetDtype::F32).with_scope(ModelScope::Model);
     check(&gguf, &back, options);
     let scheme: ForgetScheme = "gguf:q8_0".parse().unwrap();
     check(&hf, &directory.join("q8_0.gguf"), scheme.into());

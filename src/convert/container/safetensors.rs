@@ -7,7 +7,7 @@ use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
-use crate::convert::options::Scope;
+use crate::convert::options::ModelScope;
 use crate::scheme::descriptions;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -23,7 +23,7 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
             is_made: |options, model| {
                 let many = model.directory.is_some()
                     || options.max_shard_size.is_some()
-                    || options.scope == Scope::Model;
+                    || options.scope == ModelScope::Model;
                 many && !options.single_file
             },
             index_name,

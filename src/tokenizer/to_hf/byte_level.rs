@@ -42,6 +42,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let architecture = keys.text("general.architecture")?;
     let ids = vocabulary.ids()?;
     let stored = stored_merges(keys)?;
+    let merges = parse_merges(&stored, &ids)?;
     let model = TokenizerModel::Bpe {
         dropout: (),
         unk_token: None,
@@ -51,8 +52,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         byte_fallback: false,
         // gpt-oss shares the name `gpt-4o` and has the flag. Its merges lead to every token, so it changes no ids.
         ignore_merges: row.ignore_merges || architecture.as_deref() == Some("gpt-oss"),
-        vocab: vocabulary.model_vocab(),
-        merges: parse_merges(&stored, &ids)?,
+        vocab: vocabulary.model_vocab(merges.ids_end),
+        merges: merges.pairs,
     };
     let decoder = Decoder::ByteLevel {
         add_prefix_space: true,

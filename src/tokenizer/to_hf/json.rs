@@ -46,7 +46,8 @@ pub(super) enum Normalizer {
     Sequence {
         normalizers: Vec<Normalizer>,
     },
-    BertNormalizer {
+    #[serde(rename = "BertNormalizer")]
+    Bert {
         clean_text: bool,
         handle_chinese_chars: bool,
         strip_accents: Option<bool>,
@@ -77,7 +78,8 @@ pub(super) enum PreTokenizer {
     Sequence {
         pretokenizers: Vec<PreTokenizer>,
     },
-    BertPreTokenizer,
+    #[serde(rename = "BertPreTokenizer")]
+    Bert,
     ByteLevel {
         add_prefix_space: bool,
         trim_offsets: bool,

@@ -16,7 +16,8 @@ impl GgufTokenizer<'_> {
     /// The value of `key`, taken apart by `take`.
     ///
     /// # Errors
-    /// `Parse` if the value is of another type than `wanted`, which `take` says with `None`.
+    /// `Parse` if the value is of another type than `wanted`, which `take` says with `None`, or holds text that is not
+    /// UTF-8: the metadata has replacement characters there, with which a token would never be found.
     fn read<T>(
         self,
         key: &str,
@@ -26,6 +27,9 @@ impl GgufTokenizer<'_> {
         let Some(value) = self.0.get(key) else {
             return Ok(None);
         };
+        if self.0.has_malformed_text(key) {
+            return Err(malformed(key, "its text is not UTF-8"));
+        }
         let found = match &value {
             GgufMetadataValue::Array(items) => format!("an array of {}", items.item_name()),
             other => format!("of type {}", other.type_name()),

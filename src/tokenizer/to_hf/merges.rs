@@ -13,8 +13,15 @@ pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 const LOOKS: usize = 64;
 const FREE_LOOKS: usize = 16 << 20;
 
-/// A pair of tokens that are merged into one.
-pub(super) type Merge<'a> = (&'a str, &'a str);
+/// Two texts: tokens that are merged into one.
+type Pair<'a> = (&'a str, &'a str);
+
+/// Pairs of tokens that are merged into one, the first before the others.
+pub(super) struct Merges<'a> {
+    pub pairs: Vec<Pair<'a>>,
+    /// Above the ids of all tokens that are in the pairs or made of them. The model must have these tokens.
+    pub ids_end: u32,
+}
 
 /// The merges as they are in the file: two tokens with a blank between them.
 ///
@@ -33,12 +40,13 @@ pub(super) fn stored_merges(keys: GgufTokenizer<'_>) -> Result<Vec<String>> {
 pub(super) fn parse_merges<'a>(
     stored: &'a [String],
     ids: &HashMap<&str, u32>,
-) -> Result<Vec<Merge<'a>>> {
+) -> Result<Merges<'a>> {
     let wrong = |i: usize, what: String| {
         let text = &stored[i];
         malformed(MERGES, format_args!("merge {i}, `{text}`, {what}"))
     };
-    let mut merges = Vec::with_capacity(stored.len());
+    let mut pairs = Vec::with_capacity(stored.len());
+    let mut ids_end = 0;
     let mut seen = HashSet::with_capacity(stored.len());
     let mut merged = String::new();
     for (i, text) in stored.iter().enumerate() {
@@ -49,16 +57,17 @@ pub(super) fn parse_merges<'a>(
             let unknown = || wrong(i, format!("needs the token `{token}`, which is not there"));
             ids.get(token).copied().ok_or_else(unknown)
         };
-        id(&merged)?;
-        if seen.insert((id(left)?, id(right)?)) {
-            merges.push((left, right));
+        let parts = (id(left)?, id(right)?);
+        ids_end = ids_end.max(id(&merged)?.max(parts.0).max(parts.1) + 1);
+        if seen.insert(parts) {
+            pairs.push((left, right));
         }
     }
-    Ok(merges)
+    Ok(Merges { pairs, ids_end })
 }
 
 /// Splits at the first blank that is not the first character, as llama.cpp does.
-fn halves(text: &str) -> Option<Merge<'_>> {
+fn halves(text: &str) -> Option<Pair<'_>> {
     let first = text.chars().next()?.len_utf8();
     let at = first + text[first..].find(' ')?;
     let (left, right) = (&text[..at], &text[at + 1..]);
@@ -86,11 +95,12 @@ pub(super) fn merges_by_priority<'a>(
     vocabulary: &'a Vocabulary,
     ids: &HashMap<&str, u32>,
     priorities: &[f64],
-) -> Result<Vec<Merge<'a>>> {
+) -> Result<Merges<'a>> {
     let total: usize = vocabulary.tokens.iter().map(String::len).sum();
     let mut looks = total.saturating_mul(LOOKS).saturating_add(FREE_LOOKS);
     let mut splits = Vec::new();
     let mut of_token = Vec::new();
+    let mut ids_end = 0;
     for (id, token) in vocabulary.used() {
         let needed = token.len().saturating_mul(token.len());
         looks = looks.checked_sub(needed).ok_or_else(|| {
@@ -111,6 +121,7 @@ pub(super) fn merges_by_priority<'a>(
                     token: id,
                     at: at as u32,
                 };
+                ids_end = ids_end.max(id.max(left).max(right) + 1);
                 of_token.push(((left, right), split));
             }
         }
@@ -125,7 +136,8 @@ pub(super) fn merges_by_priority<'a>(
     });
     let pair =
         |split: TokenSplit| vocabulary.tokens[split.token as usize].split_at(split.at as usize);
-    Ok(splits.into_iter().map(pair).collect())
+    let pairs = splits.into_iter().map(pair).collect();
+    Ok(Merges { pairs, ids_end })
 }
 
 /// What merges come first: tokens of the highest score. The second value says that the scores are the same for all

@@ -21,7 +21,7 @@ pub(super) struct SpecialTokens {
     pub add_bos: bool,
     /// Whether EOS stands after a text.
     pub add_eos: bool,
-    /// Whether SEP stands between two texts, and in BERT after each.
+    /// Whether SEP stands between two texts.
     pub add_sep: bool,
 }
 
@@ -93,11 +93,10 @@ impl SpecialTokens {
         Ok(Template { vocabulary }.around(bos, eos, second))
     }
 
-    /// BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+    /// BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. llama.cpp adds both whatever the file says
+    /// (`llama_vocab::impl::tokenize`).
     pub(super) fn bert_template(&self, vocabulary: &Vocabulary) -> Option<PostProcessor> {
-        let first = self.cls.or(self.bos).filter(|_| self.add_bos);
-        let last = self.sep.filter(|_| self.add_sep);
-        Template { vocabulary }.around(first, last, (None, 1))
+        Template { vocabulary }.around(self.cls, self.sep, (None, 1))
     }
 }
 

@@ -75,8 +75,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<To
         fuse_unk: true,
         byte_fallback: true,
         ignore_merges: false,
-        vocab: vocabulary.model_vocab(),
-        merges,
+        vocab: vocabulary.model_vocab(merges.ids_end),
+        merges: merges.pairs,
     };
     let mut json = TokenizerJson::new(model, decoder(has_prefix));
     json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);

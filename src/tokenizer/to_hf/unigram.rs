@@ -28,9 +28,19 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
 pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let mut vocabulary = Vocabulary::read(keys)?;
     let mut special = SpecialTokens::read(keys, vocabulary.tokens.len(), DEFAULTS)?;
+    // llama.cpp's converter takes tokens from SentencePiece's model, where XLM-R's last one is missing.
+    if let Some(mask) = special.mask.map(|id| id as usize)
+        && vocabulary.is_filler(mask)
+    {
+        vocabulary.tokens[mask] = "<mask>".to_owned();
+        vocabulary.types[mask] = GgufTokenType::Control;
+    }
     vocabulary.mark_control(special.named().map(|(_, id)| id));
-    // Only XLM-R's family has both, and its template separates two texts.
-    special.add_sep |= special.add_bos && special.add_eos;
+    // Only XLM-R's family has both. Its template separates two texts, and its BOS is CLS.
+    if special.add_bos && special.add_eos {
+        special.add_sep = true;
+        special.cls = special.cls.or(special.bos);
+    }
     vocabulary.ids()?;
     let scores = vocabulary.scores(keys)?;
     let unk_id = special

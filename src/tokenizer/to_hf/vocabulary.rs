@@ -91,12 +91,12 @@ impl Vocabulary {
         Ok(scores)
     }
 
-    /// Makes `ids` control tokens, if the file has no types at all. transformers does the same with the tokens that
-    /// `tokenizer_config.json` names.
+    /// Makes `ids` control tokens, if the file has no types at all or a converter made the token up. transformers does the
+    /// same with the tokens that `tokenizer_config.json` names.
     pub(super) fn mark_control(&mut self, ids: impl Iterator<Item = u32>) {
-        if !self.has_types {
-            for id in ids {
-                self.types[id as usize] = GgufTokenType::Control;
+        for id in ids.map(|id| id as usize) {
+            if !self.has_types || self.is_filler(id) {
+                self.types[id] = GgufTokenType::Control;
             }
         }
     }
@@ -151,13 +151,13 @@ impl Vocabulary {
     /// The model's `vocab`: every token, but for added tokens at the end that get their ids by counting.
     ///
     /// The `tokenizers` crate ignores the id of an added token that the model does not have, and gives it the next
-    /// free one. So tokens may be left out of the model only if there is no gap before them.
-    pub(super) fn model_vocab(&self) -> IdByText<'_> {
+    /// free one. So tokens may be left out of the model only if there is no gap before them. Tokens below `needed` stay.
+    pub(super) fn model_vocab(&self, needed: u32) -> IdByText<'_> {
         let mut vocab: Vec<_> = self.used().map(|(id, token)| (token, id)).collect();
         let added_only = vocab
             .iter()
             .rev()
-            .take_while(|(_, id)| self.added(*id as usize).is_some())
+            .take_while(|(_, id)| *id >= needed && self.added(*id as usize).is_some())
             .count();
         let in_model = vocab.len() - added_only;
         let is_gapless = vocab
@@ -215,13 +215,16 @@ impl StripRules {
         let name = text("general.name")?.to_lowercase();
         let has_any = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
         let jina = has_any(&pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"]);
-        let left = if jina || has_any(&architecture, &["nomic-bert-moe", "jina-bert-v3"]) {
-            Some("<mask>")
-        } else if has_any(&name, &["modern-bert"]) {
-            Some("[MASK]")
-        } else {
-            None
-        };
+        // XLM-R's tokenizers are of the kind `t5`; T5 has no such token.
+        let is_unigram = text("tokenizer.ggml.model")? == "t5";
+        let left =
+            if jina || is_unigram || has_any(&architecture, &["nomic-bert-moe", "jina-bert-v3"]) {
+                Some("<mask>")
+            } else if has_any(&name, &["modern-bert"]) {
+                Some("[MASK]")
+            } else {
+                None
+            };
         let is_phi3 = left.is_none() && has_any(&name, &["phi-3", "phi3"]);
         Ok(Self { left, is_phi3 })
     }

@@ -21,8 +21,8 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
     cls: Some(101),
     mask: Some(103),
     add_bos: true,
-    add_eos: false,
-    add_sep: true,
+    add_eos: true,
+    add_sep: false,
 };
 
 /// # Errors
@@ -56,7 +56,7 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         unk_token: &vocabulary.tokens[unk as usize],
         continuing_subword_prefix: "##",
         max_input_chars_per_word: 100,
-        vocab: vocabulary.model_vocab(),
+        vocab: vocabulary.model_vocab(0),
     };
     let decoder = Decoder::WordPiece {
         prefix: "##",
@@ -64,13 +64,13 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     };
     let mut json = TokenizerJson::new(model, decoder);
     json.added_tokens = vocabulary.added_tokens(&StripRules::read(keys)?);
-    json.normalizer = Some(Normalizer::BertNormalizer {
+    json.normalizer = Some(Normalizer::Bert {
         clean_text: true,
         handle_chinese_chars: true,
         strip_accents: keys.flag(STRIP_ACCENTS)?,
         lowercase,
     });
-    json.pre_tokenizer = Some(PreTokenizer::BertPreTokenizer);
+    json.pre_tokenizer = Some(PreTokenizer::Bert);
     json.post_processor = special.bert_template(&vocabulary);
     let json = json.text()?;
     Ok(TokenizerParts {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anamnesis::{ConvertOptions, ConvertTarget, Scope, TargetDtype, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::named;
@@ -17,7 +17,7 @@ fn refusal(name: &str, edit: impl FnOnce(&Path)) -> String {
     let output = directory.path().join("out.gguf");
     let converted = parse(&from).and_then(|model| model.convert(&output, ConvertTarget::Gguf));
     assert!(!output.exists());
-    converted.expect_err(name).to_string()
+    converted.unwrap_err().to_string()
 }
 
 /// Sets fields of a JSON file; null removes one.
@@ -175,7 +175,7 @@ fn no_class() {
             .tensor("model.norm.weight")
             .is_some()
     );
-    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(Scope::Model);
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Model);
     let error = parse(&from)
         .unwrap()
         .convert(&output, options)
@@ -272,9 +272,9 @@ fn gguf_that_contradicts() {
         let options = ConvertOptions::new(ConvertTarget::Gguf);
         let options = options.with_gguf_metadata(vec![(key.to_owned(), value)]);
         canonical.convert(&edited, options).unwrap();
-        let options = ConvertOptions::from(TargetDtype::BF16).with_scope(Scope::Model);
+        let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
         let converted = parse(&edited).unwrap().convert(&output, options);
-        let error = converted.expect_err(key).to_string();
+        let error = converted.unwrap_err().to_string();
         assert!(error.contains(named), "{key}: {error}");
         assert!(!output.exists());
     }

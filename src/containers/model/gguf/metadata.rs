@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+#[cfg(feature = "models")]
+use super::value::{ARRAY, STRING};
 use super::value::{GgufBytes, GgufEncoding, GgufMetadataValue, write_str};
 
 /// GGUF metadata: typed values by key, in the order of the file.
@@ -85,6 +87,27 @@ impl GgufMetadata {
             .get(key)
             .map(|&i| &self.entries[i])
             .map(|e| self.value(e))
+    }
+
+    /// Whether `key` holds text, by itself or in an array, that is not UTF-8 throughout. [`get`](Self::get) replaces
+    /// what is malformed.
+    #[cfg(feature = "models")]
+    pub(crate) fn has_malformed_text(&self, key: &str) -> bool {
+        let Some(entry) = self.index.get(key).map(|&i| &self.entries[i]) else {
+            return false;
+        };
+        let bytes = self.bytes.get(entry.start..entry.end).unwrap_or_default();
+        let encoding = self.encoding;
+        let mut bytes = GgufBytes { bytes, encoding };
+        let texts = match entry.type_id {
+            STRING => 1,
+            ARRAY if bytes.number(4) == u64::from(STRING) => bytes.len(),
+            _ => 0,
+        };
+        (0..texts).any(|_| {
+            let length = bytes.len();
+            std::str::from_utf8(bytes.take(length)).is_err()
+        })
     }
 
     /// The keys whose values take at most `max` bytes, with the values.

@@ -43,18 +43,18 @@ impl GgufEncoding {
 impl<'a> GgufBytes<'a> {
     /// Consumes the next `n` bytes. All are there, which the header's reader has checked; taking fewer instead of
     /// panicking is a second safeguard.
-    fn take(&mut self, n: usize) -> &'a [u8] {
+    pub(super) fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.bytes.split_at(n.min(self.bytes.len()));
         self.bytes = rest;
         taken
     }
 
-    fn number(&mut self, size: usize) -> u64 {
+    pub(super) fn number(&mut self, size: usize) -> u64 {
         let encoding = self.encoding;
         encoding.number(self.take(size))
     }
 
-    fn len(&mut self) -> usize {
+    pub(super) fn len(&mut self) -> usize {
         self.number(self.encoding.len_bytes()) as usize
     }
 }
