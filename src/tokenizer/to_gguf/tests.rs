@@ -1,6 +1,7 @@
 //! Tokenizer files against the keys that llama.cpp's converter writes for them (`tests/data/generate/tokenizer_cases.py`).
 
 mod hostile;
+mod hostile_models;
 
 use std::path::{Path, PathBuf};
 
