@@ -202,3 +202,67 @@ fn a_tekken_json_that_is_wrong_is_refused_with_the_place() {
         assert!(error.contains(part), "{pointer}: {error}");
     }
 }
+
+/// Every file of every golden, with a byte changed or its end cut off: an error or keys, and no panic.
+#[test]
+fn changed_bytes_do_not_panic() {
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
+    let mut state = 1u64;
+    let mut random = |n: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n.max(1)
+    };
+    // The environment variable asks for more.
+    let rounds = std::env::var("ROUNDS").map_or(3, |n| n.parse().unwrap());
+    let (mut refused, mut accepted) = (0, 0);
+    for dir in directories(&data.join("models/tokenizers")) {
+        let expected = std::fs::read(dir.join("expected.json")).unwrap();
+        let expected: Value = serde_json::from_slice(&expected).unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        let names = [
+            "tokenizer.json",
+            "tokenizer.model",
+            "spiece.model",
+            "sentencepiece.bpe.model",
+            "tekken.json",
+            "tokenizer_config.json",
+            "added_tokens.json",
+            "config.json",
+        ];
+        let files: Vec<_> = names
+            .iter()
+            .filter_map(|name| Some((*name, std::fs::read(dir.join(name)).ok()?)))
+            .collect();
+        for (name, good) in &files {
+            std::fs::write(copy.path().join(name), good).unwrap();
+        }
+        for (name, good) in files.iter().filter(|(name, _)| *name != "config.json") {
+            for _ in 0..rounds {
+                let mut bad = good.clone();
+                let at = random(bad.len());
+                match random(3) {
+                    0 => bad.truncate(at),
+                    1 => bad[at] = random(256) as u8,
+                    _ => bad[at] ^= 1 << random(8),
+                }
+                std::fs::write(copy.path().join(name), &bad).unwrap();
+                match convert(copy.path(), &expected) {
+                    Ok(_) => accepted += 1,
+                    Err(error) => {
+                        assert_ne!(error.kind(), ErrorKind::Io, "{name}: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+            std::fs::write(copy.path().join(name), good).unwrap();
+        }
+    }
+    assert!(
+        refused > accepted / 4 && accepted > 0,
+        "{refused} refused, {accepted} accepted"
+    );
+}
