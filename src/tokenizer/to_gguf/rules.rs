@@ -285,10 +285,10 @@ pub(super) fn special(files: &TokenizerFiles<'_>, special: &mut SpecialVocab) ->
     let listed = super::added::listed_in(&files.config)?;
     // Of InternLM 3 only what tokenizer_config.json marks as special counts.
     let json = files.json.iter().flat_map(|json| &json.added_tokens);
-    let all = listed.iter().chain(json.filter(|_| is_internlm2));
+    let mut all = listed.iter().chain(json.filter(|_| is_internlm2));
     let is_end =
         |token: &&HfAddedToken| token.content == "<|im_end|>" && (is_internlm2 || token.special);
-    if let Some(end) = all.filter(is_end).last() {
+    if let Some(end) = all.rfind(is_end) {
         special.replace_id("eos", end.id);
     }
     Ok(())
