@@ -12,6 +12,7 @@ mod protobuf;
 mod rules;
 mod sentencepiece;
 mod special;
+mod tekken;
 mod template;
 mod unigram;
 mod word_piece;
@@ -104,6 +105,11 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
 impl TokenizerFiles<'_> {
     /// Writes the keys of the tokenizer's kind, and returns the number of tokens.
     fn write(&self, keys: &mut KeyList) -> Result<usize> {
+        if self.json.is_none()
+            && let Some(n) = tekken::write(self, keys)?
+        {
+            return Ok(n);
+        }
         let model = SentencePieceModel::read(self)?;
         let kind = self.json.as_ref().map(HfTokenizerFile::kind).transpose()?;
         match (model, &self.json, kind) {
@@ -118,7 +124,7 @@ impl TokenizerFiles<'_> {
             (None, Some(json), Some("Unigram")) => unigram::write(self, json, keys),
             (None, None, _) => Err(AnamnesisError::unsupported(
                 "tokenizer",
-                "there is neither tokenizer.json nor tokenizer.model beside the model",
+                "there is neither tokenizer.json nor tokenizer.model nor tekken.json beside the model",
             )),
             (Some(_), _, Some(kind)) => Err(AnamnesisError::parse(format!(
                 "tokenizer.model is of SentencePiece, and {TOKENIZER_JSON} of the kind {kind}"

@@ -161,6 +161,11 @@ impl<'a> AddedTokens<'a> {
             special: Vec::new(),
         };
         for (i, token) in file.added_tokens.iter().enumerate() {
+            if token.content.is_empty() {
+                return Err(AnamnesisError::parse(format!(
+                    "{TOKENIZER_JSON}: `added_tokens[{i}]` has no text"
+                )));
+            }
             let id = out.add(token.clone());
             if id != token.id {
                 return Err(AnamnesisError::parse(format!(

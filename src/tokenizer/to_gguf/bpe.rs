@@ -21,6 +21,25 @@ pub(super) fn write(
     json: &HfTokenizerFile,
     keys: &mut KeyList,
 ) -> Result<usize> {
+    let suffix = json.model.end_of_word_suffix.as_deref().unwrap_or_default();
+    let prefix = json
+        .model
+        .continuing_subword_prefix
+        .as_deref()
+        .unwrap_or_default();
+    for (key, text) in [
+        ("end_of_word_suffix", suffix),
+        ("continuing_subword_prefix", prefix),
+    ] {
+        if !text.is_empty() {
+            return Err(AnamnesisError::unsupported(
+                "tokenizer BPE",
+                format!(
+                    "{TOKENIZER_JSON}: `model.{key}` is `{text}`, which llama.cpp does not have"
+                ),
+            ));
+        }
+    }
     let added = AddedTokens::new(json, &files.config)?;
     let table = token_table(json, &added, &files.config, files.vocab_size)?;
     let merges = merges(files.request, &json.model.merges, &added.ids)?;
@@ -218,6 +237,30 @@ fn byte_of(c: char) -> Option<u8> {
     (0..=255u8).filter(|b| !printable(u32::from(*b))).nth(nth)
 }
 
+/// Characters of GPT-2's byte alphabet, by byte.
+pub(super) struct ByteAlphabet(Vec<char>);
+
+/// GPT-2's byte alphabet.
+pub(super) fn byte_alphabet() -> ByteAlphabet {
+    let mut chars = vec!['\0'; 256];
+    for c in (0..0x150).filter_map(char::from_u32) {
+        if let Some(place) = byte_of(c).and_then(|byte| chars.get_mut(usize::from(byte))) {
+            *place = c;
+        }
+    }
+    ByteAlphabet(chars)
+}
+
+impl ByteAlphabet {
+    /// Text of a token's bytes.
+    pub(super) fn text(&self, bytes: &[u8]) -> String {
+        bytes
+            .iter()
+            .filter_map(|byte| self.0.get(usize::from(*byte)))
+            .collect()
+    }
+}
+
 /// `clean_up_tokenization` of transformers: blanks before English punctuation and contractions are dropped.
 fn clean_up(text: &str) -> String {
     const REPLACED: [(&str, &str); 10] = [
@@ -251,6 +294,9 @@ mod tests {
         assert_eq!(of, (0..=255).collect::<Vec<u8>>());
         assert_eq!(decode_byte_level("ĠĊa"), " \na");
         assert_eq!(decode_byte_level("<｜User｜>"), "<｜User｜>");
+        let all: Vec<u8> = (0..=255).collect();
+        let text = byte_alphabet().text(&all);
+        assert_eq!(text.chars().filter_map(byte_of).collect::<Vec<_>>(), all);
         // One byte of two: the library replaces it.
         assert_eq!(decode_byte_level("Ã"), "\u{fffd}");
         assert_eq!(clean_up("a , b don 't 's"), "a, b don 't's");

@@ -23,7 +23,7 @@ const MAX_MERGES: usize = 1 << 23;
 
 /// A tokenizer.json.
 pub(super) struct HfTokenizerFile {
-    pub model: HfModel,
+    pub model: TokenizerJsonModel,
     pub added_tokens: Vec<HfAddedToken>,
     pub normalizer: Value,
     pub pre_tokenizer: Value,
@@ -33,7 +33,7 @@ pub(super) struct HfTokenizerFile {
 
 /// `model` of tokenizer.json: fields of all its types.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct HfModel {
+pub(super) struct TokenizerJsonModel {
     /// `BPE`, `Unigram`, `WordPiece` or `WordLevel`; old files have none.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
@@ -142,7 +142,7 @@ impl HfTokenizerFile {
 
 #[derive(Deserialize)]
 struct RawFile<'a> {
-    model: HfModel,
+    model: TokenizerJsonModel,
     #[serde(default)]
     added_tokens: Option<Vec<HfAddedToken>>,
     #[serde(borrow, default)]

@@ -24,7 +24,15 @@ const LLAMA: &[&str] = &[
     "granitemoe",
 ];
 
-/// Tokens of GLM models that are special by their texts.
+/// Tokens of GLM 4's dense models that are special by their texts.
+const GLM4: &[(&str, &str)] = &[
+    ("eos", "<|endoftext|>"),
+    ("eot", "<|user|>"),
+    ("unk", "<|endoftext|>"),
+    ("bos", "<|endoftext|>"),
+];
+
+/// Those of GLM's mixtures of experts.
 const GLM: &[(&str, &str)] = &[
     ("bos", "[gMASK]"),
     ("eot", "<|user|>"),
@@ -103,7 +111,8 @@ pub(super) fn special_by_text(
     special: &mut SpecialVocab,
 ) -> Result<()> {
     let table = match architecture {
-        "glm4" | "glm4moe" | "glm-dsa" | "deepseek2" if added.get("[gMASK]").is_some() => GLM,
+        "glm4" => GLM4,
+        "glm4moe" | "glm-dsa" | "deepseek2" if added.get("[gMASK]").is_some() => GLM,
         "glm4moe" => SOLAR_OPEN,
         _ => return Ok(()),
     };

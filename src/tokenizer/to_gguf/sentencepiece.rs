@@ -92,7 +92,7 @@ impl SentencePieceModel {
                             (2, ProtoValue::Bytes(map)) => out.precompiled_charsmap = map.to_vec(),
                             (3, ProtoValue::Varint(flag)) => out.add_dummy_prefix = flag != 0,
                             (4, ProtoValue::Varint(flag)) => {
-                                out.remove_extra_whitespaces = flag != 0
+                                out.remove_extra_whitespaces = flag != 0;
                             }
                             _ => {}
                         }

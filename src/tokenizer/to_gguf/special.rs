@@ -142,7 +142,7 @@ impl SpecialVocab {
                 keys.ggml_flag(key, *flag);
             }
         }
-        self.templates.write(keys)?;
+        self.templates.write(keys);
         for (key, flag) in [
             ("normalizer.lowercase", self.lowercase),
             ("normalizer.strip_accents", self.strip_accents),

@@ -71,8 +71,8 @@ impl ChatTemplates {
         Ok(Self(all))
     }
 
-    /// Sets the main template of those in `chat_template.jinja`, which replaces another.
-    pub(super) fn write(self, keys: &mut KeyList) -> Result<()> {
+    /// Sets `tokenizer.chat_template`, and a key for each template besides.
+    pub(super) fn write(self, keys: &mut KeyList) {
         let (mut names, mut main): (Vec<String>, _) = (Vec::new(), None);
         for (name, text) in self.0 {
             // Characters of names as gguf-py's writer replaces them.
@@ -101,6 +101,5 @@ impl ChatTemplates {
                 GgufMetadataValue::String(text),
             );
         }
-        Ok(())
     }
 }

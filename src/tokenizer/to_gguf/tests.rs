@@ -1,4 +1,6 @@
-//! Tokenizer files against the keys that llama.cpp's converter writes for them (`tests/data/generate/tokenizers.py`).
+//! Tokenizer files against the keys that llama.cpp's converter writes for them (`tests/data/generate/tokenizer_cases.py`).
+
+mod hostile;
 
 use std::path::{Path, PathBuf};
 
@@ -122,4 +124,20 @@ fn every_tokenizer_of_full_size() {
         );
     }
     assert!(!failed);
+}
+
+#[test]
+fn keys_are_those_of_the_converter() {
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
+    let all = directories(&data.join("models/tokenizers"));
+    assert!(all.len() >= 30, "{}", all.len());
+    let mut wrong = Vec::new();
+    for dir in all {
+        for difference in differences(&dir) {
+            wrong.push(format!("{}: {difference}", dir.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

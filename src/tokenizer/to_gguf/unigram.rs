@@ -153,7 +153,7 @@ fn charsmap(normalizer: &Value) -> Result<Vec<u8>> {
 }
 
 /// The bytes of a Base64 text (RFC 4648) with padding; `None` if it is none.
-fn base64(text: &str) -> Option<Vec<u8>> {
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
         return None;

@@ -1,0 +1,385 @@
+//! Tokenizer files that are malformed, contradict one another, or claim too much.
+
+use super::*;
+
+/// A byte-level tokenizer.json with the tokens `a`, `b`, `ab` and `<s>`, of the GPT-2 class.
+fn byte_level() -> Value {
+    json!({
+        "added_tokens": [{ "id": 3, "content": "<s>", "special": true, "normalized": false }],
+        "normalizer": null,
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "use_regex": true },
+        "post_processor": null,
+        "decoder": { "type": "ByteLevel" },
+        "model": { "type": "BPE", "vocab": { "a": 0, "b": 1, "ab": 2 }, "merges": ["a b"] }
+    })
+}
+
+/// Converts `files` (names with contents) as a model of `architecture` with room for `vocab_size` tokens.
+fn of_files(
+    files: &[(&str, &[u8])],
+    architecture: &str,
+    vocab_size: usize,
+) -> Result<TokenizerKeys> {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    let texts = Texts::new(dir.path(), &ParseLimits::default());
+    to_gguf(&TokenizerRequest {
+        texts: &texts,
+        config: &json!({}),
+        vocab_size,
+        pre: None,
+        architecture,
+    })
+}
+
+fn of_json(json: &Value) -> Result<TokenizerKeys> {
+    of_files(
+        &[("tokenizer.json", json.to_string().as_bytes())],
+        "gpt2",
+        8,
+    )
+}
+
+/// A field of a protobuf message: `tag`, then its length, then `content`.
+fn field(tag: u8, content: &[u8]) -> Vec<u8> {
+    [&[tag, u8::try_from(content.len()).unwrap()], content].concat()
+}
+
+/// A SentencePiece model with normal pieces.
+fn sentencepiece(pieces: &[&str]) -> Vec<u8> {
+    let piece = |text: &&str| field(0x0a, &field(0x0a, text.as_bytes()));
+    pieces.iter().flat_map(piece).collect()
+}
+
+fn message(result: Result<TokenizerKeys>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_tokenizer_json_that_is_wrong_is_refused_with_the_place() {
+    assert_eq!(of_json(&byte_level()).unwrap().tokens, 8);
+    for (pointer, value, part) in [
+        (
+            "/model/vocab/b",
+            json!(0),
+            "`b` has the id 0, which another token has",
+        ),
+        (
+            "/model/vocab/b",
+            json!(9),
+            "the id of `b` is 9, and `vocab_size` of config.json is 8",
+        ),
+        (
+            "/model/vocab/b",
+            json!(u64::MAX),
+            "the id of `b` is 18446744073709551615",
+        ),
+        ("/model/vocab/b", json!(-1), "tokenizer.json: invalid value"),
+        ("/model/vocab/b", json!("1"), "tokenizer.json: invalid type"),
+        ("/model/vocab", json!({}), "`model.vocab` is empty"),
+        (
+            "/model/merges",
+            json!(["a b", "ab"]),
+            "`model.merges[1]` is not two tokens",
+        ),
+        (
+            "/model/merges",
+            json!(["a b", "a b c"]),
+            "`model.merges[1]` is not two tokens",
+        ),
+        (
+            "/model/merges",
+            json!(["a b", ["a", "b"]]),
+            "`model.merges[1]` is not of the form",
+        ),
+        (
+            "/model/merges",
+            json!([["a", ""]]),
+            "`model.merges[0]` is not two tokens",
+        ),
+        (
+            "/model/merges",
+            json!(["a b", "b a"]),
+            "the vocabulary has no `ba`",
+        ),
+        ("/model/merges", json!(["a x"]), "the vocabulary has no `x`"),
+        ("/model/merges", json!([7]), "tokenizer.json: "),
+        ("/model/merges", json!([]), "`model.merges` is empty"),
+        ("/added_tokens/0/id", json!(7), "gives it 3"),
+        ("/added_tokens/0/content", json!("a"), "gives it 0"),
+        (
+            "/added_tokens/0/content",
+            json!(""),
+            "`added_tokens[0]` has no text",
+        ),
+        (
+            "/pre_tokenizer/use_regex",
+            json!(false),
+            "[ByteLevel(use_regex false)]",
+        ),
+        ("/pre_tokenizer", json!({ "a": 1 }), "[without a type]"),
+        ("/normalizer", json!({ "type": "NFKC" }), "normalizer NFKC"),
+        ("/model/type", json!("WordLevel"), "tokenizer WordLevel"),
+        (
+            "/model/type",
+            json!("Unigram"),
+            "no list of tokens with scores",
+        ),
+        ("/decoder", json!({ "type": "Fuse" }), "tokenizer BPE"),
+        (
+            "/model/end_of_word_suffix",
+            json!("</w>"),
+            "`model.end_of_word_suffix` is `</w>`",
+        ),
+    ] {
+        let mut changed = byte_level();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        changed.pointer_mut(parent).unwrap()[key] = value;
+        let text = message(of_json(&changed));
+        assert!(text.contains(part), "{pointer}: {text}");
+    }
+}
+
+#[test]
+fn repeated_keys_and_cut_files_are_refused() {
+    let text = byte_level().to_string();
+    let twice = text.replace("\"ab\":2", "\"ab\":2,\"ab\":4");
+    for (json, part) in [
+        (twice.as_str(), "`model.vocab` has `ab` twice"),
+        (
+            &text.replace("\"model\"", "\"model\":{},\"model\""),
+            "duplicate field `model`",
+        ),
+        (
+            &text.replace("null", "{\"type\":1,\"type\":2}"),
+            "`type` is there twice",
+        ),
+        (&text[..text.len() / 2], "EOF"),
+        ("", "EOF"),
+        ("[]", "tokenizer.json: "),
+        ("{}", "missing field `model`"),
+        (
+            &format!("{{\"model\":{}", "[".repeat(100_000)),
+            "tokenizer.json: ",
+        ),
+    ] {
+        let error = message(of_files(&[("tokenizer.json", json.as_bytes())], "gpt2", 8));
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn sizes_that_files_claim_are_bounded() {
+    let json = byte_level().to_string();
+    let files = [("tokenizer.json", json.as_bytes())];
+    for size in [MAX_TOKENS + 1, usize::MAX] {
+        let error = of_files(&files, "mamba", size).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), &json).unwrap();
+    let limits = ParseLimits::default().with_max_total_bytes(1 << 20);
+    let error = to_gguf(&TokenizerRequest {
+        texts: &Texts::new(dir.path(), &limits),
+        config: &json!({}),
+        vocab_size: 1 << 20,
+        pre: None,
+        architecture: "gpt2",
+    });
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn configs_that_are_wrong_are_refused_with_the_place() {
+    let json = byte_level().to_string();
+    for (file, content, part) in [
+        (
+            "tokenizer_config.json",
+            json!([]),
+            "tokenizer_config.json is no object",
+        ),
+        (
+            "tokenizer_config.json",
+            json!({ "added_tokens_decoder": { "x": { "content": "a" } } }),
+            "`added_tokens_decoder.x`",
+        ),
+        (
+            "tokenizer_config.json",
+            json!({ "added_tokens_decoder": { "1": {} } }),
+            "`added_tokens_decoder.1`",
+        ),
+        (
+            "tokenizer_config.json",
+            json!({ "chat_template": [{ "name": "a", "template": 1 }] }),
+            "`chat_template[0].template`",
+        ),
+        // A special token that is in no vocabulary takes the next id.
+        (
+            "tokenizer_config.json",
+            json!({ "additional_special_tokens": ["c", "d", "e", "f", "g"] }),
+            "the id of `g` is 8",
+        ),
+        (
+            "config.json",
+            json!({ "eos_token_id": -1 }),
+            "config.json: the id of the eos token is -1",
+        ),
+        (
+            "config.json",
+            json!({ "eos_token_id": 1u64 << 40 }),
+            "has no 32 bits",
+        ),
+    ] {
+        let content = content.to_string();
+        let files = [
+            ("tokenizer.json", json.as_bytes()),
+            (file, content.as_bytes()),
+        ];
+        let error = message(of_files(&files, "gpt2", 8));
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_sentencepiece_model_that_is_wrong_is_refused() {
+    let good = sentencepiece(&["a", "b", "▁ab"]);
+    let keys = of_files(&[("tokenizer.model", &good)], "llama", 5).unwrap();
+    assert_eq!(keys.tokens, 5);
+    let mut not_utf8 = good.clone();
+    not_utf8[4] = 0xff;
+    let typed = |kind: u8| [&good[..], &field(0x0a, &[0x0a, 1, b'c', 0x18, kind])].concat();
+    let scored = |score: f32| {
+        let message = [&[0x0a, 1, b'c', 0x15], &score.to_le_bytes()[..]].concat();
+        [&good[..], &field(0x0a, &message)].concat()
+    };
+    for (model, part) in [
+        (sentencepiece(&["a", "b", "a"]), "the piece `a` twice"),
+        (sentencepiece(&["a", ""]), "piece 1: it has no text"),
+        (
+            sentencepiece(&["a", "b", "c", "d", "e", "f"]),
+            "6 pieces, and `vocab_size` of config.json is 5",
+        ),
+        (good[..good.len() - 1].to_vec(), "ends within a field"),
+        (not_utf8, "piece 0: no UTF-8"),
+        (typed(7), "piece 3: its type is 7"),
+        (scored(f32::NAN), "piece 3: `c` has the score NaN"),
+        (b"IQ== 0\nIg== 1\n".to_vec(), "tokenizer.model: "),
+        (Vec::new(), "no pieces"),
+        (
+            [&good[..], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]].concat(),
+            "ends within a field",
+        ),
+    ] {
+        let error = message(of_files(&[("tokenizer.model", &model)], "llama", 5));
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn files_that_disagree_are_refused() {
+    let model = sentencepiece(&["a", "b", "ab"]);
+    let json = |vocab: Value| {
+        json!({
+            "added_tokens": [], "decoder": { "type": "Sequence", "decoders": [] },
+            "model": { "type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": [] }
+        })
+        .to_string()
+    };
+    let both = |vocab: Value| {
+        let json = json(vocab);
+        of_files(
+            &[
+                ("tokenizer.model", &model),
+                ("tokenizer.json", json.as_bytes()),
+            ],
+            "llama",
+            3,
+        )
+    };
+    both(json!({ "a": 0, "b": 1, "ab": 2 })).unwrap();
+    for (vocab, part) in [
+        (
+            json!({ "a": 0, "b": 2, "ab": 1 }),
+            "the piece `b` has the id 1, and tokenizer.json gives it 2",
+        ),
+        (
+            json!({ "a": 0, "ab": 2 }),
+            "tokenizer.json does not have it",
+        ),
+    ] {
+        let error = message(both(vocab));
+        assert!(error.contains(part), "{error}");
+    }
+    // A model of SentencePiece beside WordPiece.
+    let pieces = json(json!({ "a": 0 })).replace("BPE", "WordPiece");
+    let files = [
+        ("tokenizer.model", &model[..]),
+        ("tokenizer.json", pieces.as_bytes()),
+    ];
+    let error = message(of_files(&files, "llama", 3));
+    assert!(error.contains("of the kind WordPiece"), "{error}");
+    // Ranks of tiktoken beside a tokenizer.json do not count.
+    let json = byte_level().to_string();
+    let files = [
+        ("tokenizer.model", &b"IQ== 0\n"[..]),
+        ("tokenizer.json", json.as_bytes()),
+    ];
+    assert_eq!(of_files(&files, "gpt2", 4).unwrap().tokens, 4);
+}
+
+#[test]
+fn ids_with_gaps_are_refused_where_nothing_fills_them() {
+    let json = |ids: [u64; 3]| {
+        json!({
+            "added_tokens": [], "decoder": { "type": "Sequence", "decoders": [] },
+            "model": { "type": "BPE", "byte_fallback": true, "merges": [],
+                       "vocab": { "a": ids[0], "b": ids[1], "<0x00>": ids[2] } }
+        })
+        .to_string()
+    };
+    let convert = |ids| of_files(&[("tokenizer.json", json(ids).as_bytes())], "llama", 4);
+    assert_eq!(convert([0, 1, 2]).unwrap().tokens, 3);
+    assert!(
+        message(convert([0, 1, 3])).contains("the id of `<0x00>` is 3, and there are 3 tokens")
+    );
+    assert!(message(convert([0, 1, 1])).contains("has the id 1, which another token has"));
+    let error = message(of_files(
+        &[("tokenizer.json", json([0, 1, 2]).as_bytes())],
+        "llama",
+        2,
+    ));
+    assert!(
+        error.contains("3 tokens, and `vocab_size` of config.json is 2"),
+        "{error}"
+    );
+    assert!(
+        message(of_files(&[], "llama", 2)).contains("neither tokenizer.json nor tokenizer.model")
+    );
+}
+
+#[test]
+fn a_chosen_pre_tokenizer_must_be_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut json = byte_level();
+    json["pre_tokenizer"] = json!({ "type": "UnicodeScripts" });
+    std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+    let convert = |pre| {
+        to_gguf(&TokenizerRequest {
+            texts: &Texts::new(dir.path(), &ParseLimits::default()),
+            config: &json!({}),
+            vocab_size: 4,
+            pre,
+            architecture: "gpt2",
+        })
+    };
+    let keys = convert(Some("qwen2")).unwrap().keys;
+    assert_eq!(keys[1].1.as_string(), Some("qwen2"));
+    assert!(message(convert(Some("qwen9"))).contains("llama.cpp knows: "));
+    let error = message(convert(None));
+    assert!(
+        error.contains("[UnicodeScripts]") && error.contains("--tokenizer-pre NAME"),
+        "{error}"
+    );
+}
