@@ -14,6 +14,8 @@ mod rope;
 mod settings;
 mod source;
 mod table;
+#[cfg(test)]
+mod tests;
 mod to_gguf;
 mod to_hf;
 

@@ -301,7 +301,7 @@ pub(super) fn scaling_of(
 impl Llama3 {
     /// The parameters that give `factors`; `None` if there are none. Only the ratios of the original length to the two limits
     /// count, so the limits are taken to be 1 and 4, as all models have them.
-    fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
+    pub(super) fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
         let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
         let guess = Self {
             base,
