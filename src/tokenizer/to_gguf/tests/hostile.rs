@@ -309,4 +309,13 @@ fn a_chosen_pre_tokenizer_must_be_known() {
         error.contains("[UnicodeScripts]") && error.contains("--tokenizer-pre NAME"),
         "{error}"
     );
+    // A tokenizer of SentencePiece has none.
+    let json = json!({
+        "added_tokens": [], "decoder": { "type": "Sequence", "decoders": [] },
+        "model": { "type": "BPE", "byte_fallback": true, "vocab": { "a": 0 }, "merges": [] }
+    });
+    std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+    assert_eq!(convert(None).unwrap().tokens, 1);
+    assert_eq!(convert(Some("default")).unwrap().tokens, 1);
+    assert!(message(convert(Some("qwen2"))).contains("no pre-tokenizer to choose"));
 }
