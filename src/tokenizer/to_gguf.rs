@@ -96,6 +96,16 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     let mut keys = KeyList::default();
     rules::before(&files, &mut keys);
     let tokens = files.write(&mut keys)?;
+    // A name that has no effect would look as if it had one.
+    let pre = keys
+        .get("tokenizer.ggml.pre")
+        .and_then(GgufMetadataValue::as_string);
+    if let Some(wanted) = request.pre.filter(|wanted| Some(*wanted) != pre) {
+        return Err(AnamnesisError::unsupported(
+            format!("pre-tokenizer {wanted}"),
+            "the tokenizer is not of bytes, and has no pre-tokenizer to choose",
+        ));
+    }
     rules::after(&files, &mut keys)?;
     Ok(TokenizerKeys {
         keys: keys.entries,

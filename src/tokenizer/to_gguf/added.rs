@@ -1,7 +1,7 @@
 //! Added tokens as transformers has them after loading (`PreTrainedTokenizerFast.__init__`): those of tokenizer.json, then
 //! those of tokenizer_config.json, then the special tokens that neither lists.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -133,7 +133,9 @@ pub(super) struct AddedTokens<'a> {
     pub tokens: Vec<HfAddedToken>,
     index: HashMap<String, usize>,
     /// Texts of all special tokens.
-    pub special: Vec<String>,
+    pub special: HashSet<String>,
+    /// The largest id of an added token.
+    last: Option<u64>,
 }
 
 impl<'a> AddedTokens<'a> {
@@ -153,12 +155,12 @@ impl<'a> AddedTokens<'a> {
                 )));
             }
         }
-        let special = special_tokens(config);
         let mut out = Self {
             ids,
             tokens: Vec::new(),
             index: HashMap::new(),
-            special: Vec::new(),
+            special: HashSet::new(),
+            last: None,
         };
         for (i, token) in file.added_tokens.iter().enumerate() {
             if token.content.is_empty() {
@@ -174,17 +176,45 @@ impl<'a> AddedTokens<'a> {
                 )));
             }
         }
-        for mut token in listed_in(config)? {
-            token.special |= special.iter().any(|known| known.content == token.content);
-            out.add(token);
-        }
-        for token in &special {
-            if !out.index.contains_key(&token.content) {
-                out.add(token.clone());
-            }
-            out.special.push(token.content.clone());
-        }
+        out.add_configured(file, config)?;
         Ok(out)
+    }
+
+    /// Adds the tokens of tokenizer_config.json. One that is there already gets the flags that it has here.
+    fn add_configured(
+        &mut self,
+        file: &HfTokenizerFile,
+        config: &Map<String, Value>,
+    ) -> Result<()> {
+        let special = special_tokens(config);
+        self.special = special
+            .iter()
+            .map(|(token, _)| token.content.clone())
+            .collect();
+        // The library's tokens are listed again if the config lists none.
+        let listed = match config.get("added_tokens_decoder") {
+            Some(_) => listed_in(config)?,
+            None => file.added_tokens.clone(),
+        };
+        let listed: Vec<_> = listed
+            .into_iter()
+            .map(|token| HfAddedToken {
+                special: token.special || self.special.contains(&token.content),
+                ..token
+            })
+            .collect();
+        let known: HashSet<String> = listed.iter().map(|token| token.content.clone()).collect();
+        for token in listed {
+            self.add(token);
+        }
+        for (token, has_flags) in special {
+            // A token that is named by its text alone keeps the flags that it has.
+            if !known.contains(&token.content) && (has_flags || self.get(&token.content).is_none())
+            {
+                self.add(token);
+            }
+        }
+        Ok(())
     }
 
     /// The added token of text `content`.
@@ -205,12 +235,14 @@ impl<'a> AddedTokens<'a> {
             return known.id;
         }
         let model = self.ids.len() as u64;
-        let last = self.tokens.iter().map(|token| token.id).max();
         token.id = match self.ids.get(token.content.as_str()) {
             Some(id) => *id,
-            None => last.map_or(model, |last| model.max(last.saturating_add(1))),
+            None => self
+                .last
+                .map_or(model, |last| model.max(last.saturating_add(1))),
         };
         let id = token.id;
+        self.last = self.last.max(Some(id));
         self.index.insert(token.content.clone(), self.tokens.len());
         self.tokens.push(token);
         id
@@ -231,51 +263,53 @@ fn token_of(entry: &Value) -> Option<HfAddedToken> {
         id: 0,
         content: content.to_owned(),
         special,
-        // `HfAddedToken.__init__` of the library: special tokens are not normalized unless the flag says so.
+        // Special tokens are not normalized unless the flag says so (`AddedToken.__init__` of the library).
         normalized: flag("normalized").unwrap_or(!special && entry.is_object()),
     })
 }
 
-/// The special tokens of tokenizer_config.json, or of its tokenizer class, each once.
-fn special_tokens(config: &Map<String, Value>) -> Vec<HfAddedToken> {
+/// The special tokens of tokenizer_config.json, or of its tokenizer class, each once, and whether they have flags there.
+fn special_tokens(config: &Map<String, Value>) -> Vec<(HfAddedToken, bool)> {
     let class = config
         .get("tokenizer_class")
         .and_then(Value::as_str)
         .unwrap_or_default();
     let class = class.strip_suffix("Fast").unwrap_or(class);
     let defaults = CLASS_DEFAULTS.iter().find(|(name, _)| *name == class);
-    let mut out: Vec<HfAddedToken> = Vec::new();
-    let mut push = |token: Option<HfAddedToken>| {
-        if let Some(token) = token.filter(|t| !t.content.is_empty())
-            && out.iter().all(|known| known.content != token.content)
+    let (mut out, mut known) = (Vec::new(), HashSet::new());
+    let mut push = |entry: &Value| {
+        if let Some(token) = token_of(entry).filter(|token| !token.content.is_empty())
+            && known.insert(token.content.clone())
         {
-            out.push(HfAddedToken {
-                special: true,
-                ..token
-            });
+            out.push((
+                HfAddedToken {
+                    special: true,
+                    ..token
+                },
+                entry.is_object(),
+            ));
         }
     };
     for (i, key) in SPECIAL_TOKENS.iter().enumerate() {
-        push(match config.get(*key) {
-            Some(entry) => token_of(entry),
-            None => defaults
-                .and_then(|(_, tokens)| tokens.get(i))
-                .and_then(|token| token_of(&Value::from(*token))),
-        });
+        match config.get(*key) {
+            Some(entry) => push(entry),
+            None => {
+                let token = defaults.and_then(|(_, tokens)| tokens.get(i));
+                push(&Value::from(*token.unwrap_or(&"")));
+            }
+        }
     }
     let more = config
         .get("additional_special_tokens")
         .and_then(Value::as_array);
-    more.into_iter()
-        .flatten()
-        .for_each(|entry| push(token_of(entry)));
+    more.into_iter().flatten().for_each(&mut push);
     let extra = config
         .get("extra_special_tokens")
         .and_then(Value::as_object);
     extra
         .into_iter()
         .flatten()
-        .for_each(|(_, entry)| push(token_of(entry)));
+        .for_each(|(_, entry)| push(entry));
     out
 }
 

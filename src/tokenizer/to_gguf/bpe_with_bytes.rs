@@ -82,7 +82,6 @@ fn table(
             "{TOKENIZER_JSON}: it has {n} tokens, and `vocab_size` of config.json is {room}"
         )));
     }
-    let is_special = |text: &str| added.special.iter().any(|special| special == text);
     let mut table = TokenTable::padding(n);
     let mut is_taken = vec![false; n];
     let own = json
@@ -106,7 +105,7 @@ fn table(
         }
         let kind = match token {
             _ if place < base && is_byte(token) => TokenType::Byte,
-            _ if is_special(token) => TokenType::Control,
+            _ if added.special.contains(token) => TokenType::Control,
             _ if place < base => TokenType::Normal,
             _ => TokenType::UserDefined,
         };

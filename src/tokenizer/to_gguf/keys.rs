@@ -32,6 +32,12 @@ impl KeyList {
         }
     }
 
+    /// The value of `key`.
+    pub(super) fn get(&self, key: &str) -> Option<&GgufMetadataValue> {
+        let found = self.entries.iter().find(|(known, _)| known == key);
+        found.map(|(_, value)| value)
+    }
+
     /// Sets `key`; one that is there keeps its place.
     pub(super) fn set(&mut self, key: String, value: GgufMetadataValue) {
         match self.entries.iter_mut().find(|(known, _)| *known == key) {

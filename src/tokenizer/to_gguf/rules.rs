@@ -144,10 +144,11 @@ pub(super) fn special_by_text(
 pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()> {
     let u32 = GgufMetadataValue::U32;
     let architecture = files.request.architecture;
-    let is_sentencepiece = keys
-        .entries
-        .iter()
-        .any(|(key, value)| key == "tokenizer.ggml.model" && value.as_string() == Some("llama"));
+    let model = keys
+        .get("tokenizer.ggml.model")
+        .and_then(GgufMetadataValue::as_string);
+    let is_sentencepiece = model == Some("llama");
+    let has_count = keys.get("tokenizer.ggml.token_type_count").is_some();
     match architecture {
         // Code Llama and small Granite models, told by the sizes of their vocabularies.
         _ if LLAMA.contains(&architecture) => match files.request.vocab_size {
@@ -182,10 +183,10 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
         }
         "llada" => keys.ggml_flag("add_bos_token", true),
         // BPE of RoBERTa; WordPiece has the key before its tokens.
-        "bert" | "nomic-bert" | "nomic-bert-moe" if !has(keys, "token_type_count") => {
+        "bert" | "nomic-bert" | "nomic-bert-moe" if !has_count => {
             keys.ggml("token_type_count", u32(type_vocab_size(files)));
         }
-        "jina-bert-v2" if !has(keys, "token_type_count") => keys.ggml("token_type_count", u32(2)),
+        "jina-bert-v2" if !has_count => keys.ggml("token_type_count", u32(2)),
         _ => {}
     }
     Ok(())
@@ -199,12 +200,6 @@ pub(super) fn type_vocab_size(files: &TokenizerFiles<'_>) -> u32 {
         .get("type_vocab_size")
         .and_then(Value::as_u64);
     n.and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
-}
-
-fn has(keys: &KeyList, name: &str) -> bool {
-    keys.entries
-        .iter()
-        .any(|(key, _)| key.strip_prefix("tokenizer.ggml.") == Some(name))
 }
 
 /// Sets the token that ends a turn, unless the files name another.

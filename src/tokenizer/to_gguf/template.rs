@@ -10,6 +10,9 @@ use crate::{AnamnesisError, Result};
 /// Directory of templates besides the main one.
 const MORE: &str = "additional_chat_templates";
 
+/// Most chat templates of a model. Each becomes a key.
+const MAX_TEMPLATES: u64 = 256;
+
 /// A model's chat templates by name; the main one is `default`.
 #[derive(Debug, Default)]
 pub(super) struct ChatTemplates(Vec<(String, String)>);
@@ -52,6 +55,8 @@ impl ChatTemplates {
             Value::Array(list) => list,
             _ => return Ok(Self::default()),
         };
+        let what = format_args!("chat templates in {file}");
+        crate::limits::cap("MAX_TEMPLATES", list.len() as u64, MAX_TEMPLATES, what)?;
         let mut all = Vec::with_capacity(list.len());
         for (i, entry) in list.iter().enumerate() {
             let name = entry

@@ -166,6 +166,14 @@ def variants():
     for t in ("<|begin_of_text|>", "<|end_of_text|>"):
         full["post_processor"]["special_tokens"][t] = {"id": t, "ids": [1], "tokens": [t]}
     case("end_of_turn", "LlamaForCausalLM", n, {"tokenizer.json": full, "tokenizer_config.json": config}, "llama-bpe", model_type="llama")
+    # Tokens that are special by their names in the config alone, by its list of tokens, or by the tokenizer's class.
+    full, _, n = cut("gptoss")
+    names = [f"[{i}]" for i in range(len(full["added_tokens"]))]  # those of gpt-oss look special
+    for a, name in zip(full["added_tokens"], names):
+        a |= {"content": name, "special": False}
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": names[0], "eos_token": {"__type": "AddedToken", **token(names[1], True)},
+              "additional_special_tokens": [names[2], "Ġt"], "pad_token": None}
+    case("special_by_name", "GptOssForCausalLM", n + 2, {"tokenizer.json": full, "tokenizer_config.json": config}, "gpt-4o", model_type="gpt_oss")
     full, config, n = cut("gemma2")
     config["tokenizer_class"] = "GemmaTokenizer"
     case("gemma4", "Gemma4ForCausalLM", n, {"tokenizer.json": full, "tokenizer_config.json": config}, model_type="gemma4_text")

@@ -167,6 +167,11 @@ fn sizes_that_files_claim_are_bounded() {
         let error = of_files(&files, "mamba", size).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     }
+    let config = json!({ "chat_template": vec![json!({ "name": "a", "template": "b" }); 257] });
+    let config = config.to_string();
+    let with_templates = [files[0], ("tokenizer_config.json", config.as_bytes())];
+    let error = of_files(&with_templates, "gpt2", 8).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tokenizer.json"), &json).unwrap();
     let limits = ParseLimits::default().with_max_total_bytes(1 << 20);
@@ -178,6 +183,25 @@ fn sizes_that_files_claim_are_bounded() {
         architecture: "gpt2",
     });
     assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
+}
+
+/// Work grows with the length of the files: with the square of it, these would take hours.
+#[test]
+fn many_tokens_take_linear_time() {
+    const N: usize = 100_000;
+    let mut json = byte_level();
+    let token = |i: usize| json!({ "id": i + 3, "content": format!("<{i}>"), "special": i.is_multiple_of(2) });
+    json["added_tokens"] = (0..N).map(token).collect();
+    let names: Vec<_> = (0..N).map(|i| format!("<{i}>")).collect();
+    let config = json!({ "additional_special_tokens": names }).to_string();
+    let json = json.to_string();
+    let files = [
+        ("tokenizer.json", json.as_bytes()),
+        ("tokenizer_config.json", config.as_bytes()),
+    ];
+    let start = std::time::Instant::now();
+    assert_eq!(of_files(&files, "gpt2", N + 3).unwrap().tokens, N + 3);
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -284,4 +308,13 @@ fn a_chosen_pre_tokenizer_must_be_known() {
         error.contains("[UnicodeScripts]") && error.contains("--tokenizer-pre NAME"),
         "{error}"
     );
+    // A tokenizer of SentencePiece has none.
+    let json = json!({
+        "added_tokens": [], "decoder": { "type": "Sequence", "decoders": [] },
+        "model": { "type": "BPE", "byte_fallback": true, "vocab": { "a": 0 }, "merges": [] }
+    });
+    std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+    assert_eq!(convert(None).unwrap().tokens, 1);
+    assert_eq!(convert(Some("default")).unwrap().tokens, 1);
+    assert!(message(convert(Some("qwen2"))).contains("no pre-tokenizer to choose"));
 }
