@@ -12,6 +12,7 @@ mod mapping;
 mod names;
 mod rope;
 mod settings;
+mod source;
 mod table;
 mod to_gguf;
 mod to_hf;

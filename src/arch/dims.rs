@@ -22,6 +22,10 @@ pub(super) enum Dim {
     Keys,
     /// `head_dim`
     Head,
+    /// Twice `intermediate_size`
+    TwoInner,
+    /// `num_attention_heads`
+    Heads,
     /// Number of experts
     Experts,
     One,
@@ -126,6 +130,8 @@ impl Dims {
             }
             Dim::Head => of(self.head, "head_dim"),
             Dim::Experts => of(self.experts?, "num_experts"),
+            Dim::TwoInner => of(self.inner?.saturating_mul(2), "2 × intermediate_size"),
+            Dim::Heads => of(self.heads, "num_attention_heads"),
             Dim::One => of(1, "1"),
         }
     }

@@ -1,6 +1,7 @@
 //! The table of architectures, a file for each family.
 
 mod gemma;
+mod gpt_oss;
 mod llama;
 mod qwen;
 
@@ -19,6 +20,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gpt_oss::GPT_OSS,
 ];
 
 /// Embedding, last norm and output.

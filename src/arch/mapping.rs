@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
 use super::names::{Place, fill, find, split_suffix};
+use super::source::SourceTensor;
 use super::table::{ModelClass, Need, TensorRule, Transform};
-use crate::scheme::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
 /// The tensors of a model, compared with the table of its class.
@@ -19,10 +19,12 @@ pub(super) struct Mapped<'m> {
     /// Name in the output.
     pub name: String,
     pub rule: &'static TensorRule,
+    /// The numbers in the names.
+    pub place: Place,
+    /// What follows the names: `.weight`, `.bias` or nothing.
+    pub suffix: &'static str,
     /// One tensor of the input, or one for each expert, with its number.
-    pub items: Vec<(usize, ResolvedItem<'m>)>,
-    /// Shape of each of them.
-    pub shape: Vec<usize>,
+    pub sources: Vec<(usize, SourceTensor<'m>)>,
 }
 
 /// All tensors of the output.
@@ -54,16 +56,21 @@ const OTHER_TOWERS: &[&str] = &[
 ];
 
 impl<'m> Mapped<'m> {
+    /// Shape of the source, or of each of them.
+    pub(super) fn shape(&self) -> &[usize] {
+        &self.sources[0].1.shape
+    }
+
     /// Adds an expert to the stack.
-    fn push(&mut self, expert: usize, item: ResolvedItem<'m>) -> Result<()> {
-        if shape_of(&item) != self.shape {
+    fn push(&mut self, expert: usize, source: SourceTensor<'m>) -> Result<()> {
+        if source.shape != self.shape() {
             let what = format!(
                 "its shape is not that of the other experts, {:?}",
-                self.shape
+                self.shape()
             );
-            return Err(refused(item.name(), what));
+            return Err(refused(&source.name, what));
         }
-        self.items.push((expert, item));
+        self.sources.push((expert, source));
         Ok(())
     }
 }
@@ -75,16 +82,16 @@ impl Mapping<'_> {
     /// `Parse` that names a tensor which is none of the class or has another shape than the config says, or one that is missing.
     pub(super) fn to_gguf<'m>(
         &self,
-        items: Vec<ResolvedItem<'m>>,
+        sources: Vec<SourceTensor<'m>>,
         class_name: &str,
     ) -> Result<MappedModel<'m>> {
         let has_no_prefix = class_name.ends_with("Model");
         let mut left_out = 0;
         // Where stacks of experts are, by name.
         let mut stacks: HashMap<String, usize> = HashMap::new();
-        let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(items.len());
-        for item in items {
-            let mut name = item.name().replace("language_model.", "");
+        let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
+        for source in sources {
+            let mut name = source.name.replace("language_model.", "");
             if BUFFERS.iter().any(|end| name.ends_with(end)) {
                 continue;
             }
@@ -95,101 +102,101 @@ impl Mapping<'_> {
             if has_no_prefix && !name.starts_with("model.") {
                 name.insert_str(0, "model.");
             }
-            let (base, suffix) = split_suffix(&name);
-            let Some((rule, place)) = self.rule(base, |rule| rule.hf) else {
-                return Err(refused(
-                    item.name(),
-                    format!("no tensor of {class_name} is called so"),
-                ));
-            };
-            if rule.gguf == "output" && self.class.traits.ties_output {
-                continue;
+            let found = self.rules(&name, |rule| rule.hf);
+            if found.is_empty() {
+                let what = format!("no tensor of {class_name} is called so");
+                return Err(refused(&source.name, what));
             }
-            let shape = shape_of(&item).to_vec();
-            self.check_shape(item.name(), rule, suffix, &shape)?;
-            let name = format!("{}{suffix}", fill(rule.gguf, place));
-            let expert = place.expert.unwrap_or(0);
-            if let Some(&at) = stacks.get(&name) {
-                tensors[at].push(expert, item)?;
-                continue;
+            for (rule, place, suffix) in found {
+                if rule.gguf == "output" && self.class.traits.ties_output {
+                    continue;
+                }
+                self.check_shape(&source.name, rule.shape, suffix, &source.shape)?;
+                let name = format!("{}{suffix}", fill(rule.gguf, place));
+                let expert = place.expert.unwrap_or(0);
+                if let Some(&at) = stacks.get(&name) {
+                    tensors[at].push(expert, source.clone())?;
+                    continue;
+                }
+                if rule.transform == Transform::Experts {
+                    stacks.insert(name.clone(), tensors.len());
+                }
+                tensors.push(Mapped {
+                    name,
+                    rule,
+                    place,
+                    suffix,
+                    sources: vec![(expert, source.clone())],
+                });
             }
-            if rule.transform == Transform::Experts {
-                stacks.insert(name.clone(), tensors.len());
-            }
-            tensors.push(Mapped {
-                name,
-                rule,
-                items: vec![(expert, item)],
-                shape,
-            });
         }
         for tensor in &mut tensors {
-            tensor.items.sort_by_key(|(expert, _)| *expert);
+            tensor.sources.sort_by_key(|(expert, _)| *expert);
         }
         self.require_layers(&tensors)?;
-        let mut stacks = tensors
-            .iter()
-            .filter(|t| t.rule.transform == Transform::Experts);
+        let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform == Transform::Experts;
+        let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
         let note = format!("{left_out} tensors left out that are not of the language model");
         let notes = if left_out > 0 { vec![note] } else { vec![] };
         Ok(MappedModel { tensors, notes })
     }
 
-    /// The tensors `items` of a GGUF model, as they are called there.
+    /// The tensors `sources` of a GGUF model, as they are called there.
     ///
     /// # Errors
     /// As [`to_gguf`](Self::to_gguf).
-    pub(super) fn to_hf<'m>(&self, items: Vec<ResolvedItem<'m>>) -> Result<Vec<Mapped<'m>>> {
-        let mut tensors = Vec::with_capacity(items.len());
-        for item in items {
-            let (name, shape) = (item.name().to_owned(), shape_of(&item).to_vec());
-            let (base, suffix) = split_suffix(&name);
-            let Some((rule, _)) = self.rule(base, |rule| rule.gguf) else {
+    pub(super) fn to_hf<'m>(&self, sources: Vec<SourceTensor<'m>>) -> Result<Vec<Mapped<'m>>> {
+        let mut tensors = Vec::with_capacity(sources.len());
+        for source in sources {
+            let found = self.rules(&source.name, |rule| rule.gguf);
+            let [(rule, place, suffix)] = found[..] else {
                 let what = format!("no tensor of {} is called so", self.class.gguf);
-                return Err(refused(&name, what));
+                return Err(refused(&source.name, what));
             };
-            let matrix = match (rule.transform, shape.split_first()) {
+            let matrix = match (rule.transform, source.shape.split_first()) {
                 (Transform::Experts, Some((&experts, rest))) => {
-                    self.check_dim(&name, &shape, (experts, Dim::Experts))?;
+                    self.check_dim(&source.name, &source.shape, (experts, Dim::Experts))?;
                     rest
                 }
-                _ => &shape[..],
+                _ => &source.shape[..],
             };
-            self.check_shape(&name, rule, suffix, matrix)?;
+            let shape = rule.gguf_shape.unwrap_or(rule.shape);
+            self.check_shape(&source.name, shape, suffix, matrix)?;
             tensors.push(Mapped {
-                name,
+                name: source.name.clone(),
                 rule,
-                items: vec![(0, item)],
-                shape,
+                place,
+                suffix,
+                sources: vec![(0, source)],
             });
         }
         self.require_layers(&tensors)?;
         Ok(tensors)
     }
 
-    /// The rule whose name on one side, `side`, is `base`, and the numbers in it.
-    fn rule(
+    /// The rules whose name on one side, `side`, is `name`, with the numbers in it and what follows. Projections that are fused
+    /// on one side have a rule each.
+    fn rules(
         &self,
-        base: &str,
+        name: &str,
         side: impl Fn(&TensorRule) -> &'static str,
-    ) -> Option<(&'static TensorRule, Place)> {
-        let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
-        rules.find_map(|rule| Some((rule, find(side(rule), base)?)))
+    ) -> Vec<(&'static TensorRule, Place, &'static str)> {
+        let (base, suffix) = split_suffix(name);
+        let rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        let found = rules.filter_map(|rule| match rule.is_whole_name {
+            true => Some((rule, find(side(rule), name)?, "")),
+            false => Some((rule, find(side(rule), base)?, suffix)),
+        });
+        found.collect()
     }
 
     /// Checks the shape of tensor `name` against what the config says.
-    fn check_shape(
-        &self,
-        name: &str,
-        rule: &TensorRule,
-        suffix: &str,
-        shape: &[usize],
-    ) -> Result<()> {
+    fn check_shape(&self, name: &str, dims: &[Dim], suffix: &str, shape: &[usize]) -> Result<()> {
         let dims = match suffix {
             // A bias has a value for each row.
-            ".bias" => &rule.shape[..1],
-            _ => rule.shape,
+            ".bias" => &dims[..1],
+            _ => dims,
         };
         if shape.len() != dims.len() {
             let what = format!(
@@ -227,7 +234,8 @@ impl Mapping<'_> {
                     layer: Some(layer),
                     expert: Some(0),
                 };
-                if !names.contains(format!("{}.weight", fill(rule.gguf, place)).as_str()) {
+                let suffix = if rule.is_whole_name { "" } else { ".weight" };
+                if !names.contains(format!("{}{suffix}", fill(rule.gguf, place)).as_str()) {
                     let missing = [rule.hf, rule.gguf]
                         .map(|name| fill(name, place))
                         .join("` or `");
@@ -237,11 +245,9 @@ impl Mapping<'_> {
             }
         }
         for tensor in tensors {
-            let (base, _) = split_suffix(&tensor.name);
-            let place = find(tensor.rule.gguf, base).unwrap_or_default();
-            if place.layer.is_some_and(|layer| layer >= layers) {
+            if tensor.place.layer.is_some_and(|layer| layer >= layers) {
                 let what = format!("the model has {layers} layers");
-                return Err(refused(tensor.items[0].1.name(), what));
+                return Err(refused(&tensor.sources[0].1.name, what));
             }
         }
         Ok(())
@@ -250,23 +256,16 @@ impl Mapping<'_> {
     /// Fails unless a stack has each expert once.
     fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
         let experts = self.dims.experts.unwrap_or(0);
-        let found = stack.items.iter().map(|(expert, _)| *expert);
+        let found = stack.sources.iter().map(|(expert, _)| *expert);
         if found.eq(0..experts) {
             return Ok(());
         }
         let (last, count) = (
-            stack.items[stack.items.len() - 1].1.name(),
-            stack.items.len(),
+            stack.sources[stack.sources.len() - 1].1.name.as_str(),
+            stack.sources.len(),
         );
         let what = format!("there are {count} such experts, and config.json says {experts}");
         Err(refused(last, what))
-    }
-}
-
-pub(super) fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
-    match item {
-        ResolvedItem::Group(group) => &group.shape,
-        ResolvedItem::Plain(t) => t.shape(),
     }
 }
 

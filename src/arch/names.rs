@@ -53,9 +53,8 @@ fn number(text: &str) -> Option<usize> {
 }
 
 /// `name` without its last part, if that is `weight` or `bias`, and the part with its dot.
-pub(super) fn split_suffix(name: &str) -> (&str, &str) {
-    let suffix = [".weight", ".bias"]
-        .into_iter()
-        .find(|end| name.ends_with(end));
-    name.split_at(name.len() - suffix.map_or(0, str::len))
+pub(super) fn split_suffix(name: &str) -> (&str, &'static str) {
+    let suffixes = [".weight", ".bias"].into_iter();
+    let found = suffixes.filter_map(|suffix| Some((name.strip_suffix(suffix)?, suffix)));
+    found.last().unwrap_or((name, ""))
 }

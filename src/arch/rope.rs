@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
 use super::settings::{KeyValue, float, wrong_key};
+use super::table::ModelClass;
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -81,14 +82,14 @@ impl Rope {
         })
     }
 
-    /// The keys of the architecture `arch`.
+    /// The keys of a model of `class`.
     ///
     /// # Errors
     /// `Parse` if the scaling is none that GGUF has, or lacks a number.
-    pub(super) fn keys(&self, arch: &str) -> Result<Vec<KeyValue>> {
+    pub(super) fn keys(&self, class: &ModelClass) -> Result<Vec<KeyValue>> {
         let mut keys = Vec::new();
         let float = |x: f64| GgufMetadataValue::F32(x as f32);
-        let mut add = |key: &str, value| keys.push((format!("{arch}.rope.{key}"), value));
+        let mut add = |key: &str, value| keys.push((format!("{}.rope.{key}", class.gguf), value));
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
@@ -103,6 +104,12 @@ impl Rope {
             }
         }
         if self.kind == "yarn" {
+            let truncates = self.scaling.get(&["truncate"]).map(|(_, value)| value);
+            let is_exact = truncates.and_then(Value::as_bool) == Some(false);
+            if is_exact != class.traits.has_exact_yarn {
+                let what = format_args!("GGUF cannot say that it is {}", !is_exact);
+                return Err(wrong("truncate", what));
+            }
             let length = self.scaling.need(&["original_max_position_embeddings"])?;
             add(
                 "scaling.original_context_length",
@@ -203,12 +210,12 @@ fn without_nulls(mut map: Map<String, Value>) -> Map<String, Value> {
 /// # Errors
 /// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.
 pub(super) fn scaling_of(
-    arch: &str,
+    class: &ModelClass,
     metadata: &GgufMetadata,
     factors: Option<&[f32]>,
     dims: &Dims,
 ) -> Result<Option<Value>> {
-    let key = |key: &str| format!("{arch}.rope.{key}");
+    let key = |key: &str| format!("{}.rope.{key}", class.gguf);
     let get = |name: &str| metadata.get(&key(name));
     let base = get("freq_base")
         .as_ref()
@@ -250,6 +257,9 @@ pub(super) fn scaling_of(
         for (name, fields) in YARN {
             let value = get(name).as_ref().and_then(float);
             scaling.extend(value.map(|value| (fields[0].to_owned(), value)));
+        }
+        if class.traits.has_exact_yarn {
+            scaling.insert("truncate".to_owned(), false.into());
         }
     }
     Ok(Some(Value::Object(scaling)))

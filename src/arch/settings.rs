@@ -91,7 +91,7 @@ pub(super) fn to_gguf(
     };
     let mut all = group(SIZES)?;
     if !class.traits.has_fixed_rope {
-        all.extend(rope.keys(class.gguf)?);
+        all.extend(rope.keys(class)?);
     }
     all.extend(group(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);

@@ -43,6 +43,8 @@ pub(super) struct Traits {
     /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden size / heads. llama.cpp knows
     /// no other.
     pub scaled_by_hidden_size: Option<usize>,
+    /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
+    pub has_exact_yarn: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -67,6 +69,7 @@ impl Traits {
         has_fixed_rope: false,
         cuts_embedding: false,
         scaled_by_hidden_size: None,
+        has_exact_yarn: false,
         sign: Sign::Rest,
     };
 }
@@ -91,6 +94,10 @@ pub(super) struct TensorRule {
     pub transform: Transform,
     /// The shape that the config prescribes for the weight, as transformers has it.
     pub shape: &'static [Dim],
+    /// The same as GGUF has it, where its dimensions are others. Of stacks it is that of one expert.
+    pub gguf_shape: Option<&'static [Dim]>,
+    /// Whether the names are whole, and no `.weight` or `.bias` follows.
+    pub is_whole_name: bool,
     /// Whether every layer must have the weight.
     pub need: Need,
 }
@@ -109,6 +116,12 @@ pub(super) enum Transform {
     Heads,
     /// One stack of all experts.
     Experts,
+    /// Matrices of a stack are turned: `[in, out]` to `[out, in]`.
+    Turned,
+    /// Every second row of the turned stack of experts, from this one on: one of two projections that are fused.
+    TurnedHalf(usize),
+    /// Every second value of each expert, from this one on.
+    Half(usize),
 }
 
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
@@ -143,6 +156,8 @@ pub(super) const fn same(
         hf,
         transform: Transform::None,
         shape,
+        gguf_shape: None,
+        is_whole_name: false,
         need: Need::Weight,
     }
 }
@@ -179,6 +194,20 @@ pub(super) const fn experts(
 ) -> TensorRule {
     TensorRule {
         transform: Transform::Experts,
+        ..same(gguf, hf, shape)
+    }
+}
+
+/// Tensors whose names are whole: a parameter of transformers that is called neither weight nor bias.
+pub(super) const fn parameter(
+    gguf: &'static str,
+    hf: &'static str,
+    (transform, shape, gguf_shape): (Transform, &'static [Dim], &'static [Dim]),
+) -> TensorRule {
+    TensorRule {
+        transform,
+        gguf_shape: Some(gguf_shape),
+        is_whole_name: true,
         ..same(gguf, hf, shape)
     }
 }

@@ -12,12 +12,13 @@ use super::general;
 use super::mapping::{Mapped, Mapping};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
+use super::source::{Rearrangement, SourceTensor, assembled};
 use super::table::{ModelClass, Transform};
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::limits::ParseLimits;
-use crate::scheme::layout::assembled::{Assembled, Change, Computed, Piece, RowOrder};
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
+use crate::scheme::layout::assembled::{Change, Computed, RowOrder};
+use crate::scheme::{Group, QuantScheme, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -89,7 +90,9 @@ pub(crate) fn to_gguf<'m>(
         );
         return Err(wrong("vocab_size", what));
     }
-    let mapped = Mapping { class, dims: &dims }.to_gguf(std::mem::take(items), name)?;
+    let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
+    let sources = sources.collect::<Result<Vec<_>>>()?;
+    let mapped = Mapping { class, dims: &dims }.to_gguf(sources, name)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     if class.traits.stores_rope_factors {
@@ -191,16 +194,13 @@ fn find_class(name: &str) -> Result<&'static ModelClass> {
 
 /// Element type of matrices: the one that is asked for, or that of the first matrix that is stored in two bytes.
 fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
+    let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
     let stored = || {
-        let items = || tensors.iter().flat_map(|tensor| &tensor.items);
-        let mut matrices = items().filter_map(|(_, item)| match item {
-            ResolvedItem::Plain(t) if t.shape().len() > 1 => TargetDtype::of(t.dtype()),
-            _ => None,
-        });
-        let is_plain =
-            |(_, item): &(usize, ResolvedItem<'_>)| matches!(item, ResolvedItem::Plain(_));
-        let narrow = matrices.find(|dtype| *dtype != TargetDtype::F32);
-        narrow.or_else(|| items().all(is_plain).then_some(TargetDtype::F32))
+        let matrices = sources().filter(|(_, source)| source.shape.len() > 1);
+        let mut dtypes = matrices.filter_map(|(_, source)| source.stored);
+        let narrow = dtypes.find(|dtype| *dtype != TargetDtype::F32);
+        let is_plain = || sources().all(|(_, source)| source.stored.is_some());
+        narrow.or_else(|| is_plain().then_some(TargetDtype::F32))
     };
     request.to.or_else(stored).unwrap_or(request.decoded)
 }
@@ -239,66 +239,62 @@ fn tensor_of<'m>(
     main: TargetDtype,
     request: &GgufRequest<'_>,
 ) -> Result<Group<'m>> {
+    let shape = tensor.shape().to_vec();
     let Mapped {
         name,
         rule,
-        items,
-        shape,
+        sources,
+        ..
     } = tensor;
+    let experts = sources.len();
     let rank = shape.len() + usize::from(rule.transform == Transform::Experts);
-    let is_f32 = is_always_f32(&name, rank);
-    let groups: Vec<Group<'m>> = items
-        .into_iter()
-        .map(|(_, item)| group_of(item))
-        .collect::<Result<_>>()?;
+    let mut sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
     // What is encoded is exact before, as far as it is stored.
-    let own = groups[0].keeps.unwrap_or(request.decoded);
+    let own = sources[0].stored.unwrap_or(request.decoded);
     let dtype = match () {
-        () if is_f32 => TargetDtype::F32,
+        () if is_always_f32(&name, rank) => TargetDtype::F32,
         () if request.encodes => own,
         () => main,
     };
-    let scheme = groups[0].scheme;
-    let parts = groups
-        .iter()
-        .flat_map(|group| group.parts.clone())
-        .collect();
-    let change = match class.traits.norms_plus_one && name.ends_with("norm.weight") {
-        true => Change::PlusOne,
-        false => Change::None,
+    let is_offset = class.traits.norms_plus_one && name.ends_with("norm.weight");
+    let mut moved = Rearrangement {
+        order: RowOrder::From(0),
+        rows: shape[0],
+        cols: shape[1..].iter().product(),
+        takes_turns: false,
+        change: if is_offset {
+            Change::PlusOne
+        } else {
+            Change::None
+        },
     };
-    let order = match rule.transform {
-        Transform::Heads => RowOrder::Interleaved(head_rows(&name, &shape, dims)?),
-        Transform::None | Transform::Experts => RowOrder::From(0),
+    let made = match rule.transform {
+        Transform::None if !is_offset => return Ok(sources.swap_remove(0).renamed(name, dtype)),
+        Transform::Turned => {
+            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
+        }
+        Transform::None => shape,
+        Transform::Heads => {
+            moved.order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
+            shape
+        }
+        Transform::Experts => [&[experts], &shape[..]].concat(),
+        Transform::TurnedHalf(first) => {
+            let turned = sources.swap_remove(0).turned(dtype);
+            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
+            moved.order = RowOrder::EverySecond(first);
+            (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
+            sources = vec![turned];
+            half.to_vec()
+        }
+        Transform::Half(first) => {
+            let half = [shape[0], shape[1] / 2];
+            moved.order = RowOrder::EverySecond(first);
+            (moved.rows, moved.cols) = (half[0] * half[1], 1);
+            half.to_vec()
+        }
     };
-    let is_moved = order != RowOrder::From(0) || change != Change::None || groups.len() > 1;
-    if !is_moved && rule.transform != Transform::Experts {
-        let mut groups = groups;
-        let mut group = groups.swap_remove(0);
-        group.is_copied &= group.keeps == Some(dtype);
-        (group.name, group.keeps) = (name, Some(dtype));
-        return Ok(group);
-    }
-    let rows = shape[0];
-    let cols = shape[1..].iter().product();
-    let shape = match rule.transform {
-        Transform::Experts => [&[groups.len()], &shape[..]].concat(),
-        _ => shape,
-    };
-    let piece = |group: Group<'m>| Piece {
-        decoder: Arc::<dyn Decode + 'm>::from(group.decoder),
-        rows,
-        order,
-    };
-    let decoder = Assembled {
-        pieces: groups.into_iter().map(piece).collect(),
-        cols,
-        dtype,
-        change,
-    };
-    let mut group = Group::new(name, shape, scheme, parts, Box::new(decoder));
-    group.keeps = Some(dtype);
-    Ok(group)
+    Ok(assembled(sources, (name, made), dtype, &moved))
 }
 
 /// Rows of a head of the tensor that GGUF calls `name`.
@@ -320,28 +316,4 @@ pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usiz
         shape[0]
     );
     Err(AnamnesisError::parse(what))
-}
-
-/// An item as a group, whose `keeps` is the type that it is stored in if it is not quantized.
-pub(super) fn group_of(item: ResolvedItem<'_>) -> Result<Group<'_>> {
-    match item {
-        ResolvedItem::Group(group) => Ok(group),
-        ResolvedItem::Plain(t) => {
-            let Some(plain) = PlainFloats::of(&t) else {
-                let what = format!("tensor `{}`: GGUF models have no {}", t.name(), t.dtype());
-                return Err(AnamnesisError::unsupported("a whole model", what));
-            };
-            let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-            let parts = vec![(crate::TensorRole::Passthrough, t)];
-            let mut group = Group::new(
-                name,
-                shape,
-                QuantScheme::Unquantized,
-                parts,
-                Box::new(plain),
-            );
-            (group.keeps, group.is_copied) = (TargetDtype::of(t.dtype()), true);
-            Ok(group)
-        }
-    }
 }

@@ -1,21 +1,23 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
 use super::dims::Dims;
 use super::families::CLASSES;
 use super::fields::{Fields, attention_scalar};
-use super::mapping::{Mapped, Mapping, shape_of};
-use super::names::{Place, fill, find, split_suffix};
+use super::mapping::{Mapped, Mapping};
+use super::names::{Place, fill};
 use super::rope::scaling_of;
 use super::settings::config_of;
-use super::table::{ModelClass, Sign, Transform};
-use super::to_gguf::{group_of, head_rows};
+use super::source::{Rearrangement, SourceTensor, assembled, made_of};
+use super::table::{ModelClass, Sign, TensorRule, Transform};
+use super::to_gguf::head_rows;
 use crate::containers::model::gguf::GgufMetadata;
-use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
+use crate::scheme::layout::assembled::{Change, RowOrder};
 use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening, Window};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
@@ -57,15 +59,28 @@ pub(crate) fn to_hf<'m>(
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.first().map(values_of).transpose()?;
-    let scaling = scaling_of(class.gguf, metadata, factors.as_deref(), &dims)?;
+    let scaling = scaling_of(class, metadata, factors.as_deref(), &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
-    let mapped = Mapping { class, dims: &dims }.to_hf(items)?;
+    let sources = items.into_iter().map(SourceTensor::new);
+    let mapped = Mapping { class, dims: &dims }.to_hf(sources.collect::<Result<_>>()?)?;
     config.extend(biases(class, &mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
-    let mut out = Vec::with_capacity(mapped.len());
-    for tensor in mapped {
-        tensors_of(tensor, class, &dims, (main, to), &mut out)?;
+    let mut maker = Maker {
+        class,
+        dims: &dims,
+        main,
+        to,
+        halves: HashMap::new(),
+        out: Vec::with_capacity(mapped.len()),
+    };
+    mapped
+        .into_iter()
+        .try_for_each(|tensor| maker.add(tensor))?;
+    if let Some(name) = maker.halves.keys().next() {
+        let what =
+            format!("tensor `{name}`: one of the two projections that it is made of is missing");
+        return Err(AnamnesisError::parse(what));
     }
     let context = config
         .get("max_position_embeddings")
@@ -83,10 +98,17 @@ pub(crate) fn to_hf<'m>(
     let of_tokenizer = tokenizer.files.into_iter();
     files.extend(of_tokenizer.map(|(name, text)| (name.to_owned(), text)));
     Ok(DirectoryModel {
-        items: out.into_iter().map(ResolvedItem::Group).collect(),
+        items: maker.out.into_iter().map(ResolvedItem::Group).collect(),
         files,
         notes: tokenizer.notes,
     })
+}
+
+fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
+    match item {
+        ResolvedItem::Group(group) => &group.shape,
+        ResolvedItem::Plain(t) => t.shape(),
+    }
 }
 
 /// The class of a GGUF file.
@@ -117,127 +139,182 @@ fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
     })
 }
 
-/// Element type of what is not quantized: that of the embedding, unless it is quantized, or `to`.
+/// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if anything is quantized.
 fn main_dtype(mapped: &[Mapped<'_>], to: TargetDtype) -> TargetDtype {
-    let is_quantized = |mapped: &Mapped<'_>| matches!(mapped.items[0].1, ResolvedItem::Group(_));
-    if mapped.iter().any(is_quantized) {
+    let stored = || {
+        mapped
+            .iter()
+            .map(|mapped| (mapped.shape().len(), mapped.sources[0].1.stored))
+    };
+    if stored().any(|(_, stored)| stored.is_none()) {
         return to;
     }
-    let matrices = mapped.iter().filter(|mapped| mapped.shape.len() > 1);
-    let mut dtypes = matrices.filter_map(|mapped| match &mapped.items[0].1 {
-        ResolvedItem::Plain(t) => TargetDtype::of(t.dtype()),
-        ResolvedItem::Group(_) => None,
-    });
-    dtypes
-        .find(|dtype| *dtype != TargetDtype::F32)
-        .unwrap_or(TargetDtype::F32)
+    let matrices = stored().filter(|(rank, _)| *rank > 1);
+    let mut narrow = matrices.filter_map(|(_, stored)| stored.filter(|d| *d != TargetDtype::F32));
+    narrow.next().unwrap_or(TargetDtype::F32)
 }
 
-/// The tensors of transformers that are made of `tensor`.
-fn tensors_of<'m>(
-    tensor: Mapped<'m>,
-    class: &ModelClass,
-    dims: &Dims,
-    (main, to): (TargetDtype, TargetDtype),
-    out: &mut Vec<Group<'m>>,
-) -> Result<()> {
-    let Mapped {
-        name,
-        rule,
-        items,
-        shape,
-    } = tensor;
-    let Some((_, item)) = items.into_iter().next() else {
-        return Ok(());
-    };
-    let (base, suffix) = split_suffix(&name);
-    let place = find(rule.gguf, base).unwrap_or_default();
-    let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
-    let group = group_of(item)?;
-    let stored = group.keeps;
-    let is_offset = class.traits.norms_plus_one && name.ends_with("norm.weight");
-    let change = if is_offset {
-        Change::MinusOne
-    } else {
-        Change::None
-    };
-    let order = match rule.transform {
-        Transform::Heads => RowOrder::Split(head_rows(&name, &shape, dims)?),
-        Transform::None | Transform::Experts => RowOrder::From(0),
-    };
-    if rule.transform == Transform::Experts {
-        let dtype = stored.unwrap_or(to);
-        let inner: Arc<dyn Decode + 'm> = Arc::from(group.decoder);
-        let rows = shape[1];
-        for expert in 0..shape[0] {
-            let window = Window {
-                inner: inner.clone(),
-                first: expert * rows,
-                rows,
-            };
-            let (name, parts) = (hf_name(Some(expert)), group.parts.clone());
-            let mut one = Group::new(
-                name,
-                shape[1..].to_vec(),
-                group.scheme,
-                parts,
-                Box::new(window),
-            );
-            one.keeps = Some(dtype);
-            out.push(one);
-        }
-        return Ok(());
-    }
-    let mut group = group;
-    if order != RowOrder::From(0) || change != Change::None {
-        let piece = Piece {
-            decoder: Arc::from(group.decoder),
-            rows: shape[0],
-            order,
+/// Makes tensors of transformers.
+struct Maker<'a, 'm> {
+    class: &'a ModelClass,
+    dims: &'a Dims,
+    /// Element type of what is not quantized.
+    main: TargetDtype,
+    /// Element type of what is quantized.
+    to: TargetDtype,
+    /// First halves of fused tensors, by the tensor's name.
+    halves: HashMap<String, SourceTensor<'m>>,
+    out: Vec<Group<'m>>,
+}
+
+impl<'m> Maker<'_, 'm> {
+    /// Makes what `tensor` becomes.
+    fn add(&mut self, tensor: Mapped<'m>) -> Result<()> {
+        let shape = tensor.shape().to_vec();
+        let Mapped {
+            name,
+            rule,
+            place,
+            suffix,
+            sources,
+        } = tensor;
+        let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+        let Some((_, source)) = sources.into_iter().next() else {
+            return Ok(());
         };
-        group.decoder = Box::new(Assembled {
-            pieces: vec![piece],
+        let is_offset = self.class.traits.norms_plus_one && name.ends_with("norm.weight");
+        let mut moved = Rearrangement {
+            order: RowOrder::From(0),
+            rows: shape[0],
             cols: shape[1..].iter().product(),
-            dtype: stored.unwrap_or(to),
-            change,
-        });
-        group.is_copied = false;
+            takes_turns: false,
+            change: if is_offset {
+                Change::MinusOne
+            } else {
+                Change::None
+            },
+        };
+        let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
+        match rule.transform {
+            Transform::None if !is_offset => self.push(source.renamed(name, own))?,
+            Transform::Turned => self.push(source.turned(own).renamed(name, own))?,
+            Transform::None => self.push(assembled(vec![source], (name, shape), own, &moved))?,
+            Transform::Heads => {
+                moved.order =
+                    RowOrder::Split(head_rows(&tensor_name(rule, place), &shape, self.dims)?);
+                self.push(assembled(vec![source], (name, shape), own, &moved))?;
+            }
+            Transform::Experts => {
+                for expert in 0..shape[0] {
+                    let name = hf_name(Some(expert));
+                    let inner = source.decoder.clone();
+                    let (first, rows) = (expert * shape[1], shape[1]);
+                    let window = Box::new(Window { inner, first, rows });
+                    let parts = [source.clone()];
+                    self.push(made_of(parts, (name, shape[1..].to_vec()), own, window))?;
+                }
+            }
+            Transform::TurnedHalf(_) | Transform::Half(_) => {
+                let Some(other) = self.halves.remove(&name) else {
+                    self.halves.insert(name, source);
+                    return Ok(());
+                };
+                let is_first = matches!(
+                    rule.transform,
+                    Transform::TurnedHalf(0) | Transform::Half(0)
+                );
+                let pair = if is_first {
+                    vec![source, other]
+                } else {
+                    vec![other, source]
+                };
+                self.fuse(pair, (name, rule.transform))?;
+            }
+        }
+        Ok(())
     }
-    group.name = hf_name(None);
-    let dtype = match stored {
-        None => to,
-        Some(TargetDtype::F32) if is_exact(&*group.decoder, main)? => main,
-        Some(stored) => stored,
-    };
-    group.is_copied &= stored == Some(dtype);
-    group.keeps = Some(dtype);
-    out.push(group);
-    Ok(())
+
+    /// Makes the tensor called `name` of two projections of all experts, whose rows or values take turns.
+    fn fuse(
+        &mut self,
+        pair: Vec<SourceTensor<'m>>,
+        (name, transform): (String, Transform),
+    ) -> Result<()> {
+        let own = pair[0].stored.unwrap_or(self.to);
+        let shape = pair[0].shape.clone();
+        let rows = shape[0] * shape[1];
+        let moved = Rearrangement {
+            order: RowOrder::From(0),
+            rows,
+            cols: shape[2..].iter().product(),
+            takes_turns: true,
+            change: Change::None,
+        };
+        let mut fused = shape;
+        fused[1] *= 2;
+        let whole = assembled(pair, (name.clone(), fused), own, &moved);
+        if let Transform::Half(_) = transform {
+            return self.push(whole);
+        }
+        let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(own);
+        self.push(turned.renamed(name, own))
+    }
+
+    /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value changes by that.
+    fn push(&mut self, mut group: Group<'m>) -> Result<()> {
+        let is_wide = group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
+        if is_wide && is_exact(&*group.decoder, self.main)? {
+            (group.keeps, group.is_copied) = (Some(self.main), false);
+        }
+        self.out.push(group);
+        Ok(())
+    }
 }
 
-/// Most values of a tensor that are read to see whether they fit a narrower type.
-const MOST_VALUES: usize = 4 << 20;
+/// Name in GGUF of the weight that `rule` is about.
+fn tensor_name(rule: &TensorRule, place: Place) -> String {
+    format!("{}.weight", fill(rule.gguf, place))
+}
 
-/// Whether all values fit `dtype`, so that a vector which GGUF widened gets its type back.
+/// Values that are compared at once.
+const PIECE: usize = 1 << 16;
+
+/// Whether all values fit `dtype`.
 fn is_exact(decoder: &dyn Decode, dtype: TargetDtype) -> Result<bool> {
     let grid = decoder.grid();
     if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
         return Ok(false);
     }
-    let wide = all_values(decoder, TargetDtype::F32)?;
-    let narrow = all_values(decoder, dtype)?;
-    Ok(wide
-        .iter()
-        .zip(&narrow)
-        .all(|(a, b)| a.to_bits() == b.to_bits()))
+    let rows = (PIECE / grid.cols.max(1))
+        .next_multiple_of(grid.row_align)
+        .max(grid.row_align);
+    for first in (0..grid.rows).step_by(rows) {
+        let rows = first..(first + rows).min(grid.rows);
+        let wide = values_of_rows(decoder, rows.clone(), TargetDtype::F32)?;
+        let narrow = values_of_rows(decoder, rows, dtype)?;
+        if wide
+            .iter()
+            .zip(&narrow)
+            .any(|(a, b)| a.to_bits() != b.to_bits())
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
-/// All values of `decoder`, rounded to `dtype`.
-fn all_values(decoder: &dyn Decode, dtype: TargetDtype) -> Result<Vec<f32>> {
-    let grid = decoder.grid();
+/// Most values of a tensor that are read to see whether they fit a narrower type.
+const MOST_VALUES: usize = 4 << 20;
+
+/// The values of rows of `decoder`, rounded to `dtype`.
+fn values_of_rows(
+    decoder: &dyn Decode,
+    rows: Range<usize>,
+    dtype: TargetDtype,
+) -> Result<Vec<f32>> {
     let tile = Tile {
-        rows: 0..grid.rows,
-        cols: 0..grid.cols,
+        rows,
+        cols: 0..decoder.grid().cols,
     };
     let (mut buffers, mut rounded) = (Buffers::default(), Vec::new());
     let mut values = vec![0.0; tile.values()];
@@ -261,7 +338,7 @@ fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
         let what = format!("tensor `{}`: it is no short vector of floats", item.name());
         return Err(AnamnesisError::parse(what));
     };
-    all_values(&plain, TargetDtype::F32)
+    values_of_rows(&plain, 0..plain.grid().rows, TargetDtype::F32)
 }
 
 /// Fields that say which projections have biases.
@@ -275,7 +352,7 @@ fn biases(class: &ModelClass, mapped: &[Mapped<'_>]) -> Result<Map<String, Value
         mapped
             .iter()
             .filter(of_rule)
-            .any(|mapped| mapped.name.ends_with(".bias"))
+            .any(|mapped| mapped.suffix == ".bias")
     };
     let mut known: Vec<&str> = Vec::new();
     for (field, rules) in class.biases {
@@ -295,7 +372,7 @@ fn biases(class: &ModelClass, mapped: &[Mapped<'_>]) -> Result<Map<String, Value
     }
     let other = mapped
         .iter()
-        .find(|mapped| mapped.name.ends_with(".bias") && !known.contains(&mapped.rule.gguf));
+        .find(|mapped| mapped.suffix == ".bias" && !known.contains(&mapped.rule.gguf));
     match other {
         Some(other) => {
             let what = format!(

@@ -265,7 +265,7 @@ impl ParsedModel {
         self.tensors()
             .map(|t| t.part())
             .filter(|part| seen.insert(part.member()))
-            .try_for_each(|part| part.verify_stored())
+            .try_for_each(|part| part.verify())
     }
 
     /// Name of every array that no tensor can hold, with what it is instead: text, objects and other elements in NPZ,

@@ -49,11 +49,13 @@ impl<'m> Draft<'m> {
         } else {
             (Box::new(CopyBody(part)), Cut::of_bytes(len as usize, dtype))
         };
-        // A body that copies exactly the bytes of the checksum computes it on the way. For any other, the tensor is read once more.
-        let verify = match part.exact_check() {
-            Some(_) => vec![],
-            None => vec![part],
+        // A body that copies exactly the bytes of the checksum computes it on the way, and a compressed member is a stream that
+        // verifies itself. For any other, and for a stream of which nothing is copied, the tensor is read once more.
+        let is_read_once_more = match part.is_deflated() {
+            true => len == 0,
+            false => part.check().is_some() && part.exact_check().is_none(),
         };
+        let verify = Vec::from_iter(is_read_once_more.then_some(part));
         Ok(Self {
             name: t.name().to_owned(),
             dtype,

@@ -27,7 +27,8 @@ pub(super) struct Output<'m> {
     /// How the tensor is cut into tiles.
     pub cut: Cut,
     /// Input tensors whose stored checksum the jobs do not compute while they work, because they do not read all bytes exactly once.
-    /// The first job reads these inputs once more to compare their checksums.
+    /// The first job reads these inputs once more to compare their checksums. For a tensor without jobs
+    /// [`Run::check`](super::run::Run::check) does so.
     pub verify: Vec<Part<'m>>,
     /// Further such inputs, which an earlier output tensor verifies when the whole output is made: several tensors can be views
     /// of one storage. If this tensor is made alone, they are verified for it.

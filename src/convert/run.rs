@@ -138,13 +138,18 @@ impl<'a, 'm> Run<'a, 'm> {
         queue.outcome.into_result()
     }
 
-    /// Compares the checksums of the inputs that were copied. All jobs are done.
+    /// Compares the checksums of the inputs that were copied, and those that empty tensors leave to their first job, which they
+    /// do not have. All jobs are done.
     ///
     /// # Errors
     /// `Parse` for the first input whose checksum differs from the one that its container stores.
     pub(super) fn check(&self) -> Result<()> {
-        let outputs = self.plan.outputs[self.outputs.clone()].iter();
-        outputs.zip(&self.checksums).try_for_each(|(output, sums)| {
+        let mut outputs = self.outputs.clone().zip(&self.checksums);
+        outputs.try_for_each(|(i, sums)| {
+            let output = &self.plan.outputs[i];
+            if self.verifies && self.plan.first_job[i] == self.plan.first_job[i + 1] {
+                output.verify.iter().try_for_each(Part::verify)?;
+            }
             let summed = output.body.summed_input();
             match summed.and_then(|part| Some((part, part.check()?))) {
                 Some((part, check)) if sums.input.total(check.before) != check.crc => {

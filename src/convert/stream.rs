@@ -302,7 +302,10 @@ impl<'a, 'm> OutputStream<'a, 'm> {
             take(start, bytes)?;
             no = end;
         }
-        Ok(())
+        match tiles {
+            0 => run.check(),
+            _ => Ok(()),
+        }
     }
 }
 

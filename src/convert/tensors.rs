@@ -40,13 +40,12 @@ pub(super) struct VerifiedInputs(Mutex<HashSet<(usize, u64)>>);
 impl VerifiedInputs {
     fn has(&self, part: &Part<'_>) -> bool {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        part.checked_bytes()
-            .is_none_or(|bytes| seen.contains(&bytes))
+        seen.contains(&part.member())
     }
 
     fn add(&self, part: &Part<'_>) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.extend(part.checked_bytes());
+        seen.insert(part.member());
     }
 
     /// Compares the checksum of `part`, unless that was done. The lock is not held meanwhile: two threads may both compare it.

@@ -6,3 +6,5 @@ pub(crate) mod group_size;
 pub(crate) mod packed;
 pub(crate) mod strided;
 pub(crate) mod tiled;
+#[cfg(feature = "models")]
+pub(crate) mod transposed;

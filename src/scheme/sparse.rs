@@ -200,37 +200,36 @@ struct BitmaskValues<'m> {
 }
 
 impl BitmaskValues<'_> {
-    /// Indices of the values of `rows`. The caller checks their number against the bits of each row.
+    /// Indices of the first values of `rows`, and behind them the index behind their last value.
     ///
     /// # Errors
-    /// The offsets are out of bounds or decrease.
-    fn value_range(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Range<usize>> {
+    /// The offsets are out of bounds, decrease, or do not begin with 0.
+    fn row_starts(&self, rows: &Range<usize>, staging: &mut Vec<u8>) -> Result<Vec<usize>> {
         let Some(offsets) = &self.offsets else {
             // Two of each four values are stored, so a row begins at half its first column.
-            return Ok(rows.start * (self.cols / 2)..rows.end * (self.cols / 2));
+            return Ok((rows.start..=rows.end)
+                .map(|row| row * (self.cols / 2))
+                .collect());
         };
-        let mut at = |row: usize| -> Result<usize> {
-            // The offset after that of the last row is not stored: it is the number of values.
-            if row as u64 * 8 == offsets.len {
-                return Ok(self.count);
-            }
-            read(offsets, 8, row..row + 1, 0..8, staging)?;
-            // Offsets are data, and so are checked against the number of stored values before they
-            // become a range.
-            let offset = staging
-                .first_chunk()
-                .map_or(0, |&bytes| i64::from_le_bytes(bytes));
-            let offset = usize::try_from(offset)
-                .ok()
-                .filter(|&offset| offset <= self.count);
-            offset.ok_or_else(|| self.contradiction(row))
-        };
-        let range = at(rows.start)?..at(rows.end)?;
-        if range.start > range.end {
-            Err(self.contradiction(rows.start))
-        } else {
-            Ok(range)
+        // The offset after that of the last row is not stored: it is the number of values.
+        let stored = (rows.end + 1).min((offsets.len / 8) as usize);
+        read(offsets, 8, rows.start..stored, 0..8, staging)?;
+        let mut starts = Vec::with_capacity(rows.len() + 1);
+        for (&bytes, row) in staging.as_chunks().0.iter().zip(rows.start..) {
+            // Offsets are data, and so are checked against the number of stored values before they become a range.
+            let offset = usize::try_from(i64::from_le_bytes(bytes)).ok();
+            let is_next = |at: &usize| match starts.last() {
+                Some(before) => (*before..=self.count).contains(at),
+                // Values before those of the first row would belong to none.
+                None => *at <= self.count && (row > 0 || *at == 0),
+            };
+            let offset = offset.filter(is_next);
+            starts.push(offset.ok_or_else(|| self.contradiction(row))?);
         }
+        if stored == rows.end {
+            starts.push(self.count);
+        }
+        Ok(starts)
     }
 
     fn contradiction(&self, row: usize) -> AnamnesisError {
@@ -246,15 +245,16 @@ impl Unpack for BitmaskValues<'_> {
         let (size, mask_width) = (self.size, self.cols.div_ceil(8));
         out.clear();
         out.resize(tile.rows.len() * self.cols * size, 0);
-        let range = self.value_range(&tile.rows, staging)?;
-        let mut bits = Vec::new();
+        let starts = self.row_starts(&tile.rows, staging)?;
+        let mut mask = Vec::new();
         read(
             &self.bitmask,
             mask_width,
             tile.rows.clone(),
             0..mask_width,
-            &mut bits,
+            &mut mask,
         )?;
+        let range = starts[0]..starts[tile.rows.len()];
         // Checked before the read: wrong offsets must not make it arbitrarily large.
         if range.len() > tile.rows.len() * self.cols {
             return Err(self.contradiction(tile.rows.start));
@@ -267,32 +267,26 @@ impl Unpack for BitmaskValues<'_> {
             staging,
         )?;
         let mut values = staging.chunks_exact(size);
-        let rows = tile.rows.clone().zip(bits.chunks_exact(mask_width.max(1)));
-        for ((row, bits), out) in rows.zip(out.chunks_exact_mut((self.cols * size).max(1))) {
-            let before = values.len();
-            for (c, place) in out
-                .chunks_exact_mut(size)
-                .enumerate()
-                .filter(|(c, _)| bits[c / 8] >> (c % 8) & 1 == 1)
-            {
-                let Some(value) = values.next() else {
-                    return Err(self.contradiction(row));
-                };
-                debug_assert!(c < self.cols);
-                place.copy_from_slice(value);
-            }
-            // Without offsets the next row's values would be taken for this one's.
-            if self.offsets.is_none() && before - values.len() != self.cols / 2 {
+        let row_bytes = (self.cols * size).max(1);
+        let rows = mask
+            .chunks_exact(mask_width.max(1))
+            .zip(out.chunks_exact_mut(row_bytes));
+        for ((bits, out), (row, starts)) in rows.zip(tile.rows.clone().zip(starts.windows(2))) {
+            // Bits behind the last column count, too: no column would have their values. Compared row by row, for values
+            // that one row has too many would be taken for those of the next.
+            let set: u32 = bits.iter().map(|byte| byte.count_ones()).sum();
+            let is_padded = self.cols.is_multiple_of(8)
+                || bits.last().is_none_or(|byte| byte >> (self.cols % 8) == 0);
+            if !is_padded || starts[1] - starts[0] != set as usize {
                 return Err(self.contradiction(row));
             }
+            let is_set = |(c, _): &(usize, &mut [u8])| bits[c / 8] >> (c % 8) & 1 == 1;
+            let places = out.chunks_exact_mut(size).enumerate().filter(is_set);
+            for ((_, place), value) in places.zip(&mut values) {
+                place.copy_from_slice(value);
+            }
         }
-        // All values of the rows must have found a column. What is left over belongs to bits that
-        // were lost.
-        if values.len() > 0 {
-            Err(self.contradiction(tile.rows.end - 1))
-        } else {
-            Ok(())
-        }
+        Ok(())
     }
 
     fn align(&self) -> (usize, usize) {

@@ -132,8 +132,8 @@ impl<R: Read> Read for CheckedReader<R> {
         if n == 0 && self.left > 0 {
             return wrong("is shorter than its archive says");
         }
-        // The last piece is handed out only after the checks. A read with `n == 0` at the end has passed them before.
-        if self.left == 0 && n > 0 {
+        // The last piece is handed out only after the checks. Of a member of no bytes there is none, and the end has them.
+        if self.left == 0 {
             if self.decoder.read(&mut [0])? > 0 {
                 return wrong("is longer than its archive says");
             }

@@ -8,6 +8,7 @@ mod bpe;
 mod bpe_with_bytes;
 mod file;
 mod keys;
+mod post_processor;
 mod protobuf;
 mod rules;
 mod sentencepiece;

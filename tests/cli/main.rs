@@ -21,6 +21,7 @@ mod open_files;
 #[cfg(target_os = "linux")]
 mod reads;
 mod resume;
+mod whole;
 
 use std::process::{Command, Output};
 

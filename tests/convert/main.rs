@@ -6,6 +6,8 @@ mod common;
 
 mod changes;
 mod directories;
+#[cfg(all(feature = "npz", feature = "pth"))]
+mod empty;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod pipeline;

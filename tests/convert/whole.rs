@@ -15,7 +15,7 @@ pub fn models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data().join("whole")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert!(all.len() >= 12);
+    assert!(all.len() >= 13);
     all
 }
 
@@ -252,6 +252,7 @@ fn encoded_in_one_pass() {
         ("mixtral", "gguf:q8_0"),
         ("llama", "gguf:q4_0"),
         ("qwen3_moe", "gguf:iq4_nl"),
+        ("gpt_oss", "gguf:q5_0"),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let model = data().join("whole").join(name);
@@ -279,26 +280,28 @@ fn encoded_in_one_pass() {
 fn quantized_directories() {
     use anamnesis::ForgetScheme;
 
-    for scheme in ["fp8-block", "bnb-nf4", "int8", "mlx-4bit", "w4a16"] {
-        for name in ["llama", "mixtral"] {
-            let directory = tempfile::tempdir().unwrap();
-            let model = data().join("whole").join(name);
-            let scheme: ForgetScheme = scheme.parse().unwrap();
-            let [quantized, decoded] = ["quantized", "decoded"].map(|n| directory.path().join(n));
-            parse(model.join("hf"))
-                .unwrap()
-                .forget(&quantized, scheme.clone())
-                .unwrap();
-            parse(&quantized)
-                .unwrap()
-                .remember(&decoded, TargetDtype::BF16)
-                .unwrap();
-            let [a, b] = ["a", "b"].map(|n| directory.path().join(n));
-            for path in [&a, &b] {
-                std::fs::create_dir(path).unwrap();
-            }
-            let (a, b) = (to_gguf(&quantized, &a), to_gguf(&decoded, &b));
-            assert!(tensors(&a) == tensors(&b), "{name} from {scheme}");
+    let schemes = ["fp8-block", "bnb-nf4", "int8", "mlx-4bit", "w4a16"];
+    let all = schemes
+        .into_iter()
+        .flat_map(|scheme| [(scheme, "llama"), (scheme, "mixtral")]);
+    for (scheme, name) in all.chain([("mxfp4-gpt-oss", "gpt_oss")]) {
+        let directory = tempfile::tempdir().unwrap();
+        let model = data().join("whole").join(name);
+        let scheme: ForgetScheme = scheme.parse().unwrap();
+        let [quantized, decoded] = ["quantized", "decoded"].map(|n| directory.path().join(n));
+        parse(model.join("hf"))
+            .unwrap()
+            .forget(&quantized, scheme.clone())
+            .unwrap();
+        parse(&quantized)
+            .unwrap()
+            .remember(&decoded, TargetDtype::BF16)
+            .unwrap();
+        let [a, b] = ["a", "b"].map(|n| directory.path().join(n));
+        for path in [&a, &b] {
+            std::fs::create_dir(path).unwrap();
         }
+        let (a, b) = (to_gguf(&quantized, &a), to_gguf(&decoded, &b));
+        assert!(tensors(&a) == tensors(&b), "{name} from {scheme}");
     }
 }

@@ -1,8 +1,8 @@
 //! Layouts of PyTorch libraries (compressed-tensors, MLX, torchao, quanto, HQQ) that are incomplete or contradictory: each
 //! gives the right kind of error, which names the tensor and the reason.
 
-use crate::common::file;
 use crate::common::verdict::{Parse, Unsupported, check, recover, tensors, verdict};
+use crate::common::{file, raw};
 
 /// Layouts that contradict themselves, or their config.
 #[test]
@@ -59,6 +59,83 @@ fn pytorch_libraries() {
     "#;
     let table = table.replace("{bitnet}", r#"{"quant_method":"bitnet"}"#);
     check(&table.replace("{gemma}", r#"{"quant_method":"gemma"}"#));
+}
+
+/// A config leaves weights alone; codes are none, wherever they lie. Without a config, other codes say what the model is.
+#[test]
+fn codes_without_scales() {
+    let sound = "A.weight F8_E4M3 4,8; A.weight_scale F32 ()";
+    let skipped = r#"{"quant_method":"compressed-tensors","ignore":["re:.*router.*"]}"#;
+    for codes in [
+        "router.up_proj_packed I32 2,9,4",
+        "router.up_proj_blocks U8 2,4,1,16",
+        "router._weight_qdata F8_E4M3 4,8",
+        "router.weight._data I8 4,8",
+        "router.W_q U8 4,8",
+        "router.B I32 4,8",
+        "router.down_proj U8 4,8,8",
+    ] {
+        // Without a config nothing says whether a `down_proj` of bytes is a weight.
+        let configs = [skipped, ""];
+        for config in &configs[..if codes.contains("_proj ") { 1 } else { 2 }] {
+            let bytes = file(&tensors(&format!("{sound}; {codes}")), &[]);
+            let name = codes.split(' ').next().unwrap();
+            let found = recover(bytes, config).expect_err(codes).to_string();
+            assert!(found.contains(&format!("`{name}`")), "{config}: {found}");
+        }
+    }
+    // Numbers of blocks, and what the config leaves alone.
+    let sound = format!("{sound}; router.num_blocks I64 (); router.weight BF16 4,8");
+    recover(file(&tensors(&sound), &[]), skipped).unwrap();
+    // A model that is not quantized may call its tensors anything.
+    recover(file(&tensors("x.down_proj_packed I32 2,9,4"), &[]), "").unwrap();
+}
+
+/// Mask, offsets and values of a sparse weight say the same of each row, or it is refused.
+#[test]
+fn sparse_masks() {
+    let halves = |n: usize| {
+        (0..n)
+            .flat_map(|i| [0, 0x3c + i as u8])
+            .collect::<Vec<u8>>()
+    };
+    let numbers = |all: &[i64]| {
+        all.iter()
+            .flat_map(|n| n.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let decoded = |mask: [u8; 2], offsets: [i64; 2], values: usize| {
+        let tensors = [
+            raw("X.compressed", "F16", &[values], halves(values)),
+            raw("X.bitmask", "U8", &[2, 1], mask.to_vec()),
+            raw("X.shape", "I64", &[2], numbers(&[2, 5])),
+            raw("X.row_offsets", "I64", &[2], numbers(&offsets)),
+        ];
+        recover(file(&tensors, &[]), "")
+    };
+    let bytes = decoded([0b0_0011, 0b1_0110], [0, 2], 5).unwrap();
+    let (v, o) = (|i: u8| [0, 0x3c + i], [0, 0]);
+    let want = [v(0), v(1), o, o, o, o, v(2), v(3), o, v(4)].concat();
+    assert!(bytes.ends_with(&want));
+    for (mask, offsets, values, what) in [
+        ([0b0_0011, 0b1_0110], [0, 3], 5, "row 0"),
+        ([0b0_0011, 0b1_0110], [1, 3], 6, "row 0"),
+        ([0b0_0011, 0b1_0110], [0, 2], 6, "row 1"),
+        ([0b0_0111, 0b1_0110], [0, 2], 5, "row 0"),
+        ([0b0_0011, 0b1_0110], [3, 2], 5, "row 0"),
+        ([0b0_0011, 0b1_0110], [0, -1], 5, "row 1"),
+        // Bits behind the last column.
+        ([0b10_0011, 0b1_0110], [0, 2], 5, "row 0"),
+        ([0b10_0001, 0b1_0110], [0, 2], 5, "row 0"),
+        ([0b0_0011, 0b1001_0010], [0, 2], 5, "row 1"),
+    ] {
+        let found = verdict(
+            decoded(mask, offsets, values),
+            Parse,
+            &["`X.compressed`", what],
+        );
+        assert_eq!(found, None, "{mask:?} {offsets:?} {values}");
+    }
 }
 
 /// torchao describes its tensors in the metadata, which may be wrong.

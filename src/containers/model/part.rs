@@ -94,41 +94,35 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    /// Reads all bytes that the checksum covers and compares it. Does nothing without a checksum; compressed members
-    /// have none here, because their stream verifies itself.
+    /// Reads all stored bytes that the checksum covers, compressed or not, and compares it. Does nothing without a checksum.
+    ///
+    /// # Errors
+    /// `Parse` if it differs or a compressed member is malformed; `Io`.
     pub(crate) fn verify(&self) -> Result<()> {
-        if let Some(check) = &self.info.check {
-            // The sum begins with that of an NPY header, which the CRC of the archive's member includes.
-            let mut sum = crc32fast::Hasher::new_with_initial_len(check.before.1, check.before.0);
-            let mut piece = vec![0; (256 << 10).min(check.len as usize)];
-            let mut at = 0;
-            while at < check.len {
-                let n = (check.len - at).min(piece.len() as u64) as usize;
-                self.source
-                    .read_at(check.start + at, &mut piece[..n])
-                    .map_err(|error| self.named(error))?;
-                sum.update(&piece[..n]);
-                at += n as u64;
-            }
-            if sum.finalize() != check.crc {
-                return Err(self.checksum_mismatch());
-            }
+        if self.is_deflated() {
+            // The stream of a member verifies itself.
+            return self.stream(&mut Vec::new(), |_, _| Ok(()));
         }
-        Ok(())
-    }
-
-    /// Compares the checksum of the stored bytes, compressed or not, by reading them to their end. Does nothing if there
-    /// is none.
-    pub(super) fn verify_stored(&self) -> Result<()> {
-        match self.is_deflated() {
-            true => self.stream(&mut Vec::new(), |_, _| Ok(())),
-            false => self.verify(),
+        let Some(check) = &self.info.check else {
+            return Ok(());
+        };
+        // The sum begins with that of an NPY header, which the CRC of the archive's member includes.
+        let mut sum = crc32fast::Hasher::new_with_initial_len(check.before.1, check.before.0);
+        let mut piece = vec![0; (256 << 10).min(check.len as usize)];
+        let mut at = 0;
+        while at < check.len {
+            let n = (check.len - at).min(piece.len() as u64) as usize;
+            self.source
+                .read_at(check.start + at, &mut piece[..n])
+                .map_err(|error| self.named(error))?;
+            sum.update(&piece[..n]);
+            at += n as u64;
         }
-    }
-
-    /// Which stored bytes the checksum covers; see [`member`](Self::member). `None` without a checksum.
-    pub(crate) fn checked_bytes(&self) -> Option<(usize, u64)> {
-        self.check().map(|_| self.member())
+        if sum.finalize() == check.crc {
+            Ok(())
+        } else {
+            Err(self.checksum_mismatch())
+        }
     }
 
     /// What distinguishes the bytes that one checksum covers from those of others: the source, and where they begin in

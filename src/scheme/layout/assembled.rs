@@ -1,5 +1,5 @@
 //! A tensor that is put together from rows of others: experts that are stacked, heads whose rows are in another order,
-//! norms with an offset.
+//! the halves of a fused projection, norms with an offset.
 //!
 //! Values are decoded tile by tile and moved as F32, so that the rows may come from any scheme. What is moved has been rounded
 //! to the dtype of the output before, and is exact.
@@ -17,9 +17,11 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Decoder of a tensor of `cols` columns whose rows are those of `pieces`, one piece after another.
+/// Decoder of a tensor of `cols` columns whose rows are those of `pieces`: one piece after another, or in turns.
 pub(crate) struct Assembled<'m> {
     pub pieces: Vec<Piece<'m>>,
+    /// Whether each row comes from the next piece, and after the last from the first again. The pieces have as many rows.
+    pub takes_turns: bool,
     pub cols: usize,
     /// Element type of the output.
     pub dtype: TargetDtype,
@@ -41,6 +43,8 @@ pub(crate) enum RowOrder {
     From(usize),
     /// All. In each run of so many rows the first half alternates with the second: rows 0, n/2, 1, n/2 + 1, ….
     Interleaved(usize),
+    /// Every second row, from this one on.
+    EverySecond(usize),
     /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
     Split(usize),
 }
@@ -60,6 +64,7 @@ impl RowOrder {
     fn source(self, row: usize) -> usize {
         match self {
             Self::From(first) => first + row,
+            Self::EverySecond(first) => first + row * 2,
             Self::Interleaved(n) => {
                 let (run, at) = (row / n * n, row % n);
                 run + at % 2 * (n / 2) + at / 2
@@ -75,7 +80,7 @@ impl RowOrder {
     fn align(self) -> usize {
         match self {
             Self::Interleaved(n) | Self::Split(n) => n,
-            Self::From(_) => 1,
+            Self::From(_) | Self::EverySecond(_) => 1,
         }
     }
 }
@@ -100,7 +105,7 @@ impl Piece<'_> {
         if let RowOrder::From(_) = self.order {
             return self.read_range((least..most + 1, cols), whole, (buffers, scratch), out);
         }
-        // Aligned tiles come from as many rows.
+        // Aligned tiles come from as many rows, or from every second of them.
         let mut covering = std::mem::take(&mut scratch.covering);
         covering.resize((most + 1 - least) * width, 0.0);
         let place = (least..most + 1, cols);
@@ -150,7 +155,8 @@ impl Piece<'_> {
 }
 
 impl Assembled<'_> {
-    fn fill(
+    /// Reads a tile of pieces that follow each other.
+    fn fill_in_order(
         &self,
         tile: &Tile,
         buffers: &mut Buffers,
@@ -166,6 +172,47 @@ impl Assembled<'_> {
                 piece.read(place, self, (buffers, scratch), out)?;
             }
             first += piece.rows;
+        }
+        Ok(())
+    }
+
+    /// Reads a tile of pieces that take turns.
+    fn fill_in_turns(
+        &self,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        (values, scratch): (&mut [f32], &mut Assembly),
+    ) -> Result<()> {
+        let (turns, width) = (self.pieces.len(), tile.cols.len());
+        for (turn, piece) in self.pieces.iter().enumerate() {
+            // The rows of the piece whose places are in the tile.
+            let place = |row: usize| row * turns + turn;
+            let before = |end: usize| (end + turns - 1 - turn) / turns;
+            let rows = before(tile.rows.start)..before(tile.rows.end);
+            let mut own = vec![0.0; rows.len() * width];
+            piece.read(
+                (rows.clone(), &tile.cols),
+                self,
+                (buffers, scratch),
+                &mut own,
+            )?;
+            for (row, own) in rows.zip(own.chunks_exact(width.max(1))) {
+                let at = (place(row) - tile.rows.start) * width;
+                values[at..at + width].copy_from_slice(own);
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        (values, scratch): (&mut [f32], &mut Assembly),
+    ) -> Result<()> {
+        match self.takes_turns {
+            true => self.fill_in_turns(tile, buffers, (values, scratch))?,
+            false => self.fill_in_order(tile, buffers, (values, scratch))?,
         }
         let added = match self.change {
             Change::None => return Ok(()),
@@ -200,19 +247,14 @@ impl Decode for Assembled<'_> {
         }
         whole.col_align = whole.col_align.min(self.cols.max(1));
         // Beside what the decoder loads: the values, a copy of them in their order there, and one that is rounded.
-        whole.load_bits += 96.0;
+        whole.load_bits += if self.takes_turns { 128.0 } else { 96.0 };
         whole
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        // The other decoder fills the same buffers, and may be put together from others itself.
-        let mut scratch = std::mem::take(&mut buffers.assembly);
-        let mut values = std::mem::take(&mut scratch.values);
-        values.resize(tile.values(), 0.0);
-        let result = self.fill(tile, buffers, (&mut values, &mut scratch));
-        scratch.values = values;
-        buffers.assembly = scratch;
-        result
+        load_values(tile, buffers, |values, buffers, scratch| {
+            self.fill(tile, buffers, (values, scratch))
+        })
     }
 
     fn decode(
@@ -223,12 +265,39 @@ impl Decode for Assembled<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let width = tile.cols.len();
-        let first = (rows.start - tile.rows.start) * width;
-        let values = &buffers.assembly.values[first..first + rows.len() * width];
-        let (dtype, bytes) = (Dtype::F32, values.as_bytes());
-        dispatch(level, &Widen { dtype, bytes }, out);
+        decode_values(tile, rows, buffers, level, out);
     }
+}
+
+/// Lets `fill` compute the values of a tile into the buffers.
+pub(super) fn load_values(
+    tile: &Tile,
+    buffers: &mut Buffers,
+    fill: impl FnOnce(&mut [f32], &mut Buffers, &mut Assembly) -> Result<()>,
+) -> Result<()> {
+    // The other decoder fills the same buffers, and may be put together from others itself.
+    let mut scratch = std::mem::take(&mut buffers.assembly);
+    let mut values = std::mem::take(&mut scratch.values);
+    values.resize(tile.values(), 0.0);
+    let result = fill(&mut values, buffers, &mut scratch);
+    scratch.values = values;
+    buffers.assembly = scratch;
+    result
+}
+
+/// Writes rows of a tile whose values are in the buffers.
+pub(super) fn decode_values(
+    tile: &Tile,
+    rows: Range<usize>,
+    buffers: &Buffers,
+    level: Level,
+    out: Out<'_>,
+) {
+    let width = tile.cols.len();
+    let first = (rows.start - tile.rows.start) * width;
+    let values = &buffers.assembly.values[first..first + rows.len() * width];
+    let (dtype, bytes) = (Dtype::F32, values.as_bytes());
+    dispatch(level, &Widen { dtype, bytes }, out);
 }
 
 /// Decoder of a vector whose values are computed and not stored.

@@ -67,8 +67,8 @@ impl<'m> Leftovers<'_, 'm> {
     /// Checks that an unclaimed tensor can be a plain one.
     ///
     /// # Errors
-    /// It is a scale or another companion without its weight, or has integers where the config says that weights are
-    /// quantized. The error comes with the role that the tensor then has.
+    /// It is a scale or another companion without its weight, codes of a scheme in a quantized model, or has integers where the
+    /// config says that weights are quantized. The error comes with the role that the tensor then has.
     fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
         if let Some(role) = self.registry.companion(t.name()) {
             let what = "it belongs to a quantized weight, and none goes with it";
@@ -82,13 +82,22 @@ impl<'m> Leftovers<'_, 'm> {
             ));
         }
         let config = self.all.config;
+        let is_codes = self.is_codes(t);
+        let is_skipped = || config.at(module_of(t.name())).skipped;
+        // A module that the config leaves alone has weights of floats. Numbers of blocks, which end in `_blocks` too, are no
+        // matrix.
+        let is_lost = self.is_quantized
+            && is_codes
+            && t.shape().len() >= 2
+            && (self.registry.is_codes(t.name()) || t.dtype().is_integer() && is_skipped());
+        if is_lost {
+            let what = "it has the name and the type of a quantized weight's codes, and the tensors that would say how are missing";
+            return Err((TensorRole::Quantized, wrong(t, what)));
+        }
         // A `.scales`, or Marlin's `.s`, can be a parameter of the model. It is suspect only if the config calls the
         // model quantized and does not list the module as left alone.
         let is_scales = [".scales", ".s"].iter().any(|end| t.name().ends_with(end));
-        if !(self.is_codes(t) || is_scales)
-            || !config.is_quantized()
-            || config.at(module_of(t.name())).skipped
-        {
+        if !(is_codes || is_scales) || !config.is_quantized() || is_skipped() {
             return Ok(());
         }
         if is_scales {

@@ -38,6 +38,7 @@ pub(crate) struct Registry {
     optional: Vec<Sibling>,
     activations: Vec<&'static str>,
     markers: Vec<NamePattern>,
+    /// Names of codes that are called a weight in no library.
     codes: Vec<&'static str>,
 }
 
@@ -54,7 +55,7 @@ impl Registry {
                     .chain(identities().flat_map(|i| i.activations)),
             ),
             markers: distinct(identities().flat_map(|i| i.markers)),
-            codes: distinct(WEIGHTS.iter().chain(identities().flat_map(|i| i.codes))),
+            codes: distinct(identities().flat_map(|i| i.codes)),
         }
     }
 
@@ -119,7 +120,12 @@ impl Registry {
 
     /// Whether a tensor of this name is a weight or the codes of one.
     pub(crate) fn is_weight(&self, name: &str) -> bool {
-        name == "weight" || self.codes.iter().any(|end| name.ends_with(end))
+        name == "weight" || WEIGHTS.iter().any(|end| name.ends_with(end)) || self.is_codes(name)
+    }
+
+    /// Whether a tensor of this name is the codes of a weight, and called what no weight is called.
+    pub(crate) fn is_codes(&self, name: &str) -> bool {
+        self.codes.iter().any(|end| name.ends_with(end))
     }
 
     /// The role of a tensor that is in no output.

@@ -40,6 +40,13 @@ const GLM: &[(&str, &str)] = &[
     ("eom", "<|observation|>"),
 ];
 
+/// Those of ChatGLM.
+const CHATGLM: &[(&str, &str)] = &[
+    ("eos", "<|endoftext|>"),
+    ("eot", "<|user|>"),
+    ("unk", "<|endoftext|>"),
+];
+
 /// Tokens of Solar Open, which has GLM's architecture.
 const SOLAR_OPEN: &[(&str, &str)] = &[
     ("eos", "<|endoftext|>"),
@@ -84,7 +91,7 @@ pub(super) fn padded(request: &TokenizerRequest<'_>) -> usize {
 /// Keys before those of the tokenizer.
 pub(super) fn before(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
     let architecture = files.request.architecture;
-    if LLAMA.contains(&architecture) {
+    if LLAMA.contains(&architecture) && !is_internlm3(files) {
         space_prefix(files, keys);
     }
     match architecture {
@@ -96,6 +103,11 @@ pub(super) fn before(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
         }
         _ => {}
     }
+}
+
+/// Whether the model is InternLM 3, which is of the architecture `llama` and has a class of its own.
+fn is_internlm3(files: &TokenizerFiles<'_>) -> bool {
+    files.request.config.pointer("/architectures/0") == Some(&Value::from("InternLM3ForCausalLM"))
 }
 
 fn space_prefix(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
@@ -112,6 +124,7 @@ pub(super) fn special_by_text(
 ) -> Result<()> {
     let table = match architecture {
         "glm4" => GLM4,
+        "chatglm" => CHATGLM,
         "glm4moe" | "glm-dsa" | "deepseek2" if added.get("[gMASK]").is_some() => GLM,
         "glm4moe" => SOLAR_OPEN,
         _ => return Ok(()),
@@ -154,6 +167,19 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
             keys.ggml("unknown_token_id", u32(1));
         }
         "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "pangu-embedded" => space_prefix(files, keys),
+        // The generation's config has the end of a turn first, and the end of text after that.
+        "hunyuan-dense" => {
+            let generation = files.request.texts.json("generation_config.json")?;
+            let ends = generation
+                .as_ref()
+                .and_then(|config| config.get("eos_token_id")?.as_array());
+            let end = ends
+                .filter(|ends| ends.len() > 1)
+                .and_then(|ends| ends.first()?.as_u64());
+            if let Some(end) = end.and_then(|id| u32::try_from(id).ok()) {
+                keys.ggml("eot_token_id", u32(end));
+            }
+        }
         "llada" => keys.ggml_flag("add_bos_token", true),
         // BPE of RoBERTa; WordPiece has the key before its tokens.
         "bert" | "nomic-bert" | "nomic-bert-moe" if !has(keys, "token_type_count") => {
@@ -242,21 +268,27 @@ pub(super) fn adjust(architecture: &str, model: &SentencePieceModel, table: &mut
 pub(super) fn between(files: &TokenizerFiles<'_>, model: &SentencePieceModel, keys: &mut KeyList) {
     if files.request.architecture == "internlm2" {
         keys.ggml_flag("add_space_prefix", model.add_dummy_prefix);
+    } else if is_internlm3(files) {
+        space_prefix(files, keys);
     }
 }
 
-/// InternLM 2's chat models end a turn with a token that the files do not name as EOS.
+/// InternLM's chat models end a turn with a token that the files do not name as EOS.
+///
+/// # Errors
+/// `Parse` if tokenizer_config.json lists tokens in another form.
 pub(super) fn special(files: &TokenizerFiles<'_>, special: &mut SpecialVocab) -> Result<()> {
-    if files.request.architecture != "internlm2" {
+    let is_internlm2 = files.request.architecture == "internlm2";
+    if !is_internlm2 && !is_internlm3(files) {
         return Ok(());
     }
     let listed = super::added::listed_in(&files.config)?;
+    // Of InternLM 3 only what tokenizer_config.json marks as special counts.
     let json = files.json.iter().flat_map(|json| &json.added_tokens);
-    if let Some(end) = listed
-        .iter()
-        .chain(json)
-        .rfind(|token| token.content == "<|im_end|>")
-    {
+    let mut all = listed.iter().chain(json.filter(|_| is_internlm2));
+    let is_end =
+        |token: &&HfAddedToken| token.content == "<|im_end|>" && (is_internlm2 || token.special);
+    if let Some(end) = all.rfind(is_end) {
         special.replace_id("eos", end.id);
     }
     Ok(())

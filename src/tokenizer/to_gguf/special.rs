@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::added::{TOKENIZER_CONFIG, content};
 use super::file::HfTokenizerFile;
 use super::keys::KeyList;
+use super::post_processor::SpecialReader;
 use super::template::ChatTemplates;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -40,7 +41,7 @@ const ADD_KEYS: &[(&str, &str)] = &[
 #[derive(Debug, Default)]
 pub(super) struct SpecialVocab {
     /// Kinds that are looked for.
-    kinds: Vec<&'static str>,
+    pub kinds: Vec<&'static str>,
     /// Ids by kind, in the order in which they were found.
     pub ids: Vec<(&'static str, u64)>,
     /// Whether a kind is added to a text.
@@ -161,7 +162,7 @@ impl SpecialVocab {
         Ok(())
     }
 
-    fn set_add(&mut self, kind: &'static str, flag: bool) {
+    pub(super) fn set_add(&mut self, kind: &'static str, flag: bool) {
         match self.adds.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, old)) => *old = flag,
             None => self.adds.push((kind, flag)),
@@ -178,7 +179,7 @@ impl SpecialVocab {
         file: Option<&HfTokenizerFile>,
         config: Map<String, Value>,
     ) -> Result<()> {
-        let mut template = TemplateReader::new(config);
+        let mut template = SpecialReader::new(config);
         if let Some(file) = file {
             self.read_normalizer(&file.normalizer, 0);
             template.fill_from_twins();
@@ -247,7 +248,7 @@ impl SpecialVocab {
         }
     }
 
-    fn read_processor(&mut self, processor: &Value, template: &mut TemplateReader) {
+    fn read_processor(&mut self, processor: &Value, template: &mut SpecialReader) {
         match processor.get("type").and_then(Value::as_str) {
             Some("ByteLevel") => {
                 for kind in ["bos", "eos"] {
@@ -264,179 +265,6 @@ impl SpecialVocab {
             }
             Some("TemplateProcessing") => template.read_single(processor, self),
             _ => {}
-        }
-    }
-}
-
-/// tokenizer_config.json while a post-processor is compared with it. Special tokens are kept as the file has them: a token
-/// that is an object there is equal to no text, and counts as another token than the one in a template.
-struct TemplateReader {
-    config: Map<String, Value>,
-    bos: Value,
-    cls: Value,
-    eos: Value,
-    sep: Value,
-}
-
-/// Whether Python takes a value for true.
-fn is_truthy(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(flag) => *flag,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(entries) => !entries.is_empty(),
-        Value::Number(n) => n.as_f64() != Some(0.0),
-    }
-}
-
-/// The special token of a template's step.
-fn special_of(step: Option<&Value>) -> Option<&Value> {
-    let id = step?.pointer("/SpecialToken/id")?;
-    is_truthy(id).then_some(id)
-}
-
-impl TemplateReader {
-    fn new(config: Map<String, Value>) -> Self {
-        let of = |key: &str| config.get(key).cloned().unwrap_or_default();
-        Self {
-            bos: of("bos_token"),
-            cls: of("cls_token"),
-            eos: of("eos_token"),
-            sep: of("sep_token"),
-            config,
-        }
-    }
-
-    /// BERT's classes have `cls` and `sep` where others have `bos` and `eos`.
-    fn fill_from_twins(&mut self) {
-        if self.config.is_empty() {
-            return;
-        }
-        if !is_truthy(&self.bos) && is_truthy(&self.cls) {
-            self.bos = self.cls.clone();
-            self.put("bos_token", self.bos.clone());
-        }
-        if !is_truthy(&self.eos) && is_truthy(&self.sep) {
-            self.eos = self.sep.clone();
-            self.put("eos_token", self.eos.clone());
-        }
-    }
-
-    fn put(&mut self, key: &str, value: Value) {
-        self.config.insert(key.to_owned(), value);
-    }
-
-    fn read_roberta(&mut self, processor: &Value) {
-        let first = |key: &str, other: &Value| {
-            let pair = processor.get(key).and_then(Value::as_array);
-            pair.and_then(|pair| pair.first()).unwrap_or(other).clone()
-        };
-        if self.config.is_empty() {
-            return;
-        }
-        if !is_truthy(&self.cls) {
-            self.cls = first("cls", &self.bos);
-            self.put("cls_token", self.cls.clone());
-        }
-        if !is_truthy(&self.sep) {
-            self.sep = first("sep", &self.eos);
-            self.put("sep_token", self.sep.clone());
-        }
-    }
-
-    /// Whether BOS, EOS and SEP are added, by the templates for one text and for two.
-    fn read_single(&mut self, processor: &Value, out: &mut SpecialVocab) {
-        let steps = |key: &str| processor.get(key).and_then(Value::as_array);
-        let single = steps("single").map_or(&[][..], Vec::as_slice);
-        let (mut first, mut last) = (None, None);
-        if single.len() > 1 {
-            first = special_of(single.first());
-            if let Some(first) = first {
-                self.first(first, out);
-            }
-            last = special_of(single.last());
-            if let Some(last) = last {
-                self.last(last, out);
-            }
-        }
-        let pair = steps("pair").map_or(&[][..], Vec::as_slice);
-        if !pair.is_empty() {
-            self.pair(pair, first, last, out);
-        }
-    }
-
-    fn first(&mut self, first: &Value, out: &mut SpecialVocab) {
-        if self.config.is_empty() {
-            self.bos = first.clone();
-        } else if *first != self.bos && *first != self.cls {
-            if !is_truthy(&self.bos) {
-                self.bos = first.clone();
-                self.put("bos_token", first.clone());
-            }
-            if !is_truthy(&self.cls) {
-                self.cls = first.clone();
-                self.put("cls_token", first.clone());
-            }
-        }
-        out.set_add("bos", *first == self.bos || *first == self.cls);
-    }
-
-    fn last(&mut self, last: &Value, out: &mut SpecialVocab) {
-        if self.config.is_empty() {
-            self.eos = last.clone();
-        } else if *last != self.eos {
-            // The EOS token of the config becomes the end of a turn, or of a message.
-            let free = ["eot", "eom"]
-                .into_iter()
-                .find(|kind| !out.kinds.contains(kind));
-            if let Some(kind) = free {
-                out.kinds.push(kind);
-                self.put(&format!("{kind}_token"), self.eos.clone());
-            }
-            self.eos = last.clone();
-            self.put("eos_token", last.clone());
-        }
-        out.set_add("eos", *last == self.eos);
-    }
-
-    /// Whether texts are separated: `A [sep] [eos] B`.
-    fn pair(
-        &mut self,
-        pair: &[Value],
-        first: Option<&Value>,
-        last: Option<&Value>,
-        out: &mut SpecialVocab,
-    ) {
-        let mut rest = pair;
-        if first.is_some() && rest.first().map(|step| special_of(Some(step))) == Some(first) {
-            rest = rest.get(1..).unwrap_or_default();
-        }
-        if last.is_some() && pair.last().map(|step| special_of(Some(step))) == Some(last) {
-            rest = rest.split_last().map_or(&[][..], |(_, rest)| rest);
-        }
-        let is_sequence = |step: Option<&Value>, name: &str| {
-            step.and_then(|step| step.pointer("/Sequence/id")) == Some(&Value::from(name))
-        };
-        if !is_sequence(rest.first(), "A") || !is_sequence(rest.last(), "B") {
-            return;
-        }
-        let between = rest
-            .get(1..rest.len().saturating_sub(1))
-            .unwrap_or_default();
-        if between.is_empty() {
-            return;
-        }
-        let separates = |step: Option<&Value>| {
-            special_of(step).is_some_and(|s| *s == self.sep || *s == self.eos)
-        };
-        let mut add = separates(between.first()) && last.is_none();
-        if between.len() == 2 {
-            add |= separates(between.get(1));
-        }
-        out.set_add("sep", add);
-        if add && !is_truthy(&self.sep) && !self.config.is_empty() {
-            self.put("sep_token", self.eos.clone());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tokenizer files against the keys that llama.cpp's converter writes for them (`tests/data/generate/tokenizer_cases.py`).
 
 mod hostile;
+mod hostile_models;
 
 use std::path::{Path, PathBuf};
 
@@ -140,4 +141,68 @@ fn keys_are_those_of_the_converter() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What classes of architectures add, as the converter does for files of these sizes.
+#[test]
+fn sizes_and_architectures_add_keys() {
+    let Some(data) = crate::test_data::test_data() else {
+        return;
+    };
+    let convert = |architecture: &str, vocab_size: usize, config: Value| {
+        let dir = data.join("models/tokenizers/spm_llama");
+        let texts = Texts::new(&dir, &ParseLimits::default());
+        to_gguf(&TokenizerRequest {
+            texts: &texts,
+            config: &config,
+            vocab_size,
+            pre: None,
+            architecture,
+        })
+        .unwrap()
+    };
+    let value = |keys: &TokenizerKeys, name: &str| {
+        let name = format!("tokenizer.ggml.{name}");
+        let found = keys.keys.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.clone())
+    };
+    let llama = convert("llama", 32016, json!({}));
+    assert_eq!(
+        value(&llama, "eot_token_id"),
+        Some(GgufMetadataValue::U32(32010))
+    );
+    assert_eq!(llama.keys.last().unwrap().0, "tokenizer.ggml.eot_token_id");
+    assert_eq!(
+        value(&llama, "add_bos_token"),
+        Some(GgufMetadataValue::Bool(true))
+    );
+    let granite = convert("granite", 49152, json!({}));
+    assert_eq!(
+        value(&granite, "add_bos_token"),
+        Some(GgufMetadataValue::Bool(false))
+    );
+    assert_eq!(value(&granite, "eot_token_id"), None);
+    for (architecture, config, tokens) in [
+        ("mamba", json!({}), 408),
+        ("mamba2", json!({}), 416),
+        ("mamba2", json!({ "pad_vocab_size_multiple": 1 }), 404),
+        ("nemotron_h", json!({}), 408),
+        (
+            "granitehybrid",
+            json!({ "layer_types": ["attention"] }),
+            404,
+        ),
+        (
+            "granitehybrid",
+            json!({ "layer_types": ["mamba", "attention"] }),
+            408,
+        ),
+        ("qwen2", json!({}), 404),
+    ] {
+        assert_eq!(
+            convert(architecture, 404, config).tokens,
+            tokens,
+            "{architecture}"
+        );
+    }
 }

@@ -6,6 +6,7 @@ first merges with the tokens that they need are kept; SentencePiece models are t
 those that the converter's hash gives the whole tokenizers.
 """
 
+import contextlib
 import io
 import json
 import shutil
@@ -125,7 +126,11 @@ def variants():
     full["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
     case("glm4", "Glm4ForCausalLM", n + 8, {"tokenizer.json": full, "tokenizer_config.json": config}, "glm4", model_type="glm4")
+    case("chatglm", "GlmForCausalLM", n + 8, {"tokenizer.json": full, "tokenizer_config.json": config}, "glm4", model_type="glm")
     case("glm4moe", "Glm4MoeForCausalLM", n + 8, {"tokenizer.json": full, "tokenizer_config.json": config}, "glm4", model_type="glm4_moe")
+    full, config, n = cut("deepseek_v3")
+    hunyuan = {"tokenizer.json": full, "tokenizer_config.json": config, "generation_config.json": {"eos_token_id": [7, 8]}}
+    case("hunyuan", "HunYuanDenseV1ForCausalLM", n + 8, hunyuan, "hunyuan-dense", model_type="hunyuan_v1_dense")
     # Roberta's post-processor, with added tokens that are normalized, or neither special nor of the alphabet.
     full, _, n = cut("gpt4o")
     full["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
@@ -166,10 +171,7 @@ def variants():
     case("gemma4", "Gemma4ForCausalLM", n, {"tokenizer.json": full, "tokenizer_config.json": config}, model_type="gemma4_text")
 
 
-TEXT = (
-    "The tokenizer cuts a text into pieces of words. A piece that begins a word begins with a blank, and the others do not. "
-    "Frequent words are one piece, and rare ones are several. What has no piece is spelt in bytes, so nothing is lost. "
-) * 3 + (HERE / "tokenizer_cases.py").read_text()
+TEXT = (HERE.parents[2] / "LICENSE-APACHE").read_text()
 
 
 def train(**options):
@@ -177,13 +179,15 @@ def train(**options):
 
     sentences = [line.strip() for line in TEXT.replace(". ", ".\n").splitlines() if line.strip()]
     model = io.BytesIO()
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+    # A relative name, for the model keeps it.
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         # Full-width A to a: the default rules take 240 KB.
-        rules.write("FF21\t61\n")
-        rules.flush()
-        unigram = {"normalization_rule_tsv": rules.name} if options["model_type"] == "unigram" else {"normalization_rule_name": "identity"}
+        Path("rules.tsv").write_text("FF21\t61\n")
+        is_unigram = options["model_type"] == "unigram"
+        rules = {"normalization_rule_tsv": "rules.tsv"} if is_unigram else {"normalization_rule_name": "identity"}
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences), model_writer=model, num_threads=1, minloglevel=2, hard_vocab_limit=False, **unigram, **options)
+            sentence_iterator=iter(sentences), model_writer=model, num_threads=1, minloglevel=2, hard_vocab_limit=False,
+            **rules, **options)
     return model.getvalue()
 
 
@@ -225,6 +229,8 @@ def sentencepiece_models():
          {"tokenizer.model": intern, "tokenizer_config.json": {
              "bos_token": "<s>", "eos_token": "</s>", "added_tokens_decoder": {"2": token("</s>", True), "4": token("<|im_end|>", True)}}},
          model_type="internlm2", eos_token_id=2, bos_token_id=1)
+    case("spm_internlm3", "InternLM3ForCausalLM", 410, {"tokenizer.model": bpe, "tokenizer_config.json": config | {
+        "added_tokens_decoder": {"2": token("</s>", True), "404": token("<|im_end|>", True)}}}, model_type="internlm3", eos_token_id=2)
     t5 = train(vocab_size=200, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     case("t5", "T5ForConditionalGeneration", 210, {
         "spiece.model": t5, "tokenizer_config.json": {"eos_token": "</s>", "pad_token": "<pad>"}, "added_tokens.json": {"<extra_id_0>": 205}},
@@ -273,12 +279,25 @@ def unigram_json(model, config):
          model_type="xlm-roberta", bos_token_id=0, eos_token_id=2, pad_token_id=1, type_vocab_size=1)
 
 
+def tekken():
+    import mistral_common
+
+    file = Path(mistral_common.__file__).parent / "data" / "tekken_240718.json"
+    full = json.loads(file.read_text())
+    n, special = 256 + 60, 24
+    full["vocab"] = full["vocab"][: n + 3]
+    full["config"] |= {"num_vocab_tokens": n + 3, "default_vocab_size": n + special, "default_num_special_tokens": special}
+    case("tekken", "MistralForCausalLM", n + special, {"tekken.json": full}, model_type="mistral")
+
+
 def word_pieces():
     from tokenizers import BertWordPieceTokenizer
 
-    trained = BertWordPieceTokenizer(lowercase=True)
-    trained.train_from_iterator(TEXT.splitlines(), vocab_size=300, show_progress=False)
-    full = json.loads(trained.to_str())
+    words = sorted({word for word in TEXT.lower().split() if word.isalpha()})
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", *letters, *("##" + c for c in letters), *words[:120]]
+    vocab = list(dict.fromkeys([*vocab, "##ing", "##tion"]))
+    full = json.loads(BertWordPieceTokenizer({t: i for i, t in enumerate(vocab)}, lowercase=True).to_str())
     for name, lower, accents in (("bert", True, None), ("bert_cased", False, False)):
         full["normalizer"] |= {"lowercase": lower, "strip_accents": accents}
         config = {"tokenizer_class": "BertTokenizer", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]",
@@ -292,5 +311,6 @@ if __name__ == "__main__":
     from_packages()
     sentencepiece_models()
     word_pieces()
+    tekken()
     cases = sorted(str(p) for p in OUT.iterdir())
     subprocess.run([sys.executable, str(HERE / "tokenizer_oracle.py"), str(LLAMA_CPP), *cases], check=True)

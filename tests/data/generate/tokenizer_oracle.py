@@ -2,7 +2,7 @@
 
 Run: `python tokenizer_oracle.py LLAMA_CPP DIRECTORY…` with the path of llama.cpp's sources. Each directory has tokenizer files
 and a config.json with `architectures` and `vocab_size`; `expected.json` is written into it. Needs transformers 4.57.6,
-sentencepiece, torch and protobuf. A directory's `pre.txt` is taken for the name of the pre-tokenizer instead of the hash of
+sentencepiece, torch and protobuf, and for tekken.json mistral-common. A directory's `pre.txt` is taken for the name of the pre-tokenizer instead of the hash of
 its test text: a vocabulary that was cut down has another hash.
 """
 
@@ -60,8 +60,8 @@ def keys(directory):
             out.append([key, f"[{NAMES[kind]}]", items])
         else:
             out.append([key, NAMES[value.type], plain(value.value)])
-    return {"vocab_size": model.hparams["vocab_size"] if "vocab_size" in config else config["text_config"]["vocab_size"],
-            "architecture": arch, "keys": out}
+    vocab_size = (config | config.get("text_config", {}))["vocab_size"]
+    return {"vocab_size": vocab_size, "architecture": arch, "keys": out}
 
 
 def plain(value):
@@ -77,8 +77,5 @@ def plain(value):
 if __name__ == "__main__":
     for directory in map(Path, sys.argv[2:]):
         result = keys(directory)
-        config = json.loads((directory / "config.json").read_text())
-        text = config | config.get("text_config", {})
-        result["vocab_size"] = text["vocab_size"]
         (directory / "expected.json").write_text(json.dumps(result, ensure_ascii=False, separators=(",", ":")) + "\n")
         print(directory.name, len(result["keys"]), "keys")

@@ -40,6 +40,10 @@ MODELS = {
     "gemma3": ("gemma3_text", dict(BASE, head_dim=16, num_hidden_layers=7, sliding_window=128, query_pre_attn_scalar=16, vocab_size=VOCAB + 32), "sentencepiece"),
 }
 
+MODELS["gpt_oss"] = ("gpt_oss", dict(BASE, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=128,
+                                     rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                                       original_max_position_embeddings=128)), "gptoss")
+
 
 def cut_tokenizer(source, out):
     """Writes the tokenizer with the first tokens of `source`, and its first two added tokens as the last ones."""

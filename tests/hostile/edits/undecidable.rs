@@ -30,6 +30,22 @@ const RULES: &[Rule] = &[
         applies: |edit| edit.kind == "description" && edit.place.ends_with(".weight_shape"),
     },
     Rule {
+        reason: "a last byte of a mask that columns fill in part holds zeros behind them, which could be columns of zeros",
+        applies: |edit| {
+            let is_of_mask = |change: &Change| {
+                let mut others = change.others.iter();
+                others.any(|(t, _)| t.name.ends_with(".bitmask"))
+            };
+            let numbers = edit.new.split(|c: char| !c.is_ascii_digit());
+            let numbers: Vec<usize> = numbers.filter_map(|n| n.parse().ok()).collect();
+            let is_longer = matches!(*numbers, [new, old, 1] if old < new && old.div_ceil(8) == new.div_ceil(8));
+            edit.kind == "description"
+                && edit.place.ends_with(".shape")
+                && edit.tensor.as_ref().is_some_and(is_of_mask)
+                && is_longer
+        },
+    },
+    Rule {
         reason: "floats are as valid in another float type of their width",
         applies: |edit| {
             // Values that are left of a sparse weight, and those that BitNet multiplies by a scale, are no codes.

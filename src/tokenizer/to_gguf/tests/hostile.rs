@@ -3,7 +3,7 @@
 use super::*;
 
 /// A byte-level tokenizer.json with the tokens `a`, `b`, `ab` and `<s>`, of the GPT-2 class.
-fn byte_level() -> Value {
+pub(super) fn byte_level() -> Value {
     json!({
         "added_tokens": [{ "id": 3, "content": "<s>", "special": true, "normalized": false }],
         "normalizer": null,
@@ -15,7 +15,7 @@ fn byte_level() -> Value {
 }
 
 /// Converts `files` (names with contents) as a model of `architecture` with room for `vocab_size` tokens.
-fn of_files(
+pub(super) fn of_files(
     files: &[(&str, &[u8])],
     architecture: &str,
     vocab_size: usize,
@@ -42,18 +42,7 @@ fn of_json(json: &Value) -> Result<TokenizerKeys> {
     )
 }
 
-/// A field of a protobuf message: `tag`, then its length, then `content`.
-fn field(tag: u8, content: &[u8]) -> Vec<u8> {
-    [&[tag, u8::try_from(content.len()).unwrap()], content].concat()
-}
-
-/// A SentencePiece model with normal pieces.
-fn sentencepiece(pieces: &[&str]) -> Vec<u8> {
-    let piece = |text: &&str| field(0x0a, &field(0x0a, text.as_bytes()));
-    pieces.iter().flat_map(piece).collect()
-}
-
-fn message(result: Result<TokenizerKeys>) -> String {
+pub(super) fn message(result: Result<TokenizerKeys>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -240,93 +229,6 @@ fn configs_that_are_wrong_are_refused_with_the_place() {
         let error = message(of_files(&files, "gpt2", 8));
         assert!(error.contains(part), "{error}");
     }
-}
-
-#[test]
-fn a_sentencepiece_model_that_is_wrong_is_refused() {
-    let good = sentencepiece(&["a", "b", "▁ab"]);
-    let keys = of_files(&[("tokenizer.model", &good)], "llama", 5).unwrap();
-    assert_eq!(keys.tokens, 5);
-    let mut not_utf8 = good.clone();
-    not_utf8[4] = 0xff;
-    let typed = |kind: u8| [&good[..], &field(0x0a, &[0x0a, 1, b'c', 0x18, kind])].concat();
-    let scored = |score: f32| {
-        let message = [&[0x0a, 1, b'c', 0x15], &score.to_le_bytes()[..]].concat();
-        [&good[..], &field(0x0a, &message)].concat()
-    };
-    for (model, part) in [
-        (sentencepiece(&["a", "b", "a"]), "the piece `a` twice"),
-        (sentencepiece(&["a", ""]), "piece 1: it has no text"),
-        (
-            sentencepiece(&["a", "b", "c", "d", "e", "f"]),
-            "6 pieces, and `vocab_size` of config.json is 5",
-        ),
-        (good[..good.len() - 1].to_vec(), "ends within a field"),
-        (not_utf8, "piece 0: no UTF-8"),
-        (typed(7), "piece 3: its type is 7"),
-        (scored(f32::NAN), "piece 3: `c` has the score NaN"),
-        (b"IQ== 0\nIg== 1\n".to_vec(), "tokenizer.model: "),
-        (Vec::new(), "no pieces"),
-        (
-            [&good[..], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]].concat(),
-            "ends within a field",
-        ),
-    ] {
-        let error = message(of_files(&[("tokenizer.model", &model)], "llama", 5));
-        assert!(error.contains(part), "{error}");
-    }
-}
-
-#[test]
-fn files_that_disagree_are_refused() {
-    let model = sentencepiece(&["a", "b", "ab"]);
-    let json = |vocab: Value| {
-        json!({
-            "added_tokens": [], "decoder": { "type": "Sequence", "decoders": [] },
-            "model": { "type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": [] }
-        })
-        .to_string()
-    };
-    let both = |vocab: Value| {
-        let json = json(vocab);
-        of_files(
-            &[
-                ("tokenizer.model", &model),
-                ("tokenizer.json", json.as_bytes()),
-            ],
-            "llama",
-            3,
-        )
-    };
-    both(json!({ "a": 0, "b": 1, "ab": 2 })).unwrap();
-    for (vocab, part) in [
-        (
-            json!({ "a": 0, "b": 2, "ab": 1 }),
-            "the piece `b` has the id 1, and tokenizer.json gives it 2",
-        ),
-        (
-            json!({ "a": 0, "ab": 2 }),
-            "tokenizer.json does not have it",
-        ),
-    ] {
-        let error = message(both(vocab));
-        assert!(error.contains(part), "{error}");
-    }
-    // A model of SentencePiece beside WordPiece.
-    let pieces = json(json!({ "a": 0 })).replace("BPE", "WordPiece");
-    let files = [
-        ("tokenizer.model", &model[..]),
-        ("tokenizer.json", pieces.as_bytes()),
-    ];
-    let error = message(of_files(&files, "llama", 3));
-    assert!(error.contains("of the kind WordPiece"), "{error}");
-    // Ranks of tiktoken beside a tokenizer.json do not count.
-    let json = byte_level().to_string();
-    let files = [
-        ("tokenizer.model", &b"IQ== 0\n"[..]),
-        ("tokenizer.json", json.as_bytes()),
-    ];
-    assert_eq!(of_files(&files, "gpt2", 4).unwrap().tokens, 4);
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! A tensor of the input, of which several tensors of the output may be made.
+
+use std::sync::Arc;
+
+use crate::containers::model::Tensor;
+use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
+use crate::scheme::layout::transposed::TransposedStack;
+use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
+use crate::{AnamnesisError, Result, TargetDtype, TensorRole};
+
+/// A tensor of the input with its decoder.
+#[derive(Clone)]
+pub(super) struct SourceTensor<'m> {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub scheme: QuantScheme,
+    parts: Vec<(TensorRole, Tensor<'m>)>,
+    /// The type that it is stored in, unless it is quantized.
+    pub stored: Option<TargetDtype>,
+    /// Whether it is a whole stored tensor, whose bytes can be copied.
+    is_plain: bool,
+    pub decoder: Arc<dyn Decode + 'm>,
+    /// Shape and decoder of a stack with its matrices turned, `[…, out, in]`, if codes lie like that.
+    turned: Option<(Vec<usize>, Arc<dyn Decode + 'm>)>,
+}
+
+impl<'m> SourceTensor<'m> {
+    /// # Errors
+    /// `Unsupported` if the item is neither quantized nor floats.
+    pub(super) fn new(item: ResolvedItem<'m>) -> Result<Self> {
+        match item {
+            ResolvedItem::Group(group) => Ok(Self {
+                turned: group
+                    .module
+                    .map(|module| (module.shape, Arc::from(module.decoder))),
+                name: group.name,
+                shape: group.shape,
+                scheme: group.scheme,
+                parts: group.parts,
+                stored: group.keeps,
+                is_plain: false,
+                decoder: Arc::from(group.decoder),
+            }),
+            ResolvedItem::Plain(t) => match PlainFloats::of(&t) {
+                Some(plain) => Ok(Self {
+                    name: t.name().to_owned(),
+                    shape: t.shape().to_vec(),
+                    scheme: QuantScheme::Unquantized,
+                    parts: vec![(TensorRole::Passthrough, t)],
+                    stored: TargetDtype::of(t.dtype()),
+                    is_plain: true,
+                    decoder: Arc::new(plain),
+                    turned: None,
+                }),
+                None => {
+                    let what = format!("tensor `{}`: GGUF models have no {}", t.name(), t.dtype());
+                    Err(AnamnesisError::unsupported("a whole model", what))
+                }
+            },
+        }
+    }
+
+    /// The tensor itself under another name, in the type `dtype`.
+    pub(super) fn renamed(self, name: String, dtype: TargetDtype) -> Group<'m> {
+        let rows = self.decoder.grid().rows;
+        let decoder = Window {
+            inner: self.decoder.clone(),
+            first: 0,
+            rows,
+        };
+        let is_copied = self.is_plain && self.stored == Some(dtype);
+        let shape = self.shape.clone();
+        let mut group = made_of([self], (name, shape), dtype, Box::new(decoder));
+        group.is_copied = is_copied;
+        group
+    }
+
+    /// A stack `[n, rows, cols]` with its matrices turned, `[n, cols, rows]`, as values of type `dtype`.
+    pub(super) fn turned(self, dtype: TargetDtype) -> Self {
+        if let Some((shape, decoder)) = self.turned {
+            return Self {
+                shape,
+                decoder,
+                turned: None,
+                is_plain: false,
+                ..self
+            };
+        }
+        let [stack, rows, cols] = self.shape[..] else {
+            return self;
+        };
+        let decoder = TransposedStack {
+            inner: self.decoder,
+            rows: cols,
+            cols: rows,
+            dtype,
+        };
+        Self {
+            shape: vec![stack, cols, rows],
+            decoder: Arc::new(decoder),
+            is_plain: false,
+            ..self
+        }
+    }
+}
+
+/// How the rows of sources make a tensor.
+pub(super) struct Rearrangement {
+    pub order: RowOrder,
+    /// Rows that are taken of each source.
+    pub rows: usize,
+    pub cols: usize,
+    pub takes_turns: bool,
+    pub change: Change,
+}
+
+/// The tensor called `name` that is put together from rows of `sources`.
+pub(super) fn assembled<'m>(
+    sources: Vec<SourceTensor<'m>>,
+    (name, shape): (String, Vec<usize>),
+    dtype: TargetDtype,
+    moved: &Rearrangement,
+) -> Group<'m> {
+    let piece = |source: &SourceTensor<'m>| Piece {
+        decoder: source.decoder.clone(),
+        rows: moved.rows,
+        order: moved.order,
+    };
+    let decoder = Assembled {
+        pieces: sources.iter().map(piece).collect(),
+        takes_turns: moved.takes_turns,
+        cols: moved.cols,
+        dtype,
+        change: moved.change,
+    };
+    made_of(sources, (name, shape), dtype, Box::new(decoder))
+}
+
+/// The tensor called `name` that `decoder` makes of `sources`.
+pub(super) fn made_of<'m>(
+    sources: impl IntoIterator<Item = SourceTensor<'m>>,
+    (name, shape): (String, Vec<usize>),
+    dtype: TargetDtype,
+    decoder: Box<dyn Decode + 'm>,
+) -> Group<'m> {
+    let (mut parts, mut scheme) = (Vec::new(), QuantScheme::Unquantized);
+    for source in sources {
+        parts.extend(source.parts);
+        scheme = source.scheme;
+    }
+    let mut group = Group::new(name, shape, scheme, parts, decoder);
+    group.keeps = Some(dtype);
+    group
+}

@@ -1,0 +1,98 @@
+//! A stack of matrices that are stored transposed, whatever their scheme.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::assembled::{decode_values, load_values};
+use crate::element::Out;
+use crate::scheme::seam::decode::Assembly;
+use crate::scheme::seam::values::aligned;
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening};
+use crate::simd::Level;
+use crate::{Result, TargetDtype};
+
+/// Decoder of a stack of matrices that are stored transposed.
+pub(crate) struct TransposedStack<'m> {
+    pub inner: Arc<dyn Decode + 'm>,
+    /// Rows and columns of each matrix, as they are here.
+    pub rows: usize,
+    pub cols: usize,
+    /// Element type of the output.
+    pub dtype: TargetDtype,
+}
+
+impl TransposedStack<'_> {
+    fn fill(
+        &self,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        (values, scratch): (&mut [f32], &mut Assembly),
+    ) -> Result<()> {
+        let (mut row, width) = (tile.rows.start, tile.cols.len());
+        let widening = Widening {
+            dtype: self.dtype,
+            level: Level::default(),
+        };
+        while row < tile.rows.end {
+            // What the tile has of one matrix.
+            let (matrix, first) = (row / self.rows, row % self.rows);
+            let n = (self.rows - first).min(tile.rows.end - row);
+            let stored = matrix * self.cols;
+            let grid = self.inner.grid();
+            let rows = stored + tile.cols.start..stored + tile.cols.end;
+            let all = Tile {
+                rows: aligned(rows.clone(), grid.row_align, grid.rows),
+                cols: first..first + n,
+            };
+            self.inner.load(&all, buffers)?;
+            let mut lines = vec![0.0; rows.len() * n];
+            let place = (&all, rows);
+            widening.decode(
+                &*self.inner,
+                place,
+                buffers,
+                &mut scratch.rounded,
+                &mut lines,
+            );
+            let out = &mut values[(row - tile.rows.start) * width..][..n * width];
+            for (at, line) in lines.chunks_exact(n).enumerate() {
+                let column = out[at..].iter_mut().step_by(width);
+                column.zip(line).for_each(|(out, value)| *out = *value);
+            }
+            row += n;
+        }
+        Ok(())
+    }
+}
+
+impl Decode for TransposedStack<'_> {
+    fn grid(&self) -> Grid {
+        let inner = self.inner.grid();
+        Grid {
+            rows: inner.rows / self.cols.max(1) * self.rows,
+            cols: self.cols,
+            row_align: inner.col_align,
+            col_align: inner.row_align,
+            // Beside what the decoder loads: the values, in either order, and rounded.
+            load_bits: inner.load_bits + 96.0,
+            transposed: true,
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        load_values(tile, buffers, |values, buffers, scratch| {
+            self.fill(tile, buffers, (values, scratch))
+        })
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        decode_values(tile, rows, buffers, level, out);
+    }
+}

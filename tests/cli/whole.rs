@@ -1,0 +1,115 @@
+//! Whole models between Hugging Face directories and GGUF.
+
+use anamnesis::parse;
+
+use crate::amn;
+use crate::common::data;
+
+fn path(path: &std::path::Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn stderr(arguments: &[&str]) -> String {
+    let output = amn(arguments);
+    assert_ne!(output.status.code(), Some(0), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn run(arguments: &[&str]) {
+    let output = amn(arguments);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
+}
+
+#[test]
+fn there_and_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = path(&data().join("whole/llama/hf"));
+    let [gguf, back, encoded] =
+        ["a.gguf", "back", "b.gguf"].map(|name| path(&directory.path().join(name)));
+    run(&["convert", &from, "--to", "gguf", "-o", &gguf]);
+    run(&["remember", &gguf, "-o", &back]);
+    let mut names: Vec<_> = std::fs::read_dir(&back)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "chat_template.jinja",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ]
+    );
+    run(&["forget", &back, "--to", "gguf:q8_0", "-o", &encoded]);
+    let encoded = parse(&encoded).unwrap();
+    assert_eq!(
+        encoded
+            .tensor("blk.0.attn_q.weight")
+            .unwrap()
+            .dtype()
+            .name(),
+        "Q8_0"
+    );
+    // Any precision comes out, too.
+    let fp8 = path(&directory.path().join("fp8"));
+    run(&["forget", &gguf, "--to", "fp8-channel", "-o", &fp8]);
+    let fp8 = parse(&fp8).unwrap();
+    let weight = fp8
+        .tensor("model.layers.0.self_attn.q_proj.weight")
+        .unwrap();
+    assert_eq!(weight.dtype().name(), "F8_E4M3");
+}
+
+/// A file has the tensors of a GGUF file under their own names, and so has a directory if it is asked for.
+#[test]
+fn tensors_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = path(&data().join("whole/llama/canonical.gguf"));
+    let [file, sharded] = ["out.safetensors", "out"].map(|name| path(&directory.path().join(name)));
+    run(&["remember", &from, "-o", &file]);
+    run(&[
+        "remember",
+        &from,
+        "-o",
+        &sharded,
+        "--tensors-only",
+        "--max-shard-size",
+        "20KB",
+    ]);
+    for output in [file, sharded] {
+        assert!(
+            parse(output)
+                .unwrap()
+                .tensor("blk.0.attn_q.weight")
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn refusals() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = path(&directory.path().join("out"));
+    let demo = path(&data().join("demo/model-q4_k.gguf"));
+    // One tensor is no model.
+    let error = stderr(&["remember", &demo, "-o", &out]);
+    assert!(error.contains("block_count"), "{error}");
+    run(&["remember", &demo, "-o", &out, "--tensors-only"]);
+    let from = path(&data().join("whole/qwen2/hf"));
+    let error = stderr(&[
+        "convert",
+        &from,
+        "--to",
+        "gguf",
+        "-o",
+        &out,
+        "--tokenizer-pre",
+        "morse",
+    ]);
+    assert!(error.contains("morse"), "{error}");
+}
