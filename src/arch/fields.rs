@@ -58,6 +58,21 @@ impl Fields {
                 return refuse(field, found, &expected);
             }
         }
+        if let Some(every) = class.traits.full_attention_every {
+            let pattern = Value::from(every);
+            let field = "sliding_window_pattern";
+            if let Some(found) = self.0.get(field).filter(|found| **found != pattern) {
+                return refuse(field, found, &pattern);
+            }
+            let kinds = (1..=dims.layers).map(|layer| match layer.is_multiple_of(every) {
+                true => "full_attention",
+                false => "sliding_attention",
+            });
+            let kinds: Value = kinds.collect();
+            if let Some(found) = self.0.get("layer_types").filter(|found| **found != kinds) {
+                return refuse("layer_types", found, &kinds);
+            }
+        }
         let field = "query_pre_attn_scalar";
         match (attention_scalar(class, dims), self.0.get(field)) {
             (Some(expected), Some(found)) if found.as_f64() != Some(expected as f64) => {
@@ -72,6 +87,11 @@ impl Fields {
         names
             .iter()
             .find_map(|&name| Some((name, self.0.get(name)?)))
+    }
+
+    /// Whether the field is there and true.
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.0.get(name).and_then(Value::as_bool) == Some(true)
     }
 
     /// A number that counts something.

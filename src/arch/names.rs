@@ -55,6 +55,6 @@ fn number(text: &str) -> Option<usize> {
 /// `name` without its last part, if that is `weight` or `bias`, and the part with its dot.
 pub(super) fn split_suffix(name: &str) -> (&str, &'static str) {
     let suffixes = [".weight", ".bias"].into_iter();
-    let found = suffixes.filter_map(|suffix| Some((name.strip_suffix(suffix)?, suffix)));
-    found.last().unwrap_or((name, ""))
+    let mut found = suffixes.filter_map(|suffix| Some((name.strip_suffix(suffix)?, suffix)));
+    found.next_back().unwrap_or((name, ""))
 }

@@ -30,6 +30,9 @@ const LOCAL_BASES: &[&str] = &[
     "rope_local_base_freq",
 ];
 
+/// The base of classes whose GGUF files state none.
+const FIXED_BASE: f64 = 10_000.0;
+
 /// The rotary positions of a model.
 #[derive(Debug, Clone)]
 pub(super) struct Rope {
@@ -80,6 +83,36 @@ impl Rope {
             kind,
             scaling,
         })
+    }
+
+    /// Fails if the config says what llama.cpp does not do with models of `class`.
+    ///
+    /// # Errors
+    /// `Parse` that names the field.
+    pub(super) fn check(&self, class: &ModelClass, fields: &Fields) -> Result<()> {
+        let refuse = |field: &str, what: &str| {
+            let what = format!("{what}, which llama.cpp's {} cannot be told", class.gguf);
+            Err(wrong(field, what))
+        };
+        let partial = ["partial_rotary_factor", "rope_pct", "rope_percent"];
+        let found = [&self.scaling, fields].map(|fields| fields.number(&partial));
+        for factor in found {
+            if factor?.is_some_and(|factor| factor != 1.0) {
+                return refuse(partial[0], "only a part of each head rotates");
+            }
+        }
+        if self.kind == "llama3" && !class.traits.stores_rope_factors {
+            return refuse("rope_type", "it is `llama3`");
+        }
+        if class.traits.has_fixed_rope {
+            if self.kind != "default" {
+                return refuse("rope_type", &format!("it is `{}`", self.kind));
+            }
+            if self.base.is_some_and(|base| base != FIXED_BASE) {
+                return refuse("rope_theta", &format!("it is not {FIXED_BASE}"));
+            }
+        }
+        Ok(())
     }
 
     /// The keys of a model of `class`.

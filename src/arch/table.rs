@@ -40,6 +40,8 @@ pub(super) struct Traits {
     pub has_fixed_rope: bool,
     /// The embedding may have more rows than there are tokens, which GGUF does not get.
     pub cuts_embedding: bool,
+    /// Every so many layers one sees the whole text, and the others a window of it. llama.cpp knows no other pattern.
+    pub full_attention_every: Option<usize>,
     /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden size / heads. llama.cpp knows
     /// no other.
     pub scaled_by_hidden_size: Option<usize>,
@@ -68,6 +70,7 @@ impl Traits {
         stores_rope_factors: false,
         has_fixed_rope: false,
         cuts_embedding: false,
+        full_attention_every: None,
         scaled_by_hidden_size: None,
         has_exact_yarn: false,
         sign: Sign::Rest,

@@ -75,6 +75,7 @@ pub(crate) fn to_gguf<'m>(
     }
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
+    rope.check(class, &fields)?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -92,7 +93,10 @@ pub(crate) fn to_gguf<'m>(
     }
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
     let sources = sources.collect::<Result<Vec<_>>>()?;
-    let mapped = Mapping { class, dims: &dims }.to_gguf(sources, name)?;
+    let mapping = Mapping { class, dims: &dims };
+    let mapped = mapping.to_gguf(sources, name)?;
+    mapping.biases(&mapped.tensors)?;
+    require_output(class, &fields, &mapped.tensors)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     if class.traits.stores_rope_factors {
@@ -152,6 +156,17 @@ pub(crate) fn to_gguf<'m>(
 
 /// The embedding of tokens.
 const EMBEDDING: &str = "token_embd.weight";
+
+/// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the embedding for it.
+fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
+    let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
+    if is_tied || tensors.iter().any(|tensor| tensor.rule.gguf == "output") {
+        return Ok(());
+    }
+    let what =
+        "tensor `lm_head.weight`: there is none, and tie_word_embeddings in config.json is false";
+    Err(AnamnesisError::parse(what))
+}
 
 /// The first `rows` rows of the matrix `group`.
 fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {

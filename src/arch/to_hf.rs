@@ -62,8 +62,9 @@ pub(crate) fn to_hf<'m>(
     let scaling = scaling_of(class, metadata, factors.as_deref(), &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     let sources = items.into_iter().map(SourceTensor::new);
-    let mapped = Mapping { class, dims: &dims }.to_hf(sources.collect::<Result<_>>()?)?;
-    config.extend(biases(class, &mapped)?);
+    let mapping = Mapping { class, dims: &dims };
+    let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;
+    config.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
     let mut maker = Maker {
@@ -339,50 +340,6 @@ fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
         return Err(AnamnesisError::parse(what));
     };
     values_of_rows(&plain, 0..plain.grid().rows, TargetDtype::F32)
-}
-
-/// Fields that say which projections have biases.
-///
-/// # Errors
-/// `Unsupported` if a projection has one, and none has it in transformers.
-fn biases(class: &ModelClass, mapped: &[Mapped<'_>]) -> Result<Map<String, Value>> {
-    let mut fields = Map::new();
-    let with_bias = |rule: &str| {
-        let of_rule = |mapped: &&Mapped<'_>| mapped.rule.gguf == rule;
-        mapped
-            .iter()
-            .filter(of_rule)
-            .any(|mapped| mapped.suffix == ".bias")
-    };
-    let mut known: Vec<&str> = Vec::new();
-    for (field, rules) in class.biases {
-        let found = rules.iter().filter(|rule| with_bias(rule)).count();
-        if found != 0 && found != rules.len() {
-            let what = format!(
-                "of {}, only some have a bias, which {} has not",
-                rules.join(", "),
-                class.classes[0]
-            );
-            return Err(AnamnesisError::unsupported("a whole model", what));
-        }
-        known.extend(*rules);
-        if !field.is_empty() {
-            fields.insert((*field).to_owned(), (found > 0).into());
-        }
-    }
-    let other = mapped
-        .iter()
-        .find(|mapped| mapped.suffix == ".bias" && !known.contains(&mapped.rule.gguf));
-    match other {
-        Some(other) => {
-            let what = format!(
-                "tensor `{}`: {} has no such bias",
-                other.name, class.classes[0]
-            );
-            Err(AnamnesisError::unsupported("a whole model", what))
-        }
-        None => Ok(fields),
-    }
 }
 
 /// The ids of special tokens, as configs have them.

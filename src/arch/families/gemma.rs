@@ -81,6 +81,7 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
     ],
     traits: Traits {
         has_fixed_rope: true,
+        full_attention_every: Some(2),
         scaled_by_hidden_size: Some(46),
         ..TRAITS
     },
@@ -114,6 +115,7 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
     ],
     traits: Traits {
         cuts_embedding: true,
+        full_attention_every: Some(6),
         scaled_by_hidden_size: Some(62),
         ..TRAITS
     },

@@ -106,6 +106,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     ],
     traits: Traits {
         has_exact_yarn: true,
+        full_attention_every: Some(2),
         ..Traits::PLAIN
     },
 };

@@ -171,8 +171,8 @@ impl Window<'_> {
 
 impl Decode for Window<'_> {
     fn grid(&self) -> Grid {
-        // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a
-        // multiple of `row_align`; MLX, which alone takes stacks apart, has an alignment of 1.
+        // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a multiple of `row_align`. It
+        // is 1 in MLX and ggml, whose stacks are taken apart.
         Grid {
             rows: self.rows,
             ..self.inner.grid()

@@ -138,6 +138,42 @@ fn configs_that_contradict() {
             json!({"attn_logit_softcapping": 30.0}),
             "attn_logit_softcapping",
         ),
+        (
+            "gemma3",
+            json!({"sliding_window_pattern": 5}),
+            "sliding_window_pattern",
+        ),
+        (
+            "gemma2",
+            json!({"layer_types": ["full_attention", "full_attention"]}),
+            "layer_types",
+        ),
+        ("gemma", json!({"rope_theta": 20_000.0}), "rope_theta"),
+        (
+            "gemma2",
+            json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+            "rope_type",
+        ),
+        (
+            "qwen2",
+            json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
+            "rope_type",
+        ),
+        (
+            "llama",
+            json!({"partial_rotary_factor": 0.5}),
+            "partial_rotary_factor",
+        ),
+        (
+            "llama_bias",
+            json!({"tie_word_embeddings": false}),
+            "lm_head",
+        ),
+        (
+            "gpt_oss",
+            json!({"layer_types": ["full_attention", "sliding_attention"]}),
+            "layer_types",
+        ),
     ];
     for (model, fields, named) in rows {
         let error = refusal(model, set("config.json", fields.clone()));
