@@ -141,19 +141,27 @@ pub(super) fn merges_by_priority<'a>(
 }
 
 /// What merges come first: tokens of the highest score. The second value says that the scores are the same for all
-/// tokens, so that the order of ids stands in for them.
-pub(super) fn priorities(vocabulary: &Vocabulary, scores: &[f32]) -> (Vec<f64>, bool) {
+/// tokens, so that the order of ids stands in for them. `has_prefix` is whether a blank is put before each text.
+pub(super) fn priorities(
+    vocabulary: &Vocabulary,
+    scores: &[f32],
+    has_prefix: bool,
+) -> (Vec<f64>, bool) {
     let typed = || vocabulary.types.iter().zip(scores);
     let mut normal = typed()
         .filter(|(kind, _)| **kind == GgufTokenType::Normal)
-        .map(|(_, s)| *s);
+        .map(|(_, score)| *score);
     // llama.cpp's converter has no scores if there is no `tokenizer.model`, and writes -1000 for each. SentencePiece
     // gives ids in the order of scores.
     let first = normal.next();
     let are_equal = first.is_some() && normal.all(|score| Some(score) == first);
+    // In Llama 2 and Mistral 7B, whose tokenizers put a blank before each text, runs of blanks have low ids and the score
+    // -1e9. Yi and InternLM 2, which do not, have the order of ids throughout.
+    let is_late = |token: &str| has_prefix && token != "▁" && token.chars().all(|c| c == '▁');
     let priority = |(id, (kind, score)): (usize, (&GgufTokenType, &f32))| match kind {
         // SentencePiece finds these before it merges anything, whatever their score.
         GgufTokenType::UserDefined => f64::INFINITY,
+        _ if are_equal && is_late(&vocabulary.tokens[id]) => f64::NEG_INFINITY,
         _ if are_equal => -(id as f64),
         _ => f64::from(*score),
     };

@@ -57,7 +57,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<To
             parse_merges(&stored, &ids)?
         }
         MergeSource::Scores => {
-            let (priorities, are_equal) = priorities(&vocabulary, &vocabulary.scores(keys)?);
+            let (priorities, are_equal) =
+                priorities(&vocabulary, &vocabulary.scores(keys)?, has_prefix);
             if are_equal {
                 let what = "all scores are equal: the order of merges was taken from the ids of the tokens";
                 notes.push(format!("metadata key `tokenizer.ggml.scores`: {what}"));

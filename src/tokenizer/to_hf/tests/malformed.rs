@@ -375,12 +375,22 @@ fn added_tokens_after_a_gap_are_in_the_model() {
     assert_eq!(json["added_tokens"][0]["id"], 4);
 }
 
+/// Llama 2's `tokenizer.json` has its merges of blanks last, Yi's in the order of ids.
 #[test]
 fn equal_scores_are_noted() {
     let keys = Keys::llama().with("tokenizer.ggml.scores", floats(&[-1000.0; 6]));
+    let tokens = texts(&["<unk>", "▁▁", "▁t", "▁", "t", "tt"]);
+    let keys = keys
+        .with("tokenizer.ggml.tokens", tokens)
+        .with("tokenizer.ggml.token_type", ints(&[2, 1, 1, 1, 1, 1]));
     let notes = keys.convert().unwrap().notes;
     assert!(notes[0].contains("`tokenizer.ggml.scores`"), "{notes:?}");
     assert!(Keys::llama().convert().unwrap().notes.is_empty());
+    let merges = serde_json::json!([["▁", "t"], ["t", "t"], ["▁", "▁"]]);
+    assert_eq!(keys.json()["model"]["merges"], merges);
+    let keys = keys.with("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+    let merges = serde_json::json!([["▁", "▁"], ["▁", "t"], ["t", "t"]]);
+    assert_eq!(keys.json()["model"]["merges"], merges);
 }
 
 #[test]
