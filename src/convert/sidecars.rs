@@ -139,8 +139,24 @@ pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) ->
     }
 }
 
+/// Writes a file that was made for the output. A config gets the quantization of the output.
+///
+/// # Errors
+/// `Io` if the file cannot be written.
+pub(super) fn write_made(
+    to: &UnfinishedDirectory,
+    (name, text): (&str, &str),
+    edits: &ConfigEdits<'_>,
+) -> Result<()> {
+    let edited = match name {
+        "config.json" => edit_config(text, None, edits.quantization),
+        _ => None,
+    };
+    write_anew(to, name, edited.as_deref().unwrap_or(text).as_bytes())
+}
+
 /// Writes the file `name` in `to`, in place of a file of that name.
-pub(super) fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> {
+fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> {
     let file = to.handle().create_anew(name.as_ref(), false);
     let written = file.and_then(|mut file| file.write_all(bytes));
     written.map_err(|e| AnamnesisError::io_at(&to.path().join(name), &e))

@@ -63,6 +63,11 @@ fn there_and_back() {
         .tensor("model.layers.0.self_attn.q_proj.weight")
         .unwrap();
     assert_eq!(weight.dtype().name(), "F8_E4M3");
+    let config = std::fs::read_to_string(directory.path().join("fp8/config.json")).unwrap();
+    assert!(
+        config.contains("quantization_config") && config.contains("hidden_size"),
+        "{config}"
+    );
 }
 
 /// A file has the tensors of a GGUF file under their own names, and so has a directory if it is asked for.

@@ -153,7 +153,7 @@ impl PartWork<'_, '_> {
         };
         sidecars.copy(self.directory, &edits)?;
         for (name, text) in plan.whole.iter().flat_map(WholeModel::files) {
-            sidecars::write_anew(self.directory, name, text.as_bytes())?;
+            sidecars::write_made(self.directory, (name, text), &edits)?;
         }
         sidecars::write_config(self.directory, &edits)?;
         if let Some(index) = index_name(names) {
