@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anamnesis::{
-    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ParsedModel, Report, TargetDtype, Tensor,
-    parse, parse_bytes,
+    AnamnesisError, ConvertOptions, Forget, ForgetScheme, ModelScope, ParsedModel, Report,
+    TargetDtype, Tensor, parse, parse_bytes,
 };
 
 use super::{Random, Raw, f32s, file, raw};
@@ -73,12 +73,12 @@ pub fn options_for(scheme: &str, model: &ParsedModel, directory: &Path) -> Conve
     forget.into()
 }
 
-/// Encodes `model` in memory, and returns the parsed output with its report.
+/// Encodes the tensors of `model` in memory, and returns the parsed output with its report.
 pub fn encoded(
     model: &ParsedModel,
     mut options: ConvertOptions,
 ) -> Result<(ParsedModel, Report), AnamnesisError> {
-    options.single_file = true;
+    (options.single_file, options.scope) = (true, ModelScope::Tensors);
     let recovery = model.recovery(options)?;
     Ok((
         parse_bytes(recovery.to_bytes()?)?,

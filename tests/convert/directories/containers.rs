@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anamnesis::{ConvertOptions, ConvertTarget, TargetDtype, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 
 use super::{assert_names, decoded, read, refused, tensor};
 use crate::common::directory::{INDEX, in_one_file, make, shard_name, shards, write_index};
@@ -160,7 +160,12 @@ fn other_containers_are_one_file() {
             let path = root.path().join("out");
             let run = anamnesis::RememberOptions::new(TargetDtype::F32).with_force(true);
             model
-                .convert(&path, ConvertOptions::new(target).with_run(run))
+                .convert(
+                    &path,
+                    ConvertOptions::new(target)
+                        .with_run(run)
+                        .with_scope(ModelScope::Tensors),
+                )
                 .unwrap();
             assert_eq!(parse(&path).unwrap().tensors().len(), 6, "{target:?}");
         }

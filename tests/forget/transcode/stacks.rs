@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anamnesis::{AnamnesisError, Report, TargetDtype, parse};
+use anamnesis::{AnamnesisError, ModelScope, Report, TargetDtype, parse};
 
 use super::{codes_moved, forget, options, scheme};
 use crate::common::data;
@@ -30,7 +30,8 @@ fn forget_experts(
     outputs: &Path,
     to: &str,
 ) -> Result<(PathBuf, Report), AnamnesisError> {
-    let mut options = options(scheme(to, None), TargetDtype::BF16);
+    let options = options(scheme(to, None), TargetDtype::BF16);
+    let mut options = options.with_scope(ModelScope::Tensors);
     options.forget.as_mut().unwrap().include =
         vec!["re:.*experts\\..*_proj(\\.weight)?$".to_owned()];
     let ending = if to.starts_with("gguf") {
