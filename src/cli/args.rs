@@ -152,9 +152,10 @@ pub(super) struct ForgetArgs {
         long,
         visible_alias = "scheme",
         value_name = "SCHEME",
+        value_parser = parse_scheme,
         required_unless_present = "list"
     )]
-    pub to: Option<String>,
+    pub to: Option<ForgetScheme>,
     /// Name every scheme, and do nothing
     #[arg(long, exclusive = true)]
     pub list: bool,
@@ -193,13 +194,13 @@ pub(super) struct RunArgs {
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
     /// Worker threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
     /// Leave out arrays that no tensor can hold (text, objects, …)
     #[arg(long)]
     pub skip_unsupported: bool,
     /// Replace an existing output
-    #[arg(long)]
+    #[arg(short, long)]
     pub force: bool,
     /// Split the output into files of at most this size, e.g. 5GB [default: as the input is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -255,13 +256,18 @@ fn parse_target(text: &str) -> Result<ConvertTo, String> {
     if let Ok(container) = text.parse() {
         return Ok(ConvertTo::Container(container));
     }
-    if let Ok(scheme) = text.parse() {
-        return Ok(ConvertTo::Scheme(scheme));
-    }
-    Err(format!(
-        "supported targets: {}, and the schemes of `amn forget --list`",
-        ConvertTarget::listed()
-    ))
+    let scheme = parse_scheme(text).map(ConvertTo::Scheme);
+    scheme.map_err(|what| format!("containers: {}; {what}", ConvertTarget::listed()))
+}
+
+/// The scheme of this name.
+fn parse_scheme(text: &str) -> Result<ForgetScheme, String> {
+    text.parse().map_err(|e: crate::AnamnesisError| match e {
+        crate::AnamnesisError::Unsupported { detail, .. } => {
+            format!("{detail}; `amn forget --list` names all")
+        }
+        other => other.to_string(),
+    })
 }
 
 /// The help of `convert --to`.
@@ -273,15 +279,18 @@ fn help_of_containers() -> String {
     )
 }
 
-/// A number of bytes: `500000000`, `500MB` or `2GB`, in powers of 1000, or `MiB` and `GiB` in those of 1024.
+/// A number of bytes: `500000000`, `500MB` or `2G`, in powers of 1000, or `MiB` and `GiB` in those of 1024.
 fn parse_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 6] = [
+    const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
         ("GiB", 1 << 30),
         ("KB", 1000),
         ("MB", 1_000_000),
         ("GB", 1_000_000_000),
+        ("K", 1000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
     ];
     let unit = UNITS
         .iter()

@@ -9,11 +9,10 @@ use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
-    let named = args.to.as_deref().filter(|_| !args.list);
-    let (Some(name), Some(file)) = (named, &args.input) else {
+    let named = args.to.clone().filter(|_| !args.list);
+    let (Some(mut scheme), Some(file)) = (named, &args.input) else {
         return list(out);
     };
-    let mut scheme: ForgetScheme = name.parse()?;
     if let Some(group) = args.group_size {
         scheme = scheme.with_group_size(group as usize);
     }

@@ -74,12 +74,16 @@ impl serde::Serialize for TargetDtype {
 impl FromStr for TargetDtype {
     type Err = AnamnesisError;
 
+    /// The type's name here, or in torch or numpy (`bfloat16`, `half`, `fp32`). Case does not count.
     fn from_str(text: &str) -> Result<Self> {
-        let all = [Self::BF16, Self::F32, Self::F16];
-        let found = all
-            .into_iter()
-            .find(|d| d.dtype().name().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| {
+        const NAMES: [(TargetDtype, &[&str]); 3] = [
+            (TargetDtype::BF16, &["bf16", "bfloat16"]),
+            (TargetDtype::F32, &["f32", "fp32", "float32", "float"]),
+            (TargetDtype::F16, &["f16", "fp16", "float16", "half"]),
+        ];
+        let is_one = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(text));
+        let found = NAMES.into_iter().find(|(_, names)| is_one(names));
+        found.map(|(dtype, _)| dtype).ok_or_else(|| {
             AnamnesisError::unsupported(text, "supported target dtypes: bf16, f32, f16")
         })
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::mx::ScaleRule;
+use super::nearest::nearest;
 use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
 use crate::forget::gguf::mixture::FileType;
@@ -227,11 +228,11 @@ impl FromStr for ForgetScheme {
             is_clear.then(|| Self::of_file_type(file_type))
         });
         found.ok_or_else(|| {
-            let names: Vec<&str> = SCHEMES.iter().map(|row| row.name).collect();
-            let what = format!(
-                "schemes: {}, and gguf: with a file type of llama.cpp's, e.g. gguf:q4_k_m",
-                names.join(", ")
-            );
+            let schemes = SCHEMES
+                .iter()
+                .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
+            let near = nearest(file_type, schemes.chain(Self::all_gguf())).join(", ");
+            let what = format!("no scheme is called so; near are {near}");
             AnamnesisError::unsupported(text, what)
         })
     }

@@ -42,6 +42,50 @@ fn version_and_help() {
     );
 }
 
+/// Names and options as other tools have them.
+#[test]
+fn habits() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out.safetensors");
+    let output = output.to_string_lossy();
+    for dtype in [
+        "bfloat16", "fp16", "half", "float32", "FP32", "float16", "float",
+    ] {
+        let run = amn(&[
+            "remember",
+            &demo(),
+            "--to",
+            dtype,
+            "-f",
+            "-j",
+            "1",
+            "-o",
+            &output,
+        ]);
+        assert_eq!(run.status.code(), Some(0), "{dtype}: {}", stderr(&run));
+    }
+    let sharded = directory.path().join("sharded");
+    let sharded = sharded.to_string_lossy();
+    let run = amn(&[
+        "remember",
+        &demo(),
+        "--max-shard-size",
+        "5G",
+        "-o",
+        &sharded,
+    ]);
+    assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
+    for command in ["forget", "convert"] {
+        let run = amn(&[command, &demo(), "--to", "q4k_m"]);
+        assert_eq!(run.status.code(), Some(2));
+        let text = stderr(&run);
+        assert!(
+            text.contains("near are Q4_K_M, ") && text.len() < 400,
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn parse_counts_by_role() {
     let output = amn(&["parse", &demo()]);
