@@ -1,5 +1,7 @@
 //! `amn remember` and `amn convert`.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
@@ -151,6 +153,10 @@ pub(super) fn write(
         .run
         .with_progress(move |p| moving.set_position(p.done_bytes));
     let keep = options.carries_blocks(&input.model);
+    let scheme = options
+        .forget
+        .as_ref()
+        .map(|forget| forget.scheme.to_string());
     let recovery = input.model.recovery(options)?;
     let output = args
         .output
@@ -160,6 +166,9 @@ pub(super) fn write(
             false => input::output_file(&input.named, style.suffix, extension, keep),
         });
     let report = recovery.report();
+    if let Some(scheme) = scheme.filter(|_| report.encoded.is_empty()) {
+        return Err(nothing_encoded(&scheme, report));
+    }
     if args.dry_run {
         return match style.json {
             true => print_json(report, out),
@@ -222,6 +231,22 @@ pub(super) fn write(
         );
     }
     Ok(())
+}
+
+/// The error that no tensor can be encoded to `scheme`, with the reasons.
+fn nothing_encoded(scheme: &str, report: &Report) -> AnamnesisError {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for kept in &report.kept {
+        *reasons.entry(&kept.reason).or_default() += 1;
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, n)| Reverse(*n));
+    let reasons = reasons.iter().map(|(reason, n)| format!("{n}: {reason}"));
+    let what = match reasons.collect::<Vec<_>>().as_slice() {
+        [] => "the model has no tensors".to_owned(),
+        reasons => format!("no tensor can be encoded to it ({})", reasons.join("; ")),
+    };
+    AnamnesisError::unsupported(scheme, what)
 }
 
 /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are none.

@@ -42,6 +42,28 @@ fn version_and_help() {
     );
 }
 
+/// A scheme that no tensor can have is an error, and nothing is written.
+#[test]
+fn nothing_to_encode() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out.safetensors");
+    let run = amn(&[
+        "forget",
+        &demo(),
+        "--to",
+        "mxfp4-gpt-oss",
+        "-o",
+        &output.to_string_lossy(),
+    ]);
+    assert_eq!(run.status.code(), Some(6));
+    let text = stderr(&run);
+    assert!(
+        text.contains("no tensor can be encoded to it (1: "),
+        "{text}"
+    );
+    assert!(!output.exists());
+}
+
 /// Names and options as other tools have them.
 #[test]
 fn habits() {
