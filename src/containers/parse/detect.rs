@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use super::read_at::ReadAt;
-use super::safetensors;
+use super::{other_files, safetensors};
 use crate::ParsedModel;
 use crate::features::{Gated, gated};
 use crate::limits::Budget;
@@ -83,7 +83,7 @@ const HEAD: usize = 512;
 
 /// Every container that is recognised, in the order of the checks. safetensors comes first: it begins with a length, whose
 /// bytes can be the magic of another format, but then with JSON, which no other format has there. It comes last once more,
-/// so that its reader reports what is wrong with a file of no known format.
+/// so that its reader reports what is wrong with a file that nothing is known of.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         beginning: Beginning::Of(Container::Safetensors),
@@ -136,7 +136,7 @@ const FORMATS: &[ContainerFormat] = &[
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,
-        reader: Gated::always(safetensors::read),
+        reader: Gated::always(other_files::read),
     },
 ];
 
