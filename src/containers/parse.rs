@@ -11,10 +11,10 @@ mod npy;
 pub(crate) mod npz;
 #[cfg(feature = "ollama")]
 pub(crate) mod ollama;
-#[cfg(feature = "npz")]
 mod other_files;
 #[cfg(feature = "pth")]
 pub(crate) mod pth;
+#[cfg(feature = "npz")]
 mod python;
 mod qnat;
 pub(crate) mod read_at;
