@@ -29,9 +29,13 @@ impl Fields {
         if let Some(text) = text {
             all.extend(text.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
-        // A field that is null says as much as one that is not there.
+        Ok(Self::of(all))
+    }
+
+    /// The fields of an object. One that is null says as much as one that is not there.
+    pub(super) fn of(mut all: Map<String, Value>) -> Self {
         all.retain(|_, value| !value.is_null());
-        Ok(Self(all))
+        Self(all)
     }
 
     /// Adds what `class` takes for granted.

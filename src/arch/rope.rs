@@ -62,7 +62,7 @@ impl Rope {
         if let Some(Value::Object(full)) = all.remove("full_attention") {
             all = full;
         }
-        let scaling = Fields(without_nulls(all));
+        let scaling = Fields::of(all);
         let base = match scaling.number(&["rope_theta"])? {
             Some(base) => Some(base),
             None => fields.number(BASES)?,
@@ -231,11 +231,6 @@ impl Llama3 {
         };
         (0..head / 2).map(factor).collect()
     }
-}
-
-fn without_nulls(mut map: Map<String, Value>) -> Map<String, Value> {
-    map.retain(|_, value| !value.is_null());
-    map
 }
 
 /// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensor of `factors`.

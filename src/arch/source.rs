@@ -114,6 +114,19 @@ pub(super) struct Rearrangement {
     pub change: Change,
 }
 
+impl Rearrangement {
+    /// All rows of a tensor of `shape` in their order.
+    pub(super) fn of_rows(shape: &[usize], change: Change) -> Self {
+        Self {
+            order: RowOrder::From(0),
+            rows: shape[0],
+            cols: shape[1..].iter().product(),
+            takes_turns: false,
+            change,
+        }
+    }
+}
+
 /// The tensor called `name` that is put together from rows of `sources`.
 pub(super) fn assembled<'m>(
     sources: Vec<SourceTensor<'m>>,

@@ -109,11 +109,7 @@ pub(crate) fn to_gguf<'m>(
         }
         out.push(group);
     }
-    let file_type = request.file_type.unwrap_or(match main {
-        TargetDtype::F32 => 0,
-        TargetDtype::F16 => 1,
-        TargetDtype::BF16 => 32,
-    });
+    let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     let file_type = (
         "general.file_type".to_owned(),
         GgufMetadataValue::U32(file_type),
@@ -272,17 +268,12 @@ fn tensor_of<'m>(
         () => main,
     };
     let is_offset = class.traits.norms_plus_one && name.ends_with("norm.weight");
-    let mut moved = Rearrangement {
-        order: RowOrder::From(0),
-        rows: shape[0],
-        cols: shape[1..].iter().product(),
-        takes_turns: false,
-        change: if is_offset {
-            Change::PlusOne
-        } else {
-            Change::None
-        },
+    let change = if is_offset {
+        Change::PlusOne
+    } else {
+        Change::None
     };
+    let mut moved = Rearrangement::of_rows(&shape, change);
     let made = match rule.transform {
         Transform::None if !is_offset => return Ok(sources.swap_remove(0).renamed(name, dtype)),
         Transform::Turned => {

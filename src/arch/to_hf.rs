@@ -184,17 +184,12 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         };
         let is_offset = self.class.traits.norms_plus_one && name.ends_with("norm.weight");
-        let mut moved = Rearrangement {
-            order: RowOrder::From(0),
-            rows: shape[0],
-            cols: shape[1..].iter().product(),
-            takes_turns: false,
-            change: if is_offset {
-                Change::MinusOne
-            } else {
-                Change::None
-            },
+        let change = if is_offset {
+            Change::MinusOne
+        } else {
+            Change::None
         };
+        let mut moved = Rearrangement::of_rows(&shape, change);
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
         match rule.transform {
             Transform::None if !is_offset => self.push(source.renamed(name, own))?,

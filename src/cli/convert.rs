@@ -1,13 +1,11 @@
 //! `amn remember` and `amn convert`.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
-use super::report::{print_distance, print_json, print_kept, print_line};
+use super::report::{by_reason, print_distance, print_json, print_kept, print_line};
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
@@ -235,13 +233,8 @@ pub(super) fn write(
 
 /// The error that no tensor can be encoded to `scheme`, with the reasons.
 fn nothing_encoded(scheme: &str, report: &Report) -> AnamnesisError {
-    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for kept in &report.kept {
-        *reasons.entry(&kept.reason).or_default() += 1;
-    }
-    let mut reasons: Vec<_> = reasons.into_iter().collect();
-    reasons.sort_by_key(|(_, n)| Reverse(*n));
-    let reasons = reasons.iter().map(|(reason, n)| format!("{n}: {reason}"));
+    let reasons = by_reason(report).into_iter();
+    let reasons = reasons.map(|(reason, names)| format!("{}: {reason}", names.len()));
     let what = match reasons.collect::<Vec<_>>().as_slice() {
         [] => "the model has no tensors".to_owned(),
         reasons => format!("no tensor can be encoded to it ({})", reasons.join("; ")),

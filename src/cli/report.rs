@@ -27,6 +27,21 @@ pub(super) fn print_kept(report: &Report, verbose: bool, out: &mut impl Write) {
     if report.kept.is_empty() {
         return;
     }
+    print_line(
+        out,
+        format_args!("As they are: {} tensors", report.kept.len()),
+    );
+    for (reason, names) in by_reason(report) {
+        let (n, reason) = (names.len(), printable(reason));
+        print_line(out, format_args!("{n:>7} {reason}"));
+        for name in names.iter().filter(|_| verbose) {
+            print_line(out, format_args!("          {}", printable(name)));
+        }
+    }
+}
+
+/// The reasons why tensors are not encoded, each with the tensors' names, the most frequent first.
+pub(super) fn by_reason(report: &Report) -> Vec<(&str, Vec<&str>)> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for tensor in &report.kept {
         let names = reasons.entry(&tensor.reason).or_default();
@@ -34,17 +49,7 @@ pub(super) fn print_kept(report: &Report, verbose: bool, out: &mut impl Write) {
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, names)| Reverse(names.len()));
-    print_line(
-        out,
-        format_args!("As they are: {} tensors", report.kept.len()),
-    );
-    for (reason, names) in reasons {
-        let (n, reason) = (names.len(), printable(reason));
-        print_line(out, format_args!("{n:>7} {reason}"));
-        for name in names.iter().filter(|_| verbose) {
-            print_line(out, format_args!("          {}", printable(name)));
-        }
-    }
+    reasons
 }
 
 /// Prints the error that encoding introduced.

@@ -46,6 +46,16 @@ impl TargetDtype {
             .find(|target| target.dtype() == dtype)
     }
 
+    /// Its number among the file types of llama.cpp (`enum llama_ftype`).
+    #[cfg(feature = "gguf")]
+    pub(crate) const fn gguf_file_type(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::BF16 => 32,
+        }
+    }
+
     /// What torch calls it.
     pub(crate) const fn torch_name(self) -> &'static str {
         match self {

@@ -11,7 +11,7 @@ use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::draft::Draft;
 use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
-use crate::{AnamnesisError, Dtype, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
     holds: |dtype| dtype.ggml_id().is_some() || dtype == Dtype::Bool,
@@ -158,9 +158,5 @@ fn file_type(options: &ConvertOptions) -> u32 {
     if let Some(number) = encode::file_type(options) {
         return number;
     }
-    match options.run.to {
-        TargetDtype::F32 => 0,
-        TargetDtype::F16 => 1,
-        TargetDtype::BF16 => 32,
-    }
+    options.run.to.gguf_file_type()
 }
