@@ -67,8 +67,8 @@ const MLP: &[TensorRule] = &[
     ),
 ];
 
-/// Projections of attention whose heads rotate halves.
-const ATTENTION: &[TensorRule] = &[
+/// Queries and keys whose heads rotate halves.
+const QUERIES: &[TensorRule] = &[
     same(
         "blk.{i}.attn_q",
         "model.layers.{i}.self_attn.q_proj",
@@ -79,6 +79,10 @@ const ATTENTION: &[TensorRule] = &[
         "model.layers.{i}.self_attn.k_proj",
         &[Dim::Keys, Dim::Hidden],
     ),
+];
+
+/// Values, and what follows them.
+const VALUES: &[TensorRule] = &[
     same(
         "blk.{i}.attn_v",
         "model.layers.{i}.self_attn.v_proj",

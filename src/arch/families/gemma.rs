@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION, ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS};
+use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, number, same};
 
@@ -50,7 +50,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     implied: &[("hidden_activation", Default::Text("gelu_pytorch_tanh"))],
     own_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
-    tensors: &[ENDS, NORMS, ATTENTION, MLP],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits {
         has_fixed_rope: true,
@@ -73,7 +73,7 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
         ("attn_logit_softcapping", Default::Float(50.0)),
         ("final_logit_softcapping", Default::Float(30.0)),
     ],
-    tensors: &[ENDS, FOUR_NORMS, ATTENTION, MLP],
+    tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, MLP],
     settings: &[
         number("attn_logit_softcapping", &["attn_logit_softcapping"]),
         number("final_logit_softcapping", &["final_logit_softcapping"]),
@@ -108,7 +108,7 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
         ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
         ("attn_logit_softcapping", Default::Absent),
     ],
-    tensors: &[ENDS, FOUR_NORMS, ATTENTION, HEAD_NORMS, MLP],
+    tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     settings: &[
         number("final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),

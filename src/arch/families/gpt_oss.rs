@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/gpt_oss.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION, ATTENTION_BIASES, ENDS};
+use super::{ATTENTION_BIASES, ENDS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, ModelClass, TensorRule, Traits, Transform, count, parameter, same,
@@ -99,7 +99,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         ("attention_bias", ATTENTION_BIASES),
         ("", &["blk.{i}.ffn_gate_inp"]),
     ],
-    tensors: &[ENDS, NORMS, ATTENTION, SINKS, EXPERTS],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, SINKS, EXPERTS],
     settings: &[
         count("attention.sliding_window", &["sliding_window"]),
         count("expert_feed_forward_length", &["intermediate_size"]),

@@ -2,13 +2,13 @@
 //!
 //! Source: `conversion/llama.py` of llama.cpp, class `LlamaModel`; defaults of transformers 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, MLP, NORMS};
+use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads, same,
 };
 
-/// Projections of attention: rope turns pairs of neighbours in llama.cpp's `llama`.
+/// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
 const ROTATED: &[TensorRule] = &[
     heads(
         "blk.{i}.attn_q",
@@ -19,16 +19,6 @@ const ROTATED: &[TensorRule] = &[
         "blk.{i}.attn_k",
         "model.layers.{i}.self_attn.k_proj",
         &[Dim::Keys, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_v",
-        "model.layers.{i}.self_attn.v_proj",
-        &[Dim::Keys, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_output",
-        "model.layers.{i}.self_attn.o_proj",
-        &[Dim::Hidden, Dim::Queries],
     ),
 ];
 
@@ -92,7 +82,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
             &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"],
         ),
     ],
-    tensors: &[ENDS, NORMS, ROTATED, MLP],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: SETTINGS,
     traits: Traits {
         states_head_dim: true,
@@ -128,7 +118,7 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
         ("num_experts_per_tok", Default::Int(2)),
     ],
     biases: &[],
-    tensors: &[ENDS, NORMS, ROTATED, MIXTRAL_EXPERTS],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, MIXTRAL_EXPERTS],
     traits: Traits {
         sign: Sign::Experts,
         ..TRAITS

@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION, ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS};
+use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, experts, same};
 
@@ -70,7 +70,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     ],
     own_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
-    tensors: &[ENDS, NORMS, ATTENTION, MLP],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,
 };
@@ -87,7 +87,7 @@ pub(super) const QWEN3: ModelClass = ModelClass {
         ("rope_theta", Default::Float(10_000.0)),
     ],
     biases: &[("attention_bias", ATTENTION_BIASES)],
-    tensors: &[ENDS, NORMS, ATTENTION, HEAD_NORMS, MLP],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     ..QWEN2
 };
 
@@ -111,7 +111,7 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
         ("norm_topk_prob", Default::Bool(false)),
     ],
     own_fields: OWN_FIELDS,
-    tensors: &[ENDS, NORMS, ATTENTION, EXPERTS, SHARED_EXPERT],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, EXPERTS, SHARED_EXPERT],
     settings: &[
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         count(
@@ -143,7 +143,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     ],
     own_fields: OWN_FIELDS,
     biases: &[("attention_bias", ATTENTION_BIASES)],
-    tensors: &[ENDS, NORMS, ATTENTION, HEAD_NORMS, EXPERTS],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
     settings: &[count(
         "expert_feed_forward_length",
         &["moe_intermediate_size"],
