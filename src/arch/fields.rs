@@ -77,6 +77,14 @@ impl Fields {
                 return refuse("layer_types", found, &kinds);
             }
         }
+        for (field, other) in class.equal_fields {
+            let (found, expected) = (self.0.get(*field), self.0.get(*other));
+            if let (Some(found), Some(expected)) = (found, expected)
+                && found != expected
+            {
+                return refuse(field, found, expected);
+            }
+        }
         let field = "query_pre_attn_scalar";
         match (attention_scalar(class, dims), self.0.get(field)) {
             (Some(expected), Some(found)) if found.as_f64() != Some(expected as f64) => {
@@ -96,6 +104,18 @@ impl Fields {
     /// Whether the field is there and true.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// Whether something is so.
+    ///
+    /// # Errors
+    /// `Parse` if it is neither true nor false.
+    pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        let Some(value) = self.0.get(name) else {
+            return Ok(None);
+        };
+        let wrong = || wrong(name, format_args!("{value} is neither true nor false"));
+        value.as_bool().map(Some).ok_or_else(wrong)
     }
 
     /// A number that counts something.

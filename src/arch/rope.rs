@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
 use super::settings::{KeyValue, float, wrong_key};
-use super::table::ModelClass;
+use super::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -30,6 +30,9 @@ const LOCAL_BASES: &[&str] = &[
     "rope_local_base_freq",
 ];
 
+/// Fields of the part of each head that rotates.
+const PARTIAL: &[&str] = &["partial_rotary_factor", "rope_pct", "rope_percent"];
+
 /// The base of classes whose GGUF files state none.
 const FIXED_BASE: f64 = 10_000.0;
 
@@ -40,6 +43,8 @@ pub(super) struct Rope {
     pub local_base: Option<f64>,
     /// Name of the scaling; `default` if there is none.
     pub kind: String,
+    /// The part of each head that rotates, if the config says it.
+    partial: Option<f64>,
     /// What the config says of the scaling.
     scaling: Fields,
 }
@@ -77,10 +82,18 @@ impl Rope {
             Some(Value::String(kind)) => kind.to_lowercase(),
             Some(kind) => return Err(wrong("rope_type", format_args!("{kind} is no name"))),
         };
+        let partial = match scaling.number(PARTIAL)? {
+            Some(partial) => Some(partial),
+            None => fields.number(PARTIAL)?,
+        };
+        if partial.is_some_and(|part| part <= 0.0 || part > 1.0) {
+            return Err(wrong(PARTIAL[0], "it is no part of a head"));
+        }
         Ok(Self {
             base,
             local_base,
             kind,
+            partial,
             scaling,
         })
     }
@@ -89,17 +102,21 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(super) fn check(&self, class: &ModelClass, fields: &Fields) -> Result<()> {
+    pub(super) fn check(&self, class: &ModelClass) -> Result<()> {
         let refuse = |field: &str, what: &str| {
             let what = format!("{what}, which llama.cpp's {} cannot be told", class.gguf);
             Err(wrong(field, what))
         };
-        let partial = ["partial_rotary_factor", "rope_pct", "rope_percent"];
-        let found = [&self.scaling, fields].map(|fields| fields.number(&partial));
-        for factor in found {
-            if factor?.is_some_and(|factor| factor != 1.0) {
-                return refuse(partial[0], "only a part of each head rotates");
-            }
+        let is_whole = self.partial.is_none_or(|part| part == 1.0);
+        if class.traits.partial_rotary.is_none() && !is_whole {
+            return refuse(PARTIAL[0], "only a part of each head rotates");
+        }
+        let has_log = class.settings.iter().any(|s| s.kind == Kind::YarnLog);
+        let scales = ["mscale", "mscale_all_dim"].map(|field| self.scaling.number(&[field]));
+        let [scale, all] = scales;
+        let (scale, all) = (scale?, all?);
+        if scale.or(all).is_some() && (!has_log || scale != all) {
+            return refuse("mscale", "it is not `mscale_all_dim`");
         }
         if self.kind == "llama3" && !class.traits.stores_rope_factors {
             return refuse("rope_type", "it is `llama3`");
@@ -113,6 +130,18 @@ impl Rope {
             }
         }
         Ok(())
+    }
+
+    /// Dimensions of a head of a model of `class` that rotate.
+    pub(super) fn rotating(&self, class: &ModelClass, dims: &Dims) -> usize {
+        let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
+        (dims.head as f64 * part) as usize
+    }
+
+    /// A tenth of YaRN's `mscale_all_dim`.
+    pub(super) fn yarn_log(&self) -> Result<Option<f64>> {
+        let scale = self.scaling.number(&["mscale_all_dim"])?;
+        Ok(scale.map(|scale| 0.1 * scale))
     }
 
     /// The keys of a model of `class`.
@@ -288,6 +317,11 @@ pub(super) fn scaling_of(
         }
         if class.traits.has_exact_yarn {
             scaling.insert("truncate".to_owned(), false.into());
+        }
+        if let Some(GgufMetadataValue::F32(log)) = get("scaling.yarn_log_multiplier") {
+            let all = float(&GgufMetadataValue::F32(log * 10.0));
+            scaling.extend(all.clone().map(|all| ("mscale".to_owned(), all)));
+            scaling.extend(all.map(|all| ("mscale_all_dim".to_owned(), all)));
         }
     }
     Ok(Some(Value::Object(scaling)))

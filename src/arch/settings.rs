@@ -84,33 +84,61 @@ pub(super) fn to_gguf(
     let group = |settings: &[Setting]| -> Result<Vec<KeyValue>> {
         let mut keys = Vec::new();
         for setting in settings {
-            let value = value(setting, fields, dims)?;
+            let value = value(setting, fields, (class, dims, rope))?;
             keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
         }
         Ok(keys)
     };
-    let mut all = group(SIZES)?;
+    let usual = |settings: &[Setting]| {
+        let own = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
+        let usual = settings.iter().filter(|setting| !own(setting)).copied();
+        group(&usual.collect::<Vec<_>>())
+    };
+    let mut all = usual(SIZES)?;
     if !class.traits.has_fixed_rope {
         all.extend(rope.keys(class)?);
     }
-    all.extend(group(NORMS_AND_EXPERTS)?);
+    all.extend(usual(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);
-    all.extend(group(HEAD_SIZES)?);
+    all.extend(usual(HEAD_SIZES)?);
     all.push(file_type);
     all.extend(group(class.settings)?);
     Ok(all)
 }
 
 /// The value of `setting`; `None` if the config has none.
-fn value(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<Option<GgufMetadataValue>> {
+fn value(
+    setting: &Setting,
+    fields: &Fields,
+    (class, dims, rope): (&ModelClass, &Dims, &Rope),
+) -> Result<Option<GgufMetadataValue>> {
+    let number = |x: f64| GgufMetadataValue::F32(x as f32);
+    let count = |n: usize| {
+        let n = u32::try_from(n);
+        let wrong = |_| wrong(setting.fields[0], "it is too large");
+        n.map(GgufMetadataValue::U32).map_err(wrong)
+    };
+    let all = |least| -> Result<Vec<usize>> {
+        let size = |field: &&'static str| Ok(fields.count(&[field])?.map_or(least, |n| n as usize));
+        setting.fields.iter().map(size).collect()
+    };
     let value = match setting.kind {
         Kind::Required => Some(GgufMetadataValue::U32(fields.need(setting.fields)?)),
-        Kind::Count => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::HeadSize => Some(GgufMetadataValue::U32(dims.head as u32)),
-        Kind::Number => {
-            let number = fields.number(setting.fields)?;
-            number.map(|x| GgufMetadataValue::F32(x as f32))
+        Kind::Count | Kind::Nullable => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::HeadSize => Some(count(dims.head)?),
+        Kind::Rotating => Some(count(rope.rotating(class, dims))?),
+        Kind::Sum => Some(count(all(0)?.into_iter().fold(0, usize::saturating_add))?),
+        Kind::Product => Some(count(all(1)?.into_iter().fold(1, usize::saturating_mul))?),
+        Kind::Fixed(n) => Some(GgufMetadataValue::U32(n)),
+        Kind::Number => fields.number(setting.fields)?.map(number),
+        Kind::Flag => fields
+            .boolean(setting.fields[0])?
+            .map(GgufMetadataValue::Bool),
+        Kind::FlagIfTrue => {
+            let flag = fields.boolean(setting.fields[0])?;
+            flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
         }
+        Kind::YarnLog => rope.yarn_log()?.map(number),
     };
     Ok(value)
 }
@@ -157,25 +185,70 @@ pub(super) fn config_of(class: &ModelClass, metadata: &GgufMetadata) -> Result<M
         let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
         own.map_or(field, |(_, own)| own)
     };
-    let all = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES, class.settings];
-    for setting in all.into_iter().flatten() {
+    let own_key = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
+    let usual = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES].into_iter().flatten();
+    let all = usual
+        .filter(|setting| !own_key(setting))
+        .chain(class.settings);
+    // What is computed from other fields comes after them.
+    let is_computed =
+        |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
+    let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
+    for setting in stated.into_iter().chain(computed) {
         let key = format!("{}.{}", class.gguf, setting.key);
         let Some(value) = metadata.get(&key) else {
             match setting.kind {
-                Kind::Required => return Err(wrong_key(&key, "it is missing")),
-                Kind::Count | Kind::Number | Kind::HeadSize => continue,
+                Kind::Required | Kind::Sum | Kind::Product => {
+                    return Err(wrong_key(&key, "it is missing"));
+                }
+                Kind::FlagIfTrue => {
+                    config.insert(setting.fields[0].to_owned(), false.into());
+                    continue;
+                }
+                Kind::Nullable => {
+                    config.insert(setting.fields[0].to_owned(), Value::Null);
+                    continue;
+                }
+                _ => continue,
             }
         };
-        let value = field_of(setting.kind, &value).ok_or_else(|| {
+        let other_type = || {
             wrong_key(
                 &key,
                 format_args!("{} is not what the architecture has", value.type_name()),
             )
-        })?;
-        let field = own_name(setting.fields[0]).to_owned();
+        };
+        let value = field_of(setting.kind, &value).ok_or_else(other_type)?;
+        let (field, value) = match (setting.kind, setting.fields) {
+            (Kind::YarnLog, _) => continue,
+            (Kind::Fixed(n), _) if value == n => continue,
+            (Kind::Fixed(n), _) => {
+                let what = format_args!("it is {value}, and {} has {n}", class.classes[0]);
+                return Err(wrong_key(&key, what));
+            }
+            (Kind::Rotating, _) => {
+                let part = rotating_part(&config, &value).ok_or_else(other_type)?;
+                ("partial_rotary_factor", part)
+            }
+            (kind @ (Kind::Sum | Kind::Product), [first, rest @ ..]) => {
+                let missing = || {
+                    let what = format_args!("{value} does not agree with {}", rest.join(", "));
+                    wrong_key(&key, what)
+                };
+                let rest = rest.iter().filter_map(|field| config.get(*field)?.as_u64());
+                let whole = value.as_u64().unwrap_or(0);
+                let first_value = match kind {
+                    Kind::Sum => whole.checked_sub(rest.sum()),
+                    _ => whole.checked_div(rest.product()),
+                };
+                (*first, first_value.ok_or_else(missing)?.into())
+            }
+            (_, fields) => (fields[0], value),
+        };
+        let field = own_name(field).to_owned();
         match config.get(&field) {
             Some(other) if *other != value => {
-                let what = format_args!("it is {value}, and another key says {other}");
+                let what = format_args!("it gives {field} {value}, and another key says {other}");
                 return Err(wrong_key(&key, what));
             }
             _ => config.insert(field, value),
@@ -192,14 +265,37 @@ pub(super) fn config_of(class: &ModelClass, metadata: &GgufMetadata) -> Result<M
     let implied = class.implied.iter();
     let implied = implied.filter(|(_, value)| *value != Default::Absent);
     config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
+    for (field, other) in class.equal_fields {
+        let value = config.get(*other).cloned();
+        config.extend(value.map(|value| ((*field).to_owned(), value)));
+    }
+    let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
+    let method = class.traits.group_method.filter(|_| has_groups);
+    config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
     Ok(config)
+}
+
+/// The part of a head that rotates, if it is `count` dimensions.
+fn rotating_part(config: &Map<String, Value>, count: &Value) -> Option<Value> {
+    let size = |field: &str| config.get(field).and_then(Value::as_f64);
+    let head = size("head_dim").or_else(|| Some(size(HIDDEN[0])? / size(HEADS[0])?))?;
+    let part = count.as_f64()? / head;
+    (part > 0.0 && part <= 1.0).then(|| part.into())
 }
 
 /// A value of the metadata as a config has it; `None` if it has another type.
 fn field_of(kind: Kind, value: &GgufMetadataValue) -> Option<Value> {
     match kind {
-        Kind::Number => float(value),
-        Kind::Required | Kind::Count | Kind::HeadSize => Some(value.as_unsigned()?.into()),
+        Kind::Number | Kind::YarnLog => float(value),
+        Kind::Flag | Kind::FlagIfTrue => Some(value.as_bool()?.into()),
+        Kind::Required
+        | Kind::Count
+        | Kind::Nullable
+        | Kind::HeadSize
+        | Kind::Rotating
+        | Kind::Sum
+        | Kind::Product
+        | Kind::Fixed(_) => Some(value.as_unsigned()?.into()),
     }
 }
 

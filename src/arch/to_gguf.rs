@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::dims::Dims;
+use super::dims::{Dims, LAYERS, PREDICTION};
 use super::families::CLASSES;
 use super::fields::{Fields, wrong};
 use super::general;
-use super::mapping::{Mapped, Mapping};
+use super::mapping::{Mapped, Mapping, is_behind};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
-use super::source::{Rearrangement, SourceTensor, assembled};
-use super::table::{ModelClass, Transform};
+use super::source::SourceTensor;
+use super::table::{ModelClass, Prediction, Transform};
+use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::limits::ParseLimits;
-use crate::scheme::layout::assembled::{Change, Computed, RowOrder};
+use crate::scheme::layout::assembled::{Change, Computed};
 use crate::scheme::{Group, QuantScheme, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::{self, TokenizerRequest};
@@ -69,13 +70,14 @@ pub(crate) fn to_gguf<'m>(
     let class = find_class(name)?;
     let mut fields = Fields::new(&config)?;
     fields.complete(class);
+    without_missing_layers(&mut fields, class, items)?;
     let dims = Dims::new(&fields)?;
     if class.traits.states_head_dim {
         fields.0.entry("head_dim").or_insert(dims.head.into());
     }
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
-    rope.check(class, &fields)?;
+    rope.check(class)?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -148,6 +150,20 @@ pub(crate) fn to_gguf<'m>(
         notes: mapped.notes,
         companions: texts.companions(),
     }))
+}
+
+/// Forgets that the config counts layers which predict further tokens, if GGUF or the model has none of them.
+fn without_missing_layers(
+    fields: &mut Fields,
+    class: &ModelClass,
+    items: &[ResolvedItem<'_>],
+) -> Result<()> {
+    let layers = fields.need(LAYERS)? as usize;
+    let has_them = items.iter().any(|item| is_behind(item.name(), layers));
+    if class.traits.prediction != Prediction::Kept || !has_them {
+        fields.0.remove(PREDICTION);
+    }
+    Ok(())
 }
 
 /// The embedding of tokens.
@@ -250,76 +266,22 @@ fn tensor_of<'m>(
     main: TargetDtype,
     request: &GgufRequest<'_>,
 ) -> Result<Group<'m>> {
-    let shape = tensor.shape().to_vec();
-    let Mapped {
-        name,
-        rule,
-        sources,
-        ..
-    } = tensor;
-    let experts = sources.len();
-    let rank = shape.len() + usize::from(rule.transform == Transform::Experts);
-    let mut sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
+    let rank = tensor.shape().len() + usize::from(tensor.rule.transform == Transform::Experts);
     // What is encoded is exact before, as far as it is stored.
-    let own = sources[0].stored.unwrap_or(request.decoded);
+    let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {
-        () if is_always_f32(&name, rank) => TargetDtype::F32,
+        () if is_always_f32(&tensor.name, rank) => TargetDtype::F32,
         () if request.encodes => own,
         () => main,
     };
-    let is_offset = class.traits.norms_plus_one && name.ends_with("norm.weight");
-    let change = if is_offset {
-        Change::PlusOne
-    } else {
-        Change::None
+    let change = match class.traits.norms_plus_one && has_offset(&tensor.name) {
+        true => Change::PlusOne,
+        false => Change::None,
     };
-    let mut moved = Rearrangement::of_rows(&shape, change);
-    let made = match rule.transform {
-        Transform::None if !is_offset => return Ok(sources.swap_remove(0).renamed(name, dtype)),
-        Transform::Turned => {
-            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
-        }
-        Transform::None => shape,
-        Transform::Heads => {
-            moved.order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
-            shape
-        }
-        Transform::Experts => [&[experts], &shape[..]].concat(),
-        Transform::TurnedHalf(first) => {
-            let turned = sources.swap_remove(0).turned(dtype);
-            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
-            moved.order = RowOrder::EverySecond(first);
-            (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
-            sources = vec![turned];
-            half.to_vec()
-        }
-        Transform::Half(first) => {
-            let half = [shape[0], shape[1] / 2];
-            moved.order = RowOrder::EverySecond(first);
-            (moved.rows, moved.cols) = (half[0] * half[1], 1);
-            half.to_vec()
-        }
-    };
-    Ok(assembled(sources, (name, made), dtype, &moved))
+    transform::to_gguf(tensor, dtype, change, dims)
 }
 
-/// Rows of a head of the tensor that GGUF calls `name`.
-///
-/// # Errors
-/// `Parse` if its rows are not those of heads that can be halved.
-pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
-    let heads = if name.contains(".attn_k.") {
-        dims.kv_heads
-    } else {
-        dims.heads
-    };
-    let rows = shape[0] / heads;
-    if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
-        return Ok(rows);
-    }
-    let what = format!(
-        "tensor `{name}`: {} rows are no {heads} heads of two halves",
-        shape[0]
-    );
-    Err(AnamnesisError::parse(what))
+/// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention is not.
+pub(super) fn has_offset(name: &str) -> bool {
+    name.ends_with("norm.weight") && !name.ends_with("ssm_norm.weight")
 }

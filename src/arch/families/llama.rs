@@ -75,6 +75,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         (

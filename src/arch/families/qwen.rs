@@ -69,6 +69,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
         ("use_sliding_window", Default::Bool(false)),
     ],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],
