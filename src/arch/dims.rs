@@ -199,6 +199,13 @@ impl Dims {
         Ok(self.fields.need(&[name])? as usize)
     }
 
+    /// What each layer is, as `layer_types` says.
+    pub(super) fn kinds(&self) -> Option<impl Iterator<Item = &str>> {
+        let (_, kinds) = self.fields.get(&["layer_types"])?;
+        let kinds = kinds.as_array()?.iter();
+        Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
+    }
+
     /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it may.
     pub(super) fn has(&self, need: Need, layer: usize) -> Option<bool> {
         let has_field = |name: &str| self.fields.get(&[name]).is_some();
@@ -212,8 +219,7 @@ impl Dims {
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
             Need::Kind(kind) => {
-                let kinds = self.fields.get(&["layer_types"]).map(|(_, kinds)| kinds);
-                Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))
+                Some(self.kinds().and_then(|mut kinds| kinds.nth(layer)) == Some(kind))
             }
         }
     }

@@ -1,11 +1,21 @@
 //! The table of architectures, a file for each family.
 
+mod cohere;
 mod deepseek;
+mod dots;
+mod exaone;
 mod gemma;
 mod glm;
 mod gpt_oss;
+mod granite;
+mod lfm;
 mod llama;
+mod olmo;
+mod phi;
 mod qwen;
+mod qwen_next;
+mod smollm;
+mod starcoder;
 
 use super::dims::Dim;
 use super::table::{
@@ -29,6 +39,25 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &deepseek::DEEPSEEK2,
     &glm::GLM4,
     &glm::GLM4_MOE,
+    &qwen_next::QWEN3_NEXT,
+    &phi::PHI3,
+    &granite::GRANITE,
+    &granite::GRANITE_MOE,
+    &lfm::LFM2,
+    &smollm::SMOLLM3,
+    &smollm::ARCEE,
+    &olmo::OLMO3,
+    &olmo::OLMO2,
+    &olmo::OLMOE,
+    &starcoder::STARCODER2,
+    &starcoder::STABLELM,
+    &exaone::EXAONE4,
+    &exaone::SEED_OSS,
+    &exaone::ERNIE4_5,
+    &cohere::COHERE,
+    &cohere::COHERE2,
+    &cohere::NEMOTRON,
+    &dots::DOTS1,
 ];
 
 /// Embedding, last norm and output.
@@ -52,6 +81,20 @@ const NORMS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_norm",
         "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+];
+
+/// Norms behind attention and the feed-forward layer.
+const LATER_NORMS: &[TensorRule] = &[
+    same(
+        "blk.{i}.post_attention_norm",
+        "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.post_ffw_norm",
+        "model.layers.{i}.post_feedforward_layernorm",
         &[Dim::Hidden],
     ),
 ];

@@ -105,7 +105,7 @@ impl Mapping<'_> {
                 name.insert_str(0, "model.");
             }
             let is_left_out = self.class.traits.prediction == Prediction::LeftOut;
-            if is_left_out && is_behind(&name, self.dims.layers) {
+            if is_left_out && (name.starts_with("mtp.") || is_behind(&name, self.dims.layers)) {
                 predicting += 1;
                 continue;
             }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
-use super::settings::{KeyValue, float, wrong_key};
+use super::settings::{CONTEXT, KeyValue, float, wrong_key};
 use super::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
@@ -148,13 +148,16 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` if the scaling is none that GGUF has, or lacks a number.
-    pub(super) fn keys(&self, class: &ModelClass) -> Result<Vec<KeyValue>> {
+    pub(super) fn keys(&self, class: &ModelClass, fields: &Fields) -> Result<Vec<KeyValue>> {
         let mut keys = Vec::new();
         let float = |x: f64| GgufMetadataValue::F32(x as f32);
         let mut add = |key: &str, value| keys.push((format!("{}.rope.{key}", class.gguf), value));
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
+            "longrope" | "su" if class.traits.has_long_factors => {
+                add("scaling.attn_factor", float(long_attention_factor(fields)?));
+            }
             kind @ ("linear" | "yarn") => {
                 add("scaling.type", GgufMetadataValue::String(kind.to_owned()));
                 add("scaling.factor", float(self.need("factor")?));
@@ -192,14 +195,45 @@ impl Rope {
         Ok(keys)
     }
 
-    /// The factors by which Llama 3's scaling divides each frequency; `None` for another scaling.
+    /// The tensors of a model of `class` that GGUF has for rope.
+    pub(super) fn tensors(
+        &self,
+        class: &ModelClass,
+        dims: &Dims,
+    ) -> Result<Vec<(&'static str, Vec<f32>)>> {
+        let rotating = self.rotating(class, dims);
+        match self.kind.as_str() {
+            "llama3" if class.traits.stores_rope_factors => {
+                Ok(vec![(ROPE_FACTORS, self.llama3_factors(rotating)?)])
+            }
+            "longrope" | "su" if class.traits.has_long_factors => {
+                let factors = |(name, field)| Ok((name, self.list(field, rotating / 2)?));
+                LONG_FACTORS.into_iter().map(factors).collect()
+            }
+            _ => Ok(vec![]),
+        }
+    }
+
+    /// The field `name`: a list of `len` numbers.
+    fn list(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let list = self
+            .scaling
+            .get(&[name])
+            .and_then(|(_, list)| list.as_array());
+        let numbers = list.and_then(|list| {
+            let numbers = list.iter().map(|x| Some(x.as_f64()? as f32));
+            numbers.collect::<Option<Vec<f32>>>()
+        });
+        let fits = |numbers: &Vec<f32>| numbers.len() == len;
+        let wrong = || wrong(name, format_args!("it is no list of {len} numbers"));
+        numbers.filter(fits).ok_or_else(wrong)
+    }
+
+    /// The factors by which Llama 3's scaling divides each frequency of a head of which `rotating` dimensions rotate.
     ///
     /// Waves shorter than `original / high` stay, those longer than `original / low` are stretched by the factor, and between
     /// them the stretching grows.
-    pub(super) fn factors(&self, dims: &Dims) -> Result<Option<Vec<f32>>> {
-        if self.kind != "llama3" {
-            return Ok(None);
-        }
+    fn llama3_factors(&self, rotating: usize) -> Result<Vec<f32>> {
         let or =
             |name, default| -> Result<f64> { Ok(self.scaling.number(&[name])?.unwrap_or(default)) };
         let scaling = Llama3 {
@@ -209,13 +243,39 @@ impl Rope {
             high: or("high_freq_factor", 4.0)?,
             original: or("original_max_position_embeddings", 8192.0)?,
         };
-        Ok(Some(scaling.factors(dims.head)))
+        Ok(scaling.factors(rotating))
     }
 
     fn need(&self, name: &str) -> Result<f64> {
         let number = self.scaling.number(&[name])?;
         number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
     }
+}
+
+/// The tensor of the factors of Llama 3's rope.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// The tensors of factors for long and for short texts, with the fields that have them.
+const LONG_FACTORS: [(&str, &str); 2] = [
+    ("rope_factors_long.weight", "long_factor"),
+    ("rope_factors_short.weight", "short_factor"),
+];
+
+/// Whether the tensor `name` of GGUF is made of fields of the config.
+pub(super) fn is_factors(name: &str) -> bool {
+    name == ROPE_FACTORS || LONG_FACTORS.iter().any(|(tensor, _)| name == *tensor)
+}
+
+/// What scores are multiplied by in texts longer than those of the training.
+///
+/// Source: `Phi3MiniModel.generate_extra_tensors` in `conversion/phi.py` of llama.cpp.
+fn long_attention_factor(fields: &Fields) -> Result<f64> {
+    let original = f64::from(fields.need(&["original_max_position_embeddings"])?);
+    let scale = f64::from(fields.need(CONTEXT)?) / original;
+    Ok(match scale > 1.0 {
+        true => (1.0 + scale.ln() / original.ln()).sqrt(),
+        false => 1.0,
+    })
 }
 
 /// Keys of YaRN that a config may have, with their fields.
@@ -262,14 +322,14 @@ impl Llama3 {
     }
 }
 
-/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensor of `factors`.
+/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensors of `factors`.
 ///
 /// # Errors
 /// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.
 pub(super) fn scaling_of(
     class: &ModelClass,
     metadata: &GgufMetadata,
-    factors: Option<&[f32]>,
+    factors: &[(&str, Vec<f32>)],
     dims: &Dims,
 ) -> Result<Option<Value>> {
     let key = |key: &str| format!("{}.rope.{key}", class.gguf);
@@ -278,7 +338,19 @@ pub(super) fn scaling_of(
         .as_ref()
         .and_then(float)
         .and_then(|base| base.as_f64());
-    if let Some(factors) = factors {
+    let find = |tensor: &str| factors.iter().find(|(name, _)| *name == tensor);
+    let long = LONG_FACTORS.map(|(tensor, field)| Some((field, &find(tensor)?.1)));
+    if let [Some(long), Some(short)] = long {
+        let list = |(field, factors): (&str, &Vec<f32>)| {
+            let factors = factors.iter().map(|x| float(&GgufMetadataValue::F32(*x)));
+            (field.to_owned(), factors.collect::<Value>())
+        };
+        let kind = ("type".to_owned(), "longrope".into());
+        return Ok(Some(Value::Object(
+            [kind, list(long), list(short)].into_iter().collect(),
+        )));
+    }
+    if let Some((_, factors)) = find(ROPE_FACTORS) {
         let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);
         let Some(found) = found else {
             let what = "tensor `rope_freqs.weight`: its values are none of Llama 3's scaling";

@@ -2,13 +2,15 @@
 //!
 //! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
 
-use serde_json::{Map, Value, json};
+mod from_gguf;
 
+
+pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
 use super::dims::{Dims, EXPERTS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::rope::Rope;
-use super::table::{Default, Kind, ModelClass, Setting, count, number};
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
+use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
+use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// A key with its value.
@@ -96,11 +98,13 @@ pub(super) fn to_gguf(
     };
     let mut all = usual(SIZES)?;
     if !class.traits.has_fixed_rope {
-        all.extend(rope.keys(class)?);
+        all.extend(rope.keys(class, fields)?);
     }
     all.extend(usual(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);
-    all.extend(usual(HEAD_SIZES)?);
+    if class.traits.head_dim != HeadDim::Derived {
+        all.extend(usual(HEAD_SIZES)?);
+    }
     all.push(file_type);
     all.extend(group(class.settings)?);
     Ok(all)
@@ -139,8 +143,31 @@ fn value(
             flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
         }
         Kind::YarnLog => rope.yarn_log()?.map(number),
+        Kind::OrZero => {
+            let count = fields.count(setting.fields)?.unwrap_or(0);
+            Some(GgufMetadataValue::U32(count))
+        }
+        Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
+        Kind::Layers(kind) => {
+            let has_all = setting
+                .fields
+                .iter()
+                .all(|field| fields.get(&[field]).is_some());
+            let kinds = dims.kinds().filter(|_| has_all);
+            kinds.map(|kinds| array(GgufMetadataArray::Bool(kinds.map(|k| k == kind).collect())))
+        }
+        Kind::KvHeadsBut(kind) => {
+            let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
+            let of_layer = |k: &str| if k == kind { 0 } else { heads };
+            let kinds = dims.kinds();
+            kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
+        }
     };
     Ok(value)
+}
+
+fn array(values: GgufMetadataArray) -> GgufMetadataValue {
+    GgufMetadataValue::Array(Box::new(values))
 }
 
 /// Fields of the function that turns scores of experts into weights.
@@ -171,143 +198,6 @@ fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
     };
     let key = format!("{}.expert_gating_func", class.gguf);
     Ok(Some((key, GgufMetadataValue::U32(*number))))
-}
-
-/// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
-///
-/// # Errors
-/// `Parse` that names a key which is missing or has another type.
-pub(super) fn config_of(class: &ModelClass, metadata: &GgufMetadata) -> Result<Map<String, Value>> {
-    let mut config = Map::new();
-    config.insert("architectures".to_owned(), json!([class.classes[0]]));
-    config.insert("model_type".to_owned(), class.model_type.into());
-    let own_name = |field: &'static str| {
-        let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
-        own.map_or(field, |(_, own)| own)
-    };
-    let own_key = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
-    let usual = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES].into_iter().flatten();
-    let all = usual
-        .filter(|setting| !own_key(setting))
-        .chain(class.settings);
-    // What is computed from other fields comes after them.
-    let is_computed =
-        |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
-    let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
-    for setting in stated.into_iter().chain(computed) {
-        let key = format!("{}.{}", class.gguf, setting.key);
-        let Some(value) = metadata.get(&key) else {
-            match setting.kind {
-                Kind::Required | Kind::Sum | Kind::Product => {
-                    return Err(wrong_key(&key, "it is missing"));
-                }
-                Kind::FlagIfTrue => {
-                    config.insert(setting.fields[0].to_owned(), false.into());
-                    continue;
-                }
-                Kind::Nullable => {
-                    config.insert(setting.fields[0].to_owned(), Value::Null);
-                    continue;
-                }
-                _ => continue,
-            }
-        };
-        let other_type = || {
-            wrong_key(
-                &key,
-                format_args!("{} is not what the architecture has", value.type_name()),
-            )
-        };
-        let value = field_of(setting.kind, &value).ok_or_else(other_type)?;
-        let (field, value) = match (setting.kind, setting.fields) {
-            (Kind::YarnLog, _) => continue,
-            (Kind::Fixed(n), _) if value == n => continue,
-            (Kind::Fixed(n), _) => {
-                let what = format_args!("it is {value}, and {} has {n}", class.classes[0]);
-                return Err(wrong_key(&key, what));
-            }
-            (Kind::Rotating, _) => {
-                let part = rotating_part(&config, &value).ok_or_else(other_type)?;
-                ("partial_rotary_factor", part)
-            }
-            (kind @ (Kind::Sum | Kind::Product), [first, rest @ ..]) => {
-                let missing = || {
-                    let what = format_args!("{value} does not agree with {}", rest.join(", "));
-                    wrong_key(&key, what)
-                };
-                let rest = rest.iter().filter_map(|field| config.get(*field)?.as_u64());
-                let whole = value.as_u64().unwrap_or(0);
-                let first_value = match kind {
-                    Kind::Sum => whole.checked_sub(rest.sum()),
-                    _ => whole.checked_div(rest.product()),
-                };
-                (*first, first_value.ok_or_else(missing)?.into())
-            }
-            (_, fields) => (fields[0], value),
-        };
-        let field = own_name(field).to_owned();
-        match config.get(&field) {
-            Some(other) if *other != value => {
-                let what = format_args!("it gives {field} {value}, and another key says {other}");
-                return Err(wrong_key(&key, what));
-            }
-            _ => config.insert(field, value),
-        };
-    }
-    for (key, field) in [
-        ("freq_base", "rope_theta"),
-        ("freq_base_swa", "rope_local_base_freq"),
-    ] {
-        let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
-        let base = base.as_ref().and_then(float);
-        config.extend(base.map(|base| (field.to_owned(), base)));
-    }
-    let implied = class.implied.iter();
-    let implied = implied.filter(|(_, value)| *value != Default::Absent);
-    config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
-    for (field, other) in class.equal_fields {
-        let value = config.get(*other).cloned();
-        config.extend(value.map(|value| ((*field).to_owned(), value)));
-    }
-    let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
-    let method = class.traits.group_method.filter(|_| has_groups);
-    config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
-    Ok(config)
-}
-
-/// The part of a head that rotates, if it is `count` dimensions.
-fn rotating_part(config: &Map<String, Value>, count: &Value) -> Option<Value> {
-    let size = |field: &str| config.get(field).and_then(Value::as_f64);
-    let head = size("head_dim").or_else(|| Some(size(HIDDEN[0])? / size(HEADS[0])?))?;
-    let part = count.as_f64()? / head;
-    (part > 0.0 && part <= 1.0).then(|| part.into())
-}
-
-/// A value of the metadata as a config has it; `None` if it has another type.
-fn field_of(kind: Kind, value: &GgufMetadataValue) -> Option<Value> {
-    match kind {
-        Kind::Number | Kind::YarnLog => float(value),
-        Kind::Flag | Kind::FlagIfTrue => Some(value.as_bool()?.into()),
-        Kind::Required
-        | Kind::Count
-        | Kind::Nullable
-        | Kind::HeadSize
-        | Kind::Rotating
-        | Kind::Sum
-        | Kind::Product
-        | Kind::Fixed(_) => Some(value.as_unsigned()?.into()),
-    }
-}
-
-/// A FLOAT32 as the shortest decimal number that is rounded to it.
-pub(super) fn float(value: &GgufMetadataValue) -> Option<Value> {
-    match *value {
-        GgufMetadataValue::F32(x) if x.is_finite() => {
-            Some(json!(x.to_string().parse::<f64>().ok()?))
-        }
-        GgufMetadataValue::F64(x) if x.is_finite() => Some(json!(x)),
-        _ => None,
-    }
 }
 
 /// The error that the key `key` of the metadata is wrong.

@@ -30,8 +30,7 @@ pub(super) struct ModelClass {
 /// What cannot be said by a tensor or a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Traits {
-    /// `head_dim` is written even if the config leaves it out, as hidden size / heads.
-    pub states_head_dim: bool,
+    pub head_dim: HeadDim,
     /// Values of norms are stored with 1 added.
     pub norms_plus_one: bool,
     /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
@@ -51,12 +50,31 @@ pub(super) struct Traits {
     pub has_exact_yarn: bool,
     /// What becomes of layers behind the last one, which predict further tokens.
     pub prediction: Prediction,
+    /// Every so many layers one has no rotary positions. llama.cpp knows no other pattern.
+    pub no_rope_every: Option<usize>,
+    /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one of full attention.
+    pub layer_kinds: Option<(&'static str, usize)>,
+    /// The feed-forward layer may be adjusted to a width that is not `intermediate_size`.
+    pub adjusts_inner: bool,
+    /// The config may have factors of rope for long and for short texts, which are tensors of GGUF.
+    pub has_long_factors: bool,
     /// `topk_method` of models whose experts are in groups. GGUF does not say it.
     pub group_method: Option<&'static str>,
     /// The part of each head that rotates where a config does not say it; `None`: all of it, always.
     pub partial_rotary: Option<f64>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// Whether GGUF states the size of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadDim {
+    /// If the config does.
+    AsConfig,
+    /// Always.
+    Stated,
+    /// Never: it is hidden size / heads.
+    Derived,
 }
 
 /// What becomes of layers that predict further tokens.
@@ -79,13 +97,15 @@ pub(super) enum Sign {
     Experts,
     /// A key, without the architecture's name, is this number.
     Key(&'static str, u64),
+    /// It has a key, without the architecture's name.
+    Has(&'static str),
     /// Files of it look like those of another class, which is written for them.
     Never,
 }
 
 impl Traits {
     pub(super) const PLAIN: Self = Self {
-        states_head_dim: false,
+        head_dim: HeadDim::AsConfig,
         norms_plus_one: false,
         ties_output: false,
         stores_rope_factors: false,
@@ -95,6 +115,10 @@ impl Traits {
         scaled_by_hidden_size: None,
         has_exact_yarn: false,
         prediction: Prediction::Unknown,
+        no_rope_every: None,
+        layer_kinds: None,
+        adjusts_inner: false,
+        has_long_factors: false,
         group_method: None,
         partial_rotary: None,
         sign: Sign::Rest,
@@ -113,6 +137,7 @@ pub(super) enum Default {
 }
 
 /// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides have alike.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct TensorRule {
     /// Name in GGUF; `{i}` is the layer.
     pub gguf: &'static str,
@@ -166,6 +191,8 @@ pub(super) enum Transform {
     TurnedHalf(usize),
     /// Every second value of each expert, from this one on.
     Half(usize),
+    /// One half of the rows of each expert, the first or the second.
+    Halves(usize),
     /// A part of the rows of each head: the weights of keys and of values from what both have in common.
     Latent(LatentPart),
     /// The parts of linear attention that each head of keys has in one matrix.
@@ -230,6 +257,14 @@ pub(super) enum Kind {
     FlagIfTrue,
     /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
     YarnLog,
+    /// UINT32 that is 0 if the field is null.
+    OrZero,
+    /// STRING that is the same in all models of the class.
+    Text(&'static str),
+    /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
+    Layers(&'static str),
+    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls so.
+    KvHeadsBut(&'static str),
 }
 
 /// A tensor that is the same on both sides.

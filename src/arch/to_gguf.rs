@@ -13,7 +13,7 @@ use super::mapping::{Mapped, Mapping, is_behind};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::SourceTensor;
-use super::table::{ModelClass, Prediction, Transform};
+use super::table::{HeadDim, ModelClass, Prediction, Transform};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
@@ -69,10 +69,10 @@ pub(crate) fn to_gguf<'m>(
     };
     let class = find_class(name)?;
     let mut fields = Fields::new(&config)?;
-    fields.complete(class);
+    fields.complete(class)?;
     without_missing_layers(&mut fields, class, items)?;
     let dims = Dims::new(&fields)?;
-    if class.traits.states_head_dim {
+    if class.traits.head_dim == HeadDim::Stated {
         fields.0.entry("head_dim").or_insert(dims.head.into());
     }
     fields.check_implied(class, &dims)?;
@@ -101,9 +101,7 @@ pub(crate) fn to_gguf<'m>(
     require_output(class, &fields, &mapped.tensors)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
-    if class.traits.stores_rope_factors {
-        out.extend(rope.factors(&dims)?.map(computed));
-    }
+    out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
     for tensor in mapped.tensors {
         let mut group = tensor_of(tensor, class, &dims, main, request)?;
         if cuts && group.name == EMBEDDING {
@@ -240,15 +238,17 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         "_norm.weight",
         ".ffn_gate_inp.weight",
         ".ffn_gate_inp_shexp.weight",
+        ".ssm_conv1d.weight",
+        ".shortconv.conv.weight",
     ];
     rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
 }
 
-/// A vector that is made here: the factors of Llama 3's rope.
-fn computed<'m>(values: Vec<f32>) -> Group<'m> {
-    let (name, shape) = ("rope_freqs.weight".to_owned(), vec![values.len()]);
+/// A vector that is made here: factors of rope.
+fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
+    let shape = vec![values.len()];
     let mut group = Group::new(
-        name,
+        name.to_owned(),
         shape,
         QuantScheme::Unquantized,
         vec![],

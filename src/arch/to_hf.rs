@@ -11,7 +11,7 @@ use super::families::CLASSES;
 use super::fields::{Fields, attention_scalar};
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
-use super::rope::scaling_of;
+use super::rope::{is_factors, scaling_of};
 use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform};
@@ -32,9 +32,6 @@ pub(crate) struct DirectoryModel<'m> {
     pub notes: Vec<String>,
 }
 
-/// The factors of Llama 3's rope, which are no tensor of transformers.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
-
 /// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`.
 ///
 /// # Errors
@@ -47,9 +44,8 @@ pub(crate) fn to_hf<'m>(
 ) -> Result<DirectoryModel<'m>> {
     let class = class_of(metadata)?;
     let mut config = config_of(class, metadata)?;
-    let (made, items): (Vec<_>, Vec<_>) = items
-        .into_iter()
-        .partition(|item| item.name() == ROPE_FACTORS);
+    let (made, items): (Vec<_>, Vec<_>) =
+        items.into_iter().partition(|item| is_factors(item.name()));
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
     if let Some(&[rows, _]) = sizes("token_embd.weight") {
         config.insert("vocab_size".to_owned(), rows.into());
@@ -60,8 +56,9 @@ pub(crate) fn to_hf<'m>(
     let dims = Dims::new(&Fields::of(config.clone()))?;
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
-    let factors = made.first().map(values_of).transpose()?;
-    let scaling = scaling_of(class, metadata, factors.as_deref(), &dims)?;
+    let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
+    let factors = factors.collect::<Result<Vec<_>>>()?;
+    let scaling = scaling_of(class, metadata, &factors, &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
@@ -155,6 +152,7 @@ fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
         let is_one = match class.traits.sign {
             Sign::Experts => has_experts,
             Sign::Key(key, number) => is_number(key, number),
+            Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
             Sign::Rest => true,
             Sign::Never => false,
         };

@@ -62,6 +62,13 @@ pub(super) fn to_gguf<'m>(
             let half = [shape[0], shape[1] / 2];
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
+        Transform::Halves(half) => {
+            let [experts, len] = [shape[0], shape[1] / 2];
+            let (first, of) = (half * len, 2 * len);
+            let order = RowOrder::Slice { first, len, of };
+            let moved = Rearrangement::of_each(1, order, (experts * len, shape[2]));
+            (moved, vec![experts, len, shape[2]])
+        }
         Transform::Latent(part) => {
             let heads = LatentHeads::new(dims)?;
             let (order, len) = heads.rows_of(part);
@@ -141,7 +148,9 @@ pub(super) fn to_hf<'m>(
 /// Whether two tensors of GGUF make one of transformers, and this is the first of them; `None`: it is made of one.
 pub(super) fn half_of(transform: Transform) -> Option<bool> {
     match transform {
-        Transform::TurnedHalf(first) | Transform::Half(first) => Some(first == 0),
+        Transform::TurnedHalf(first) | Transform::Half(first) | Transform::Halves(first) => {
+            Some(first == 0)
+        }
         Transform::Latent(part) => Some(part == LatentPart::Keys),
         Transform::Linear(part) => Some(part == LinearPart::Projections),
         _ => None,
@@ -186,12 +195,17 @@ pub(super) fn fused<'m>(
         }
         _ => {
             let rows = shape[0] * shape[1];
-            let pieces = vec![all_rows(0, rows, 1), all_rows(1, rows, 1)];
+            // Rows alternate, or the halves of each expert do.
+            let turn = match transform {
+                Transform::Halves(_) => shape[1],
+                _ => 1,
+            };
+            let pieces = vec![all_rows(0, rows, turn), all_rows(1, rows, turn)];
             let cols = shape[2..].iter().product();
             let mut doubled = shape;
             doubled[1] *= 2;
             let whole = whole(vec![first, second], pieces, doubled, cols);
-            if let Transform::Half(_) = transform {
+            if let Transform::Half(_) | Transform::Halves(_) = transform {
                 return Ok(whole);
             }
             let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(dtype);

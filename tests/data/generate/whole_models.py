@@ -58,7 +58,11 @@ MODELS.update({
                                   use_qk_norm=True, pad_token_id=0), "glm"),
     "qwen3_next": ("qwen3_next", dict(TIED, num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
                                       linear_value_head_dim=8, shared_expert_intermediate_size=24, **MOE), "qwen3"),
-    "phi3": ("phi3", dict(TIED, original_max_position_embeddings=512, pad_token_id=0), "llama3"),
+    "phi3": ("phi3", dict(TIED, original_max_position_embeddings=512, sliding_window=256, pad_token_id=0), "llama3"),
+    "phi3_long": ("phi3", dict(TIED, original_max_position_embeddings=128, pad_token_id=0, partial_rotary_factor=0.75,
+                               hidden_size=64, head_dim=16,
+                               rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.25, 1.5, 2.0],
+                                                 long_factor=[1.0, 1.3, 2.25, 4.5, 8.125, 16.0])), "llama3"),
     "smollm3": ("smollm3", dict(TIED, num_hidden_layers=4, pad_token_id=0), "llama3"),
     "granite": ("granite", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0), "llama3"),
     "granitemoe": ("granitemoe", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
@@ -74,7 +78,7 @@ MODELS.update({
     "hunyuan": ("hunyuan_v1_dense", dict(TIED, head_dim=16, pad_token_id=0), "llama3"),
     "nemotron": ("nemotron", dict(TIED, pad_token_id=0), "spm_llama"),
     "cohere": ("cohere", dict(TIED, pad_token_id=0), "llama3"),
-    "cohere2": ("cohere2", dict(TIED, num_hidden_layers=4, sliding_window=128, pad_token_id=0), "llama3"),
+    "cohere2": ("cohere2", dict(TIED, num_hidden_layers=4, sliding_window=128, pad_token_id=0, rotary_pct=1.0), "llama3"),
     "lfm2": ("lfm2", dict(TIED, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, block_multiple_of=16), "llama3"),
     "arcee": ("arcee", dict(TIED, pad_token_id=0), "llama3"),
     "dots1": ("dots1", dict(TIED, num_hidden_layers=3, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
@@ -129,7 +133,8 @@ def cut_tokenizer(source, out, names=None):
                 renumber(value)
     renumber(data.get("post_processor"))
     (out / "tokenizer.json").write_text(json.dumps(data, ensure_ascii=False))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": tokens[0], "eos_token": tokens[1],
+    # The converter takes the tokenizer of Phi for SentencePiece, unless it is of this class.
+    config = {"tokenizer_class": "GPT2Tokenizer" if "phi3" in str(out) else "PreTrainedTokenizerFast", "bos_token": tokens[0], "eos_token": tokens[1],
               "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
     (out / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False))
 
@@ -182,6 +187,8 @@ def convert(root, pre):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
     arguments = ["convert", str(root / "hf"), "--outfile", str(root / "canonical.gguf"), "--model-name", root.name]
+    if root.name == "qwen3_next":
+        arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
 import runpy, sys
 sys.path[:0] = {paths!r}
