@@ -122,6 +122,12 @@ impl Fields {
             let what = format_args!("it is no list of {} layers", dims.layers);
             return Err(wrong(LAYER_KINDS, what));
         }
+        if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
+            let what = format_args!("llama.cpp's {} has one in {layers} layers", class.gguf);
+            if self.0.contains_key("sliding_window") {
+                return Err(wrong("sliding_window", what));
+            }
+        }
         if class.traits.head_dim == HeadDim::Derived {
             let derived = dims.hidden / dims.heads;
             expect("head_dim", derived.into())?;

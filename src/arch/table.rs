@@ -35,6 +35,10 @@ pub(super) struct Traits {
     pub norms_plus_one: bool,
     /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
     pub ties_output: bool,
+    /// llama.cpp does not take the embedding for a missing `lm_head`.
+    pub needs_output: bool,
+    /// llama.cpp has windows only in models of so many layers.
+    pub window_layers: Option<usize>,
     /// The factors of Llama 3's rope are stored as a tensor.
     pub stores_rope_factors: bool,
     /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
@@ -108,6 +112,8 @@ impl Traits {
         head_dim: HeadDim::AsConfig,
         norms_plus_one: false,
         ties_output: false,
+        needs_output: false,
+        window_layers: None,
         stores_rope_factors: false,
         has_fixed_rope: false,
         cuts_embedding: false,

@@ -170,11 +170,15 @@ const EMBEDDING: &str = "token_embd.weight";
 /// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the embedding for it.
 fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
     let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
-    if is_tied || tensors.iter().any(|tensor| tensor.rule.gguf == "output") {
+    let has_output = tensors.iter().any(|tensor| tensor.rule.gguf == "output");
+    if has_output || is_tied && !class.traits.needs_output {
         return Ok(());
     }
-    let what =
-        "tensor `lm_head.weight`: there is none, and tie_word_embeddings in config.json is false";
+    let why = match is_tied {
+        true => format!("llama.cpp's {} needs it", class.gguf),
+        false => "tie_word_embeddings in config.json is false".to_owned(),
+    };
+    let what = format!("tensor `lm_head.weight`: there is none, and {why}");
     Err(AnamnesisError::parse(what))
 }
 

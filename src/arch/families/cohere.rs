@@ -125,6 +125,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
     ],
     traits: Traits {
         norms_plus_one: true,
+        needs_output: true,
         partial_rotary: Some(0.5),
         ..Traits::PLAIN
     },

@@ -17,13 +17,16 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         ("first_k_dense_replace", Default::Int(0)),
         ("norm_topk_prob", Default::Bool(false)),
         ("routed_scaling_factor", Default::Float(1.0)),
+        ("scoring_func", Default::Text("sigmoid")),
     ],
     implied: &[
         ("hidden_act", Default::Text("silu")),
         ("attention_bias", Default::Bool(false)),
+        ("scoring_func", Default::Text("sigmoid")),
     ],
     own_fields: &[("num_local_experts", "n_routed_experts")],
-    equal_fields: &[],
+    // llama.cpp has as many heads of keys as of queries in this class.
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[],
     tensors: &[
         ENDS,
@@ -42,5 +45,8 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
     ],
-    traits: Traits::PLAIN,
+    traits: Traits {
+        needs_output: true,
+        ..Traits::PLAIN
+    },
 };

@@ -38,7 +38,10 @@ pub(super) const OLMO2: ModelClass = ModelClass {
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, WIDE_NORMS, MLP],
     settings: &[],
-    traits: Traits::PLAIN,
+    traits: Traits {
+        needs_output: true,
+        ..Traits::PLAIN
+    },
 };
 
 pub(super) const OLMO3: ModelClass = ModelClass {
@@ -61,7 +64,7 @@ pub(super) const OLMO3: ModelClass = ModelClass {
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
         sign: Sign::Has("attention.sliding_window"),
-        ..Traits::PLAIN
+        ..OLMO2.traits
     },
     ..OLMO2
 };
@@ -84,6 +87,8 @@ pub(super) const OLMOE: ModelClass = ModelClass {
         ("clip_qkv", Default::Absent),
     ],
     own_fields: &[("num_local_experts", "num_experts")],
+    // llama.cpp has as many heads of keys as of queries in this class.
+    equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, WIDE_NORMS, EXPERTS],
     ..OLMO2
 };

@@ -102,6 +102,7 @@ pub(super) const STABLELM: ModelClass = ModelClass {
     ],
     traits: Traits {
         has_fixed_rope: true,
+        needs_output: true,
         partial_rotary: Some(0.25),
         ..Traits::PLAIN
     },

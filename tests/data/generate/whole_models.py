@@ -54,38 +54,35 @@ MODELS.update({
     "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None, n_group=1, topk_group=1, topk_method="greedy"), "deepseek_v3"),
     "deepseek_v3": ("deepseek_v3", dict(LATENT, rope_scaling=LATENT_YARN, scoring_func="sigmoid", rope_theta=50000.0), "deepseek_v3"),
     "glm4": ("glm4", dict(TIED, head_dim=16, pad_token_id=0), "glm"),
-    "glm4_moe": ("glm4_moe", dict(TIED, num_hidden_layers=3, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_group=1, topk_group=1,
-                                  use_qk_norm=True, pad_token_id=0), "glm"),
+    "glm4_moe_mtp": ("glm4_moe", dict(TIED, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_group=1,
+                                      topk_group=1, use_qk_norm=True, pad_token_id=0, num_nextn_predict_layers=1), "glm"),
     "qwen3_next": ("qwen3_next", dict(TIED, num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
                                       linear_value_head_dim=8, shared_expert_intermediate_size=24, **MOE), "qwen3"),
     "phi3": ("phi3", dict(TIED, original_max_position_embeddings=512, sliding_window=256, pad_token_id=0), "llama3"),
-    "phi3_long": ("phi3", dict(TIED, original_max_position_embeddings=128, pad_token_id=0, partial_rotary_factor=0.75,
-                               hidden_size=64, head_dim=16,
+    "phi3_long": ("phi3", dict(TIED, original_max_position_embeddings=512, max_position_embeddings=2048, pad_token_id=0,
+                               partial_rotary_factor=0.75, hidden_size=64, head_dim=16,
                                rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.25, 1.5, 2.0],
                                                  long_factor=[1.0, 1.3, 2.25, 4.5, 8.125, 16.0])), "llama3"),
     "smollm3": ("smollm3", dict(TIED, num_hidden_layers=4, pad_token_id=0), "llama3"),
     "granite": ("granite", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0), "llama3"),
     "granitemoe": ("granitemoe", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
                                       num_local_experts=4, num_experts_per_tok=2), "llama3"),
-    "olmo2": ("olmo2", dict(TIED, pad_token_id=0), "llama3"),
-    "olmo3": ("olmo3", dict(TIED, num_hidden_layers=4, sliding_window=128, pad_token_id=0), "llama3"),
-    "olmoe": ("olmoe", dict(TIED, num_experts=4, num_experts_per_tok=2, pad_token_id=0), "llama3"),
+    "olmo2": ("olmo2", dict(BASE, pad_token_id=0), "llama3"),
+    "olmo3": ("olmo3", dict(BASE, num_hidden_layers=4, sliding_window=128, pad_token_id=0), "llama3"),
+    "olmoe": ("olmoe", dict(BASE, num_key_value_heads=4, num_experts=4, num_experts_per_tok=2, pad_token_id=0), "llama3"),
     "starcoder2": ("starcoder2", dict(TIED), "llama3"),
-    "stablelm": ("stablelm", dict(TIED), "llama3"),
+    "stablelm": ("stablelm", dict(BASE), "llama3"),
     "seed_oss": ("seed_oss", dict(TIED, head_dim=16, pad_token_id=0), "llama3"),
-    "exaone4": ("exaone4", dict(TIED, num_hidden_layers=4, sliding_window=128, sliding_window_pattern=4, pad_token_id=0), "llama3"),
-    "ernie4_5": ("ernie4_5", dict(TIED, head_dim=16, pad_token_id=0), "spm_llama"),
-    "hunyuan": ("hunyuan_v1_dense", dict(TIED, head_dim=16, pad_token_id=0), "llama3"),
-    "nemotron": ("nemotron", dict(TIED, pad_token_id=0), "spm_llama"),
+    "exaone4": ("exaone4", dict(TIED, sliding_window=None, layer_types=["full_attention"] * 2, pad_token_id=0), "llama3"),
+    "ernie4_5": ("ernie4_5", dict(TIED, head_dim=16, pad_token_id=0), "sentencepiece_llama"),
+    "nemotron": ("nemotron", dict(BASE, pad_token_id=0), "sentencepiece_llama"),
     "cohere": ("cohere", dict(TIED, pad_token_id=0), "llama3"),
     "cohere2": ("cohere2", dict(TIED, num_hidden_layers=4, sliding_window=128, pad_token_id=0, rotary_pct=1.0), "llama3"),
     "lfm2": ("lfm2", dict(TIED, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, block_multiple_of=16), "llama3"),
     "arcee": ("arcee", dict(TIED, pad_token_id=0), "llama3"),
-    "dots1": ("dots1", dict(TIED, num_hidden_layers=3, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
+    "dots1": ("dots1", dict(BASE, num_hidden_layers=3, num_key_value_heads=4, scoring_func="sigmoid", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
                             first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0), "llama3"),
-    "apertus": ("apertus", dict(TIED, pad_token_id=0), "llama3"),
 })
-MODELS["glm4_moe_mtp"] = ("glm4_moe", dict(MODELS["glm4_moe"][1], num_hidden_layers=2, num_nextn_predict_layers=1), "glm")
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
 RENAMED = {"glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 
@@ -139,19 +136,20 @@ def cut_tokenizer(source, out, names=None):
     (out / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False))
 
 
-def train_sentencepiece(out):
-    """Writes a SentencePiece model of so many pieces, with bytes for what no piece has."""
+def train_sentencepiece(out, kind):
+    """Writes a SentencePiece model of so many pieces, with bytes for what no piece has: one like Gemma's, or one like Llama's."""
+    is_gemma = kind == "sentencepiece"
     text = out / "text.txt"
     words = "the model reads tensors and writes weights of every layer in a file that others load".split()
     text.write_text("\n".join(" ".join(words[i:] + words[:i]) for i in range(len(words))) + "\n")
     sentencepiece.SentencePieceTrainer.train(
         input=str(text), model_prefix=str(out / "tokenizer"), model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
-        pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=False, normalization_rule_name="identity",
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=not is_gemma, normalization_rule_name="identity",
         hard_vocab_limit=False)
     text.unlink()
     (out / "tokenizer.vocab").unlink()
     (out / "tokenizer_config.json").write_text(json.dumps(
-        {"tokenizer_class": "GemmaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}))
+        {"tokenizer_class": "GemmaTokenizer" if is_gemma else "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}))
 
 
 def add_prediction(out, config):
@@ -176,8 +174,8 @@ def make(name, out):
     model.save_pretrained(out)
     if config.get("num_nextn_predict_layers"):
         add_prediction(out, config)
-    if tokenizer.startswith("s") and tokenizer in ("sentencepiece", "spm_llama"):
-        train_sentencepiece(out)
+    if tokenizer.startswith("sentencepiece"):
+        train_sentencepiece(out, tokenizer)
         return
     tokenizer, names = RENAMED.get(tokenizer, (tokenizer, None))
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
@@ -201,10 +199,11 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 
 PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
-       "deepseek_v3": "deepseek-v3", "glm": "glm4", "spm_llama": "default"}
+       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default",
+       "lfm2": "lfm2"}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     for name in sys.argv[2:] or MODELS:
         make(name, root / name / "hf")
-        convert(root / name, PRE[MODELS[name][2]])
+        convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])
