@@ -60,7 +60,11 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         ),
         ("deepseek_v3", json!({"v_head_dim": 11}), "v_head_dim"),
         ("deepseek_v3", json!({"kv_lora_rank": 12}), "kv_lora_rank"),
-        ("deepseek_v3", json!({"q_lora_rank": null}), "self_attn.q_proj"),
+        (
+            "deepseek_v3",
+            json!({"q_lora_rank": null}),
+            "self_attn.q_proj",
+        ),
         ("deepseek_v2_lite", json!({"q_lora_rank": 24}), "q_a_proj"),
         (
             "deepseek_v3",
