@@ -20,6 +20,8 @@ from llama_cpp import Llama
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 logging.set_verbosity_error()
+# Of gpt-oss, llama.cpp rounds YaRN's bounds, which the model does not. Of the others, ggml has a table of GELU in F16.
+NOISE = {"gpt_oss": 1e-4}
 IDS = [5, 17, 100, 33, 260, 7, 9, 200]
 PAGE = """Hello world! I'm here, you're there; we've 12345 things \u2014 na\u00efve caf\u00e9, \u6771\u4eac and \u0417\u0434\u0440\u0430\u0432\u0441\u0442\u0432\u0443\u0439\u0442\u0435.
 \u0645\u0631\u062d\u0628\u0627  \U0001f642\U0001f44d\U0001f3fd
@@ -46,7 +48,7 @@ def check(amn, whole, name, scratch):
     llama.eval(IDS)
     found = np.array(llama.scores[: len(IDS)])
     error = ((found - expected) ** 2).sum() / (expected**2).sum()
-    assert error < 1e-9, (name, error)
+    assert error < NOISE.get(name, 1e-6), (name, error)
     tokens = AutoTokenizer.from_pretrained(hf)(PAGE, add_special_tokens=False).input_ids
     assert tokens == llama.tokenize(PAGE.encode(), add_bos=False, special=True), name
 
