@@ -4,6 +4,9 @@
 //! Values are decoded tile by tile and moved as F32, so that the rows may come from any scheme. What is moved has been rounded
 //! to the dtype of the output before, and is exact.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 use std::sync::Arc;
 
