@@ -69,14 +69,14 @@ pub(crate) trait Kernel {
 ///
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub(crate) trait Routine {
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
@@ -104,7 +104,7 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     use super::Routine;
     use super::{Element, Kernel};
 
@@ -119,13 +119,13 @@ mod avx2 {
         unsafe { run_kernel(kernel, out) }
     }
 
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     #[target_feature(enable = "avx2,bmi2")]
     fn run_routine(routine: &mut impl Routine) {
         routine.run();
     }
 
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn perform(routine: &mut impl Routine) {
         // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.

@@ -6,12 +6,18 @@
 
 mod int8;
 mod state;
+#[cfg(feature = "bnb")]
+mod state_text;
 
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
 use self::state::Bnb4State;
 pub(crate) use self::state::is_block_size;
+#[cfg(feature = "bnb")]
+pub(crate) use self::state_text::Bnb4StateText;
+#[cfg(all(test, feature = "lethe"))]
+pub(crate) use self::state_text::{MAX_FLOAT_LEN, python_float};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
