@@ -296,13 +296,8 @@ impl Decode for Bnb4Weight<'_> {
             row,
             ..
         } = buffers;
-        read(
-            &self.codes,
-            self.total.div_ceil(2),
-            0..1,
-            tile.cols.start / 2..tile.cols.end.div_ceil(2),
-            bytes,
-        )?;
+        let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
+        bytes.load(&self.codes, self.total.div_ceil(2), 0..1, cols)?;
         let (blocks, count) = (self.blocks(tile), self.total.div_ceil(self.block));
         scales.clear();
         match &self.absmax {
