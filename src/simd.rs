@@ -63,6 +63,14 @@ impl Default for Level {
 pub(crate) trait Kernel {
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
+
+    /// The body at [`Level::Avx2`], for kernels with a step that LLVM does not vectorise. It gives the bits of
+    /// [`run`](Self::run).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
+        self.run(out);
+    }
 }
 
 /// An encoder's inner loop, whose slices of input and output are fields.
@@ -103,14 +111,39 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use self::avx2::Avx2;
+
+#[cfg(target_arch = "x86_64")]
 mod avx2 {
+    use std::arch::x86_64::{__m128i, __m256i, _mm256_broadcastsi128_si256, _mm256_shuffle_epi8};
+    use std::mem::transmute;
+
     #[cfg(feature = "bnb")]
     use super::Routine;
     use super::{Element, Kernel};
 
+    /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2(());
+
+    impl Avx2 {
+        /// The entries of `table` at `indices`, which are below 16.
+        #[inline(always)]
+        #[expect(unsafe_code, reason = "an instruction of a CPU feature")]
+        pub(crate) fn look_up(self, table: [u8; 16], indices: [u8; 32]) -> [u8; 32] {
+            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays of 16 and 32 bytes have the size of
+            // the vectors, and neither has invalid bits.
+            unsafe {
+                let table = _mm256_broadcastsi128_si256(transmute::<[u8; 16], __m128i>(table));
+                let indices = transmute::<[u8; 32], __m256i>(indices);
+                transmute::<__m256i, [u8; 32]>(_mm256_shuffle_epi8(table, indices))
+            }
+        }
+    }
+
     #[target_feature(enable = "avx2,bmi2")]
     fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-        kernel.run(out);
+        kernel.run_avx2(out, Avx2(()));
     }
 
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
