@@ -328,22 +328,15 @@ fn cap_set_by(
 /// # Errors
 /// `LimitExceeded` (`available_memory`) if the allocation fails, where `vec![0; len]` would abort the process.
 pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
-    let mut out = reserved(len, what)?;
-    // It fits: the reservation would have failed.
-    out.resize(len as usize, 0);
-    Ok(out)
-}
-
-/// Returns an empty buffer with room for `len` bytes.
-///
-/// # Errors
-/// `LimitExceeded` (`available_memory`) if the allocation fails.
-pub(crate) fn reserved(len: u64, what: impl Display) -> Result<Vec<u8>> {
     let mut out = Vec::new();
-    match usize::try_from(len) {
-        Ok(n) if out.try_reserve_exact(n).is_ok() => Ok(out),
-        _ => Err(no_room(len, what)),
+    match usize::try_from(len)
+        .ok()
+        .filter(|&len| out.try_reserve_exact(len).is_ok())
+    {
+        Some(len) => out.resize(len, 0),
+        None => return Err(no_room(len, what)),
     }
+    Ok(out)
 }
 
 /// Returns a zeroed buffer of `len` bytes. The system makes and zeroes the pages of a large one when they are first

@@ -9,6 +9,9 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
+//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::look_up`]). A kernel that
+//! gains from it has a body of its own for AVX2 ([`Kernel::run_avx2`]) and the same twin in the tests as the other body.
+//!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
 use std::sync::OnceLock;

@@ -16,11 +16,6 @@ pub(crate) fn slab_of(unit: usize, n: usize) -> usize {
     (SLAB_VALUES / unit).max(1) * unit
 }
 
-/// Whether a tensor of `n` values has several slabs and one thread.
-pub(crate) fn is_appended(n: usize) -> bool {
-    n > SLAB_VALUES && n / VALUES_PER_THREAD <= 1
-}
-
 /// Passes each of `slabs`, which have `values` values in all, to `work`: on the calling thread, and on others if there is
 /// enough to do.
 pub(crate) fn for_each_slab<T: Send>(

@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::bf16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::compat::slabs::{for_each_slab, is_appended, slab_of};
+use crate::compat::slabs::{for_each_slab, slab_of};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
 use crate::kernels::remember::bnb::{Int8Rows, fp4_levels, nested_absmax};
@@ -17,7 +17,7 @@ use crate::kernels::remember::fp8::{E4M3, ScaleGrid};
 use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
 use crate::kernels::remember::widen::Widen;
-use crate::limits::{reserved, zeroed_on_write};
+use crate::limits::zeroed_on_write;
 use crate::scheme::bnb::is_block_size;
 use crate::simd::{Kernel, Level, dispatch};
 use crate::{Dtype, Result};
@@ -39,11 +39,8 @@ fn decode_with(
     unit: usize,
     decode: impl Fn(Range<usize>, Out<'_>) + Sync,
 ) -> Result<Vec<u8>> {
-    let slab = slab_of(unit, n);
-    if is_appended(n) {
-        return append(n, slab, decode);
-    }
     let mut out = zeroed_on_write((n as u64).saturating_mul(2), "the values of a tensor")?;
+    let slab = slab_of(unit, n);
     let fill = |values: &mut [bf16]| {
         for_each_slab(n, values.chunks_mut(slab).enumerate(), |(i, out)| {
             decode(i * slab..i * slab + out.len(), Out::Bf16(out));
@@ -57,20 +54,6 @@ fn decode_with(
             fill(&mut values);
             out.copy_from_slice(values.as_bytes());
         }
-    }
-    Ok(out)
-}
-
-/// The values in one thread. Each slab is decoded into memory that stays in the cache and then appended: that is faster than
-/// to decode into zeros, which an allocator that reuses memory has to write before.
-fn append(n: usize, slab: usize, decode: impl Fn(Range<usize>, Out<'_>)) -> Result<Vec<u8>> {
-    let mut out = reserved((n as u64).saturating_mul(2), "the values of a tensor")?;
-    let mut values = vec![bf16::ZERO; slab.min(n)];
-    for first in (0..n).step_by(slab) {
-        let range = first..n.min(first + slab);
-        let values = &mut values[..range.len()];
-        decode(range, Out::Bf16(values));
-        out.extend_from_slice(values.as_bytes());
     }
     Ok(out)
 }

@@ -89,7 +89,7 @@ impl Kernel for CodebookBlocks<'_> {
     }
 
     /// A block has only sixteen values, whatever its length. For outputs of two bytes they are rounded once, and the codes
-    /// look up the low and the high bytes of the results in registers: four times as fast as rounding each value.
+    /// look up the low and the high bytes of the results in registers: twice as fast as rounding each value, at least.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
@@ -160,14 +160,15 @@ impl ByteTables {
         out: &mut [E; LOOKED_UP],
         avx2: Avx2,
     ) {
-        let (mut first, mut second) = ([0; LOOKED_UP / 2], [0; LOOKED_UP / 2]);
-        for ((first, second), &byte) in first.iter_mut().zip(&mut second).zip(codes) {
-            (*first, *second) = if high_first {
-                (byte >> 4, byte & 15)
-            } else {
-                (byte & 15, byte >> 4)
-            };
+        // As words: LLVM unrolls a loop over so few bytes, and then moves some of them one by one.
+        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        let words: [u64; 4] = zerocopy::transmute!(*codes);
+        let (mut high, mut low) = (words, words);
+        for (high, low) in high.iter_mut().zip(&mut low) {
+            (*high, *low) = (*high >> 4 & LOW, *low & LOW);
         }
+        let (first, second) = if high_first { (high, low) } else { (low, high) };
+        let [first, second]: [[u8; LOOKED_UP / 2]; 2] = zerocopy::transmute!([first, second]);
         let first_low = avx2.look_up(self.low, first);
         let first_high = avx2.look_up(self.high, first);
         let second_low = avx2.look_up(self.low, second);

@@ -167,6 +167,14 @@ fn codebook_kernel() {
             (6, 3, 128),
             (0, 1600, 16),
             (2, 50, 6),
+            // Units of 64 values that are looked up in registers: from within a block, over many blocks, with a rest, and a
+            // first block that ends with the first unit.
+            (0, 64 * 40, 64),
+            (64, 5000, 128),
+            (192, 1000, 256),
+            (64 * 3, 4096 + 63, 4096),
+            (0, 63, 64),
+            (0, 0, 64),
         ] {
             let (bytes, scales) = (
                 bytes(usize::div_ceil(n, 2)),
