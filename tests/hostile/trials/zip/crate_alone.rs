@@ -19,6 +19,9 @@ enum Crate {
     FindsConsistent,
 }
 
+/// What is wrong, the file, the names that the crate lists, how far it goes, and the kind and a word of our error.
+type Case<'a> = (&'a str, Vec<u8>, &'a [&'a str], Crate, Kind, &'a str);
+
 /// The names that the crate lists, and how far it goes.
 fn crate_alone(file: &[u8]) -> (Vec<String>, Crate) {
     let config = Config {
@@ -43,7 +46,7 @@ fn archives_that_the_crate_opens() {
     let offset = broken.len() - 6;
     broken[offset..offset + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     let sizes = [&[1, 0, 16, 0], &[9; 16][..]].concat();
-    let rows: Vec<(&str, Vec<u8>, &[&str], Crate, Kind, &str)> = vec![
+    let rows: Vec<Case<'_>> = vec![
         (
             "bytes behind the end",
             [&whole[..], b"!"].concat(),
