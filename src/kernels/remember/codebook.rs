@@ -102,7 +102,10 @@ impl Kernel for CodebookBlocks<'_> {
         let mut left = self.block - self.start;
         let mut table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
         let (units, rest) = out.as_chunks_mut::<LOOKED_UP>();
-        let (codes, last_codes) = self.bytes.as_chunks::<{ LOOKED_UP / 2 }>();
+        // As many bytes as units: those of 63 values more would fill one, too.
+        let codes = units.len() * (LOOKED_UP / 2);
+        let (codes, last_codes) = self.bytes.split_at(codes.min(self.bytes.len()));
+        let codes = codes.as_chunks::<{ LOOKED_UP / 2 }>().0;
         for (codes, unit) in codes.iter().zip(&mut *units) {
             if left == 0 {
                 table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));

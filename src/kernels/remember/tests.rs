@@ -159,7 +159,7 @@ fn codebook_kernel() {
         std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
     for high_first in [true, false] {
         let pairs = PairTable::new(&codebook, high_first);
-        for (start, n, block) in [
+        let cases = [
             (0usize, 256usize, 64usize),
             (0, 77, 64),
             (10, 1291, 32),
@@ -173,9 +173,10 @@ fn codebook_kernel() {
             (64, 5000, 128),
             (192, 1000, 256),
             (64 * 3, 4096 + 63, 4096),
-            (0, 63, 64),
-            (0, 0, 64),
-        ] {
+        ];
+        // Every rest behind such units.
+        let rests = (0..=130).map(|n| (64, n, 128));
+        for (start, n, block) in cases.into_iter().chain(rests) {
             let (bytes, scales) = (
                 bytes(usize::div_ceil(n, 2)),
                 scales((start + n).div_ceil(block)),
