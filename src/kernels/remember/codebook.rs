@@ -10,8 +10,10 @@ use crate::simd::Kernel;
 
 /// For each byte, the values of its two codes in the order of the output: one load of eight bytes in place of two
 /// look-ups. The table has 2 KiB and stays in the first-level cache.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) struct PairTable {
     pairs: Box<[[f32; 2]; 256]>,
+    /// The codebook itself.
     levels: [f32; 16],
     high_first: bool,
 }
