@@ -3,10 +3,10 @@
 //!
 //! `paths` has the public modules `parse`, `remember`, `lethe` and `model`, which hold more than the rooms of those names.
 
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub mod bnb_file;
 pub mod dequantize;
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub mod encode;
 #[cfg(feature = "gguf")]
 pub mod gguf;

@@ -67,7 +67,7 @@ pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
 pub use inspect::{DtypeCount, InspectInfo, ModuleClass, format_bytes};
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub use lethe::bnb::*;
 pub use limits::ParseLimits;
 #[cfg(feature = "npz")]

@@ -9,6 +9,9 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
+//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::look_up`]). A kernel that
+//! gains from it has a body of its own for AVX2 ([`Kernel::run_avx2`]) and the same twin in the tests as the other body.
+//!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
 use std::sync::OnceLock;
@@ -63,20 +66,28 @@ impl Default for Level {
 pub(crate) trait Kernel {
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
+
+    /// The body at [`Level::Avx2`], for kernels with a step that LLVM does not vectorise. It gives the bits of
+    /// [`run`](Self::run).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
+        self.run(out);
+    }
 }
 
 /// An encoder's inner loop, whose slices of input and output are fields.
 ///
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub(crate) trait Routine {
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
@@ -103,14 +114,39 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use self::avx2::Avx2;
+
+#[cfg(target_arch = "x86_64")]
 mod avx2 {
-    #[cfg(feature = "lethe")]
+    use std::arch::x86_64::{__m128i, __m256i, _mm256_broadcastsi128_si256, _mm256_shuffle_epi8};
+    use std::mem::transmute;
+
+    #[cfg(feature = "bnb")]
     use super::Routine;
     use super::{Element, Kernel};
 
+    /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2(());
+
+    impl Avx2 {
+        /// The entries of `table` at `indices`, which are below 16.
+        #[inline(always)]
+        #[expect(unsafe_code, reason = "an instruction of a CPU feature")]
+        pub(crate) fn look_up(self, table: [u8; 16], indices: [u8; 32]) -> [u8; 32] {
+            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays of 16 and 32 bytes have the size of
+            // the vectors, and neither has invalid bits.
+            unsafe {
+                let table = _mm256_broadcastsi128_si256(transmute::<[u8; 16], __m128i>(table));
+                let indices = transmute::<[u8; 32], __m256i>(indices);
+                transmute::<__m256i, [u8; 32]>(_mm256_shuffle_epi8(table, indices))
+            }
+        }
+    }
+
     #[target_feature(enable = "avx2,bmi2")]
     fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-        kernel.run(out);
+        kernel.run_avx2(out, Avx2(()));
     }
 
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
@@ -119,13 +155,13 @@ mod avx2 {
         unsafe { run_kernel(kernel, out) }
     }
 
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     #[target_feature(enable = "avx2,bmi2")]
     fn run_routine(routine: &mut impl Routine) {
         routine.run();
     }
 
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn perform(routine: &mut impl Routine) {
         // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.

@@ -217,6 +217,20 @@ impl Source {
         }
     }
 
+    /// `len` bytes from `offset` on, if the source is in memory and has them. A mapped file does not count: what reads
+    /// through this must not meet a file that shrinks.
+    pub(crate) fn shared(&self, offset: u64, len: u64) -> Option<SharedBytes> {
+        let Self::Bytes(all) = self else {
+            return None;
+        };
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(usize::try_from(len).ok()?)?;
+        (end <= all.len()).then(|| SharedBytes {
+            all: all.clone(),
+            range: start..end,
+        })
+    }
+
     /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a compressed member or a stream.
     /// The file is mapped at the first call.
     pub(crate) fn view(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
@@ -245,6 +259,22 @@ impl Source {
         found
             .map(Cow::Borrowed)
             .ok_or_else(|| AnamnesisError::parse("tensor data past the end of the file"))
+    }
+}
+
+/// Bytes of a source in memory, which they keep there.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedBytes {
+    all: Arc<Vec<u8>>,
+    /// Within `all`.
+    range: Range<usize>,
+}
+
+impl std::ops::Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.all[self.range.clone()]
     }
 }
 

@@ -1,17 +1,17 @@
 //! Writes a safetensors file of NF4 weights from BF16 tensors in memory: part of the published interface.
 //!
-//! Each matrix goes through the encoder of `forget/bnb.rs`, tile by tile on the calling thread. Other tensors stay
-//! BF16.
+//! Each matrix is encoded as a single tensor, and stored under the names of `forget/bnb.rs`, which goes through the
+//! pipeline and is not compiled with the feature `bnb` alone. Other tensors stay BF16.
 
 use std::borrow::Cow;
 use std::path::Path;
 
+use zerocopy::IntoBytes;
+
+use super::encode::{encode_bnb4_compute_absmax, first_not_finite};
 use super::whole::{WholeTensor, to_bytes, to_file};
-use crate::forget::bnb::{Bnb4, Bnb4QuantType};
-use crate::forget::{Method, StoredTensor, TileValues, WeightInfo};
-use crate::kernels::remember::widen::Widen;
-use crate::scheme::Tile;
-use crate::simd::Level;
+use crate::kernels::lethe::bnb::NF4_CODEBOOK;
+use crate::scheme::bnb::Bnb4StateText;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// Number of values that share a scale: 64, as in transformers.
@@ -103,8 +103,16 @@ pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<V
     to_bytes(&borrowed(&all, inputs))
 }
 
+/// A stored tensor of an encoded weight.
+struct StoredPart {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: Vec<u8>,
+}
+
 /// The stored tensors of each input, or none if it stays BF16.
-type EncodedInputs = Vec<Option<Vec<(StoredTensor, Vec<u8>)>>>;
+type EncodedInputs = Vec<Option<Vec<StoredPart>>>;
 
 fn encoded(inputs: &[BnbWriteInput<'_>]) -> Result<EncodedInputs> {
     let encode = |input: &BnbWriteInput<'_>| {
@@ -155,61 +163,43 @@ fn weight_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Number of values that are encoded at once: the F32 values of a tile and its decoded values take 2 MiB.
-const TILE_VALUES: usize = 256 << 10;
-
-fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<(StoredTensor, Vec<u8>)>> {
+/// The stored tensors of a weight: codes, scales, codebook and `quant_state`.
+fn encode(input: &BnbWriteInput<'_>) -> Result<Vec<StoredPart>> {
     let &BnbWriteInput {
         name,
         shape,
         bf16_data,
     } = input;
-    let method = Bnb4 {
-        quant_type: Bnb4QuantType::Nf4,
-        block: NF4_BLOCK_SIZE,
-        double_quant: false,
-        compute_dtype: TargetDtype::BF16,
-    };
-    let encoder = method.encoder(&WeightInfo {
-        name: &weight_name(name),
-        shape,
-        dtype: TargetDtype::BF16,
-    })?;
-    let zeros = |s: StoredTensor| {
-        let len = s.dtype.byte_len(&s.shape).unwrap_or(0);
-        (s, vec![0; len])
-    };
-    let mut all: Vec<_> = encoder.stored().into_iter().map(zeros).collect();
-    let (grid, level) = (encoder.grid(), Level::detect());
-    // Whole rows: `chunks` of the input then are tiles.
-    let height = (TILE_VALUES / grid.cols).next_multiple_of(grid.row_align);
-    for (i, bytes) in bf16_data.chunks(height.max(1) * grid.cols * 2).enumerate() {
-        let first = i * height.max(1);
-        let tile = Tile {
-            rows: first..first + bytes.len() / 2 / grid.cols,
-            cols: 0..grid.cols,
-        };
-        let dtype = Dtype::BF16;
-        let values = Widen { dtype, bytes }.to_f32(level);
-        let mut back = vec![0.0; tile.values()];
-        if let Some(x) = values.iter().find(|x| !x.is_finite()) {
-            return Err(wrong(
-                name,
-                format!("it has a value {x}, which has no code"),
-            ));
-        }
-        let values = TileValues {
-            tile: &tile,
-            values: &values,
-            survey: 0.0,
-            level,
-        };
-        encoder.encode(&values, &mut back, &mut |i, at, bytes| {
-            all[i].1[at as usize..][..bytes.len()].copy_from_slice(bytes);
-            Ok(())
-        })?;
+    if let Some((_, x)) = first_not_finite(bf16_data) {
+        return Err(wrong(
+            name,
+            format!("it has a value {x}, which has no code"),
+        ));
     }
-    Ok(all)
+    let map = NF4_CODEBOOK.as_bytes();
+    let n = bf16_data.len() / 2;
+    let (codes, absmax) = encode_bnb4_compute_absmax(bf16_data, map, n, NF4_BLOCK_SIZE)?;
+    let state = Bnb4StateText {
+        quant_type: "nf4",
+        block: NF4_BLOCK_SIZE,
+        dtype: TargetDtype::BF16,
+        shape,
+        nested_offset: None,
+    };
+    let name = weight_name(name);
+    let part = |suffix: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>| StoredPart {
+        name: format!("{name}{suffix}"),
+        dtype,
+        shape: shape.to_vec(),
+        data,
+    };
+    let (state, suffix) = (state.to_json(), ".quant_state.bitsandbytes__nf4");
+    Ok(vec![
+        part("", Dtype::U8, &[n / 2, 1], codes),
+        part(".absmax", Dtype::F32, &[n / NF4_BLOCK_SIZE], absmax),
+        part(".quant_map", Dtype::F32, &[16], map.to_vec()),
+        part(suffix, Dtype::U8, &[state.len()], state),
+    ])
 }
 
 fn borrowed<'a>(all: &'a EncodedInputs, inputs: &'a [BnbWriteInput<'a>]) -> Vec<WholeTensor<'a>> {
@@ -223,11 +213,11 @@ fn borrowed<'a>(all: &'a EncodedInputs, inputs: &'a [BnbWriteInput<'a>]) -> Vec<
         };
         match stored {
             None => tensors.push(plain),
-            Some(all) => tensors.extend(all.iter().map(|(s, data)| WholeTensor {
-                name: &s.name,
-                shape: &s.shape,
-                dtype: s.dtype,
-                data,
+            Some(all) => tensors.extend(all.iter().map(|part| WholeTensor {
+                name: &part.name,
+                shape: &part.shape,
+                dtype: part.dtype,
+                data: &part.data,
             })),
         }
     }
@@ -305,6 +295,59 @@ mod tests {
             ..inputs[0]
         };
         assert!(write_bnb_nf4_safetensors_bytes(&[short]).is_err());
+    }
+
+    /// The same tensors, with the same bytes, as those of a model that is encoded: rows are not whole blocks here.
+    #[cfg(feature = "lethe")]
+    #[test]
+    fn weights_as_the_pipeline_stores_them() {
+        use crate::forget::bnb::{Bnb4, Bnb4QuantType};
+        use crate::forget::{Method, TileValues, WeightInfo};
+        let shape = [96, 42];
+        let floats: Vec<f32> = (0..96 * 42).map(|i| (i % 89) as f32 - 44.0).collect();
+        let bf16 = |x: &f32| half::bf16::from_f32(*x).to_bits().to_le_bytes();
+        let input = BnbWriteInput {
+            name: "layer.weight",
+            shape: &shape,
+            bf16_data: &floats.iter().flat_map(bf16).collect::<Vec<u8>>(),
+        };
+        let method = Bnb4 {
+            quant_type: Bnb4QuantType::Nf4,
+            block: NF4_BLOCK_SIZE,
+            double_quant: false,
+            compute_dtype: TargetDtype::BF16,
+        };
+        let weight = WeightInfo {
+            name: input.name,
+            shape: &shape,
+            dtype: TargetDtype::BF16,
+        };
+        let encoder = method.encoder(&weight).unwrap();
+        let len = |s: &crate::forget::StoredTensor| s.dtype.byte_len(&s.shape).unwrap();
+        let stored = encoder.stored();
+        let mut data: Vec<_> = stored.iter().map(|s| vec![0; len(s)]).collect();
+        let tile = crate::scheme::Tile {
+            rows: 0..96,
+            cols: 0..42,
+        };
+        let values = TileValues {
+            tile: &tile,
+            values: &floats,
+            survey: 0.0,
+            level: crate::simd::Level::detect(),
+        };
+        let mut put = |i: usize, at: u64, bytes: &[u8]| {
+            data[i][at as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        };
+        let mut back = vec![0.0; floats.len()];
+        encoder.encode(&values, &mut back, &mut put).unwrap();
+        let parts = encode(&input).unwrap();
+        assert_eq!(parts.len(), stored.len());
+        for ((part, s), data) in parts.iter().zip(&stored).zip(&data) {
+            assert_eq!((&part.name, part.dtype), (&s.name, s.dtype));
+            assert_eq!((&part.shape, &part.data), (&s.shape, data));
+        }
     }
 
     /// The weight of layer `linear` is `linear.weight`, by which the library finds it; other tensors keep their names.

@@ -4,7 +4,7 @@
 //! Functions with given scales reverse decoding: values that were decoded become the codes that they had. Functions
 //! that compute scales encode as the library does.
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lethe"))]
 mod tests;
 
 use zerocopy::IntoBytes;
@@ -37,18 +37,23 @@ fn check_values(bf16: &[u8], n: Option<usize>) -> Result<()> {
 /// Checks that `bf16` are `n` values and finite, because a scale is computed from them.
 fn check_finite_values(bf16: &[u8], n: Option<usize>) -> Result<()> {
     check_values(bf16, n)?;
+    match first_not_finite(bf16) {
+        None => Ok(()),
+        Some((found, value)) => Err(wrong(format!("value {found} is {value}, and has no code"))),
+    }
+}
+
+/// The first of the BF16 values that is not finite, and its index.
+pub(super) fn first_not_finite(bf16: &[u8]) -> Option<(usize, f32)> {
     let values = bf16.as_chunks().0.iter().map(|&b| i16::from_le_bytes(b));
     let mut magnitudes = values.clone().map(|bits| bits & 0x7fff);
     // Infinity is 0x7f80, and NaN lies above it. LLVM vectorises the maximum, but not a search.
     if magnitudes.clone().fold(0, i16::max) < 0x7f80 {
-        return Ok(());
+        return None;
     }
     let found = magnitudes.position(|bits| bits >= 0x7f80).unwrap_or(0);
     let value = values.clone().nth(found).unwrap_or(0);
-    Err(wrong(format!(
-        "value {found} is {}, and has no code",
-        f32_from_bf16(value as u16)
-    )))
+    Some((found, f32_from_bf16(value as u16)))
 }
 
 /// The F32 values of a slab of BF16.
@@ -75,7 +80,7 @@ fn codebook(bytes: &[u8]) -> Result<[f32; 16]> {
     Ok(map)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lethe"))]
 fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.as_bytes().to_vec()
 }

@@ -168,11 +168,11 @@ pub mod remember {
 pub mod lethe {
     //! Encoding single tensors into slices, and checks for encoders.
 
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     pub use self::bnb::*;
     pub use crate::compat::round_trip;
 
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     pub mod bnb {
         //! BitsAndBytes: single tensors, and files of NF4.
 

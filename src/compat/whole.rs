@@ -15,7 +15,7 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
-#[cfg(any(feature = "npz", feature = "pth", feature = "lethe"))]
+#[cfg(any(feature = "npz", feature = "pth", feature = "bnb"))]
 /// Metadata of every file: transformers refuses a file without it.
 const FORMAT: (&str, &str) = ("format", "pt");
 
@@ -80,7 +80,7 @@ fn write(
         .try_for_each(|(t, &at)| put(at, t.data))
 }
 
-#[cfg(any(feature = "npz", feature = "pth", feature = "lethe"))]
+#[cfg(any(feature = "npz", feature = "pth", feature = "bnb"))]
 /// Writes a file atomically; an older one is replaced.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Result<()> {
     use crate::containers::write::atomic::{OutputFile, OutputPlace};
@@ -95,7 +95,7 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Re
     file.commit()
 }
 
-#[cfg(any(feature = "npz", feature = "pth", feature = "lethe"))]
+#[cfg(any(feature = "npz", feature = "pth", feature = "bnb"))]
 /// Returns the bytes of the file.
 pub(crate) fn to_bytes(tensors: &[WholeTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes_with(tensors, FORMAT)

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 pub use self::container::Container;
 pub(crate) use self::names::NameIndex;
-pub(crate) use self::part::Part;
+pub(crate) use self::part::{Part, SharedBytes};
 pub use self::role::TensorRole;
 pub use self::tensor::Tensor;
 use crate::config::QuantConfig;

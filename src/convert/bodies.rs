@@ -19,8 +19,7 @@ impl<'m> Body<'m> for CopyBody<'m> {
         let (output, bytes) = (job.output(), &mut worker.input.bytes);
         let range = output.cut.tile(job.no).cols;
         let at = range.start as u64;
-        bytes.resize(range.len(), 0);
-        self.0.read_at(at, bytes)?;
+        bytes.load_at(&self.0, at, range.len())?;
         // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
         if self.0.exact_check().is_some() {
             job.checksums[0].input.add(at, bytes);
@@ -39,7 +38,7 @@ pub(super) struct StreamBody<'m>(pub Part<'m>);
 
 impl<'m> Body<'m> for StreamBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
-        self.0.stream(&mut worker.input.bytes, |at, piece| {
+        self.0.stream(worker.input.bytes.buffer(), |at, piece| {
             job.options.cancel.check()?;
             job.put(at, piece)
         })?;
@@ -56,7 +55,7 @@ pub(super) struct GatherBody<'m> {
 
 impl<'m> Body<'m> for GatherBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
-        let (cut, bytes) = (&job.output().cut, &mut worker.input.bytes);
+        let (cut, bytes) = (&job.output().cut, worker.input.bytes.buffer());
         let tile = cut.tile(job.no);
         let element_size = (self.part.len as usize / (cut.rows * cut.cols).max(1)).max(1);
         bytes.resize(tile.values() * element_size, 0);

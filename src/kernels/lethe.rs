@@ -9,19 +9,33 @@
 
 pub(crate) mod bnb;
 pub(crate) mod codebook;
-pub(crate) mod compute_dtype;
-pub(crate) mod distance;
-pub(crate) mod fp8;
-pub(crate) mod ggml;
-pub(crate) mod groups;
 pub(crate) mod int8;
+
+#[cfg(feature = "lethe")]
+pub(crate) mod compute_dtype;
+#[cfg(feature = "lethe")]
+pub(crate) mod distance;
+#[cfg(feature = "lethe")]
+pub(crate) mod fp8;
+#[cfg(feature = "lethe")]
+pub(crate) mod ggml;
+#[cfg(feature = "lethe")]
+pub(crate) mod groups;
+#[cfg(feature = "lethe")]
 pub(crate) mod integer;
+#[cfg(feature = "lethe")]
 pub(crate) mod mean;
+#[cfg(feature = "lethe")]
 pub(crate) mod mlx;
+#[cfg(feature = "lethe")]
 pub(crate) mod mx;
+#[cfg(feature = "lethe")]
 pub(crate) mod narrow;
+#[cfg(feature = "lethe")]
 pub(crate) mod nvfp4;
+#[cfg(feature = "lethe")]
 pub(crate) mod pack;
+#[cfg(feature = "lethe")]
 pub(crate) mod qnat;
-#[cfg(test)]
+#[cfg(all(test, feature = "lethe"))]
 mod tests;

@@ -6,12 +6,18 @@
 
 mod int8;
 mod state;
+#[cfg(feature = "bnb")]
+mod state_text;
 
 use std::ops::Range;
 
 pub(super) use self::int8::BnbInt8;
 use self::state::Bnb4State;
 pub(crate) use self::state::is_block_size;
+#[cfg(feature = "bnb")]
+pub(crate) use self::state_text::Bnb4StateText;
+#[cfg(all(test, feature = "lethe"))]
+pub(crate) use self::state_text::{MAX_FLOAT_LEN, python_float};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
@@ -290,13 +296,8 @@ impl Decode for Bnb4Weight<'_> {
             row,
             ..
         } = buffers;
-        read(
-            &self.codes,
-            self.total.div_ceil(2),
-            0..1,
-            tile.cols.start / 2..tile.cols.end.div_ceil(2),
-            bytes,
-        )?;
+        let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
+        bytes.load(&self.codes, self.total.div_ceil(2), 0..1, cols)?;
         let (blocks, count) = (self.blocks(tile), self.total.div_ceil(self.block));
         scales.clear();
         match &self.absmax {

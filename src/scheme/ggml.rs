@@ -13,7 +13,7 @@ use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, TensorRole, Tile, TopExponent,
 };
-use crate::scheme::seam::{read, refused, wrong};
+use crate::scheme::seam::{refused, wrong};
 use crate::simd::Level;
 use crate::{Dtype, ParsedModel, Result};
 
@@ -193,13 +193,10 @@ impl Decode for GgmlWeight<'_> {
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let bytes = |values: usize| values / self.block * self.block_bytes;
         let cols = bytes(tile.cols.start)..bytes(tile.cols.end);
-        read(
-            &self.codes,
-            bytes(self.cols),
-            tile.rows.clone(),
-            cols,
-            &mut buffers.bytes,
-        )?;
+        let stride = bytes(self.cols);
+        buffers
+            .bytes
+            .load(&self.codes, stride, tile.rows.clone(), cols)?;
         buffers.scales.clear();
         if let Some((floats, n)) = &self.scales {
             let scales =

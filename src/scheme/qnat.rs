@@ -8,7 +8,7 @@ use crate::containers::model::{Part, QnatTensor, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::qnat::QnatRows;
 use crate::scheme::seam::{
-    Buffers, Decode, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile, read,
+    Buffers, Decode, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
 };
 use crate::simd::{Level, dispatch};
 
@@ -103,13 +103,7 @@ impl Decode for QnatWeight<'_> {
             ..
         } = buffers;
         let cols = tile.cols.start / 2..tile.cols.end.div_ceil(2);
-        read(
-            &self.part,
-            layout.block.div_ceil(2),
-            rows.clone(),
-            cols,
-            bytes,
-        )?;
+        bytes.load(&self.part, layout.block.div_ceil(2), rows.clone(), cols)?;
         scales.clear();
         zeros.clear();
         // Double-quantized: a byte for each scale, and behind them their common step.

@@ -1,5 +1,6 @@
 //! The seam between stored tensors and the pipeline: what every scheme implements and what they share.
 
+mod code_bytes;
 pub(crate) mod codes;
 mod count;
 pub(crate) mod decode;
@@ -22,6 +23,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub(crate) use self::code_bytes::CodeBytes;
 pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, TopExponent};
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;

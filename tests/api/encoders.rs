@@ -1,7 +1,7 @@
 //! The API's encoders, and its modules.
 
 /// The encoders of BitsAndBytes.
-#[cfg(feature = "lethe")]
+#[cfg(feature = "bnb")]
 #[test]
 fn bitsandbytes_encoders() {
     use std::path::PathBuf;
@@ -101,7 +101,7 @@ fn module_paths() {
             dequantize_per_tensor_fp8_to_bf16,
         },
     };
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     #[allow(unused_imports)]
     use anamnesis::{
         lethe::bnb as _,

@@ -18,7 +18,7 @@ fn modules_of_readers_and_kernels() {
     functions_are!(remember::bnb: dequantize_bnb4_to_bf16 dequantize_bnb4_double_quant_to_bf16 dequantize_bnb_int8_to_bf16);
     functions_are!(remember: dequantize_fp8_to_bf16 dequantize_gptq_to_bf16 dequantize_awq_to_bf16 dequantize_bnb4_double_quant_to_bf16);
     functions_are!(parse::safetensors: parse_safetensors_header);
-    #[cfg(feature = "lethe")]
+    #[cfg(feature = "bnb")]
     functions_are!(anamnesis::lethe::bnb: encode_bnb4 encode_bnb4_compute_absmax encode_bnb4_double_quant encode_bnb_int8);
     #[cfg(feature = "gguf")]
     {

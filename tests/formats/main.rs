@@ -15,3 +15,4 @@ mod headers;
 mod limits;
 mod qnat;
 mod readers;
+mod requests;

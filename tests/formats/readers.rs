@@ -1,9 +1,7 @@
-//! Containers in streams: how many reads a header takes and where they end, limits, detection, and models whose data stays
-//! in the stream. And functions for one container, which refuse the others.
+//! Containers in streams: limits, detection, and models whose data stays in the stream. And functions for one container,
+//! which refuse the others.
 
-use std::cell::RefCell;
-use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
-use std::rc::Rc;
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,88 +11,7 @@ use anamnesis::{
 };
 
 use crate::common::data;
-
-/// Offset and length of every read of a stream.
-type Requests = Rc<RefCell<Vec<(u64, usize)>>>;
-
-/// A stream that records what it is asked for.
-struct Recorded<R>(R, Requests);
-
-impl<R: Read + Seek> Read for Recorded<R> {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let at = self.0.stream_position()?;
-        self.1.borrow_mut().push((at, out.len()));
-        self.0.read(out)
-    }
-}
-
-impl<R: Seek> Seek for Recorded<R> {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        self.0.seek(to)
-    }
-}
-
-fn recorded(bytes: &[u8]) -> (Recorded<Cursor<&[u8]>>, Requests) {
-    let requests = Requests::default();
-    (Recorded(Cursor::new(bytes), requests.clone()), requests)
-}
-
-/// A safetensors file whose header has `len` bytes, with a tensor of 1 MiB.
-fn safetensors(len: usize) -> Vec<u8> {
-    let json = r#"{"X":{"dtype":"U8","shape":[1048576],"data_offsets":[0,1048576]}}"#;
-    let mut file = (len as u64).to_le_bytes().to_vec();
-    file.extend(json.bytes());
-    file.resize(8 + len, b' ');
-    file.resize(file.len() + (1 << 20), 7);
-    file
-}
-
-#[test]
-fn safetensors_headers_take_two_reads() {
-    for len in [2 << 10, 1 << 20, 8 << 20] {
-        let file = safetensors(len);
-        let (stream, requests) = recorded(&file);
-        anamnesis::parse_safetensors_header_from_reader(stream).unwrap();
-        assert_eq!(*requests.borrow(), [(0, 8), (8, len)]);
-    }
-}
-
-/// 10 MiB of header through a client that asks a server for 64 KiB or more at a time.
-#[test]
-fn large_safetensors_headers_take_three_requests() {
-    let (file, end) = (safetensors(10 << 20), 8 + (10 << 20));
-    let (stream, requests) = recorded(&file);
-    anamnesis::parse_safetensors_header_from_reader(stream).unwrap();
-    assert!(
-        requests
-            .borrow()
-            .iter()
-            .all(|&(at, n)| at + n as u64 <= end)
-    );
-    let (stream, requests) = recorded(&file);
-    let client = BufReader::with_capacity(64 << 10, stream);
-    anamnesis::parse_safetensors_header_from_reader(client).unwrap();
-    assert!(requests.borrow().len() <= 3, "{:?}", requests.borrow());
-    assert!(
-        requests
-            .borrow()
-            .iter()
-            .all(|&(at, n)| at + n as u64 <= end)
-    );
-}
-
-/// A length that the file does not have costs one read of 8 MiB.
-#[test]
-fn a_false_length_is_not_allocated() {
-    let (stream, requests) = recorded(&[0, 0, 0, 5, 0, 0, 0, 0, b'{']);
-    let error = anamnesis::parse_safetensors_header_from_reader(stream).unwrap_err();
-    assert!(
-        matches!(&error, AnamnesisError::Io(_))
-            && error.to_string().contains("after 1 of 83886080"),
-        "{error}"
-    );
-    assert!(requests.borrow().iter().all(|&(_, n)| n <= 8 << 20));
-}
+use crate::requests::recorded;
 
 /// A file of each format that this build reads.
 fn one_of_each() -> Vec<(Container, Vec<u8>)> {
@@ -231,32 +148,6 @@ fn front_matter_of_every_checkpoint() {
         }
     }
     assert!(archives >= 50 && others >= 20, "{archives} {others}");
-}
-
-/// The heads of large archives: of a checkpoint neither storages nor their local headers are read, and what lies at the end
-/// of the file is read once.
-#[cfg(feature = "pth")]
-#[test]
-fn archive_headers_take_few_requests() {
-    use crate::common::zip::{Member, Zip};
-    let demo = anamnesis::parse_pth(data().join("demo/checkpoint.pth")).unwrap();
-    let file = std::fs::read(data().join("demo/checkpoint.pth")).unwrap();
-    let mut demo_archive = zip::ZipArchive::new(Cursor::new(&file)).unwrap();
-    let mut padded = Vec::new();
-    for i in 0..demo_archive.len() {
-        let (mut member, mut content) = (demo_archive.by_index(i).unwrap(), Vec::new());
-        member.read_to_end(&mut content).unwrap();
-        padded.push(Member::stored(&member.name().unwrap(), &content));
-    }
-    let storage = vec![1; 200 << 10];
-    padded.insert(1, Member::stored("checkpoint/data/unused", &storage));
-    let file = Zip::of(&padded).file();
-    let (stream, requests) = recorded(&file);
-    let front = anamnesis::parse_pth_front_matter_from_reader(stream).unwrap();
-    assert_eq!(front.tensors, demo.tensor_info());
-    assert!(requests.borrow().len() <= 6, "{:?}", requests.borrow());
-    let read: usize = requests.borrow().iter().map(|&(_, n)| n).sum();
-    assert!(read < file.len() / 2, "{read} of {}", file.len());
 }
 
 #[test]

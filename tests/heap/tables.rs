@@ -222,6 +222,35 @@ fn many_small_items() {
     assert!(failures.is_empty(), "{failures}");
 }
 
+/// The `zip` crate keeps the extra fields that it parses, empty ones as well. Here they are parsed one entry at a time, and
+/// beside the directory there are only names and numbers.
+#[cfg(all(feature = "npz", feature = "pth"))]
+#[test]
+fn extra_fields_of_archives() {
+    use crate::common::zip::{Member, Zip, zeros};
+    let profiler = Profiler::new();
+    let empty_fields = [9, 9, 0, 0].repeat(500);
+    let array = |i| Member::stored(&format!("{i}.npy"), &zeros(1));
+    let members: Vec<_> = (0..3000)
+        .map(|i| array(i).central(|entry| entry.extra = empty_fields.clone()))
+        .collect();
+    let file = Zip::of(&members).file();
+    let directory = 3000 * empty_fields.len();
+    let read = || zip::ZipArchive::new(std::io::Cursor::new(&file)).unwrap();
+    let (of_the_crate, archive) = profiler.peak(read);
+    assert_eq!(archive.len(), 3000);
+    drop(archive);
+    let read = || anamnesis::inspect_npz_from_reader(std::io::Cursor::new(&file)).unwrap();
+    let (ours, info) = profiler.peak(read);
+    assert_eq!(info.tensors.len(), 3000);
+    println!("{ours} bytes, {of_the_crate} of the crate, for {directory}");
+    assert!(ours < 2 * directory, "{ours} for {directory}");
+    assert!(
+        of_the_crate > 8 * directory,
+        "{of_the_crate} for {directory}"
+    );
+}
+
 /// What `inspect` and `remember` do. Whether the model is read or refused does not matter.
 fn everything(dir: &Path, out: &Path) {
     if let Ok(model) = parse(dir) {

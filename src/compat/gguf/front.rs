@@ -62,6 +62,9 @@ pub struct GgufFrontMatter {
 /// Reads a GGUF header from `reader`, sequentially and never past the header's end. Of a split model it is the header of
 /// this one file.
 ///
+/// The format does not say how long a header is, so each read is of the bytes that certainly belong to it: 10 MiB take some
+/// twenty reads of 64 KiB or more.
+///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
 /// let mut file = std::fs::File::open("tests/data/demo/model-q4_k.gguf")?;

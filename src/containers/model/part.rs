@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::strided::{self, StridedDim};
 use super::{Check, TensorInfo};
 use crate::error::printable;
+pub(crate) use crate::source::SharedBytes;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -54,6 +55,15 @@ impl<'m> Part<'m> {
     /// Whether readers see the stored bytes unchanged: contiguous, row-major and little-endian.
     pub(crate) fn is_verbatim(&self) -> bool {
         !self.is_strided() && !self.info.big_endian
+    }
+
+    /// `len` of the tensor's bytes from `at` on, without a copy. `None` if they are not in memory as readers see them.
+    pub(crate) fn shared_at(&self, at: u64, len: u64) -> Option<SharedBytes> {
+        let is_inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        if !is_inside || !self.is_verbatim() {
+            return None;
+        }
+        self.source.shared(self.info.offset.checked_add(at)?, len)
     }
 
     /// Fills `out` with the tensor's bytes from `at` on. Both ends must be at the bounds of elements, or of blocks.

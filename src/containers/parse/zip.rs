@@ -6,8 +6,8 @@
 //!
 //! The `zip` crate parses the entries of the directory. Around it stand the checks that it leaves open: it has no limits,
 //! falls back to an earlier end record, follows one of two contradicting records, passes over bytes behind the last
-//! entry, and keeps one of two members of the same name. Local headers are read here, because the crate compares two bits
-//! of their flags alone, and reads every local header of an archive to look for overlaps.
+//! entry, and keeps one of two members of the same name. Local headers are read here, because the crate compares three bits
+//! of their flags alone, and reads every local header of an archive to look for overlaps. docs/architecture.md lists cases.
 //!
 //! Format: PKWARE APPNOTE 6.3.10.
 

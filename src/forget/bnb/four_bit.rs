@@ -15,13 +15,13 @@ use super::{config, linear_layer_objection};
 use crate::element::Out;
 use crate::forget::seam::rows::flat_block_grid;
 use crate::forget::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
-use crate::kernels::lethe::bnb::{
-    FP4_CODEBOOK, NESTED_BLOCK, NF4_CODEBOOK, codebook_encoder, dynamic_map, encode_nested,
-};
+use crate::kernels::lethe::bnb::nested::{NESTED_BLOCK, dynamic_map, encode_nested};
+use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
 use crate::kernels::lethe::codebook::CodebookEncoder;
 use crate::kernels::remember::bnb::nested_absmax;
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::Grid;
+use crate::scheme::bnb::Bnb4StateText;
 use crate::simd::dispatch;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -126,39 +126,17 @@ const QUANT_STATE: usize = 3;
 const NESTED_ABSMAX: usize = 4;
 const NESTED_QUANT_MAP: usize = 5;
 
-/// Length of the longest text that [`python_float`] makes of an F32.
-pub(super) const MAX_FLOAT_LEN: usize = 24;
-
 impl Bnb4Encoder {
-    /// The JSON of `quant_state`, as Python's `json.dumps` writes it.
-    ///
-    /// The length of the stored tensor must be known before the survey pass has found `offset`. So the text of double
-    /// quantization is padded with blanks, which JSON allows at its end, to the longest that it can become.
+    /// The JSON of `quant_state`. The text of double quantization has its full length without an offset as well.
     fn state(&self, offset: Option<f32>) -> Vec<u8> {
-        // The keys and their order are those of `as_dict`, so that the bytes are the library's as
-        // far as the offset allows.
-        let (kind, block, dtype) = (
-            self.method.quant_type.name(),
-            self.method.block,
-            self.dtype.torch_name(),
-        );
-        let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
-        let shape = shape.join(", ");
-        let mut text = format!(
-            r#"{{"quant_type": "{kind}", "blocksize": {block}, "dtype": "{dtype}", "shape": [{shape}]"#
-        );
-        if self.method.double_quant {
-            let nested =
-                r#", "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": "#;
-            text += nested;
-            // The brace that closes the object follows the number, hence the one more.
-            let end = text.len() + MAX_FLOAT_LEN + 1;
-            text += &python_float(offset.unwrap_or(0.0));
-            text.push('}');
-            return format!("{text:end$}").into_bytes();
+        Bnb4StateText {
+            quant_type: self.method.quant_type.name(),
+            block: self.method.block,
+            dtype: self.dtype,
+            shape: &self.shape,
+            nested_offset: self.method.double_quant.then_some(offset.unwrap_or(0.0)),
         }
-        text.push('}');
-        text.into_bytes()
+        .to_json()
     }
 
     /// Passes the stored tensors that belong to no tile to `put`: codebooks and `quant_state`.
@@ -171,22 +149,6 @@ impl Bnb4Encoder {
             put(NESTED_QUANT_MAP, 0, dynamic_map().as_bytes())?;
         }
         put(QUANT_STATE, 0, &self.state(Some(offset)))
-    }
-}
-
-/// The text that Python's `repr` makes of a float: Rust's, but with a sign and at least two digits in the exponent.
-pub(super) fn python_float(x: f32) -> String {
-    // `nested_offset` is an F32 that Python has as a float of 64 bits, so its digits are those of
-    // the widened value.
-    let text = format!("{:?}", f64::from(x));
-    match text.split_once('e') {
-        None => text,
-        Some((digits, exponent)) => {
-            let (sign, exponent) = exponent
-                .strip_prefix('-')
-                .map_or(('+', exponent), |exponent| ('-', exponent));
-            format!("{digits}e{sign}{exponent:0>2}")
-        }
     }
 }
 

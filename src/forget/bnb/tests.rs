@@ -1,11 +1,11 @@
 //! What is stored of 4-bit and INT8 weights, against the files of bitsandbytes and transformers.
 
-use super::four_bit::{MAX_FLOAT_LEN, python_float};
 use super::*;
 use crate::forget::tests_support::{by_name, bytes_of, decoded, encode, file, values_of};
 use crate::forget::{Method, Survey, TileValues};
 use crate::kernels::lethe::codebook::absmax;
 use crate::kernels::lethe::mean::mean;
+use crate::scheme::bnb::{MAX_FLOAT_LEN, python_float};
 use crate::simd::Level;
 
 /// The mean of the scales, as torch has it.

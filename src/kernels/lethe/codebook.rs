@@ -24,6 +24,7 @@ pub(crate) enum BlockNorm {
     /// block is divided by it. The scale counts as at least [`MIN_SCALE`]; a whole block stores it as it was, a short
     /// block stores what counts.
     BitsAndBytes,
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     /// `quantize_nf4` of qlora-rs. Values are divided by the scale, which is 1 for a block of zeros.
     Qlora,
 }

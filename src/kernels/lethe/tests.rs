@@ -2,7 +2,8 @@
 
 use half::f16;
 
-use super::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder, dynamic_map, encode_nested};
+use super::bnb::nested::{dynamic_map, encode_nested};
+use super::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
 use super::codebook::MIN_SCALE;
 use super::{int8, mean, qnat};
 use crate::element::Element;

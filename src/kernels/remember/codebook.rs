@@ -1,11 +1,22 @@
 //! Two 4-bit codes to a byte, looked up in a table of 16 values, in blocks that share a scale.
 
+#[cfg(target_arch = "x86_64")]
+use zerocopy::IntoBytes;
+
 use crate::element::Element;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
 use crate::simd::Kernel;
 
 /// For each byte, the values of its two codes in the order of the output: one load of eight bytes in place of two
 /// look-ups. The table has 2 KiB and stays in the first-level cache.
-pub(crate) struct PairTable(Box<[[f32; 2]; 256]>);
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) struct PairTable {
+    pairs: Box<[[f32; 2]; 256]>,
+    /// The codebook itself.
+    levels: [f32; 16],
+    high_first: bool,
+}
 
 impl PairTable {
     /// A table for `codebook`. `high_first`: the high nibble holds the even element.
@@ -15,7 +26,11 @@ impl PairTable {
             let (high, low) = (codebook[byte >> 4], codebook[byte & 15]);
             *pair = if high_first { [high, low] } else { [low, high] };
         }
-        Self(pairs)
+        Self {
+            pairs,
+            levels: *codebook,
+            high_first,
+        }
     }
 }
 
@@ -50,7 +65,7 @@ impl Kernel for CodebookBlocks<'_> {
         let mut values = [0.0; TILE];
         for (bytes, out) in self.bytes.chunks(TILE / 2).zip(out.chunks_mut(TILE)) {
             for (pair, &byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-                *pair = self.pairs.0[usize::from(byte)];
+                *pair = self.pairs.pairs[usize::from(byte)];
             }
             let mut advance = |n: usize| {
                 let now = scale;
@@ -72,6 +87,101 @@ impl Kernel for CodebookBlocks<'_> {
                     .for_each(|value| *value *= advance(1));
             }
             E::store(&values, out);
+        }
+    }
+
+    /// A block has only sixteen values, whatever its length. For outputs of two bytes they are rounded once, and the codes
+    /// look up the low and the high bytes of the results in registers: twice as fast as rounding each value, at least.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        // A unit must not cross the end of a block.
+        let whole = self.block.is_multiple_of(LOOKED_UP) && self.start.is_multiple_of(LOOKED_UP);
+        if size_of::<E>() != 2 || !whole {
+            return self.run(out);
+        }
+        let mut scales = self.scales.iter().copied();
+        let mut left = self.block - self.start;
+        let mut table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
+        let (units, rest) = out.as_chunks_mut::<LOOKED_UP>();
+        // As many bytes as units: those of 63 values more would fill one, too.
+        let codes = units.len() * (LOOKED_UP / 2);
+        let (codes, last_codes) = self.bytes.split_at(codes.min(self.bytes.len()));
+        let codes = codes.as_chunks::<{ LOOKED_UP / 2 }>().0;
+        for (codes, unit) in codes.iter().zip(&mut *units) {
+            if left == 0 {
+                table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
+                left = self.block;
+            }
+            left -= LOOKED_UP;
+            table.look_up(codes, self.pairs.high_first, unit, avx2);
+        }
+        let done = self.start + units.len() * LOOKED_UP;
+        let last = CodebookBlocks {
+            bytes: last_codes,
+            start: done % self.block,
+            scales: self.scales.get(done / self.block..).unwrap_or_default(),
+            ..*self
+        };
+        last.run(rest);
+    }
+}
+
+/// Values that are looked up together: the codes of one vector of AVX2.
+#[cfg(target_arch = "x86_64")]
+const LOOKED_UP: usize = 64;
+
+/// The sixteen values of a block in an output type of two bytes: their low bytes and their high bytes.
+#[cfg(target_arch = "x86_64")]
+struct ByteTables {
+    low: [u8; 16],
+    high: [u8; 16],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl ByteTables {
+    #[inline(always)]
+    fn new<E: Element>(levels: &[f32; 16], scale: f32) -> Self {
+        let mut values = *levels;
+        for value in &mut values {
+            *value *= scale;
+        }
+        let mut rounded = [E::from_f32(0.0); 16];
+        E::store(&values, &mut rounded);
+        let (mut low, mut high) = ([0; 16], [0; 16]);
+        let bytes = rounded.as_bytes().as_chunks::<2>().0;
+        for ((low, high), bytes) in low.iter_mut().zip(&mut high).zip(bytes) {
+            (*low, *high) = (bytes[0], bytes[1]);
+        }
+        Self { low, high }
+    }
+
+    /// The values of `codes` in the order of the output.
+    #[inline(always)]
+    fn look_up<E: Element>(
+        &self,
+        codes: &[u8; LOOKED_UP / 2],
+        high_first: bool,
+        out: &mut [E; LOOKED_UP],
+        avx2: Avx2,
+    ) {
+        // As words: LLVM unrolls a loop over so few bytes, and then moves some of them one by one.
+        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        let words: [u64; 4] = zerocopy::transmute!(*codes);
+        let (mut high, mut low) = (words, words);
+        for (high, low) in high.iter_mut().zip(&mut low) {
+            (*high, *low) = (*high >> 4 & LOW, *low & LOW);
+        }
+        let (first, second) = if high_first { (high, low) } else { (low, high) };
+        let [first, second]: [[u8; LOOKED_UP / 2]; 2] = zerocopy::transmute!([first, second]);
+        let first_low = avx2.look_up(self.low, first);
+        let first_high = avx2.look_up(self.high, first);
+        let second_low = avx2.look_up(self.low, second);
+        let second_high = avx2.look_up(self.high, second);
+        let pairs = out.as_mut_bytes().as_chunks_mut::<4>().0;
+        for (i, pair) in pairs.iter_mut().enumerate() {
+            let bytes = [first_low[i], first_high[i], second_low[i], second_high[i]];
+            *pair = u32::from_le_bytes(bytes).to_le_bytes();
         }
     }
 }

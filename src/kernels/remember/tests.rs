@@ -159,7 +159,7 @@ fn codebook_kernel() {
         std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
     for high_first in [true, false] {
         let pairs = PairTable::new(&codebook, high_first);
-        for (start, n, block) in [
+        let cases = [
             (0usize, 256usize, 64usize),
             (0, 77, 64),
             (10, 1291, 32),
@@ -167,7 +167,16 @@ fn codebook_kernel() {
             (6, 3, 128),
             (0, 1600, 16),
             (2, 50, 6),
-        ] {
+            // Units of 64 values that are looked up in registers: from within a block, over many blocks, with a rest, and a
+            // first block that ends with the first unit.
+            (0, 64 * 40, 64),
+            (64, 5000, 128),
+            (192, 1000, 256),
+            (64 * 3, 4096 + 63, 4096),
+        ];
+        // Every rest behind such units.
+        let rests = (0..=130).map(|n| (64, n, 128));
+        for (start, n, block) in cases.into_iter().chain(rests) {
             let (bytes, scales) = (
                 bytes(usize::div_ceil(n, 2)),
                 scales((start + n).div_ceil(block)),

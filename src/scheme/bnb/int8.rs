@@ -12,7 +12,7 @@ use crate::kernels::remember::bnb::Int8Rows;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
-    read, refused, wrong,
+    refused, wrong,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
@@ -114,13 +114,8 @@ impl Decode for BnbInt8Weight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        read(
-            &self.codes,
-            self.k,
-            tile.rows.clone(),
-            tile.cols.clone(),
-            &mut buffers.bytes,
-        )?;
+        let (rows, cols) = (tile.rows.clone(), tile.cols.clone());
+        buffers.bytes.load(&self.codes, self.k, rows, cols)?;
         // The scales are one row of `n` numbers, of which the tile's rows are columns.
         buffers.scales.clear();
         self.scb.extend(

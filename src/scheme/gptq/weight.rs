@@ -230,12 +230,13 @@ impl Decode for GptqWeight<'_> {
         // Planes cannot be read as a stream, so they are unpacked here once, and not for each slab.
         if self.packing.has_planes {
             let row_words = buffers.words.len() / tile.rows.len().max(1);
-            buffers.bytes.clear();
+            let bytes = buffers.bytes.buffer();
+            bytes.clear();
             for words in buffers.words.chunks_exact(row_words.max(1)) {
                 let codes = (0..tile.cols.len().div_ceil(CHUNK))
                     .flat_map(|i| self.packing.unpack(words, i));
                 let codes = codes.take(tile.cols.len()).map(|code| code as u8);
-                buffers.bytes.extend(codes);
+                bytes.extend(codes);
             }
         }
         let groups = self.load_groups(&tile.cols, &mut buffers.index, &mut buffers.staging)?;

@@ -46,13 +46,8 @@ impl Decode for Nvfp4Weight<'_> {
             row,
             ..
         } = buffers;
-        read(
-            &self.codes,
-            self.k / 2,
-            tile.rows.clone(),
-            tile.cols.start / 2..tile.cols.end / 2,
-            bytes,
-        )?;
+        let cols = tile.cols.start / 2..tile.cols.end / 2;
+        bytes.load(&self.codes, self.k / 2, tile.rows.clone(), cols)?;
         let globals =
             tile.rows.start / self.rows_per_global..tile.rows.end.div_ceil(self.rows_per_global);
         row.clear();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::element::Out;
-use crate::scheme::seam::RelaySource;
+use crate::scheme::seam::{CodeBytes, RelaySource};
 use crate::simd::Level;
 
 /// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of the tensor in row-major
@@ -77,7 +77,7 @@ pub(crate) fn lcm(a: usize, b: usize) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     /// Codes as bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: CodeBytes,
     /// Codes as packed words.
     pub words: Vec<u32>,
     /// Scales.

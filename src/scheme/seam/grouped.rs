@@ -16,7 +16,7 @@ use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Fp8Format, Grid, GroupCodes, RelaySource,
-    Tile, read,
+    Tile,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
@@ -240,9 +240,9 @@ impl Decode for Grouped<'_> {
                 // A tile begins at a multiple of 32 codes, so the first bit is the first of a byte
                 // at every width.
                 let cols = tile.cols.start * self.bits / 8..(tile.cols.end * self.bits).div_ceil(8);
-                read(part, *row_bytes, tile.rows.clone(), cols, bytes)?;
+                bytes.load(part, *row_bytes, tile.rows.clone(), cols)?;
             }
-            Codes::Unpacked(layout) => layout.unpack(tile, staging, bytes)?,
+            Codes::Unpacked(layout) => layout.unpack(tile, staging, bytes.buffer())?,
         }
         let (rows, cols) = self.scale_range(tile);
         scales.clear();

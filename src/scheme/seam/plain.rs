@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
-use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
@@ -52,13 +52,10 @@ impl Decode for PlainFloats<'_> {
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let cols = tile.cols.start * self.size()..tile.cols.end * self.size();
-        read(
-            &self.part,
-            self.cols * self.size(),
-            tile.rows.clone(),
-            cols,
-            &mut buffers.bytes,
-        )
+        let stride = self.cols * self.size();
+        buffers
+            .bytes
+            .load(&self.part, stride, tile.rows.clone(), cols)
     }
 
     fn decode(

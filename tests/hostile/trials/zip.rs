@@ -1,5 +1,6 @@
 //! ZIP archives whose directory or headers are wrong.
 
+mod crate_alone;
 mod end_records;
 
 use crate::common::verdict::{Limit, Parse, Unsupported};
