@@ -6,9 +6,11 @@ mod forget;
 mod input;
 mod inspect;
 mod listing;
+mod ls;
 mod progress;
 mod report;
 mod signals;
+mod table;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ pub fn run() -> ExitCode {
     let mut out = std::io::stdout().lock();
     let result = match args.command {
         Command::Parse(args) => inspect::parse(&args, &mut out),
+        Command::Ls(args) => ls::ls(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
         Command::Remember(args) => convert::remember(&args, &mut out),
         Command::Forget(args) => forget::forget(&args, &mut out),

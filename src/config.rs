@@ -16,7 +16,6 @@ mod sizes;
 mod skips;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "models")]
 mod texts;
 pub(crate) mod unique_json;
 
@@ -34,7 +33,6 @@ pub(crate) use self::module::Module;
 pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
-#[cfg(feature = "models")]
 pub(crate) use self::texts::Texts;
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};

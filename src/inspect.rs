@@ -3,6 +3,7 @@
 
 mod display;
 mod dtypes;
+mod listed;
 mod modules;
 mod roles;
 
@@ -11,6 +12,7 @@ use std::collections::BTreeSet;
 #[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
 pub(crate) use self::display::write_dequantized;
 pub use self::dtypes::DtypeCount;
+pub use self::listed::ListedTensor;
 pub use self::modules::ModuleClass;
 use crate::containers::model::Tensor;
 use crate::scheme::{Resolution, module_names};

@@ -19,6 +19,9 @@ pub(super) struct Args {
 pub(super) enum Command {
     /// Check a model file, count its tensors by role, and list them
     Parse(ParseArgs),
+    /// List a model's tensors with dtype, shape, parameters, size, scheme and file
+    #[command(visible_alias = "list")]
+    Ls(LsArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
@@ -47,6 +50,46 @@ pub(super) struct ParseArgs {
     pub input: FileArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct LsArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// Only tensors with names like these, e.g. "*.layers.0.*" or "re:.*norm"
+    #[arg(value_name = "GLOB")]
+    pub patterns: Vec<String>,
+    /// Only tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Order of the list: largest first, by name or by dtype [default: the order of the data]
+    #[arg(long, value_name = "KEY")]
+    pub sort: Option<SortKey>,
+    /// Group the tensors by the parts of their names, with totals
+    #[arg(long)]
+    pub tree: bool,
+    /// Levels of the tree [default: all]
+    #[arg(long, value_name = "N", requires = "tree", value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: Option<u32>,
+    /// Show the metadata and config.json first
+    #[arg(long)]
+    pub meta: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long, conflicts_with = "tree")]
+    pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// What `amn ls --sort` sorts by.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(super) enum SortKey {
+    Size,
+    Name,
+    Dtype,
 }
 
 /// Bounds of [`ParseLimits`]; see `docs/safety.md`.

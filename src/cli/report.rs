@@ -13,11 +13,13 @@ pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = out.flush();
 }
 
-/// Prints a report as JSON.
-pub(super) fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
-    writeln!(out, "{text}")?;
+/// Prints a value as JSON.
+pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(|e| match e.io_error_kind() {
+        Some(kind) => AnamnesisError::Io(kind.into()),
+        None => AnamnesisError::Io(std::io::Error::other(e)),
+    })?;
+    writeln!(out)?;
     Ok(())
 }
 

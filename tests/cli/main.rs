@@ -13,6 +13,7 @@ mod forget;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod limits;
 mod listings;
+mod ls;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod ollama;
