@@ -2,6 +2,7 @@
 
 mod args;
 mod convert;
+mod documents;
 mod forget;
 mod input;
 mod inspect;
@@ -9,6 +10,7 @@ mod listing;
 mod ls;
 mod progress;
 mod report;
+mod show;
 mod signals;
 mod table;
 
@@ -31,10 +33,13 @@ pub fn run() -> ExitCode {
     let result = match args.command {
         Command::Parse(args) => inspect::parse(&args, &mut out),
         Command::Ls(args) => ls::ls(&args, &mut out),
+        Command::Show(args) => show::show(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
         Command::Remember(args) => convert::remember(&args, &mut out),
         Command::Forget(args) => forget::forget(&args, &mut out),
         Command::Convert(args) => convert::convert(&args, &mut out),
+        Command::Completions(args) => documents::completions(&args, &mut out),
+        Command::Man(args) => documents::man(&args, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -53,6 +53,10 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quantization_map.json", &[]),
 ];
 
+/// Keys under which multimodal models nest the config of their language model.
+pub(crate) const TEXT_CONFIGS: &[&str] =
+    &["text_config", "llm_config", "lm_config", "language_config"];
+
 /// The index of a sharded model, in which a shard that is parsed alone looks for companions.
 const INDEX: &str = "model.safetensors.index.json";
 

@@ -4,10 +4,8 @@ use serde_json::{Map, Value};
 
 use super::dims::Dims;
 use super::table::{Default, ModelClass};
+use crate::config::TEXT_CONFIGS;
 use crate::{AnamnesisError, Result};
-
-/// Keys under which multimodal models nest the config of their language model.
-const TEXT_CONFIGS: &[&str] = &["text_config", "llm_config", "lm_config", "language_config"];
 
 /// The fields of a config.
 #[derive(Debug, Clone)]

@@ -22,6 +22,8 @@ pub(super) enum Command {
     /// List a model's tensors with dtype, shape, parameters, size, scheme and file
     #[command(visible_alias = "list")]
     Ls(LsArgs),
+    /// Show values, range and distribution of tensors, decoded from whatever they are stored in
+    Show(ShowArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
@@ -33,6 +35,22 @@ pub(super) enum Command {
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     Convert(ConvertArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page, in roff
+    Man(ManArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell that reads the script
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ManArgs {
+    /// Command that the page is about [default: the program]
+    pub command: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -80,6 +98,41 @@ pub(super) struct LsArgs {
     /// Print JSON; see docs/json.md
     #[arg(long, conflicts_with = "tree")]
     pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// Names or patterns, e.g. "*norm*"; a name may have a slice: "model.norm.weight[:8]" [default: all tensors]
+    #[arg(value_name = "TENSOR")]
+    pub tensors: Vec<String>,
+    /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
+    #[arg(long, value_name = "SLICE", allow_hyphen_values = true)]
+    pub slice: Option<String>,
+    /// Parts of the histogram; 0: none
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    pub bins: u32,
+    /// Show tensors as they are stored, codes and scales too, instead of decoded
+    #[arg(long)]
+    pub stored: bool,
+    /// Print CSV: all values of one tensor or of its slice, or the statistics of several
+    #[arg(long, conflicts_with_all = ["json", "npy"])]
+    pub csv: bool,
+    /// Write the values of one tensor, or of its slice, to a NumPy file
+    #[arg(long, value_name = "OUT", conflicts_with = "json")]
+    pub npy: Option<PathBuf>,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    /// Replace an existing output
+    #[arg(short, long)]
+    pub force: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
@@ -146,6 +199,9 @@ pub(super) struct InspectArgs {
     /// List every global that a pickle names, allowed or not; nothing is executed
     #[arg(long)]
     pub globals: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long, conflicts_with = "globals")]
+    pub json: bool,
     #[command(flatten)]
     pub limits: LimitArgs,
 }

@@ -49,7 +49,7 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
         // Stable: tensors that are alike stay in the order of the data.
         Some(SortKey::Size) => tensors.sort_by_key(|t| Reverse(t.bytes)),
         Some(SortKey::Name) => tensors.sort_by_key(|t| t.name),
-        Some(SortKey::Dtype) => tensors.sort_by_key(|t| t.dtype),
+        Some(SortKey::Dtype) => tensors.sort_by_key(|t| t.dtype.name()),
     }
     let texts = match args.meta {
         true => Some(ModelTexts::of(&model)?),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::roles;
+use super::{product, roles};
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
 use crate::{Dtype, ParsedModel, QuantScheme, TensorRole};
@@ -103,9 +103,4 @@ impl ParsedModel {
         }
         all
     }
-}
-
-/// Number of values of a tensor of `shape`. Saturating, because a malformed file can claim any shape.
-fn product(shape: &[usize]) -> u64 {
-    shape.iter().fold(1, |n, &d| n.saturating_mul(d as u64))
 }

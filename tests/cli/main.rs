@@ -5,11 +5,13 @@
 mod common;
 
 mod commands;
+mod documents;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod inspect;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod limits;
 mod listings;
@@ -22,6 +24,7 @@ mod open_files;
 #[cfg(target_os = "linux")]
 mod reads;
 mod resume;
+mod show;
 mod whole;
 
 use std::process::{Command, Output};
