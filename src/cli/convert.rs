@@ -37,7 +37,6 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &args.run,
         &OutputStyle {
             suffix: &suffix,
-            json: false,
             verbose: false,
         },
         out,
@@ -77,7 +76,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &args.run,
         &OutputStyle {
             suffix: &suffix,
-            json: false,
             verbose: args.verbose,
         },
         out,
@@ -116,8 +114,6 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
 pub(super) struct OutputStyle<'a> {
     /// Suffix of the output's default name, such as `bf16`.
     pub suffix: &'a str,
-    /// Whether to print nothing but the report as JSON, at the end.
-    pub json: bool,
     /// Whether to name the tensors that are not encoded.
     pub verbose: bool,
 }
@@ -164,16 +160,26 @@ pub(super) fn write(
             false => input::output_file(&input.named, style.suffix, extension, keep),
         });
     let report = recovery.report();
-    if let Some(scheme) = scheme.filter(|_| report.encoded.is_empty()) {
-        return Err(nothing_encoded(&scheme, report));
+    if let Some(scheme) = scheme.as_ref().filter(|_| report.encoded.is_empty()) {
+        return Err(nothing_encoded(scheme, report));
     }
+    let conversion = |report, seconds| {
+        ConversionReport::new(
+            input,
+            &recovery,
+            &output,
+            scheme.as_deref(),
+            report,
+            seconds,
+        )
+    };
     if args.dry_run {
-        return match style.json {
-            true => print_json(report, out),
+        return match args.json {
+            true => print_json(&conversion(report, None), out),
             false => print_plan(input, &recovery, &output, out),
         };
     }
-    if !style.json {
+    if !args.json {
         print_line(out, format_args!("{}", parsing_line(input, report)));
     }
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
@@ -188,10 +194,10 @@ pub(super) fn write(
     let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
-    if style.json {
-        return print_json(&report, out);
-    }
     let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        return print_json(&conversion(&report, Some(seconds)), out);
+    }
     print_line(
         out,
         format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
@@ -229,6 +235,54 @@ pub(super) fn write(
         );
     }
     Ok(())
+}
+
+/// What `--json` prints of a conversion, or with `--dry-run` of a plan.
+#[derive(serde::Serialize)]
+struct ConversionReport<'a> {
+    input: String,
+    /// Bytes of the input's tensors.
+    input_bytes: u64,
+    /// The output file or directory.
+    output: String,
+    /// Files of weights.
+    files: Vec<String>,
+    /// What tensors are encoded to.
+    scheme: Option<&'a str>,
+    /// Time of the conversion; null of a plan.
+    seconds: Option<f64>,
+    /// 10^9 bytes of the output in a second; null of a plan.
+    gb_per_second: Option<f64>,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl<'a> ConversionReport<'a> {
+    fn new(
+        input: &input::NamedModel,
+        recovery: &crate::Recovery<'_>,
+        output: &Path,
+        scheme: Option<&'a str>,
+        report: &'a Report,
+        seconds: Option<f64>,
+    ) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let path = input.model.path().unwrap_or(&input.named);
+        Self {
+            input: text(path),
+            input_bytes: input.model.tensor_bytes(),
+            output: text(output),
+            files: recovery
+                .paths(output)
+                .iter()
+                .map(|path| text(path))
+                .collect(),
+            scheme,
+            seconds,
+            gb_per_second: seconds.map(|s| report.output_bytes as f64 / 1e9 / s.max(1e-9)),
+            report,
+        }
+    }
 }
 
 /// The error that no tensor can be encoded to `scheme`, with the reasons.

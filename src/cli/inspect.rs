@@ -11,13 +11,25 @@ use super::{input, listing};
 use crate::error::printable;
 use crate::inspect::{format_bytes, join_dtypes};
 use crate::{
-    GgufInspectInfo, InspectInfo, ModelDescription, ParsedModel, Result, Tensor, TensorRole,
+    GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription, ParsedModel, Result, Tensor,
+    TensorRole,
 };
 
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
 pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
     let info = model.inspect();
+    if args.json {
+        let parsed = ParsedTensors {
+            inspection: Inspection {
+                file: args.input.file.to_string_lossy(),
+                info: &info,
+                model: &model.describe(),
+            },
+            tensors: model.list(),
+        };
+        return print_json(&parsed, out);
+    }
     match GgufInspectInfo::of_inspected(&model, &info) {
         Some(summary) => print_gguf(&args.input.file, &summary, &info, out)?,
         None => print_roles(&model, &info, out)?,
@@ -94,6 +106,21 @@ fn roles(model: &ParsedModel, info: &InspectInfo) -> [(usize, TensorRole, String
     ]
 }
 
+/// What `amn parse --json` prints.
+#[derive(serde::Serialize)]
+struct ParsedTensors<'a> {
+    #[serde(flatten)]
+    inspection: Inspection<'a>,
+    tensors: Vec<ListedTensor<'a>>,
+}
+
+/// What `amn inspect --globals --json` prints.
+#[derive(serde::Serialize)]
+struct NamedGlobals<'a> {
+    file: Cow<'a, str>,
+    globals: Vec<crate::PickleGlobal>,
+}
+
 /// What `amn inspect --json` prints.
 #[derive(serde::Serialize)]
 struct Inspection<'a> {
@@ -156,7 +183,12 @@ fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
 
 /// Prints the globals that a pickle names.
 fn print_globals(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
-    for global in crate::pickle_globals_with_limits(&args.input.file, &args.limits.limits())? {
+    let globals = crate::pickle_globals_with_limits(&args.input.file, &args.limits.limits())?;
+    if args.json {
+        let file = args.input.file.to_string_lossy();
+        return print_json(&NamedGlobals { file, globals }, out);
+    }
+    for global in globals {
         let verdict = if global.allowed { "allowed" } else { "refused" };
         writeln!(
             out,

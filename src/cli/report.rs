@@ -1,11 +1,13 @@
 //! What the program prints of a finished conversion.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use crate::error::printable;
-use crate::{AnamnesisError, Errors, Report, Result};
+use crate::{AnamnesisError, ErrorKind, Errors, Report, Result};
 
 /// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
 pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
@@ -21,6 +23,32 @@ pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) ->
     })?;
     writeln!(out)?;
     Ok(())
+}
+
+/// What `--json` prints of an error, on stderr.
+#[derive(serde::Serialize)]
+struct ErrorReport<'a> {
+    kind: ErrorKind,
+    message: String,
+    /// The tensor at fault.
+    tensor: Option<&'a str>,
+    /// The file at fault; the input, if it is not known.
+    file: Cow<'a, str>,
+}
+
+/// Prints an error about `input` as JSON.
+pub(super) fn print_error(
+    error: &AnamnesisError,
+    input: &Path,
+    out: &mut impl Write,
+) -> Result<()> {
+    let report = ErrorReport {
+        kind: error.kind(),
+        message: error.to_string(),
+        tensor: error.tensor(),
+        file: error.file().unwrap_or(input).to_string_lossy(),
+    };
+    print_json(&report, out)
 }
 
 /// Prints the number of tensors that are not encoded for each reason, the most frequent reason first; if `verbose`, also their

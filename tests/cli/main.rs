@@ -12,6 +12,7 @@ mod faults;
 mod file_size;
 mod forget;
 mod inspect;
+mod json;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod limits;
 mod listings;
@@ -24,6 +25,7 @@ mod open_files;
 #[cfg(target_os = "linux")]
 mod reads;
 mod resume;
+mod scan;
 mod show;
 mod whole;
 
