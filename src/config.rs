@@ -16,6 +16,8 @@ mod sizes;
 mod skips;
 #[cfg(test)]
 mod tests;
+// Descriptions of models need a few of its methods, whole models all.
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
 mod texts;
 pub(crate) mod unique_json;
 

@@ -18,7 +18,7 @@ use crate::{
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
 pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
-    let info = model.inspect();
+    let (info, roles) = model.inspect_roles();
     if args.json {
         let parsed = ParsedTensors {
             inspection: Inspection {
@@ -32,20 +32,25 @@ pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     }
     match GgufInspectInfo::of_inspected(&model, &info) {
         Some(summary) => print_gguf(&args.input.file, &summary, &info, out)?,
-        None => print_roles(&model, &info, out)?,
+        None => print_roles(&model, &info, &roles, out)?,
     }
     writeln!(out)?;
     listing::print_tensors(&model, out)
 }
 
 /// Prints the number of tensors of each scheme and role, the problems, and the size of the file.
-fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) -> Result<()> {
+fn print_roles(
+    model: &ParsedModel,
+    info: &InspectInfo,
+    roles: &[TensorRole],
+    out: &mut impl Write,
+) -> Result<()> {
     writeln!(out, "{} tensors parsed", info.tensor_count)?;
     for s in &info.schemes {
         let role = TensorRole::Quantized;
         writeln!(out, "  {:>3} {role:<11} {}", s.tensors, s.scheme.column())?;
     }
-    for (n, role, what) in roles(model, info) {
+    for (n, role, what) in remarks(model, info, roles) {
         if n > 0 {
             writeln!(out, "  {n:>3} {role:<11} {what}")?;
         }
@@ -59,13 +64,21 @@ fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) ->
 }
 
 /// For each role: the number of tensors, and a remark.
-fn roles(model: &ParsedModel, info: &InspectInfo) -> [(usize, TensorRole, String); 9] {
+fn remarks(
+    model: &ParsedModel,
+    info: &InspectInfo,
+    roles: &[TensorRole],
+) -> [(usize, TensorRole, String); 9] {
     let kinds = match info.passthrough_kinds.as_slice() {
         [] => String::new(),
         kinds => format!(" ({})", kinds.join(", ")),
     };
     let passthrough = join_dtypes(&info.passthrough_dtypes) + &kinds;
-    let with_role = |role| model.tensors().filter(move |t| t.role() == role);
+    let with_role = |role| {
+        let all = model.tensors().zip(roles);
+        all.filter(move |(_, found)| **found == role)
+            .map(|(t, _)| t)
+    };
     let dtypes = |role, what: &str| {
         let found: BTreeSet<_> = with_role(role).map(|t| t.dtype()).collect();
         join_dtypes(&found) + what

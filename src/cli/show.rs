@@ -178,7 +178,7 @@ fn for_each_run(
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let bits = tensor.dtype.bits() as u64;
-    if bits % 8 != 0 || tensor.dtype.block_size() != 1 {
+    if !bits.is_multiple_of(8) || tensor.dtype.block_size() != 1 {
         let what = format!("tensor `{}`: its elements are no whole bytes", tensor.name);
         let kind = format!("values of {}", tensor.dtype);
         return Err(AnamnesisError::unsupported(kind, what));

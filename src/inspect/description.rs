@@ -51,6 +51,7 @@ const VOCABULARIES: &[(&str, &str)] = &[
 ];
 
 /// Values of `tokenizer.ggml.model`, and the kind of tokenizer that each names. Source: llama.cpp `llama-vocab.cpp`.
+#[cfg(feature = "gguf")]
 const GGUF_VOCABULARIES: &[(&str, &str)] = &[
     ("gpt2", "BPE"),
     ("llama", "SentencePiece"),

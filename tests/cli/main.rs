@@ -27,6 +27,8 @@ mod reads;
 mod resume;
 mod scan;
 mod show;
+#[cfg(unix)]
+mod transcripts;
 mod whole;
 
 use std::process::{Command, Output};

@@ -18,14 +18,14 @@ const MOST_ITEMS: usize = 4;
 /// Metadata and config of a model.
 #[derive(serde::Serialize)]
 pub(super) struct ModelTexts<'m> {
-    metadata: Metadata<'m>,
+    metadata: ShownMetadata<'m>,
     /// Content of `config.json` in the model's directory, with null for NaN and infinities.
     config: Option<Value>,
 }
 
 #[derive(serde::Serialize)]
 #[serde(untagged)]
-enum Metadata<'m> {
+enum ShownMetadata<'m> {
     Texts(BTreeMap<&'m str, &'m str>),
     Gguf(&'m GgufMetadata),
 }
@@ -36,8 +36,8 @@ impl<'m> ModelTexts<'m> {
     pub(super) fn of(model: &'m ParsedModel) -> Result<Self> {
         let texts = model.metadata().iter();
         let metadata = match model.gguf() {
-            Some(gguf) => Metadata::Gguf(gguf.metadata()),
-            None => Metadata::Texts(texts.map(|(k, v)| (k.as_str(), v.as_str())).collect()),
+            Some(gguf) => ShownMetadata::Gguf(gguf.metadata()),
+            None => ShownMetadata::Texts(texts.map(|(k, v)| (k.as_str(), v.as_str())).collect()),
         };
         let config = match model.model_directory() {
             Some(directory) => Texts::new(&directory, &model.limits).json("config.json")?,
@@ -53,11 +53,11 @@ impl<'m> ModelTexts<'m> {
             Ok(writeln!(out, "  {} = {}", printable(key), short(value))?)
         };
         match &self.metadata {
-            Metadata::Texts(texts) => texts
+            ShownMetadata::Texts(texts) => texts
                 .iter()
                 .try_for_each(|(key, text)| line(key, &Value::from(*text)))?,
             // One value at a time: a vocabulary is large.
-            Metadata::Gguf(metadata) => metadata.iter().try_for_each(|(key, value)| {
+            ShownMetadata::Gguf(metadata) => metadata.iter().try_for_each(|(key, value)| {
                 line(key, &serde_json::to_value(&value).unwrap_or_default())
             })?,
         }

@@ -6,14 +6,14 @@ use crate::{AnamnesisError, Result};
 
 /// One index or range of a slice, as it was typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Index {
+enum SliceIndex {
     At(i64),
     Range(Option<i64>, Option<i64>),
 }
 
 /// A slice as it was typed. Dimensions behind the last index are whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct SliceText(Vec<Index>);
+pub(super) struct SliceText(Vec<SliceIndex>);
 
 /// A rectangle of a tensor, as runs of neighbouring elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl SliceText {
             digits => digits.parse().ok().map(Some),
         };
         let index = |part: &str| match part.split_once(':') {
-            Some((from, to)) => Some(Index::Range(number(from)?, number(to)?)),
-            None => Some(Index::At(part.trim().parse().ok()?)),
+            Some((from, to)) => Some(SliceIndex::Range(number(from)?, number(to)?)),
+            None => Some(SliceIndex::At(part.trim().parse().ok()?)),
         };
         inner.split(',').map(index).collect::<Option<_>>().map(Self)
     }
@@ -60,9 +60,9 @@ impl SliceText {
 
     /// The first values of a tensor with `dims` dimensions: 8 of a vector, else 6 rows of 8.
     pub(super) fn corner(dims: usize) -> Self {
-        let outer = std::iter::repeat_n(Index::At(0), dims.saturating_sub(2));
-        let rows = (dims >= 2).then_some(Index::Range(None, Some(6)));
-        let cols = (dims >= 1).then_some(Index::Range(None, Some(8)));
+        let outer = std::iter::repeat_n(SliceIndex::At(0), dims.saturating_sub(2));
+        let rows = (dims >= 2).then_some(SliceIndex::Range(None, Some(6)));
+        let cols = (dims >= 1).then_some(SliceIndex::Range(None, Some(8)));
         Self(outer.chain(rows).chain(cols).collect())
     }
 
@@ -83,12 +83,12 @@ impl SliceText {
                 0.. => Some(n as usize),
                 _ => dim.checked_sub(n.unsigned_abs() as usize),
             };
-            match self.0.get(i).unwrap_or(&Index::Range(None, None)) {
-                Index::At(n) => match at(*n).filter(|n| *n < dim) {
+            match self.0.get(i).unwrap_or(&SliceIndex::Range(None, None)) {
+                SliceIndex::At(n) => match at(*n).filter(|n| *n < dim) {
                     Some(n) => ranges.push(n..n + 1),
                     None => return refuse(format!("index {n} of a dimension of {dim}")),
                 },
-                Index::Range(from, to) => {
+                SliceIndex::Range(from, to) => {
                     let bound = |n: Option<i64>, default| {
                         n.map_or(default, |n| at(n).unwrap_or(0)).min(dim)
                     };
