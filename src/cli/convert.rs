@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
-use super::report::{by_reason, print_distance, print_json, print_kept, print_line};
+use super::report::{
+    ConversionReport, by_reason, print_distance, print_json, print_kept, print_line,
+};
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
@@ -235,54 +237,6 @@ pub(super) fn write(
         );
     }
     Ok(())
-}
-
-/// What `--json` prints of a conversion, or with `--dry-run` of a plan.
-#[derive(serde::Serialize)]
-struct ConversionReport<'a> {
-    input: String,
-    /// Bytes of the input's tensors.
-    input_bytes: u64,
-    /// The output file or directory.
-    output: String,
-    /// Files of weights.
-    files: Vec<String>,
-    /// What tensors are encoded to.
-    scheme: Option<&'a str>,
-    /// Time of the conversion; null of a plan.
-    seconds: Option<f64>,
-    /// 10^9 bytes of the output in a second; null of a plan.
-    gb_per_second: Option<f64>,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
-impl<'a> ConversionReport<'a> {
-    fn new(
-        input: &input::NamedModel,
-        recovery: &crate::Recovery<'_>,
-        output: &Path,
-        scheme: Option<&'a str>,
-        report: &'a Report,
-        seconds: Option<f64>,
-    ) -> Self {
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        let path = input.model.path().unwrap_or(&input.named);
-        Self {
-            input: text(path),
-            input_bytes: input.model.tensor_bytes(),
-            output: text(output),
-            files: recovery
-                .paths(output)
-                .iter()
-                .map(|path| text(path))
-                .collect(),
-            scheme,
-            seconds,
-            gb_per_second: seconds.map(|s| report.output_bytes as f64 / 1e9 / s.max(1e-9)),
-            report,
-        }
-    }
 }
 
 /// The error that no tensor can be encoded to `scheme`, with the reasons.

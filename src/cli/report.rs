@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
+use super::input::NamedModel;
 use crate::error::printable;
-use crate::{AnamnesisError, ErrorKind, Errors, Report, Result};
+use crate::{AnamnesisError, ErrorKind, Errors, Recovery, Report, Result};
 
 /// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
 pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
@@ -23,6 +24,54 @@ pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) ->
     })?;
     writeln!(out)?;
     Ok(())
+}
+
+/// What `--json` prints of a conversion, or with `--dry-run` of a plan.
+#[derive(serde::Serialize)]
+pub(super) struct ConversionReport<'a> {
+    input: String,
+    /// Bytes of the input's tensors.
+    input_bytes: u64,
+    /// The output file or directory.
+    output: String,
+    /// Files of weights.
+    files: Vec<String>,
+    /// What tensors are encoded to.
+    scheme: Option<&'a str>,
+    /// Time of the conversion; null of a plan.
+    seconds: Option<f64>,
+    /// 10^9 bytes of the output in a second; null of a plan.
+    gb_per_second: Option<f64>,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl<'a> ConversionReport<'a> {
+    pub(super) fn new(
+        input: &NamedModel,
+        recovery: &Recovery<'_>,
+        output: &Path,
+        scheme: Option<&'a str>,
+        report: &'a Report,
+        seconds: Option<f64>,
+    ) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let path = input.model.path().unwrap_or(&input.named);
+        Self {
+            input: text(path),
+            input_bytes: input.model.tensor_bytes(),
+            output: text(output),
+            files: recovery
+                .paths(output)
+                .iter()
+                .map(|path| text(path))
+                .collect(),
+            scheme,
+            seconds,
+            gb_per_second: seconds.map(|s| report.output_bytes as f64 / 1e9 / s.max(1e-9)),
+            report,
+        }
+    }
 }
 
 /// What `--json` prints of an error, on stderr.
