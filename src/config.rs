@@ -16,7 +16,8 @@ mod sizes;
 mod skips;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "models")]
+// Descriptions of models need a few of its methods, whole models all.
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
 mod texts;
 pub(crate) mod unique_json;
 
@@ -34,7 +35,6 @@ pub(crate) use self::module::Module;
 pub(crate) use self::pattern::Selection;
 use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
-#[cfg(feature = "models")]
 pub(crate) use self::texts::Texts;
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};
@@ -54,6 +54,10 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quant_config.json", &[]),
     ("quantization_map.json", &[]),
 ];
+
+/// Keys under which multimodal models nest the config of their language model.
+pub(crate) const TEXT_CONFIGS: &[&str] =
+    &["text_config", "llm_config", "lm_config", "language_config"];
 
 /// The index of a sharded model, in which a shard that is parsed alone looks for companions.
 const INDEX: &str = "model.safetensors.index.json";

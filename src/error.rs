@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{Display, Formatter, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a message about a tensor begins with, before the name and a backtick.
 const TENSOR: &str = "tensor `";
@@ -57,7 +57,8 @@ pub enum AnamnesisError {
 /// let error = anamnesis::parse("no such file").unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Io);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The input is malformed ([`AnamnesisError::Parse`]).
@@ -105,6 +106,16 @@ impl AnamnesisError {
         };
         let (name, rest) = message.strip_prefix(TENSOR)?.split_once('`')?;
         (rest.is_empty() || rest.starts_with([' ', ':', ','])).then_some(name)
+    }
+
+    /// Returns the path of the file that an [`Io`](Self::Io) error is about, if it is known.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        let Self::Io(error) = self else {
+            return None;
+        };
+        let context = error.get_ref()?.downcast_ref::<IoContext>()?;
+        context.path.as_deref()
     }
 
     /// A [`Parse`](Self::Parse) error.
@@ -164,13 +175,27 @@ impl AnamnesisError {
 
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with the file's path.
     pub(crate) fn io_at(path: &Path, error: &std::io::Error) -> Self {
-        Self::io_in(printable(&path.to_string_lossy()), error)
+        Self::io_with(
+            printable(&path.to_string_lossy()),
+            Some(path.to_path_buf()),
+            error,
+        )
     }
 
     /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with `what` and a colon.
     pub(crate) fn io_in(what: impl Display, error: &std::io::Error) -> Self {
+        let context = error.get_ref().and_then(|e| e.downcast_ref::<IoContext>());
+        Self::io_with(
+            what,
+            context.and_then(|context| context.path.clone()),
+            error,
+        )
+    }
+
+    fn io_with(what: impl Display, path: Option<PathBuf>, error: &std::io::Error) -> Self {
         let payload = IoContext {
             message: format!("{what}: {error}"),
+            path,
             os: os_code(error).map(std::io::Error::from_raw_os_error),
         };
         Self::Io(std::io::Error::new(error.kind(), payload))
@@ -182,6 +207,8 @@ impl AnamnesisError {
 #[derive(Debug)]
 struct IoContext {
     message: String,
+    /// The file that it happened to.
+    path: Option<PathBuf>,
     os: Option<std::io::Error>,
 }
 

@@ -1,17 +1,26 @@
 //! [`InspectInfo`], a summary of a model: its schemes, the roles of its tensors, and its size before and after recovery.
 //! All summaries of single containers are views of it.
 
+mod description;
 mod display;
 mod dtypes;
+mod element_values;
+mod listed;
 mod modules;
 mod roles;
+mod statistics;
 
 use std::collections::BTreeSet;
 
+pub use self::description::{ModelDescription, ShardNumber};
 #[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
 pub(crate) use self::display::write_dequantized;
 pub use self::dtypes::DtypeCount;
+#[cfg(feature = "cli")]
+pub(crate) use self::element_values::for_each_value;
+pub use self::listed::ListedTensor;
 pub use self::modules::ModuleClass;
+pub use self::statistics::{Histogram, TensorStatistics};
 use crate::containers::model::Tensor;
 use crate::scheme::{Resolution, module_names};
 use crate::{Container, Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
@@ -43,8 +52,13 @@ pub struct InspectInfo {
     pub passthrough_kinds: Vec<&'static str>,
     /// Number of tensors with zero points.
     pub zeropoints: usize,
+    /// Number of tensors with offsets, which are added to scaled codes (`biases` of MLX).
+    pub offsets: usize,
     /// Number of maps from columns to groups (`g_idx`).
     pub group_indices: usize,
+    /// Whether columns of a weight are grouped in another order than they lie (GPTQ's activation order), by the data of the maps.
+    /// `None` if there is no map, or only the header was read.
+    pub activation_order: Option<bool>,
     /// Number of codebooks.
     pub quant_maps: usize,
     /// Number of tensors with scales of scales (double quantization).
@@ -93,7 +107,8 @@ impl InspectInfo {
 }
 
 impl ParsedModel {
-    /// Summarizes the model. Reads no tensor data except the small tensors in which some schemes describe themselves.
+    /// Summarizes the model. Reads no tensor data except maps from columns to groups (`g_idx`) and the small tensors in which
+    /// some schemes describe themselves.
     #[must_use]
     pub fn inspect(&self) -> InspectInfo {
         self.inspect_roles().0
@@ -134,9 +149,15 @@ impl ParsedModel {
             passthrough: count(TensorRole::Passthrough),
             scale_dtypes: dtypes_of(TensorRole::Scale),
             passthrough_dtypes: dtypes_of(TensorRole::Passthrough),
-            passthrough_kinds: kinds(with_role(TensorRole::Passthrough)),
+            passthrough_kinds: match self.container {
+                // Arrays are parameters of anything: their names say nothing of layers of a language model.
+                Container::Npz | Container::Npy => Vec::new(),
+                _ => kinds(with_role(TensorRole::Passthrough)),
+            },
             zeropoints: count(TensorRole::ZeroPoint),
+            offsets: count(TensorRole::Offset),
             group_indices: count(TensorRole::GroupIndex),
+            activation_order: activation_order(with_role(TensorRole::GroupIndex)),
             quant_maps: count(TensorRole::QuantMap),
             nested_scales: count(TensorRole::NestedScale),
             quant_states: count(TensorRole::QuantState),
@@ -156,6 +177,20 @@ impl ParsedModel {
         };
         (info, roles)
     }
+}
+
+/// Whether some of `maps` from columns to groups is not in ascending order; `None` if there are none, or one cannot be read.
+fn activation_order<'m>(maps: impl Iterator<Item = Tensor<'m>>) -> Option<bool> {
+    let mut is_any = None;
+    for map in maps {
+        let bytes = map.bytes().ok().filter(|_| map.dtype() == Dtype::I32)?;
+        let groups = bytes.as_chunks::<4>().0.iter();
+        if !groups.map(|group| i32::from_le_bytes(*group)).is_sorted() {
+            return Some(true);
+        }
+        is_any = Some(false);
+    }
+    is_any
 }
 
 /// What `tensors` are by their names, each word once.
@@ -183,11 +218,18 @@ const OPTIMIZER_KEYS: &[&str] = &[
 ];
 
 fn optimizer_tensors(model: &ParsedModel) -> impl Iterator<Item = Tensor<'_>> {
-    model.tensors().filter(|t| {
-        t.name()
-            .split_once('.')
-            .is_some_and(|(root, _)| OPTIMIZER_KEYS.contains(&root))
-    })
+    model.tensors().filter(|t| is_optimizer(t.name()))
+}
+
+/// Whether the tensor called `name` is state of an optimizer.
+fn is_optimizer(name: &str) -> bool {
+    name.split_once('.')
+        .is_some_and(|(root, _)| OPTIMIZER_KEYS.contains(&root))
+}
+
+/// Number of values of a tensor of `shape`. Saturating, because a malformed file can claim any shape.
+fn product(shape: &[usize]) -> u64 {
+    shape.iter().fold(1, |n, &d| n.saturating_mul(d as u64))
 }
 
 fn problems(model: &ParsedModel, resolution: &Resolution<'_>) -> Vec<String> {

@@ -66,7 +66,10 @@ pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
 pub use forget::{Forget, ForgetScheme};
-pub use inspect::{DtypeCount, InspectInfo, ModuleClass, format_bytes};
+pub use inspect::{
+    DtypeCount, Histogram, InspectInfo, ListedTensor, ModelDescription, ModuleClass, ShardNumber,
+    TensorStatistics, format_bytes,
+};
 #[cfg(feature = "bnb")]
 pub use lethe::bnb::*;
 pub use limits::ParseLimits;

@@ -38,6 +38,7 @@ pub struct ParseLimits {
     items: u64,
     ratio: u64,
     decompressed: u64,
+    opaque: Vec<String>,
 }
 
 /// Default of [`ParseLimits::with_max_decompressed_bytes`]: a file of 1 MiB can be as large as this.
@@ -60,6 +61,7 @@ impl ParseLimits {
             items: u64::MAX,
             ratio: u64::MAX,
             decompressed: DECOMPRESSED_BYTES,
+            opaque: Vec::new(),
         }
     }
 
@@ -97,6 +99,25 @@ impl ParseLimits {
     pub const fn with_max_decompressed_bytes(mut self, bytes: u64) -> Self {
         self.decompressed = bytes;
         self
+    }
+
+    /// Lets pickles name the global `name`, such as `argparse.Namespace`, which by default is an error. Its objects become
+    /// values without content: tensors in them are not found, and a note of the model says so. Nothing is imported or called. Globals
+    /// that are known to be dangerous ([`PickleRisk`](crate::PickleRisk)) stay errors.
+    #[must_use]
+    pub fn with_opaque_global(mut self, name: impl Into<String>) -> Self {
+        self.opaque.push(name.into());
+        self
+    }
+
+    /// Whether pickles may name the global `name` of `module`.
+    #[cfg(feature = "pth")]
+    pub(crate) fn is_opaque(&self, module: &str, name: &str) -> bool {
+        let is_named = |text: &String| {
+            let rest = text.strip_prefix(module);
+            rest.and_then(|rest| rest.strip_prefix('.')) == Some(name)
+        };
+        self.opaque.iter().any(is_named)
     }
 
     /// Largest single allocation in bytes; `u64::MAX` if it is unbounded.

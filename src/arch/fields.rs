@@ -5,10 +5,8 @@ use serde_json::{Map, Value};
 use super::dims::{Dims, LAYERS};
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
+use crate::config::TEXT_CONFIGS;
 use crate::{AnamnesisError, Result};
-
-/// Keys under which multimodal models nest the config of their language model.
-const TEXT_CONFIGS: &[&str] = &["text_config", "llm_config", "lm_config", "language_config"];
 
 /// The fields of a config.
 #[derive(Debug, Clone)]

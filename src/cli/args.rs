@@ -1,9 +1,12 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
-use std::path::PathBuf;
+mod readers;
+
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+pub(super) use self::readers::{InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey};
 use crate::ForgetScheme;
 use crate::{ConvertTarget, ParseLimits, TargetDtype};
 
@@ -19,6 +22,13 @@ pub(super) struct Args {
 pub(super) enum Command {
     /// Check a model file, count its tensors by role, and list them
     Parse(ParseArgs),
+    /// List a model's tensors with dtype, shape, parameters, size, scheme and file
+    #[command(visible_alias = "list")]
+    Ls(LsArgs),
+    /// Show values, range and distribution of tensors, decoded from whatever they are stored in
+    Show(ShowArgs),
+    /// Grade what files could do to somebody who opens them with Python: safe, suspicious or dangerous
+    Scan(ScanArgs),
     /// Show a model's format and sizes, before and after recovery
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
@@ -30,6 +40,40 @@ pub(super) enum Command {
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     Convert(ConvertArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page, in roff
+    Man(ManArgs),
+}
+
+impl Command {
+    /// The input of a command that prints JSON; `None` if it prints text.
+    pub(super) fn json_input(&self) -> Option<&Path> {
+        let (json, file) = match self {
+            Self::Parse(args) => (args.json, &args.input.file),
+            Self::Ls(args) => (args.json, &args.input.file),
+            Self::Show(args) => (args.json, &args.input.file),
+            Self::Scan(args) => (args.json, args.paths.first()?),
+            Self::Inspect(args) => (args.json, &args.input.file),
+            Self::Remember(args) => (args.run.json, &args.input.file),
+            Self::Forget(args) => (args.run.json, &args.input.as_ref()?.file),
+            Self::Convert(args) => (args.run.json, &args.input.file),
+            Self::Completions(_) | Self::Man(_) => return None,
+        };
+        json.then_some(file)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell that reads the script
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ManArgs {
+    /// Command that the page is about [default: the program]
+    pub command: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -39,14 +83,6 @@ pub(super) struct FileArgs {
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
     #[arg(long, visible_alias = "prefix", value_name = "KEY")]
     pub root: Option<String>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct ParseArgs {
-    #[command(flatten)]
-    pub input: FileArgs,
-    #[command(flatten)]
-    pub limits: LimitArgs,
 }
 
 /// Bounds of [`ParseLimits`]; see `docs/safety.md`.
@@ -64,6 +100,9 @@ pub(super) struct LimitArgs {
     /// How many times longer than stored a compressed member may be [default: any]
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pub max_decompression_ratio: Option<u64>,
+    /// Let pickles name this global, e.g. argparse.Namespace; what its objects hold is not read; may be repeated
+    #[arg(long, value_name = "MODULE.NAME", help_heading = LIMITS)]
+    pub allow_opaque: Vec<String>,
     /// Length of all compressed members together that are more than 100 times longer than stored [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub max_decompressed_bytes: Option<u64>,
@@ -88,23 +127,15 @@ impl LimitArgs {
                 ParseLimits::with_max_decompressed_bytes,
             ),
         ];
-        set.into_iter()
+        let limits = set
+            .into_iter()
             .filter_map(|(value, with)| Some((value?, with)))
             .fold(ParseLimits::default(), |limits, (value, with)| {
                 with(limits, value)
-            })
+            });
+        let opaque = self.allow_opaque.iter();
+        opaque.fold(limits, ParseLimits::with_opaque_global)
     }
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct InspectArgs {
-    #[command(flatten)]
-    pub input: FileArgs,
-    /// List every global that a pickle names, allowed or not; nothing is executed
-    #[arg(long)]
-    pub globals: bool,
-    #[command(flatten)]
-    pub limits: LimitArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -115,7 +146,7 @@ pub(super) struct RememberArgs {
     #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
-    #[arg(long, conflicts_with_all = ["part", "resume", "output"])]
+    #[arg(long, conflicts_with_all = ["part", "resume", "output", "json"])]
     pub finish: bool,
     #[command(flatten)]
     pub run: RunArgs,
@@ -177,9 +208,6 @@ pub(super) struct ForgetArgs {
     /// Give all tensors of a GGUF file the same type
     #[arg(long)]
     pub pure: bool,
-    /// Report as JSON
-    #[arg(long)]
-    pub json: bool,
     /// Name every tensor that is not encoded
     #[arg(short, long)]
     pub verbose: bool,
@@ -222,6 +250,9 @@ pub(super) struct RunArgs {
     /// Say what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
     /// Go on with an unfinished directory
     #[arg(long)]
     pub resume: bool,

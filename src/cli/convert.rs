@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
-use super::report::{by_reason, print_distance, print_json, print_kept, print_line};
+use super::report::{
+    ConversionReport, by_reason, print_distance, print_json, print_kept, print_line,
+};
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
@@ -37,7 +39,6 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &args.run,
         &OutputStyle {
             suffix: &suffix,
-            json: false,
             verbose: false,
         },
         out,
@@ -77,7 +78,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &args.run,
         &OutputStyle {
             suffix: &suffix,
-            json: false,
             verbose: args.verbose,
         },
         out,
@@ -116,8 +116,6 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
 pub(super) struct OutputStyle<'a> {
     /// Suffix of the output's default name, such as `bf16`.
     pub suffix: &'a str,
-    /// Whether to print nothing but the report as JSON, at the end.
-    pub json: bool,
     /// Whether to name the tensors that are not encoded.
     pub verbose: bool,
 }
@@ -164,16 +162,26 @@ pub(super) fn write(
             false => input::output_file(&input.named, style.suffix, extension, keep),
         });
     let report = recovery.report();
-    if let Some(scheme) = scheme.filter(|_| report.encoded.is_empty()) {
-        return Err(nothing_encoded(&scheme, report));
+    if let Some(scheme) = scheme.as_ref().filter(|_| report.encoded.is_empty()) {
+        return Err(nothing_encoded(scheme, report));
     }
+    let conversion = |report, seconds| {
+        ConversionReport::new(
+            input,
+            &recovery,
+            &output,
+            scheme.as_deref(),
+            report,
+            seconds,
+        )
+    };
     if args.dry_run {
-        return match style.json {
-            true => print_json(report, out),
+        return match args.json {
+            true => print_json(&conversion(report, None), out),
             false => print_plan(input, &recovery, &output, out),
         };
     }
-    if !style.json {
+    if !args.json {
         print_line(out, format_args!("{}", parsing_line(input, report)));
     }
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
@@ -188,10 +196,10 @@ pub(super) fn write(
     let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
-    if style.json {
-        return print_json(&report, out);
-    }
     let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        return print_json(&conversion(&report, Some(seconds)), out);
+    }
     print_line(
         out,
         format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),

@@ -36,7 +36,6 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &args.run,
         &OutputStyle {
             suffix: &suffix,
-            json: args.json,
             verbose: args.verbose,
         },
         out,

@@ -1,34 +1,56 @@
 //! `amn parse` and `amn inspect`.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
 use super::args::{InspectArgs, ParseArgs};
+use super::report::print_json;
 use super::{input, listing};
 use crate::error::printable;
 use crate::inspect::{format_bytes, join_dtypes};
-use crate::{GgufInspectInfo, InspectInfo, ParsedModel, Result, TensorRole};
+use crate::{
+    GgufInspectInfo, InspectInfo, ListedTensor, ModelDescription, ParsedModel, Result, Tensor,
+    TensorRole,
+};
 
 /// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
 pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
-    let info = model.inspect();
+    let (info, roles) = model.inspect_roles();
+    if args.json {
+        let parsed = ParsedTensors {
+            inspection: Inspection {
+                file: args.input.file.to_string_lossy(),
+                info: &info,
+                model: &model.describe(),
+            },
+            tensors: model.list(),
+        };
+        return print_json(&parsed, out);
+    }
     match GgufInspectInfo::of_inspected(&model, &info) {
         Some(summary) => print_gguf(&args.input.file, &summary, &info, out)?,
-        None => print_roles(&model, &info, out)?,
+        None => print_roles(&model, &info, &roles, out)?,
     }
     writeln!(out)?;
     listing::print_tensors(&model, out)
 }
 
 /// Prints the number of tensors of each scheme and role, the problems, and the size of the file.
-fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) -> Result<()> {
+fn print_roles(
+    model: &ParsedModel,
+    info: &InspectInfo,
+    roles: &[TensorRole],
+    out: &mut impl Write,
+) -> Result<()> {
     writeln!(out, "{} tensors parsed", info.tensor_count)?;
     for s in &info.schemes {
         let role = TensorRole::Quantized;
         writeln!(out, "  {:>3} {role:<11} {}", s.tensors, s.scheme.column())?;
     }
-    for (n, role, what) in roles(info) {
+    for (n, role, what) in remarks(model, info, roles) {
         if n > 0 {
             writeln!(out, "  {n:>3} {role:<11} {what}")?;
         }
@@ -42,30 +64,46 @@ fn print_roles(model: &ParsedModel, info: &InspectInfo, out: &mut impl Write) ->
 }
 
 /// For each role: the number of tensors, and a remark.
-fn roles(info: &InspectInfo) -> [(usize, TensorRole, String); 8] {
+fn remarks(
+    model: &ParsedModel,
+    info: &InspectInfo,
+    roles: &[TensorRole],
+) -> [(usize, TensorRole, String); 9] {
     let kinds = match info.passthrough_kinds.as_slice() {
         [] => String::new(),
         kinds => format!(" ({})", kinds.join(", ")),
     };
     let passthrough = join_dtypes(&info.passthrough_dtypes) + &kinds;
+    let with_role = |role| {
+        let all = model.tensors().zip(roles);
+        all.filter(move |(_, found)| **found == role)
+            .map(|(t, _)| t)
+    };
+    let dtypes = |role, what: &str| {
+        let found: BTreeSet<_> = with_role(role).map(|t| t.dtype()).collect();
+        join_dtypes(&found) + what
+    };
+    let is_packed = |t: Tensor<'_>| t.name().ends_with(".qzeros");
+    let packed = match with_role(TensorRole::ZeroPoint).any(is_packed) {
+        true => " (packed)",
+        false => "",
+    };
+    let of = |n, role, what: &str| (n, role, dtypes(role, what));
     let fixed = |n, role, what: &str| (n, role, what.to_owned());
     [
-        (
-            info.scales,
-            TensorRole::Scale,
-            join_dtypes(&info.scale_dtypes),
-        ),
-        fixed(info.zeropoints, TensorRole::ZeroPoint, "I32 (packed)"),
-        fixed(
+        of(info.scales, TensorRole::Scale, ""),
+        of(info.zeropoints, TensorRole::ZeroPoint, packed),
+        of(info.offsets, TensorRole::Offset, ""),
+        of(
             info.group_indices,
             TensorRole::GroupIndex,
-            "I32 (activation-order)",
+            info.order_of_columns(),
         ),
-        fixed(info.quant_maps, TensorRole::QuantMap, "F32 (lookup tables)"),
-        fixed(
+        of(info.quant_maps, TensorRole::QuantMap, " (lookup tables)"),
+        of(
             info.nested_scales,
             TensorRole::NestedScale,
-            "F32 (double-quant absmax)",
+            " (double-quant absmax)",
         ),
         fixed(
             info.quant_states,
@@ -81,18 +119,54 @@ fn roles(info: &InspectInfo) -> [(usize, TensorRole, String); 8] {
     ]
 }
 
+/// What `amn parse --json` prints.
+#[derive(serde::Serialize)]
+struct ParsedTensors<'a> {
+    #[serde(flatten)]
+    inspection: Inspection<'a>,
+    tensors: Vec<ListedTensor<'a>>,
+}
+
+/// What `amn inspect --globals --json` prints.
+#[derive(serde::Serialize)]
+struct NamedGlobals<'a> {
+    file: Cow<'a, str>,
+    globals: Vec<crate::PickleGlobal>,
+}
+
+/// What `amn inspect --json` prints.
+#[derive(serde::Serialize)]
+struct Inspection<'a> {
+    file: Cow<'a, str>,
+    #[serde(flatten)]
+    info: &'a InspectInfo,
+    model: &'a ModelDescription,
+}
+
 /// Prints the format and the sizes before and after recovery; with `--globals`, the globals of a pickle.
 pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     if args.globals {
         return print_globals(args, out);
     }
     let model = input::open(&args.input, &args.limits)?.model;
-    let info = model.inspect();
+    let (info, mut description) = (model.inspect(), model.describe());
+    if args.json {
+        let inspection = Inspection {
+            file: args.input.file.to_string_lossy(),
+            info: &info,
+            model: &description,
+        };
+        return print_json(&inspection, out);
+    }
     if let Some(summary) = GgufInspectInfo::of_inspected(&model, &info) {
         writeln!(out, "{summary}")?;
+        // The summary has it.
+        description.architecture = None;
+        writeln!(out, "{description}")?;
         return print_problems(&info, out);
     }
     writeln!(out, "{info}")?;
+    writeln!(out, "{description}")?;
     if model.path().is_some_and(Path::is_dir) {
         print_modules(&info, out)
     } else {
@@ -102,12 +176,6 @@ pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
 
 /// Prints a line for each module class.
 fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
-    let bits = info.current_size as f64 * 8.0 / (info.parameters() as f64).max(1.0);
-    writeln!(
-        out,
-        "Parameters:  {} ({bits:.2} bits each as stored)",
-        info.parameters()
-    )?;
     let width = info
         .modules
         .iter()
@@ -128,7 +196,12 @@ fn print_modules(info: &InspectInfo, out: &mut impl Write) -> Result<()> {
 
 /// Prints the globals that a pickle names.
 fn print_globals(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
-    for global in crate::pickle_globals_with_limits(&args.input.file, &args.limits.limits())? {
+    let globals = crate::pickle_globals_with_limits(&args.input.file, &args.limits.limits())?;
+    if args.json {
+        let file = args.input.file.to_string_lossy();
+        return print_json(&NamedGlobals { file, globals }, out);
+    }
+    for global in globals {
         let verdict = if global.allowed { "allowed" } else { "refused" };
         writeln!(
             out,

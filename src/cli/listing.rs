@@ -1,75 +1,92 @@
-//! The table of a model's tensors.
+//! The table of a model's tensors, as `amn parse` prints it.
 
 use std::io::Write;
 
+use super::table::{Column, Table};
 use crate::error::printable;
 use crate::inspect::format_bytes;
-use crate::{Container, Dtype, ParsedModel, Result, Tensor};
+use crate::{Container, Dtype, ParsedModel, Result};
 
-/// Least and most characters of a column: most tables look alike, and one long text does not widen every line.
-struct Column {
-    least: usize,
-    most: usize,
-}
+/// Longest name for which all lines make room.
+pub(super) const WIDEST_NAME: usize = 120;
 
-const NAME: Column = Column {
-    least: 40,
-    most: 120,
-};
-const DTYPE: Column = Column { least: 8, most: 16 };
-const SHAPE: Column = Column {
-    least: 15,
-    most: 40,
-};
+/// Longest shape for which all lines make room.
+pub(super) const WIDEST_SHAPE: usize = 40;
 
-impl Column {
-    /// Width that fits texts of these numbers of characters.
-    fn width(&self, lengths: impl Iterator<Item = usize>) -> usize {
-        lengths.max().unwrap_or(0).clamp(self.least, self.most)
-    }
-}
+const COLUMNS: [Column; 4] = [
+    Column {
+        least: 40,
+        ..Column::text("", WIDEST_NAME)
+    },
+    Column {
+        least: 8,
+        ..Column::text("", 16)
+    },
+    Column {
+        least: 15,
+        ..Column::text("", WIDEST_SHAPE)
+    },
+    Column::text("", 0),
+];
 
 /// Prints a line for each tensor with name, dtype, shape and size, and a last line with their number and bytes.
-///
-/// Of GGUF, shapes have the innermost dimension first, as ggml prints them. Lines are written one by one: the widths of the
-/// columns are measured beforehand, and no text is kept.
 pub(super) fn print_tensors(model: &ParsedModel, out: &mut impl Write) -> Result<()> {
-    let chars = |text: String| text.chars().count();
-    let name = NAME.width(model.tensors().map(|t| chars(printable(t.name()))));
-    let dtype = DTYPE.width(model.tensors().map(|t| chars(t.dtype().to_string())));
-    let shape = SHAPE.width(model.tensors().map(|t| chars(shape_of(&t))));
-    let (mut bytes, mut unknown) = (0u64, 0);
-    for t in model.tensors() {
-        match t.dtype() {
-            Dtype::UnknownGgml(_) => unknown += 1,
-            _ => bytes = bytes.saturating_add(t.info().len),
-        }
-        writeln!(
-            out,
-            "  {:<name$} {:<dtype$} {:<shape$} {}",
+    let row = |t: crate::Tensor<'_>| {
+        [
             printable(t.name()),
-            t.dtype(),
-            shape_of(&t),
-            format_bytes(t.info().len)
-        )?;
+            t.dtype().to_string(),
+            shape_text(model.container(), t.shape()),
+            format_bytes(t.info().len),
+        ]
+    };
+    let mut table = Table::new(COLUMNS, model.tensors().map(row));
+    table.gap = " ";
+    let mut total = Total::default();
+    for t in model.tensors() {
+        total.add(t.dtype(), t.info().len);
+        table.write_row("  ", &row(t), out)?;
     }
-    let tensors = model.tensors().len();
-    write!(out, "{tensors} tensors, {bytes} bytes")?;
-    if bytes >= 1024 {
-        write!(out, " ({})", format_bytes(bytes))?;
-    }
-    match unknown {
-        0 => writeln!(out)?,
-        n => writeln!(out, ", and {n} tensors of unknown size")?,
-    }
+    writeln!(out, "{total}")?;
     Ok(())
 }
 
-/// The shape as the container's own tools print it.
-fn shape_of(t: &Tensor<'_>) -> String {
-    let mut shape = t.shape().to_vec();
-    if t.model.container() == Container::Gguf {
+/// A shape as the container's own tools print it: of GGUF, the innermost dimension first, as ggml has it.
+pub(super) fn shape_text(container: Container, shape: &[usize]) -> String {
+    let mut shape = shape.to_vec();
+    if container == Container::Gguf {
         shape.reverse();
     }
     format!("{shape:?}")
+}
+
+/// Number and bytes of listed tensors.
+#[derive(Default)]
+pub(super) struct Total {
+    tensors: usize,
+    bytes: u64,
+    /// Tensors of types whose size is unknown.
+    unknown: usize,
+}
+
+impl Total {
+    pub(super) fn add(&mut self, dtype: Dtype, bytes: u64) {
+        self.tensors += 1;
+        match dtype {
+            Dtype::UnknownGgml(_) => self.unknown += 1,
+            _ => self.bytes = self.bytes.saturating_add(bytes),
+        }
+    }
+}
+
+impl std::fmt::Display for Total {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} tensors, {} bytes", self.tensors, self.bytes)?;
+        if self.bytes >= 1024 {
+            write!(f, " ({})", format_bytes(self.bytes))?;
+        }
+        match self.unknown {
+            0 => Ok(()),
+            n => write!(f, ", and {n} tensors of unknown size"),
+        }
+    }
 }

@@ -1,11 +1,14 @@
 //! What the program prints of a finished conversion.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
+use super::input::NamedModel;
 use crate::error::printable;
-use crate::{AnamnesisError, Errors, Report, Result};
+use crate::{AnamnesisError, ErrorKind, Errors, Recovery, Report, Result};
 
 /// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
 pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
@@ -13,12 +16,88 @@ pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = out.flush();
 }
 
-/// Prints a report as JSON.
-pub(super) fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
-    writeln!(out, "{text}")?;
+/// Prints a value as JSON.
+pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(|e| match e.io_error_kind() {
+        Some(kind) => AnamnesisError::Io(kind.into()),
+        None => AnamnesisError::Io(std::io::Error::other(e)),
+    })?;
+    writeln!(out)?;
     Ok(())
+}
+
+/// What `--json` prints of a conversion, or with `--dry-run` of a plan.
+#[derive(serde::Serialize)]
+pub(super) struct ConversionReport<'a> {
+    input: String,
+    /// Bytes of the input's tensors.
+    input_bytes: u64,
+    /// The output file or directory.
+    output: String,
+    /// Files of weights.
+    files: Vec<String>,
+    /// What tensors are encoded to.
+    scheme: Option<&'a str>,
+    /// Time of the conversion; null of a plan.
+    seconds: Option<f64>,
+    /// 10^9 bytes of the output in a second; null of a plan.
+    gb_per_second: Option<f64>,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl<'a> ConversionReport<'a> {
+    pub(super) fn new(
+        input: &NamedModel,
+        recovery: &Recovery<'_>,
+        output: &Path,
+        scheme: Option<&'a str>,
+        report: &'a Report,
+        seconds: Option<f64>,
+    ) -> Self {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let path = input.model.path().unwrap_or(&input.named);
+        Self {
+            input: text(path),
+            input_bytes: input.model.tensor_bytes(),
+            output: text(output),
+            files: recovery
+                .paths(output)
+                .iter()
+                .map(|path| text(path))
+                .collect(),
+            scheme,
+            seconds,
+            gb_per_second: seconds.map(|s| report.output_bytes as f64 / 1e9 / s.max(1e-9)),
+            report,
+        }
+    }
+}
+
+/// What `--json` prints of an error, on stderr.
+#[derive(serde::Serialize)]
+struct ErrorReport<'a> {
+    kind: ErrorKind,
+    message: String,
+    /// The tensor at fault.
+    tensor: Option<&'a str>,
+    /// The file at fault; the input, if it is not known.
+    file: Cow<'a, str>,
+}
+
+/// Prints an error about `input` as JSON.
+pub(super) fn print_error(
+    error: &AnamnesisError,
+    input: &Path,
+    out: &mut impl Write,
+) -> Result<()> {
+    let report = ErrorReport {
+        kind: error.kind(),
+        message: error.to_string(),
+        tensor: error.tensor(),
+        file: error.file().unwrap_or(input).to_string_lossy(),
+    };
+    print_json(&report, out)
 }
 
 /// Prints the number of tensors that are not encoded for each reason, the most frequent reason first; if `verbose`, also their

@@ -95,7 +95,8 @@ pub mod parse {
             pth_to_safetensors, pth_to_safetensors_bytes,
         };
         pub use crate::containers::parse::pth::{
-            PickleGlobal, pickle_globals, pickle_globals_with_limits,
+            GradedGlobal, PickleGlobal, PickleRisk, PickleScan, pickle_globals,
+            pickle_globals_with_limits, scan_pickles,
         };
     }
 }

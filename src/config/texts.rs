@@ -42,6 +42,11 @@ impl Texts {
         read_small(&self.remember(name)?, &self.budget)
     }
 
+    /// Whether there is a file `name`, a path below the directory. A path that leads out of it is no file.
+    pub(crate) fn exists(&self, name: &str) -> bool {
+        self.remember(name).is_ok_and(|path| path.is_file())
+    }
+
     /// Text of the file `name`; `None` if there is no such file. Line ends are `\n`, as Python's text mode gives them.
     ///
     /// # Errors

@@ -348,6 +348,15 @@ impl ParsedModel {
         Ok(())
     }
 
+    /// The directory of the files beside the weights, if the model was parsed from a path.
+    pub(crate) fn model_directory(&self) -> Option<PathBuf> {
+        let path = self.path.as_deref()?;
+        Some(match &self.directory {
+            Some(directory) => directory.path.clone(),
+            None => path.parent().unwrap_or(Path::new("")).to_path_buf(),
+        })
+    }
+
     /// The file or the directory that was parsed, if it was one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {

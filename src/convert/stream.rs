@@ -18,7 +18,7 @@ use crate::limits::{Budget, zeroed};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Bytes of a piece for each thread: large enough that all threads have several tiles to do, small enough for constant memory.
-const BYTES_PER_THREAD: u64 = 4 << 20;
+pub(super) const BYTES_PER_THREAD: u64 = 4 << 20;
 
 /// Consecutive rows of a recovered tensor.
 #[derive(Debug, Clone, Copy)]
@@ -247,14 +247,14 @@ fn pad(writer: &mut impl Write, len: u64) -> Result<()> {
 }
 
 /// Makes the output tensors of a plan one after another, in memory.
-struct OutputStream<'a, 'm> {
+pub(super) struct OutputStream<'a, 'm> {
     recovery: &'a Recovery<'m>,
     done: AtomicU64,
     bytes: Vec<u8>,
 }
 
 impl<'a, 'm> OutputStream<'a, 'm> {
-    fn new(recovery: &'a Recovery<'m>) -> Self {
+    pub(super) fn new(recovery: &'a Recovery<'m>) -> Self {
         Self {
             recovery,
             done: AtomicU64::new(0),
@@ -269,7 +269,7 @@ impl<'a, 'm> OutputStream<'a, 'm> {
     ///
     /// # Errors
     /// The error of the lowest job that failed, a checksum that differs, or the error of `take`.
-    fn for_each_piece(
+    pub(super) fn for_each_piece(
         &mut self,
         i: usize,
         max_bytes: u64,

@@ -12,6 +12,7 @@ use super::Recovery;
 use super::options::RememberOptions;
 use super::output::Output;
 use super::run::Run;
+use super::stream::{BYTES_PER_THREAD, OutputStream, Panel};
 use super::window::OutputWindow;
 use crate::containers::model::Part;
 use crate::limits::{Budget, zeroed};
@@ -164,6 +165,50 @@ impl Recovery<'_> {
     pub fn decode_rows_into(&self, name: &str, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         let i = self.decodable(name)?;
         self.fill(i, self.bytes_of_rows(i, &rows)?, out)
+    }
+
+    /// Makes the output tensor called `name` and passes it to `take` in panels, as
+    /// [`ParsedModel::for_each_panel`](crate::ParsedModel::for_each_panel) passes all tensors. A tensor without elements has no
+    /// panel.
+    ///
+    /// ```
+    /// # fn main() -> anamnesis::Result<()> {
+    /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+    /// let recovery = model.recovery(anamnesis::TargetDtype::BF16)?;
+    /// let mut bytes = 0;
+    /// recovery.for_each_panel("layers.0.attention.wq.weight", |panel| {
+    ///     bytes += panel.bytes.len();
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(bytes, 256 * 256 * 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - The errors of [`tensor`](Self::tensor).
+    /// - Any error that `take` returns; no further panel is passed.
+    pub fn for_each_panel(
+        &self,
+        name: &str,
+        mut take: impl FnMut(Panel<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let i = self.decodable(name)?;
+        let output = &self.plan.outputs[i];
+        // Of parts that several tensors share, the first tensor compares the checksum, and it may not be asked for.
+        let mut inputs = output.verified_before.iter();
+        inputs.try_for_each(|part| self.verified.verify(part))?;
+        OutputStream::new(self).for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
+            take(Panel {
+                name: &output.name,
+                shape: &output.shape,
+                dtype: output.dtype,
+                at,
+                bytes,
+            })
+        })?;
+        let mut sources = output.sources.iter().map(|&i| &self.model.sources[i]);
+        sources.try_for_each(Source::require_unchanged)
     }
 
     /// Index of the output tensor called `name`.

@@ -41,7 +41,8 @@ impl fmt::Display for InspectInfo {
         writeln!(f)?;
         let optional = [
             ("Zero-points: ", self.zeropoints, ""),
-            ("Group index: ", self.group_indices, " (activation-order)"),
+            ("Offsets:     ", self.offsets, ""),
+            ("Group index: ", self.group_indices, self.order_of_columns()),
             ("Quant maps:  ", self.quant_maps, " (lookup tables)"),
             (
                 "Nested:      ",
@@ -107,6 +108,15 @@ impl InspectInfo {
                 let label = std::mem::replace(&mut label, "             ");
                 writeln!(f, "{label}{} ({} tensors)", described(&s.scheme), s.tensors)
             }),
+        }
+    }
+
+    /// What the maps from columns to groups say of the order of columns.
+    pub(crate) fn order_of_columns(&self) -> &'static str {
+        match self.activation_order {
+            Some(true) => " (activation-order)",
+            Some(false) => " (groups in the order of columns)",
+            None => "",
         }
     }
 

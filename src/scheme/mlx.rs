@@ -36,7 +36,7 @@ static IDENTITY: Identity = Identity {
     codes: &[],
     companions: &[
         (Ends(".global_scale"), TensorRole::Scale),
-        (Ends(".qbiases"), TensorRole::ZeroPoint),
+        (Ends(".qbiases"), TensorRole::Offset),
     ],
     optional: &[Sibling::OfModule("global_scale")],
     activations: &[],
@@ -202,7 +202,7 @@ impl<'m> MlxLayer<'_, 'm> {
             bits,
             CodeType::Int(bits as u8),
             decoder,
-            vec![(TensorRole::ZeroPoint, biases)],
+            vec![(TensorRole::Offset, biases)],
         ))
     }
 

@@ -123,7 +123,7 @@ fn inspect_shows_format_and_sizes() {
         let text = stdout(&amn(&[command, &demo()]));
         let expected = "Format:      Per-tensor FP8 (E4M3), single scale factor per tensor\nQuantized:   1 tensors (weights) + 1 scale tensors (BF16)\n\
                         Passthrough: 0 tensors\nSize:        64.0 KB (FP8) -> 128.0 KB (BF16)\n\
-                        Lethe took:  ~64.0 KB of precision\n";
+                        Lethe took:  ~64.0 KB of precision\nParameters:  65536 (8.00 bits each as stored)\n";
         assert_eq!(text, expected);
     }
 }

@@ -127,6 +127,7 @@ fn archives_name_their_container_and_keep_their_dtype() {
         "Quantized:   0 tensors (weights)",
         "Passthrough: 1 tensors",
         "Size:        16 B (unquantized) -> 16 B (F32)",
+        "Parameters:  4 (32.00 bits each as stored)",
     ];
     assert_eq!(lines("inspect", &plain), expected);
     let mixed = write("mixed.npz", &[("a", f32), ("b", i64), ("c", i64)]);

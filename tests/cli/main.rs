@@ -5,14 +5,18 @@
 mod common;
 
 mod commands;
+mod documents;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod inspect;
+mod json;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod limits;
 mod listings;
+mod ls;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod ollama;
@@ -21,6 +25,10 @@ mod open_files;
 #[cfg(target_os = "linux")]
 mod reads;
 mod resume;
+mod scan;
+mod show;
+#[cfg(unix)]
+mod transcripts;
 mod whole;
 
 use std::process::{Command, Output};

@@ -14,6 +14,8 @@ pub enum TensorRole {
     Passthrough,
     /// Zero points.
     ZeroPoint,
+    /// Offsets that are added to scaled codes: MLX's `biases`.
+    Offset,
     /// Column-to-group map.
     GroupIndex,
     /// Codebook of codes or of scales.
@@ -35,6 +37,7 @@ impl fmt::Display for TensorRole {
             Self::Scale => "scale",
             Self::Passthrough => "passthrough",
             Self::ZeroPoint => "zero-point",
+            Self::Offset => "offset",
             Self::GroupIndex => "g_idx",
             Self::QuantMap => "quant-map",
             Self::NestedScale => "nested",

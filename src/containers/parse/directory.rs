@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) use self::shards::is_weights;
-use self::shards::{FoundShards, find_shards, is_inside, numbering};
+use self::shards::{FoundShards, find_shards, is_inside};
+pub(crate) use self::shards::{is_weights, numbering};
 use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::containers::model::Directory;

@@ -12,6 +12,8 @@ mod input;
 mod legacy;
 mod literal;
 mod pickle;
+mod risk;
+mod scan;
 mod storage;
 mod tar;
 mod tensors;
@@ -33,6 +35,8 @@ use crate::limits::Budget;
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Container, ParseLimits, Result};
 
+pub use self::risk::PickleRisk;
+pub use self::scan::{GradedGlobal, PickleScan, scan_pickles};
 pub(super) use self::tar::is_tar;
 
 /// Largest `data.pkl` that is read, in bytes.
@@ -81,26 +85,35 @@ pub fn pickle_globals_with_limits(
     limits: &ParseLimits,
 ) -> Result<Vec<PickleGlobal>> {
     let source = Source::open(path.as_ref())?;
-    let mut head = [0; 512];
-    let n = source.len().unwrap_or(0).min(512) as usize;
-    source.read_at(0, &mut head[..n])?;
-    let (mut named, budget) = (Vec::new(), Budget::new(limits));
-    let result = if head.starts_with(b"PK\x03\x04") {
-        let archive = ZipArchive::read(&mut &source, &budget)?;
-        run_archive(&mut &source, &archive, true, &mut named, &budget).map(drop)
-    } else if is_tar(&head[..n]) {
-        tar::collect_globals(&source, &mut named, &budget)
-    } else if head[0] == 0x80 {
-        legacy::read(&mut &source, Source::HeaderOnly, true, &mut named, &budget).map(drop)
-    } else {
-        let what = "globals are named by PyTorch checkpoints and pickles";
-        return Err(AnamnesisError::unsupported("not a pickle", what));
-    };
-    match result {
+    let mut named = Vec::new();
+    match collect_globals(&source, &mut named, limits) {
         // A list cut off by a limit would hide the globals behind that point.
         Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => Err(e),
         Err(e) if named.is_empty() => Err(e),
         _ => Ok(named),
+    }
+}
+
+/// Appends every global that the pickles of a checkpoint name to `named`, those before an error too.
+fn collect_globals(
+    source: &Source,
+    named: &mut Vec<PickleGlobal>,
+    limits: &ParseLimits,
+) -> Result<()> {
+    let mut head = [0; 512];
+    let n = source.len().unwrap_or(0).min(512) as usize;
+    source.read_at(0, &mut head[..n])?;
+    let budget = Budget::new(limits);
+    if head.starts_with(b"PK\x03\x04") {
+        let archive = ZipArchive::read(&mut &*source, &budget)?;
+        run_archive(&mut &*source, &archive, true, named, &budget).map(drop)
+    } else if is_tar(&head[..n]) {
+        tar::collect_globals(source, named, &budget)
+    } else if head[0] == 0x80 {
+        legacy::read(&mut &*source, Source::HeaderOnly, true, named, &budget).map(drop)
+    } else {
+        let what = "globals are named by PyTorch checkpoints and pickles";
+        Err(AnamnesisError::unsupported("not a pickle", what))
     }
 }
 

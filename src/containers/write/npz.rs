@@ -32,7 +32,7 @@ pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
 }
 
 /// The NPY header of an array. It is padded with spaces to a multiple of 64 bytes, as NumPy does (`ARRAY_ALIGN`).
-fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
+pub(crate) fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
     let dims: String = shape.iter().map(|d| format!("{d}, ")).collect();
     let dims = if shape.len() == 1 {
         dims.trim_end()

@@ -193,7 +193,10 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "without a config, shapes are all that tells the size of groups and blocks",
         applies: |edit| {
-            let is_part = matches!(edit.role.as_str(), "quantized" | "scale" | "zero-point");
+            let is_part = matches!(
+                edit.role.as_str(),
+                "quantized" | "scale" | "zero-point" | "offset"
+            );
             let shapes = |change: &Change| {
                 change
                     .new

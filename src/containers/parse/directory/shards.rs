@@ -178,7 +178,7 @@ fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
 }
 
 /// Parses the name `NAME-00001-of-0000N.safetensors`: the set `(NAME, 0000N.safetensors)`, the number, and the count.
-pub(super) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
+pub(crate) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
     let (head, rest) = name.rsplit_once("-of-").filter(|_| is_weights(name))?;
     let (stem, no) = head.rsplit_once('-')?;
     let (no, count) = (no.parse().ok()?, rest.split_once('.')?.0.parse().ok()?);

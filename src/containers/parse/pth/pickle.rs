@@ -130,12 +130,13 @@ impl<'a> PickleMachine<'a> {
             b'g' => self.memo_line().and_then(|n| self.get(n)),
             b'h' => self.input.byte().and_then(|n| self.get(n.into())),
             b'j' => self.input.u32().and_then(|n| self.get(n)),
-            // EXT1 to EXT4 and NEXT_BUFFER refer to a registry and to buffers outside of the file. They name no global.
-            0x82 | 0x83 | 0x84 | 0x97 if self.lenient => {
-                self.input
-                    .take([1, 2, 4, 0][usize::from(opcode - 0x82).min(3)])?;
-                self.push(Node::Opaque)
+            // EXT1 to EXT4 take a global from a registry of the process: its name is not in the file.
+            0x82..=0x84 if self.lenient => {
+                self.input.take([1, 2, 4][usize::from(opcode - 0x82)])?;
+                self.unwritten_global()
             }
+            // NEXT_BUFFER takes a buffer from outside of the file.
+            0x97 if self.lenient => self.push(Node::Opaque),
             // READONLY_BUFFER.
             0x98 if self.lenient => Ok(()),
             b'c' | 0x93 | b'i' | b'o' | b'R' | b'b' | 0x81 | 0x92 | b'P' | b'Q' => {

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::facts;
+use super::globals::Global;
 use super::pickle::PickleMachine;
 use super::storage::{Storage, StorageKeys, StoragePlace};
 use super::value::{Node, NodeId, TensorView};
@@ -293,6 +294,17 @@ pub(super) fn add(
         )?);
     }
     check_ratio(contents, places.values())?;
+    let opaque = machine
+        .named
+        .iter()
+        .filter(|global| global.allowed && Global::find(&global.module, &global.name).is_none());
+    let opaque: Vec<_> = opaque.map(|g| format!("{}.{}", g.module, g.name)).collect();
+    if !opaque.is_empty() {
+        contents.notes.push(format!(
+            "objects of {} are opaque: what they hold is not read",
+            opaque.join(", ")
+        ));
+    }
     let shared = users.values().filter(|&&n| n > 1).sum::<usize>();
     if shared > 0 {
         contents.notes.push(format!(

@@ -1,0 +1,120 @@
+//! The arguments of the commands that read models and write none.
+
+use std::path::PathBuf;
+
+use super::{FileArgs, LimitArgs};
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct ParseArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct LsArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// Only tensors with names like these, e.g. "*.layers.0.*" or "re:.*norm"
+    #[arg(value_name = "GLOB")]
+    pub patterns: Vec<String>,
+    /// Only tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Order of the list: largest first, by name or by dtype [default: the order of the data]
+    #[arg(long, value_name = "KEY")]
+    pub sort: Option<SortKey>,
+    /// Group the tensors by the parts of their names, with totals
+    #[arg(long)]
+    pub tree: bool,
+    /// Levels of the tree [default: all]
+    #[arg(long, value_name = "N", requires = "tree", value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: Option<u32>,
+    /// Show the metadata and config.json first
+    #[arg(long)]
+    pub meta: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long, conflicts_with = "tree")]
+    pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct ScanArgs {
+    /// Files, or directories with all that is below them
+    #[arg(required = true, value_name = "FILE")]
+    pub paths: Vec<PathBuf>,
+    /// Name every file and every global, safe ones too
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct ShowArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// Names or patterns, e.g. "*norm*"; a name may have a slice: "model.norm.weight[:8]" [default: all tensors]
+    #[arg(value_name = "TENSOR")]
+    pub tensors: Vec<String>,
+    /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
+    #[arg(long, value_name = "SLICE", allow_hyphen_values = true)]
+    pub slice: Option<String>,
+    /// Parts of the histogram; 0: none
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    pub bins: u32,
+    /// Show tensors as they are stored, codes and scales too, instead of decoded
+    #[arg(long)]
+    pub stored: bool,
+    /// Print CSV: all values of one tensor or of its slice, or the statistics of several
+    #[arg(long, conflicts_with_all = ["json", "npy"])]
+    pub csv: bool,
+    /// Write the values of one tensor, or of its slice, to a NumPy file
+    #[arg(long, value_name = "OUT", conflicts_with = "json")]
+    pub npy: Option<PathBuf>,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    /// Replace an existing output
+    #[arg(short, long)]
+    pub force: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// What `amn ls --sort` sorts by.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(in crate::cli) enum SortKey {
+    Size,
+    Name,
+    Dtype,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct InspectArgs {
+    #[command(flatten)]
+    pub input: FileArgs,
+    /// List every global that a pickle names, allowed or not; nothing is executed
+    #[arg(long)]
+    pub globals: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}

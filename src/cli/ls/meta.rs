@@ -1,0 +1,92 @@
+//! What a model says of itself besides its tensors: metadata of the container, and `config.json`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::config::Texts;
+use crate::error::printable;
+use crate::{GgufMetadata, ParsedModel, Result};
+
+/// Most characters of a value that a line shows.
+const MOST_CHARS: usize = 120;
+
+/// Most items of an array that a line shows.
+const MOST_ITEMS: usize = 4;
+
+/// Metadata and config of a model.
+#[derive(serde::Serialize)]
+pub(super) struct ModelTexts<'m> {
+    metadata: ShownMetadata<'m>,
+    /// Content of `config.json` in the model's directory, with null for NaN and infinities.
+    config: Option<Value>,
+}
+
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum ShownMetadata<'m> {
+    Texts(BTreeMap<&'m str, &'m str>),
+    Gguf(&'m GgufMetadata),
+}
+
+impl<'m> ModelTexts<'m> {
+    /// # Errors
+    /// Those of reading `config.json`.
+    pub(super) fn of(model: &'m ParsedModel) -> Result<Self> {
+        let texts = model.metadata().iter();
+        let metadata = match model.gguf() {
+            Some(gguf) => ShownMetadata::Gguf(gguf.metadata()),
+            None => ShownMetadata::Texts(texts.map(|(k, v)| (k.as_str(), v.as_str())).collect()),
+        };
+        let config = match model.model_directory() {
+            Some(directory) => Texts::new(&directory, &model.limits).json("config.json")?,
+            None => None,
+        };
+        Ok(Self { metadata, config })
+    }
+
+    /// Prints a line for each key, long values cut.
+    pub(super) fn print(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "Metadata:")?;
+        let mut line = |key: &str, value: &Value| -> Result<()> {
+            Ok(writeln!(out, "  {} = {}", printable(key), short(value))?)
+        };
+        match &self.metadata {
+            ShownMetadata::Texts(texts) => texts
+                .iter()
+                .try_for_each(|(key, text)| line(key, &Value::from(*text)))?,
+            // One value at a time: a vocabulary is large.
+            ShownMetadata::Gguf(metadata) => metadata.iter().try_for_each(|(key, value)| {
+                line(key, &serde_json::to_value(&value).unwrap_or_default())
+            })?,
+        }
+        if let Some(config) = &self.config {
+            writeln!(out, "config.json:")?;
+            let text = format!("{config:#}");
+            for line in text.lines() {
+                writeln!(out, "  {}", printable(line))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `value` in one line: the first items of an array, the first characters of a text.
+fn short(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.len() > MOST_ITEMS => {
+            let first: Vec<_> = items[..MOST_ITEMS].iter().map(short).collect();
+            return format!("[{}, …] ({} items)", first.join(", "), items.len());
+        }
+        other => other.to_string(),
+    };
+    match text.chars().count() {
+        n if n > MOST_CHARS => {
+            let head: String = text.chars().take(MOST_CHARS).collect();
+            format!("{}… ({n} characters)", printable(&head))
+        }
+        _ => printable(&text),
+    }
+}

@@ -1,0 +1,107 @@
+//! `amn scan`: what files could do to somebody who opens them with Python.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::args::ScanArgs;
+use super::report::print_json;
+use crate::error::printable;
+use crate::{AnamnesisError, GradedGlobal, PickleRisk, PickleScan, Result, scan_pickles};
+
+/// Most directories below each other. Symbolic links are not followed, so it bounds the stack alone.
+const MOST_LEVELS: usize = 128;
+
+/// A file and what was found in it.
+#[derive(Serialize)]
+struct ScannedFile {
+    file: String,
+    #[serde(flatten)]
+    scan: PickleScan,
+}
+
+/// What `amn scan --json` prints.
+#[derive(Serialize)]
+struct Scans {
+    risk: PickleRisk,
+    files: Vec<ScannedFile>,
+}
+
+/// Grades files and returns the exit code: 0 if all are safe, 1 if some are suspicious, 8 if some are dangerous.
+pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> Result<u8> {
+    let mut paths = Vec::new();
+    for path in &args.paths {
+        match path.is_dir() {
+            true => add_files(path, 0, &mut paths)?,
+            false => paths.push(path.clone()),
+        }
+    }
+    let (limits, mut worst, mut files) = (args.limits.limits(), PickleRisk::Safe, Vec::new());
+    for path in &paths {
+        let scan = scan_pickles(path, &limits)?;
+        worst = worst.max(scan.risk);
+        let file = path.to_string_lossy().into_owned();
+        match args.json {
+            true => files.push(ScannedFile { file, scan }),
+            false => print(&file, &scan, args.verbose, out)?,
+        }
+    }
+    match args.json {
+        true => print_json(&Scans { risk: worst, files }, out)?,
+        false => writeln!(out, "{} files: {}", paths.len(), name(worst))?,
+    }
+    Ok(match worst {
+        PickleRisk::Safe => 0,
+        PickleRisk::Suspicious => 1,
+        PickleRisk::Dangerous => 8,
+    })
+}
+
+/// Adds the regular files in `directory` and below it, in alphabetical order, and links to files: the hub's cache has those.
+fn add_files(directory: &Path, level: usize, paths: &mut Vec<PathBuf>) -> Result<()> {
+    let failed = |e: std::io::Error| AnamnesisError::io_at(directory, &e);
+    if level == MOST_LEVELS {
+        let what = format!("{}: more than {MOST_LEVELS} levels", directory.display());
+        return Err(AnamnesisError::unsupported("a directory", what));
+    }
+    let entries = std::fs::read_dir(directory).map_err(failed)?;
+    let mut entries: Vec<_> = entries.collect::<std::io::Result<_>>().map_err(failed)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
+        match kind.is_dir() {
+            true => add_files(&path, level + 1, paths)?,
+            // A pipe would wait for a writer.
+            false if path.is_file() => paths.push(path),
+            false => {}
+        }
+    }
+    Ok(())
+}
+
+fn name(risk: PickleRisk) -> &'static str {
+    match risk {
+        PickleRisk::Safe => "safe",
+        PickleRisk::Suspicious => "suspicious",
+        PickleRisk::Dangerous => "dangerous",
+    }
+}
+
+/// Prints a file with what makes it suspicious or dangerous. Without `is_verbose`, a safe file has no line.
+fn print(file: &str, scan: &PickleScan, is_verbose: bool, out: &mut impl Write) -> Result<()> {
+    if scan.risk == PickleRisk::Safe && !is_verbose {
+        return Ok(());
+    }
+    writeln!(out, "{:<10}  {}", name(scan.risk), printable(file))?;
+    let is_told = |graded: &&GradedGlobal| is_verbose || graded.risk > PickleRisk::Safe;
+    for graded in scan.globals.iter().filter(is_told) {
+        let global = &graded.global;
+        let (module, global) = (printable(&global.module), printable(&global.name));
+        writeln!(out, "  {:<10}  {module}.{global}", name(graded.risk))?;
+    }
+    for remark in &scan.remarks {
+        writeln!(out, "  {:<10}  {}", "suspicious", printable(remark))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! `amn show`: the values of tensors, decoded from whatever they are stored in.
+
+mod elements;
+mod print;
+mod slice;
+
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use self::elements::{for_each_text, in_numpy, json, numpy_bytes};
+use self::print::{print_table, print_tensor, write_csv_table};
+use self::slice::{Slice, SliceText};
+use super::args::ShowArgs;
+use super::input;
+use super::report::print_json;
+use crate::config::Selection;
+use crate::containers::write::npz::{descr, npy_header};
+use crate::{
+    AnamnesisError, ConvertOptions, ModelScope, OutputTensor, Recovery, RememberOptions, Result,
+    TargetDtype, TensorStatistics,
+};
+
+/// A tensor to show.
+struct Wanted<'a> {
+    tensor: OutputTensor<'a>,
+    slice: Option<SliceText>,
+}
+
+/// What `amn show --json` prints.
+#[derive(serde::Serialize)]
+struct ShownTensors {
+    tensors: Vec<Shown>,
+}
+
+/// What `amn show --json` prints of each tensor.
+#[derive(serde::Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    statistics: TensorStatistics,
+    slice: Option<ShownSlice>,
+}
+
+/// Values of a slice, row-major.
+#[derive(serde::Serialize)]
+struct ShownSlice {
+    shape: Vec<usize>,
+    values: Vec<serde_json::Value>,
+}
+
+/// Shows one tensor in full, or several as a table.
+pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
+    let model = input::open(&args.input, &args.limits)?.model;
+    let run = RememberOptions::new(TargetDtype::F32);
+    let run = match args.threads {
+        Some(threads) => run.with_threads(threads as usize),
+        None => run,
+    };
+    let mut options = ConvertOptions::from(run)
+        .with_scope(ModelScope::Tensors)
+        .with_skip_unsupported(true);
+    options.single_file = true;
+    let decoded = model.recovery(options)?;
+    // Scales, codes and other tensors that are no part of the recovered model.
+    let mut as_stored = None;
+    if args.stored {
+        as_stored = Some(model.recovery(ConvertOptions::copying(Default::default()))?);
+    }
+    let recovery = as_stored.as_ref().unwrap_or(&decoded);
+    let wanted = wanted(recovery, args)?;
+    let mut buffered = BufWriter::new(out);
+    let out = &mut buffered;
+    match (wanted.as_slice(), &args.npy) {
+        ([one], Some(path)) => write_npy(recovery, one, path, args.force)?,
+        (_, Some(_)) => return Err(several("--npy")),
+        ([one], None) if args.csv => write_csv(recovery, one, out)?,
+        ([one], None) if !args.json => {
+            let found = recovery.statistics(one.tensor.name, args.bins as usize)?;
+            let corner = SliceText::corner(one.tensor.shape.len());
+            let slice = one.slice.clone().unwrap_or(corner);
+            print_tensor(recovery, &found, &slice, out)?;
+        }
+        (several, None) => show_several(recovery, several, args, out)?,
+    }
+    Ok(out.flush()?)
+}
+
+/// The output tensors that the arguments name, each once, in the order of the arguments.
+///
+/// # Errors
+/// `Parse` if an argument names none.
+fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<'a>>> {
+    let all_slices = args.slice.as_deref().map(|text| {
+        SliceText::parse(text).ok_or_else(|| {
+            AnamnesisError::unsupported("a slice", format!("`{text}` is none, e.g. [0, :8]"))
+        })
+    });
+    let all_slices = all_slices.transpose()?;
+    let every = ["*".to_owned()];
+    let texts = match args.tensors.as_slice() {
+        [] => &every,
+        texts => texts,
+    };
+    let mut found: Vec<Wanted<'a>> = Vec::new();
+    for text in texts {
+        // A name counts before a slice, and a slice before a pattern.
+        let (name, slice) = match recovery.output(text) {
+            Some(_) => (text.as_str(), None),
+            None => SliceText::split(text),
+        };
+        let slice = slice.or_else(|| all_slices.clone());
+        let before = found.len();
+        if let Some(tensor) = recovery.output(name) {
+            found.push(Wanted { tensor, slice });
+            continue;
+        }
+        let selection = Selection::new(&[name.to_owned()], &[])?;
+        let named = recovery.outputs().filter(|t| selection.has(t.name));
+        found.extend(named.map(|tensor| Wanted {
+            tensor,
+            slice: slice.clone(),
+        }));
+        if found.len() == before {
+            let what = format!(
+                "no tensor of the recovered model is called `{name}`; `amn ls` lists those of the file, which \
+                 --stored shows"
+            );
+            return Err(AnamnesisError::parse(what));
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|wanted| wanted.slice.is_some() || seen.insert(wanted.tensor.name));
+    Ok(found)
+}
+
+fn several(option: &str) -> AnamnesisError {
+    AnamnesisError::unsupported(
+        option,
+        "it takes the values of one tensor; several are named",
+    )
+}
+
+/// Statistics of several tensors, as a table, CSV or JSON.
+fn show_several(
+    recovery: &Recovery<'_>,
+    wanted: &[Wanted<'_>],
+    args: &ShowArgs,
+    out: &mut impl Write,
+) -> Result<()> {
+    let bins = match args.json {
+        true => args.bins as usize,
+        false => 0,
+    };
+    if !args.json && wanted.iter().any(|one| one.slice.is_some()) {
+        return Err(several("a slice"));
+    }
+    let mut all = Vec::with_capacity(wanted.len());
+    for one in wanted {
+        let statistics = recovery.statistics(one.tensor.name, bins)?;
+        let slice = match &one.slice {
+            Some(slice) if args.json => Some(values(recovery, &one.tensor, slice)?),
+            _ => None,
+        };
+        all.push(Shown { statistics, slice });
+    }
+    let statistics = || all.iter().map(|shown| &shown.statistics);
+    match () {
+        () if args.json => print_json(&ShownTensors { tensors: all }, out),
+        () if args.csv => write_csv_table(statistics(), out),
+        () => print_table(statistics, out),
+    }
+}
+
+/// Passes the bytes of `slice` to `take`, run after run, each in one piece or several.
+fn for_each_run(
+    recovery: &Recovery<'_>,
+    tensor: &OutputTensor<'_>,
+    slice: &Slice,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let bits = tensor.dtype.bits() as u64;
+    if !bits.is_multiple_of(8) || tensor.dtype.block_size() != 1 {
+        let what = format!("tensor `{}`: its elements are no whole bytes", tensor.name);
+        let kind = format!("values of {}", tensor.dtype);
+        return Err(AnamnesisError::unsupported(kind, what));
+    }
+    let size = bits / 8;
+    let mut runs = slice.runs().map(|at| at as u64 * size);
+    let mut pending = runs.next();
+    let len = slice.run as u64 * size;
+    recovery.for_each_panel(tensor.name, |panel| {
+        let end = panel.at + panel.bytes.len() as u64;
+        while let Some(run) = pending.filter(|run| *run < end) {
+            let (from, to) = (run.max(panel.at), (run + len).min(end));
+            take(&panel.bytes[(from - panel.at) as usize..(to - panel.at) as usize])?;
+            // The rest of the run is in the next panel.
+            if run + len > end {
+                break;
+            }
+            pending = runs.next();
+        }
+        Ok(())
+    })
+}
+
+/// The values of a slice for JSON.
+fn values(
+    recovery: &Recovery<'_>,
+    tensor: &OutputTensor<'_>,
+    slice: &SliceText,
+) -> Result<ShownSlice> {
+    let slice = slice.of(tensor.name, tensor.shape)?;
+    let mut values = Vec::new();
+    for_each_run(recovery, tensor, &slice, |bytes| {
+        for_each_text(tensor.name, tensor.dtype, bytes, |text| {
+            values.push(json(tensor.dtype, &text));
+            Ok(())
+        })
+    })?;
+    Ok(ShownSlice {
+        shape: slice.shape,
+        values,
+    })
+}
+
+/// Writes a tensor or its slice as CSV: a line for each row of the last dimension.
+fn write_csv(recovery: &Recovery<'_>, wanted: &Wanted<'_>, out: &mut impl Write) -> Result<()> {
+    let tensor = &wanted.tensor;
+    let slice = wanted.slice.clone().unwrap_or_default();
+    let slice = slice.of(tensor.name, tensor.shape)?;
+    let cols = slice.shape.last().copied().unwrap_or(1);
+    let mut col = 0;
+    for_each_run(recovery, tensor, &slice, |bytes| {
+        for_each_text(tensor.name, tensor.dtype, bytes, |text| {
+            col += 1;
+            let end = if col == cols { "\n" } else { "," };
+            col %= cols;
+            Ok(write!(out, "{text}{end}")?)
+        })
+    })
+}
+
+/// Writes a tensor or its slice as a NumPy array, which appears under its name when it is complete.
+fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: bool) -> Result<()> {
+    let tensor = &wanted.tensor;
+    let slice = wanted.slice.clone().unwrap_or_default();
+    let slice = slice.of(tensor.name, tensor.shape)?;
+    let Some(descr) = descr(in_numpy(tensor.dtype)) else {
+        let what = format!(
+            "tensor `{}`: NumPy has no type {}",
+            tensor.name, tensor.dtype
+        );
+        return Err(AnamnesisError::unsupported("writing NPY", what));
+    };
+    let failed = |e: &std::io::Error| AnamnesisError::io_at(path, e);
+    let directory = crate::containers::write::atomic::directory_of(path);
+    let file = tempfile::NamedTempFile::new_in(directory).map_err(|e| failed(&e))?;
+    let mut writer = BufWriter::new(file);
+    writer
+        .write_all(&npy_header(descr, &slice.shape))
+        .map_err(|e| failed(&e))?;
+    for_each_run(recovery, tensor, &slice, |bytes| {
+        let bytes = numpy_bytes(tensor.name, tensor.dtype, bytes)?;
+        writer.write_all(&bytes).map_err(|e| failed(&e))
+    })?;
+    let file = writer.into_inner().map_err(|e| failed(e.error()))?;
+    let done = match force {
+        true => file.persist(path),
+        false => file.persist_noclobber(path),
+    };
+    done.map(drop).map_err(|e| failed(&e.error))
+}
