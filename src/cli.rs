@@ -2,6 +2,7 @@
 
 mod args;
 mod convert;
+mod diff;
 mod forget;
 mod input;
 mod inspect;
@@ -20,21 +21,23 @@ use crate::AnamnesisError;
 
 /// Runs the program with the arguments of this process. Results go to stdout, progress and errors to stderr.
 ///
-/// Exit codes: 0 success, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
+/// Exit codes: 0 success, 1 models that differ, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
 /// 130 interrupted.
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
     let args = Args::parse();
     let mut out = std::io::stdout().lock();
+    let mut has_findings = false;
     let result = match args.command {
         Command::Parse(args) => inspect::parse(&args, &mut out),
         Command::Inspect(args) => inspect::inspect(&args, &mut out),
         Command::Remember(args) => convert::remember(&args, &mut out),
         Command::Forget(args) => forget::forget(&args, &mut out),
         Command::Convert(args) => convert::convert(&args, &mut out),
+        Command::Diff(args) => diff::diff(&args, &mut out).map(|found| has_findings = found),
     };
     match result.and_then(|()| Ok(out.flush()?)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(u8::from(has_findings)),
         // The reader of a pipe, such as `head`, has closed it. That is no failure.
         Err(AnamnesisError::Io(e)) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {

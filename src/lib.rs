@@ -32,6 +32,7 @@ mod compat;
 mod config;
 mod containers;
 mod convert;
+mod diff;
 mod dtype;
 mod element;
 pub mod error;
@@ -61,6 +62,10 @@ pub use containers::write::ConvertTarget;
 pub use convert::{
     ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, OutputTensor, Panel, Progress,
     Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+};
+pub use diff::{
+    DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, StoredTensor, TensorDiff,
+    ValueDiff,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};

@@ -65,18 +65,16 @@ pub(crate) trait Kernel {
     fn run<E: Element>(&self, out: &mut [E]);
 }
 
-/// An encoder's inner loop, whose slices of input and output are fields.
+/// The inner loop of an encoder or a comparison, whose slices of input and output are fields.
 ///
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
-#[cfg(feature = "lethe")]
 pub(crate) trait Routine {
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
-#[cfg(feature = "lethe")]
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
@@ -104,9 +102,7 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    #[cfg(feature = "lethe")]
-    use super::Routine;
-    use super::{Element, Kernel};
+    use super::{Element, Kernel, Routine};
 
     #[target_feature(enable = "avx2,bmi2")]
     fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
@@ -119,13 +115,11 @@ mod avx2 {
         unsafe { run_kernel(kernel, out) }
     }
 
-    #[cfg(feature = "lethe")]
     #[target_feature(enable = "avx2,bmi2")]
     fn run_routine(routine: &mut impl Routine) {
         routine.run();
     }
 
-    #[cfg(feature = "lethe")]
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn perform(routine: &mut impl Routine) {
         // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.

@@ -30,6 +30,8 @@ pub(super) enum Command {
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     Convert(ConvertArgs),
+    /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
+    Diff(DiffArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -185,6 +187,45 @@ pub(super) struct ForgetArgs {
     pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct DiffArgs {
+    /// Model file, directory of a model, or ollama:MODEL[:TAG]
+    pub a: PathBuf,
+    /// Model to compare it with
+    pub b: PathBuf,
+    /// Largest absolute difference of values that count as equal
+    #[arg(long, value_name = "X", default_value = "0", value_parser = parse_tolerance)]
+    pub tolerance: f64,
+    /// Compare names, shapes and values only: dtypes, schemes, metadata and configs may differ
+    #[arg(long)]
+    pub values_only: bool,
+    /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
+    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
+    pub to: TargetDtype,
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+fn parse_tolerance(text: &str) -> Result<f64, String> {
+    let tolerance = text
+        .parse()
+        .ok()
+        .filter(|x: &f64| *x >= 0.0 && x.is_finite());
+    tolerance.ok_or_else(|| "a tolerance is a number that is not negative, e.g. 1e-6".to_owned())
 }
 
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs, RunArgs};
-use super::report::{by_reason, print_distance, print_json, print_kept, print_line};
+use super::report::{by_reason, print_as_json, print_distance, print_kept, print_line};
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
@@ -169,7 +169,7 @@ pub(super) fn write(
     }
     if args.dry_run {
         return match style.json {
-            true => print_json(report, out),
+            true => print_as_json(report, out),
             false => print_plan(input, &recovery, &output, out),
         };
     }
@@ -189,7 +189,7 @@ pub(super) fn write(
     bar.finish_and_clear();
     let report = result?;
     if style.json {
-        return print_json(&report, out);
+        return print_as_json(&report, out);
     }
     let seconds = started.elapsed().as_secs_f64();
     print_line(

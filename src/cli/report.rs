@@ -14,7 +14,7 @@ pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
 }
 
 /// Prints a report as JSON.
-pub(super) fn print_json(report: &Report, out: &mut impl Write) -> Result<()> {
+pub(super) fn print_as_json(report: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
     let text = serde_json::to_string_pretty(report)
         .map_err(|e| AnamnesisError::Io(std::io::Error::other(e)))?;
     writeln!(out, "{text}")?;

@@ -5,6 +5,7 @@
 mod common;
 
 mod commands;
+mod diff;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod faults;
 #[cfg(unix)]
