@@ -1,6 +1,7 @@
 //! The command line: arguments, listings, progress, and exit codes.
 
 mod args;
+mod check;
 mod convert;
 mod diff;
 mod forget;
@@ -21,7 +22,7 @@ use crate::AnamnesisError;
 
 /// Runs the program with the arguments of this process. Results go to stdout, progress and errors to stderr.
 ///
-/// Exit codes: 0 success, 1 models that differ, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
+/// Exit codes: 0 success, 1 models that differ or have findings, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
 /// 130 interrupted.
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
@@ -34,6 +35,7 @@ pub fn run() -> ExitCode {
         Command::Remember(args) => convert::remember(&args, &mut out),
         Command::Forget(args) => forget::forget(&args, &mut out),
         Command::Convert(args) => convert::convert(&args, &mut out),
+        Command::Check(args) => check::check(&args, &mut out).map(|found| has_findings = found),
         Command::Diff(args) => diff::diff(&args, &mut out).map(|found| has_findings = found),
     };
     match result.and_then(|()| Ok(out.flush()?)) {

@@ -10,7 +10,7 @@ use self::pairs::Pairing;
 pub use self::report::{
     DiffReport, ElementValue, FieldDiff, FirstDifference, StoredTensor, TensorDiff, ValueDiff,
 };
-use self::schedule::Schedule;
+pub(crate) use self::schedule::Schedule;
 use self::values::{Comparable, CompareRule, Sums};
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::{

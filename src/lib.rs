@@ -26,6 +26,8 @@ mod arch;
 #[cfg(feature = "benchmarks")]
 pub mod benchable_apis;
 mod cancel;
+#[cfg(feature = "check")]
+mod check;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod compat;
@@ -51,6 +53,8 @@ mod test_data;
 mod tokenizer;
 
 pub use cancel::CancelToken;
+#[cfg(feature = "check")]
+pub use check::{CheckOptions, CheckReport, Finding, Severity};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
 pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};

@@ -32,6 +32,8 @@ pub(super) enum Command {
     Convert(ConvertArgs),
     /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
     Diff(DiffArgs),
+    /// Look for everything that can be wrong with models; exit code 1 if something is
+    Check(CheckArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -210,6 +212,31 @@ pub(super) struct DiffArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CheckArgs {
+    /// Model files, directories of models, or ollama:MODEL[:TAG]
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<PathBuf>,
+    /// Read every value: NaN, infinities, scales, codes that cannot be decoded; and compare files in the caches of Hugging Face
+    /// and Ollama with the SHA-256 that they are named by
+    #[arg(long)]
+    pub data: bool,
+    /// Compare files with their SHA-256 in this list, as sha256sum writes it
+    #[arg(long, value_name = "SHA256SUMS")]
+    pub manifest: Option<PathBuf>,
+    /// Check every model in the directories and below
+    #[arg(short, long)]
+    pub recursive: bool,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,

@@ -1,4 +1,4 @@
-//! [`TensorPair`]: an output tensor of each of two plans, whose values are read side by side.
+//! [`TensorPair`]: an output tensor of each of two plans, whose values are read side by side, or one alone.
 //!
 //! Values are read in pieces of at most some hundred KiB, which one thread keeps in its cache while it compares them. Where a
 //! side is decoded, both sides are cut into the tiles that suit both decoders: a tile is loaded once, within the bound that a
@@ -28,10 +28,10 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Bytes of each side that one job reads in pieces.
 const JOB_BYTES: usize = 4 << 20;
 
-/// Two output tensors of the same shape.
+/// Two output tensors of the same shape, or one.
 pub(crate) struct TensorPair<'a, 'm, 'n> {
     a: PairSide<'a, 'm>,
-    b: PairSide<'a, 'n>,
+    b: Option<PairSide<'a, 'n>>,
     walk: Walk,
 }
 
@@ -189,7 +189,32 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
                 }),
             },
         };
-        Some(Self { a, b, walk })
+        Some(Self {
+            a,
+            b: Some(b),
+            walk,
+        })
+    }
+
+    /// Output tensor `index` of `recovery` alone: there are no bytes of a second side.
+    pub(crate) fn single(recovery: &'a Recovery<'m>, index: usize) -> Self {
+        let a = PairSide::new(recovery, index);
+        let values = a.values();
+        let walk = match a.source() {
+            ValueSource::Stored(_) => Walk::Pieces(
+                Cut {
+                    tile_cols: JOB_BYTES / a.step,
+                    ..Cut::single(values)
+                },
+                PIECE_BYTES / a.step,
+            ),
+            ValueSource::Decoded(decoder, _) => Walk::Tiles(Cut::of_grid(&decoder.grid())),
+            ValueSource::Jobs => Walk::Rows(Cut {
+                tile_cols: a.granule(),
+                ..Cut::single(values)
+            }),
+        };
+        Self { a, b: None, walk }
     }
 
     /// A grid whose tiles suit both sides; `None` if a side is neither stored nor decoded, or if the sides differ in rows.
@@ -223,17 +248,19 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         self.cut().tiles()
     }
 
-    /// Element types of the two sides.
+    /// Element types of the two sides; of one alone, its own twice.
     pub(crate) fn dtypes(&self) -> (Dtype, Dtype) {
-        (self.a.output().dtype, self.b.output().dtype)
+        let a = self.a.output().dtype;
+        (a, self.b.as_ref().map_or(a, |b| b.output().dtype))
     }
 
-    /// Bytes of both sides.
+    /// Bytes of all sides.
     pub(crate) fn byte_len(&self) -> u64 {
-        self.a.output().byte_len() + self.b.output().byte_len()
+        let b = self.b.as_ref().map_or(0, |b| b.output().byte_len());
+        self.a.output().byte_len() + b
     }
 
-    /// Does job `job`: passes the index of a first value and the bytes of consecutive values of both sides to `take`, again and
+    /// Does job `job`: passes the index of a first value and the bytes of consecutive values of all sides to `take`, again and
     /// again, always in the same order. Values that are not whole bytes are counted as bytes.
     ///
     /// The first job compares the checksums that containers store.
@@ -246,63 +273,55 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         scratch: &mut PairScratch,
         mut take: impl FnMut(u64, &[u8], &[u8]),
     ) -> Result<()> {
+        let (a, b, run) = (&self.a, self.b.as_ref(), &self.a.recovery.options.run);
         if job == 0 {
-            self.a.recovery.verify_inputs(self.a.index)?;
-            self.b.recovery.verify_inputs(self.b.index)?;
+            a.recovery.verify_inputs(a.index)?;
+            b.map_or(Ok(()), |b| b.recovery.verify_inputs(b.index))?;
         }
         let PairScratch {
             loaded: [loaded_a, loaded_b],
             values: [values_a, values_b],
             worker,
         } = scratch;
-        let (a, b, run) = (&self.a, &self.b, &self.a.recovery.options.run);
-        let bytes_of = |side: &PairSide<'_, '_>, values: usize| ..values * side.step;
+        let step_b = b.map_or(0, |b| b.step);
         run.cancel.check()?;
         let tile = self.cut().tile(job);
-        match &self.walk {
-            Walk::Pieces(_, piece) => {
-                for start in tile.cols.clone().step_by(*piece) {
-                    let values = start..(start + piece).min(tile.cols.end);
-                    a.read(&values, worker, values_a)?;
-                    b.read(&values, worker, values_b)?;
-                    take(
-                        start as u64,
-                        &values_a.as_bytes()[bytes_of(a, values.len())],
-                        &values_b.as_bytes()[bytes_of(b, values.len())],
-                    );
-                }
-            }
-            Walk::Rows(_) => {
-                a.read(&tile.cols, worker, values_a)?;
-                b.read(&tile.cols, worker, values_b)?;
-                take(
-                    tile.cols.start as u64,
-                    &values_a.as_bytes()[bytes_of(a, tile.cols.len())],
-                    &values_b.as_bytes()[bytes_of(b, tile.cols.len())],
-                );
-            }
+        let piece = match &self.walk {
+            Walk::Pieces(_, piece) => *piece,
+            Walk::Rows(_) => tile.cols.len(),
             Walk::Tiles(cut) => {
                 a.load(&tile, loaded_a)?;
-                b.load(&tile, loaded_b)?;
+                b.map_or(Ok(()), |b| b.load(&tile, loaded_b))?;
                 let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
                 for first in tile.rows.clone().step_by(slab_rows) {
                     let rows = first..(first + slab_rows).min(tile.rows.end);
                     a.slab(&tile, &rows, cut.cols, (loaded_a, run.level), values_a)?;
-                    b.slab(&tile, &rows, cut.cols, (loaded_b, run.level), values_b)?;
+                    b.map_or(Ok(()), |b| {
+                        b.slab(&tile, &rows, cut.cols, (loaded_b, run.level), values_b)
+                    })?;
                     let slab = Tile {
                         rows,
                         cols: tile.cols.clone(),
                     };
                     for (index, values) in slab.runs(cut.cols) {
                         let range = |step: usize| values.start * step..values.end * step;
-                        take(
-                            index as u64,
-                            &values_a.as_bytes()[range(a.step)],
-                            &values_b.as_bytes()[range(b.step)],
-                        );
+                        let a = &values_a.as_bytes()[range(a.step)];
+                        take(index as u64, a, &values_b.as_bytes()[range(step_b)]);
                     }
                 }
+                return Ok(());
             }
+        };
+        for start in tile.cols.clone().step_by(piece.max(1)) {
+            let values = start..(start + piece).min(tile.cols.end);
+            a.read(&values, worker, values_a)?;
+            b.map_or(Ok(()), |b| b.read(&values, worker, values_b))?;
+            let a = &values_a.as_bytes()[..values.len() * a.step];
+            take(
+                start as u64,
+                a,
+                &values_b.as_bytes()[..values.len() * step_b],
+            );
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod check;
 mod commands;
 mod diff;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
