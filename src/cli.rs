@@ -22,8 +22,8 @@ use crate::AnamnesisError;
 
 /// Runs the program with the arguments of this process. Results go to stdout, progress and errors to stderr.
 ///
-/// Exit codes: 0 success, 1 models that differ or have findings, 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
-/// 130 interrupted.
+/// Exit codes: 0 success, 1 models that differ or have findings, 2 usage, 3 malformed input, 4 limit, 5 refused pickle
+/// global, 6 unsupported, 7 I/O, 130 interrupted.
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
     let args = Args::parse();

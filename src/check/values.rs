@@ -1,5 +1,7 @@
 //! What the values of a model show: every stored float, and every quantized tensor after decoding.
 
+use std::collections::{HashMap, HashSet};
+
 use super::tally::Tally;
 use super::{Finding, Severity};
 use crate::containers::model::Tensor;
@@ -7,8 +9,8 @@ use crate::convert::pair::{PairScratch, TensorPair};
 use crate::diff::Schedule;
 use crate::scheme::ResolvedItem;
 use crate::{
-    AnamnesisError, ConvertOptions, Dtype, ModelScope, ParsedModel, RememberOptions, Result,
-    TargetDtype, TensorRole,
+    AnamnesisError, ConvertOptions, Dtype, ModelScope, ParsedModel, QuantScheme, RememberOptions,
+    Result, TargetDtype, TensorRole,
 };
 
 /// Bytes that are read at once.
@@ -42,13 +44,27 @@ pub(super) fn check(
         |i, job, bytes: &mut Vec<u8>| outcome(tally_stored(&floats[i], job, run, bytes)),
         |i, tally| add(&mut outcomes[i], tally),
     )?;
+    let signed = signed_scales(model);
     for (t, outcome) in floats.iter().zip(outcomes) {
         match t.role() {
-            TensorRole::Scale | TensorRole::NestedScale => judge_scales(t, outcome, findings),
+            TensorRole::Scale | TensorRole::NestedScale => {
+                judge_scales(t, signed.contains(&t.index), outcome, findings);
+            }
             _ => judge(t, "values", outcome, findings),
         }
     }
     check_decoded(model, run, findings)
+}
+
+/// Indices of the scales that are negative in models that are fine: MLX makes a scale negative where the bound of the larger
+/// magnitude is the upper one (`mlx/backend/cpu/quantized.cpp`, `quantize`).
+fn signed_scales(model: &ParsedModel) -> HashSet<usize> {
+    let resolution = model.resolve();
+    let is_signed = |scheme| matches!(scheme, QuantScheme::Grouped { family: "MLX", .. });
+    let groups = resolution.groups().filter(|group| is_signed(group.scheme));
+    groups
+        .flat_map(|group| group.parts.iter().map(|(_, t)| t.index))
+        .collect()
 }
 
 /// Whether a tensor of this role has values to be judged by themselves.
@@ -84,7 +100,7 @@ fn check_decoded(
         ResolvedItem::Group(group) if !group.is_copied => Some((&group.name, group.parts[0].1)),
         _ => None,
     });
-    let codes: std::collections::HashMap<_, _> = items.collect();
+    let codes: HashMap<_, _> = items.collect();
     let outputs = recovery.outputs().enumerate();
     let decoded: Vec<_> = outputs
         .filter_map(|(i, output)| {
@@ -170,19 +186,20 @@ fn judge(t: &Tensor<'_>, what: &str, outcome: Outcome, findings: &mut Vec<Findin
 }
 
 /// Adds what is wrong with scales. Eight-bit scales are subnormal in models that are fine, for they have a second scale.
-fn judge_scales(t: &Tensor<'_>, outcome: Outcome, findings: &mut Vec<Finding>) {
+fn judge_scales(t: &Tensor<'_>, is_signed: bool, outcome: Outcome, findings: &mut Vec<Finding>) {
     let tally = match outcome {
         Ok(tally) => tally,
         Err(error) => return findings.push(Finding::of_tensor(Severity::Error, t, error)),
     };
     let is_narrow = matches!(t.dtype(), Dtype::F8E4M3 | Dtype::F8E5M2);
     let subnormal = if is_narrow { 0 } else { tally.subnormal };
+    let negative = if is_signed { 0 } else { tally.negative };
     let all = tally.values;
     for (severity, count, are) in [
         (Severity::Error, tally.nan, "NaN"),
         (Severity::Error, tally.infinite, "infinite"),
         (Severity::Warning, tally.zero, "zero"),
-        (Severity::Warning, tally.negative, "negative"),
+        (Severity::Warning, negative, "negative"),
         (Severity::Warning, subnormal, "subnormal"),
     ] {
         if count > 0 {

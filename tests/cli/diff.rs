@@ -260,6 +260,6 @@ fn errors() {
     let text = data().join("README.md");
     assert_eq!(
         amn(&["diff", demo, text.to_str().unwrap()]).status.code(),
-        Some(6)
+        Some(3)
     );
 }
