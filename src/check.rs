@@ -213,11 +213,10 @@ impl ParsedModel {
             return;
         }
         // GGUF writers may pad the last tensor, too.
-        let mut padding = 0;
         #[cfg(feature = "gguf")]
-        if let Some(gguf) = self.gguf() {
-            padding = u64::from(gguf.alignment());
-        }
+        let padding = self.gguf().map_or(0, |gguf| gguf.alignment().into());
+        #[cfg(not(feature = "gguf"))]
+        let padding = 0;
         let mut ends = vec![0; self.sources.len()];
         for t in &self.tensors {
             ends[t.source] = (t.offset + t.len).max(ends[t.source]);

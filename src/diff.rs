@@ -8,7 +8,7 @@ mod values;
 
 use self::pairs::Pairing;
 pub use self::report::{
-    DiffReport, ElementValue, FieldDiff, FirstDifference, StoredTensor, TensorDiff, ValueDiff,
+    ComparedTensor, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff, ValueDiff,
 };
 pub(crate) use self::schedule::Schedule;
 use self::values::{Comparable, CompareRule, Sums};

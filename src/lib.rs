@@ -68,7 +68,7 @@ pub use convert::{
     Recovery, RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use diff::{
-    DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, StoredTensor, TensorDiff,
+    ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
     ValueDiff,
 };
 pub use dtype::{Dtype, TargetDtype};

@@ -9,7 +9,7 @@ use super::report::print_as_json;
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
-    CancelToken, DiffOptions, DiffReport, FieldDiff, RememberOptions, Result, StoredTensor,
+    CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, RememberOptions, Result,
     TensorDiff, ValueDiff,
 };
 
@@ -75,7 +75,7 @@ fn print(report: &DiffReport, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints tensors that only one of the models has.
-fn print_tensors(title: &str, tensors: &[StoredTensor], out: &mut impl Write) -> Result<()> {
+fn print_tensors(title: &str, tensors: &[ComparedTensor], out: &mut impl Write) -> Result<()> {
     if tensors.is_empty() {
         return Ok(());
     }

@@ -197,6 +197,10 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
     }
 
     /// Output tensor `index` of `recovery` alone: there are no bytes of a second side.
+    #[cfg_attr(
+        not(feature = "check"),
+        expect(dead_code, reason = "only a check reads one model")
+    )]
     pub(crate) fn single(recovery: &'a Recovery<'m>, index: usize) -> Self {
         let a = PairSide::new(recovery, index);
         let values = a.values();

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::report::StoredTensor;
+use super::report::ComparedTensor;
 use super::schedule::Schedule;
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
@@ -43,8 +43,8 @@ pub(super) struct Pairing<'m> {
 }
 
 impl StoredSide<'_> {
-    pub(super) fn into_tensor(self) -> StoredTensor {
-        StoredTensor {
+    pub(super) fn into_tensor(self) -> ComparedTensor {
+        ComparedTensor {
             name: self.name,
             dtype: self.dtype,
             scheme: self.scheme,

@@ -18,9 +18,9 @@ pub struct DiffReport {
     /// Number of tensors of one name that do not differ at all.
     pub equal: usize,
     /// Tensors that only `a` has.
-    pub only_in_a: Vec<StoredTensor>,
+    pub only_in_a: Vec<ComparedTensor>,
     /// Tensors that only `b` has.
-    pub only_in_b: Vec<StoredTensor>,
+    pub only_in_b: Vec<ComparedTensor>,
     /// Tensors of one name that differ in dtype, scheme, shape or values, in the order of `a`.
     pub changed: Vec<TensorDiff>,
     /// Differences of metadata: `__metadata__` of safetensors, keys of GGUF.
@@ -34,7 +34,7 @@ pub struct DiffReport {
 /// A tensor by the name that it has when it is decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct StoredTensor {
+pub struct ComparedTensor {
     /// Name of the decoded tensor.
     pub name: String,
     /// Element type of the stored tensor; of a quantized one, that of its codes.
@@ -52,9 +52,9 @@ pub struct TensorDiff {
     /// Name of the decoded tensor.
     pub name: String,
     /// The tensor in the first model.
-    pub a: StoredTensor,
+    pub a: ComparedTensor,
     /// The tensor in the second model.
-    pub b: StoredTensor,
+    pub b: ComparedTensor,
     /// Differences of the values; `None` if the shapes differ, or if the element types cannot be compared.
     pub values: Option<ValueDiff>,
 }
