@@ -25,6 +25,12 @@ use crate::{Dtype, Result};
 /// Bytes of each side that are read at once where nothing is decoded. Both sides stay in the L2 cache while they are compared.
 const PIECE_BYTES: usize = 128 << 10;
 
+/// Values of each side that are decoded at once: half of what a conversion decodes, because two sides are in memory.
+const PAIR_SLAB_VALUES: usize = SLAB_VALUES / 2;
+
+/// How much less two decoders load at once than one: each has some buffers that do not shrink with the tile.
+const SHARED_LOAD: f64 = 1.25;
+
 /// Bytes of each side that one job reads in pieces.
 const JOB_BYTES: usize = 4 << 20;
 
@@ -230,7 +236,7 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
                 is_same.then(|| Grid {
                     row_align: lcm(a.row_align, b.row_align),
                     col_align: lcm(a.col_align, b.col_align),
-                    load_bits: a.load_bits + b.load_bits,
+                    load_bits: (a.load_bits + b.load_bits) * SHARED_LOAD,
                     transposed: a.transposed || b.transposed,
                     ..a
                 })
@@ -296,7 +302,7 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
             Walk::Tiles(cut) => {
                 a.load(&tile, loaded_a)?;
                 b.map_or(Ok(()), |b| b.load(&tile, loaded_b))?;
-                let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
+                let slab_rows = (PAIR_SLAB_VALUES / tile.cols.len().max(1)).max(1);
                 for first in tile.rows.clone().step_by(slab_rows) {
                     let rows = first..(first + slab_rows).min(tile.rows.end);
                     a.slab(&tile, &rows, cut.cols, (loaded_a, run.level), values_a)?;

@@ -209,6 +209,12 @@ fn sums() {
         check(&blob, &["--manifest", &empty]),
         (1, vec![expected.to_owned()])
     );
+    // A snapshot has links to the blobs.
+    let snapshot = at("models--a--b/snapshots/main");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    let link = snapshot.join("model.safetensors");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&blob, &link).unwrap();
     let mut bytes = std::fs::read(&blob).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&blob, bytes).unwrap();
@@ -217,6 +223,13 @@ fn sums() {
         code == 1 && findings[0].contains("its name in the cache has"),
         "{findings:?}"
     );
+    if cfg!(unix) {
+        let (code, findings) = check(&snapshot, &["--data"]);
+        assert!(
+            code == 1 && findings[0].contains("its name in the cache has"),
+            "{findings:?}"
+        );
+    }
     let malformed = manifest("no sum\n");
     assert_eq!(check(&blob, &["--manifest", &malformed]).0, 3);
 }
