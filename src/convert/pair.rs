@@ -29,7 +29,7 @@ const PIECE_BYTES: usize = 128 << 10;
 const PAIR_SLAB_VALUES: usize = SLAB_VALUES / 2;
 
 /// How much less two decoders load at once than one: each has some buffers that do not shrink with the tile.
-const SHARED_LOAD: f64 = 1.25;
+const SHARED_LOAD: f64 = 1.5;
 
 /// Bytes of each side that one job reads in pieces.
 const JOB_BYTES: usize = 4 << 20;

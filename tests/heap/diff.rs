@@ -2,19 +2,26 @@
 
 use std::path::Path;
 
-use anamnesis::{DiffOptions, RememberOptions, TargetDtype, parse};
+use anamnesis::{DiffOptions, RememberOptions, TargetDtype, TensorRole, parse};
 
 use crate::profiler::Profiler;
 use crate::{BOUND, THREADS};
 
-/// Compares the model `input` with `decoded`, its decoded output, and with itself after one bit of a code has changed, so that
+/// Compares the model `input` with `decoded`, its decoded output, and with itself after bits of codes have changed, so that
 /// both sides are decoded. Checks the values of `input` likewise.
 pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path) {
     let changed = input.with_file_name("changed");
     let mut bytes = std::fs::read(input).unwrap();
-    // The lowest bit of a little-endian word: the data of every model here begins at a multiple of four.
-    let at = bytes.len() / 2 / 4 * 4;
-    bytes[at] ^= 1;
+    let model = parse(input).unwrap();
+    let mut tensors = model.tensors();
+    let codes = tensors.find(|t| t.role() == TensorRole::Quantized).unwrap();
+    let middle = codes.bytes().unwrap().len() / 8 * 4;
+    let at = codes.offset().unwrap() as usize + middle;
+    // The lowest bits of little-endian words.
+    bytes[at..at + 64]
+        .iter_mut()
+        .step_by(4)
+        .for_each(|byte| *byte ^= 1);
     std::fs::write(&changed, bytes).unwrap();
     let options = || RememberOptions::new(TargetDtype::F32).with_threads(THREADS);
     for (other, what) in [(decoded, "its output"), (&changed, "its changed copy")] {
