@@ -18,6 +18,7 @@ mod table;
 mod tests;
 mod to_gguf;
 mod to_hf;
+mod transform;
 
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
 pub(crate) use self::to_hf::to_hf;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::containers::model::Tensor;
-use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
+use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder, Tiles};
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype, TensorRole};
@@ -104,25 +104,51 @@ impl<'m> SourceTensor<'m> {
     }
 }
 
+/// Rows of one of several sources.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SourceRows {
+    /// Number of the source.
+    pub source: usize,
+    pub order: RowOrder,
+    /// Rows that are taken.
+    pub rows: usize,
+    /// Rows that are taken at once where sources take turns.
+    pub turn: usize,
+}
+
 /// How the rows of sources make a tensor.
 pub(super) struct Rearrangement {
-    pub order: RowOrder,
-    /// Rows that are taken of each source.
-    pub rows: usize,
+    pub pieces: Vec<SourceRows>,
     pub cols: usize,
     pub takes_turns: bool,
     pub change: Change,
+    pub columns: Option<Tiles>,
 }
 
 impl Rearrangement {
-    /// All rows of a tensor of `shape` in their order.
-    pub(super) fn of_rows(shape: &[usize], change: Change) -> Self {
+    /// `rows` rows of each of `sources` sources in the order `order`, one source after another.
+    pub(super) fn of_each(sources: usize, order: RowOrder, (rows, cols): (usize, usize)) -> Self {
+        let piece = |source| SourceRows {
+            source,
+            order,
+            rows,
+            turn: 1,
+        };
         Self {
-            order: RowOrder::From(0),
-            rows: shape[0],
-            cols: shape[1..].iter().product(),
+            pieces: (0..sources).map(piece).collect(),
+            cols,
             takes_turns: false,
+            change: Change::None,
+            columns: None,
+        }
+    }
+
+    /// All rows of a tensor of `shape` in their order, with `change` made to each value.
+    pub(super) fn changed(shape: &[usize], change: Change) -> Self {
+        let size = (shape[0], shape[1..].iter().product());
+        Self {
             change,
+            ..Self::of_each(1, RowOrder::From(0), size)
         }
     }
 }
@@ -134,17 +160,19 @@ pub(super) fn assembled<'m>(
     dtype: TargetDtype,
     moved: &Rearrangement,
 ) -> Group<'m> {
-    let piece = |source: &SourceTensor<'m>| Piece {
-        decoder: source.decoder.clone(),
-        rows: moved.rows,
-        order: moved.order,
+    let piece = |piece: &SourceRows| Piece {
+        decoder: sources[piece.source].decoder.clone(),
+        rows: piece.rows,
+        order: piece.order,
+        turn: piece.turn,
     };
     let decoder = Assembled {
-        pieces: sources.iter().map(piece).collect(),
+        pieces: moved.pieces.iter().map(piece).collect(),
         takes_turns: moved.takes_turns,
         cols: moved.cols,
         dtype,
         change: moved.change,
+        columns: moved.columns,
     };
     made_of(sources, (name, shape), dtype, Box::new(decoder))
 }

@@ -95,15 +95,16 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         ("", &["blk.{i}.ffn_gate_inp"]),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, SINKS, EXPERTS],
-    settings: &[
+    settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
         count("expert_feed_forward_length", &["intermediate_size"]),
-    ],
+    ]],
     traits: Traits {
         has_exact_yarn: true,
         full_attention_every: Some(2),

@@ -5,11 +5,12 @@
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads, same,
+    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads,
+    same,
 };
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
-const ROTATED: &[TensorRule] = &[
+pub(super) const ROTATED: &[TensorRule] = &[
     heads(
         "blk.{i}.attn_q",
         "model.layers.{i}.self_attn.q_proj",
@@ -22,7 +23,7 @@ const ROTATED: &[TensorRule] = &[
     ),
 ];
 
-const MIXTRAL_EXPERTS: &[TensorRule] = &[
+pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.block_sparse_moe.gate",
@@ -75,6 +76,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         (
@@ -83,9 +85,9 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    settings: SETTINGS,
+    settings: &[SETTINGS],
     traits: Traits {
-        states_head_dim: true,
+        head_dim: HeadDim::Stated,
         ..TRAITS
     },
 };
