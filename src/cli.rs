@@ -1,7 +1,9 @@
 //! The command line: arguments, listings, progress, and exit codes.
 
 mod args;
+mod check;
 mod convert;
+mod diff;
 mod documents;
 mod forget;
 mod input;
@@ -25,8 +27,8 @@ use crate::AnamnesisError;
 
 /// Runs the program with the arguments of this process. Results go to stdout, progress and errors to stderr.
 ///
-/// Exit codes: 0 success, 1 something was found (`scan`), 2 usage, 3 malformed input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O,
-/// 8 something dangerous was found, 130 interrupted.
+/// Exit codes: 0 success, 1 something was found (`scan`, `diff`, `check`), 2 usage, 3 malformed input, 4 limit, 5 refused pickle
+/// global, 6 unsupported, 7 I/O, 8 something dangerous was found, 130 interrupted.
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
     let args = Args::parse();
@@ -44,6 +46,8 @@ pub fn run() -> ExitCode {
         Command::Convert(args) => convert::convert(&args, &mut out),
         Command::Completions(args) => documents::completions(&args, &mut out),
         Command::Man(args) => documents::man(&args, &mut out),
+        Command::Check(args) => check::check(&args, &mut out).map(|found| code = found.into()),
+        Command::Diff(args) => diff::diff(&args, &mut out).map(|found| code = found.into()),
     };
     match result.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::from(code),

@@ -21,7 +21,7 @@ mod tests;
 mod texts;
 pub(crate) mod unique_json;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -110,6 +110,32 @@ impl QuantConfig {
     /// The files that configs were read from, and those that would have been if they existed.
     pub(crate) fn companions(&self) -> &[CompanionFile] {
         &self.companions
+    }
+
+    /// Whether two configs say the same in the same places, about quantization and about the architecture.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        self.places == other.places
+            && self.sizes == other.sizes
+            && self.model_type == other.model_type
+    }
+
+    /// The files that configs were read from, as JSON by name. A file that does not exist is left out.
+    ///
+    /// # Errors
+    /// `Io` if a file cannot be read; `Parse` if it is no JSON; `LimitExceeded`.
+    pub(crate) fn json_files(&self) -> Result<BTreeMap<String, Value>> {
+        let budget = Budget::new(&self.limits);
+        let mut out = BTreeMap::new();
+        for companion in &self.companions {
+            let name = companion.path.file_name().unwrap_or_default();
+            if name == INDEX {
+                continue;
+            }
+            if let Some((parsed, _)) = read_json(&companion.path, &budget)? {
+                out.insert(name.to_string_lossy().into_owned(), parsed.value);
+            }
+        }
+        Ok(out)
     }
 
     /// Reads the configs in the directory of the file `model`.

@@ -18,6 +18,7 @@ mod options;
 mod outcome;
 mod output;
 mod overlap;
+pub(crate) mod pair;
 mod plan;
 mod report;
 mod run;

@@ -26,12 +26,15 @@ mod arch;
 #[cfg(feature = "benchmarks")]
 pub mod benchable_apis;
 mod cancel;
+#[cfg(feature = "check")]
+mod check;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod compat;
 mod config;
 mod containers;
 mod convert;
+mod diff;
 mod dtype;
 mod element;
 pub mod error;
@@ -50,6 +53,8 @@ mod test_data;
 mod tokenizer;
 
 pub use cancel::CancelToken;
+#[cfg(feature = "check")]
+pub use check::{CheckOptions, CheckReport, Finding, Severity};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
 pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};
@@ -61,6 +66,10 @@ pub use containers::write::ConvertTarget;
 pub use convert::{
     ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, OutputTensor, Panel, Progress,
     Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+};
+pub use diff::{
+    ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
+    ValueDiff,
 };
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};

@@ -33,15 +33,17 @@ use std::sync::LazyLock;
 
 #[cfg(feature = "models")]
 pub(crate) use self::seam::Window;
-pub(crate) use self::seam::{Buffers, Decode, Grid, Group, Resolution, ResolvedItem, Tile, count};
+#[cfg(feature = "lethe")]
+pub(crate) use self::seam::covering;
+pub(crate) use self::seam::{
+    Buffers, Decode, Grid, Group, Resolution, ResolvedItem, Tile, count, lcm,
+};
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::{PlainFloats, Widening};
 use self::seam::{Registry, Scheme};
-#[cfg(feature = "lethe")]
-pub(crate) use self::seam::{covering, lcm};
 use crate::ParsedModel;
 
 /// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands before those that would

@@ -76,18 +76,16 @@ pub(crate) trait Kernel {
     }
 }
 
-/// An encoder's inner loop, whose slices of input and output are fields.
+/// The inner loop of an encoder or a comparison, whose slices of input and output are fields.
 ///
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
-#[cfg(feature = "bnb")]
 pub(crate) trait Routine {
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
-#[cfg(feature = "bnb")]
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
@@ -121,9 +119,7 @@ mod avx2 {
     use std::arch::x86_64::{__m128i, __m256i, _mm256_broadcastsi128_si256, _mm256_shuffle_epi8};
     use std::mem::transmute;
 
-    #[cfg(feature = "bnb")]
-    use super::Routine;
-    use super::{Element, Kernel};
+    use super::{Element, Kernel, Routine};
 
     /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
     #[derive(Clone, Copy)]
@@ -155,13 +151,11 @@ mod avx2 {
         unsafe { run_kernel(kernel, out) }
     }
 
-    #[cfg(feature = "bnb")]
     #[target_feature(enable = "avx2,bmi2")]
     fn run_routine(routine: &mut impl Routine) {
         routine.run();
     }
 
-    #[cfg(feature = "bnb")]
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
     pub(super) fn perform(routine: &mut impl Routine) {
         // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.

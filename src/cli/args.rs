@@ -40,6 +40,10 @@ pub(super) enum Command {
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     Convert(ConvertArgs),
+    /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
+    Diff(DiffArgs),
+    /// Look for everything that can be wrong with models; exit code 1 if something is
+    Check(CheckArgs),
     /// Print a script that completes commands and options in a shell
     Completions(CompletionsArgs),
     /// Print a manual page, in roff
@@ -58,6 +62,8 @@ impl Command {
             Self::Remember(args) => (args.run.json, &args.input.file),
             Self::Forget(args) => (args.run.json, &args.input.as_ref()?.file),
             Self::Convert(args) => (args.run.json, &args.input.file),
+            Self::Diff(args) => (args.json, &args.a),
+            Self::Check(args) => (args.json, args.models.first()?),
             Self::Completions(_) | Self::Man(_) => return None,
         };
         json.then_some(file)
@@ -213,6 +219,70 @@ pub(super) struct ForgetArgs {
     pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct DiffArgs {
+    /// Model file, directory of a model, or ollama:MODEL[:TAG]
+    pub a: PathBuf,
+    /// Model to compare it with
+    pub b: PathBuf,
+    /// Largest absolute difference of values that count as equal
+    #[arg(long, value_name = "X", default_value = "0", value_parser = parse_tolerance)]
+    pub tolerance: f64,
+    /// Compare names, shapes and values only: dtypes, schemes, metadata and configs may differ
+    #[arg(long)]
+    pub values_only: bool,
+    /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
+    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
+    pub to: TargetDtype,
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CheckArgs {
+    /// Model files, directories of models, or ollama:MODEL[:TAG]
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<PathBuf>,
+    /// Read every value: NaN, infinities, scales, codes that cannot be decoded; and compare files in the caches of Hugging Face
+    /// and Ollama with the SHA-256 that they are named by
+    #[arg(long)]
+    pub data: bool,
+    /// Compare files with their SHA-256 in this list, as sha256sum writes it
+    #[arg(long, value_name = "SHA256SUMS")]
+    pub manifest: Option<PathBuf>,
+    /// Check every model in the directories and below
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+fn parse_tolerance(text: &str) -> Result<f64, String> {
+    let tolerance = text
+        .parse()
+        .ok()
+        .filter(|x: &f64| *x >= 0.0 && x.is_finite());
+    tolerance.ok_or_else(|| "a tolerance is a number that is not negative, e.g. 1e-6".to_owned())
 }
 
 #[derive(Debug, clap::Args)]

@@ -26,6 +26,14 @@ pub(super) fn open(args: &FileArgs, limits: &LimitArgs) -> Result<NamedModel> {
     Ok(NamedModel { model, named })
 }
 
+/// Opens the model at `path`, which may be the name of one in Ollama's store, within `limits`.
+///
+/// # Errors
+/// The errors of [`parse`](crate::parse()).
+pub(super) fn open_path(path: &Path, limits: &LimitArgs) -> Result<ParsedModel> {
+    Ok(open_file(path, &limits.limits())?.model)
+}
+
 fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {

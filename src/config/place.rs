@@ -14,7 +14,7 @@ const ORDERED: &[&str] = &[
 ];
 
 /// One quantization config and where it was found.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ConfigPlace {
     /// File and path of keys, for messages.
     pub(super) name: String,

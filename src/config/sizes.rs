@@ -17,7 +17,7 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Sizes from `config.json`; of a multimodal model, those of its language model.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct LayerSizes {
     pub(super) hidden: Option<usize>,
     intermediate: Option<usize>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use super::cut::SLAB_VALUES;
-use super::output::{Body, Job, Worker};
+use super::output::{Body, Job, ValueSource, Worker};
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::scheme::{Decode, Tile};
@@ -31,6 +31,10 @@ impl<'m> Body<'m> for CopyBody<'m> {
     fn summed_input(&self) -> Option<&Part<'m>> {
         self.0.exact_check().map(|_| &self.0)
     }
+
+    fn values(&self) -> ValueSource<'_, 'm> {
+        ValueSource::Stored(&self.0)
+    }
 }
 
 /// Copies a compressed archive member. It can only be read from its beginning, so there is one job.
@@ -43,6 +47,10 @@ impl<'m> Body<'m> for StreamBody<'m> {
             job.put(at, piece)
         })?;
         Ok(self.0.len)
+    }
+
+    fn values(&self) -> ValueSource<'_, 'm> {
+        ValueSource::Stored(&self.0)
     }
 }
 
@@ -90,6 +98,10 @@ impl<'m> Body<'m> for DecodeBody<'m> {
             self.write(job, tile, rows, bytes)?;
         }
         Ok((tile.values() * element_size) as u64)
+    }
+
+    fn values(&self) -> ValueSource<'_, 'm> {
+        ValueSource::Decoded(&*self.decoder, self.target)
     }
 }
 

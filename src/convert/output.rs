@@ -10,8 +10,8 @@ use super::options::RememberOptions;
 use super::outcome::Outcome;
 use crate::containers::model::Part;
 use crate::containers::write::{ChecksumPatch, Sink};
-use crate::scheme::Buffers;
-use crate::{Dtype, Result};
+use crate::scheme::{Buffers, Decode};
+use crate::{Dtype, Result, TargetDtype};
 
 /// A planned output tensor with its place in the output.
 pub(super) struct Output<'m> {
@@ -89,6 +89,17 @@ impl Output<'_> {
     }
 }
 
+/// What the values of an output tensor are read from.
+#[derive(Clone, Copy)]
+pub(super) enum ValueSource<'a, 'm> {
+    /// The bytes of a stored tensor, at any element.
+    Stored(&'a Part<'m>),
+    /// A decoder, in tiles of its grid.
+    Decoded(&'a (dyn Decode + 'm), TargetDtype),
+    /// The jobs alone know.
+    Jobs,
+}
+
 /// Makes the bytes of an output tensor from the input, in jobs.
 ///
 /// Jobs are independent of each other and may run in any order, with one exception: a job may wait for lower-numbered jobs of
@@ -109,6 +120,11 @@ pub(super) trait Body<'m>: Send + Sync {
     /// exactly the bytes that it covers.
     fn summed_input(&self) -> Option<&Part<'m>> {
         None
+    }
+
+    /// How the values can be read without the jobs, in any range.
+    fn values(&self) -> ValueSource<'_, 'm> {
+        ValueSource::Jobs
     }
 
     /// Whether the jobs encode values, or those of an earlier output tensor do it for this one.

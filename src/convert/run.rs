@@ -138,6 +138,26 @@ impl<'a, 'm> Run<'a, 'm> {
         queue.outcome.into_result()
     }
 
+    /// Does the jobs `jobs` of the plan on the calling thread, one after another, without comparing checksums.
+    ///
+    /// # Errors
+    /// The error of the first job that failed.
+    pub(super) fn run_here(
+        &self,
+        mut jobs: Range<usize>,
+        sink: &dyn Sink,
+        worker: &mut Worker,
+    ) -> Result<()> {
+        let queue = JobQueue {
+            run: self,
+            sink,
+            next: AtomicUsize::new(jobs.end),
+            end: jobs.end,
+            outcome: Outcome::new(),
+        };
+        jobs.try_for_each(|job| queue.run_job(job, worker).map(drop))
+    }
+
     /// Compares the checksums of the inputs that were copied, and those that empty tensors leave to their first job, which they
     /// do not have. All jobs are done.
     ///

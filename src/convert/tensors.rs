@@ -50,7 +50,7 @@ impl VerifiedInputs {
     }
 
     /// Compares the checksum of `part`, unless that was done. The lock is not held meanwhile: two threads may both compare it.
-    fn verify(&self, part: &Part<'_>) -> Result<()> {
+    pub(super) fn verify(&self, part: &Part<'_>) -> Result<()> {
         if !self.has(part) {
             part.verify()?;
             self.add(part);

@@ -4,7 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod check;
 mod commands;
+mod diff;
 mod documents;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod faults;

@@ -5,6 +5,7 @@
 mod common;
 
 mod changes;
+mod diff;
 mod directories;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod empty;

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod diff;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod monitor;
 mod profiler;
@@ -104,6 +105,7 @@ fn heap_is_bounded() {
                 "{scheme} from a stream: {peak} bytes of heap, {BOUND} allowed"
             );
         }
+        diff::comparing(&profiler, scheme, &input, &directory.path().join("out"));
         // Streaming also holds a piece of the output per thread. The piece is large if the stored
         // layout is transposed.
         let is_tall = !["fp8", "nf4", "svd", "odd", "gguf", "quark"].contains(&scheme);

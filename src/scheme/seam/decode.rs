@@ -46,7 +46,6 @@ impl Tile {
 
     /// The runs of values that are adjacent in a tensor of `cols` columns. Each run is the index of its first value in the
     /// tensor, and its range among the tile's values.
-    #[cfg(feature = "lethe")]
     pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
         // Whole rows follow each other without a gap, so the tile is a single run; otherwise each
@@ -61,7 +60,6 @@ impl Tile {
 }
 
 /// The least common multiple of two alignments.
-#[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) fn lcm(a: usize, b: usize) -> usize {
     let (a, b) = (a.max(1), b.max(1));
     let (mut x, mut y) = (a, b);

@@ -308,6 +308,11 @@ pub(crate) fn from_text(text: &str) -> GgufMetadataValue {
     parsed.unwrap_or_else(|| GgufMetadataValue::String(text.to_owned()))
 }
 
+/// The value as plain JSON. Floats that JSON has no number for are the texts `NaN`, `Infinity` and `-Infinity`.
+pub(crate) fn plain_json(value: &GgufMetadataValue) -> Value {
+    show(value)
+}
+
 /// The metadata as texts, with the prefix [`PREFIX`] before each key. Long values, such as tokenizers, are left out.
 pub(super) fn texts(metadata: &GgufMetadata) -> HashMap<String, String> {
     let mut left = MAX_TEXTS;

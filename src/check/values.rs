@@ -1,0 +1,210 @@
+//! What the values of a model show: every stored float, and every quantized tensor after decoding.
+
+use std::collections::{HashMap, HashSet};
+
+use super::tally::Tally;
+use super::{Finding, Severity};
+use crate::containers::model::Tensor;
+use crate::convert::pair::{PairScratch, TensorPair};
+use crate::diff::Schedule;
+use crate::scheme::ResolvedItem;
+use crate::{
+    AnamnesisError, ConvertOptions, Dtype, ModelScope, ParsedModel, QuantScheme, RememberOptions,
+    Result, TargetDtype, TensorRole,
+};
+
+/// Bytes that are read at once.
+const PIECE_BYTES: u64 = 128 << 10;
+
+/// Bytes that one job reads.
+const JOB_BYTES: u64 = 4 << 20;
+
+/// A tensor that is being counted: its counts so far, or why it cannot be read.
+type Outcome = std::result::Result<Tally, String>;
+
+/// Adds what the values show. Errors of single tensors are findings.
+///
+/// # Errors
+/// `Cancelled`.
+pub(super) fn check(
+    model: &ParsedModel,
+    run: &RememberOptions,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
+    let floats: Vec<Tensor<'_>> = model
+        .tensors()
+        .filter(|t| Tally::knows(t.dtype()) && is_numbers(t.role()))
+        .collect();
+    let mut outcomes = vec![Outcome::Ok(Tally::default()); floats.len()];
+    let jobs = floats
+        .iter()
+        .map(|t| t.part().len.div_ceil(JOB_BYTES) as usize);
+    Schedule::new(jobs).run(
+        run,
+        |i, job, bytes: &mut Vec<u8>| outcome(tally_stored(&floats[i], job, run, bytes)),
+        |i, tally| add(&mut outcomes[i], tally),
+    )?;
+    let signed = signed_scales(model);
+    for (t, outcome) in floats.iter().zip(outcomes) {
+        match t.role() {
+            TensorRole::Scale | TensorRole::NestedScale => {
+                judge_scales(t, signed.contains(&t.index), outcome, findings);
+            }
+            _ => judge(t, "values", outcome, findings),
+        }
+    }
+    check_decoded(model, run, findings)
+}
+
+/// Indices of the scales that are negative in models that are fine: MLX makes a scale negative where the bound of the larger
+/// magnitude is the upper one (`mlx/backend/cpu/quantized.cpp`, `quantize`).
+fn signed_scales(model: &ParsedModel) -> HashSet<usize> {
+    let resolution = model.resolve();
+    let is_signed = |scheme| matches!(scheme, QuantScheme::Grouped { family: "MLX", .. });
+    let groups = resolution.groups().filter(|group| is_signed(group.scheme));
+    groups
+        .flat_map(|group| group.parts.iter().map(|(_, t)| t.index))
+        .collect()
+}
+
+/// Whether a tensor of this role has values to be judged by themselves.
+fn is_numbers(role: TensorRole) -> bool {
+    matches!(
+        role,
+        TensorRole::Passthrough
+            | TensorRole::Scale
+            | TensorRole::NestedScale
+            | TensorRole::QuantMap
+            | TensorRole::LowRank
+    )
+}
+
+/// Decodes every quantized tensor. Does nothing if one of them cannot be decoded: the structure has shown that.
+fn check_decoded(
+    model: &ParsedModel,
+    run: &RememberOptions,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
+    let mut options = ConvertOptions::from(RememberOptions {
+        to: TargetDtype::F32,
+        progress: None,
+        ..run.clone()
+    });
+    (options.single_file, options.skip_unsupported) = (true, true);
+    options.scope = ModelScope::Tensors;
+    let (Ok(resolution), Ok(recovery)) = (model.resolve().into_result(), model.recovery(options))
+    else {
+        return Ok(());
+    };
+    let items = resolution.items.iter().filter_map(|item| match item {
+        ResolvedItem::Group(group) if !group.is_copied => Some((&group.name, group.parts[0].1)),
+        _ => None,
+    });
+    let codes: HashMap<_, _> = items.collect();
+    let outputs = recovery.outputs().enumerate();
+    let decoded: Vec<_> = outputs
+        .filter_map(|(i, output)| {
+            let t = codes.get(&output.name.to_owned())?;
+            Some((*t, TensorPair::single(&recovery, i)))
+        })
+        .collect();
+    let mut outcomes = vec![Outcome::Ok(Tally::default()); decoded.len()];
+    Schedule::new(decoded.iter().map(|(_, tensor)| tensor.jobs())).run(
+        run,
+        |i, job, scratch: &mut PairScratch| {
+            let (tensor, mut tally) = (&decoded[i].1, Tally::default());
+            let done = tensor.run(job, scratch, |_, bytes, _| {
+                tally.add_bytes(tensor.dtypes().0, bytes, run.level);
+            });
+            outcome(done.map(|()| tally))
+        },
+        |i, tally| add(&mut outcomes[i], tally),
+    )?;
+    for ((t, _), outcome) in decoded.iter().zip(outcomes) {
+        judge(t, "decoded values", outcome, findings);
+    }
+    Ok(())
+}
+
+/// Counts the piece of a stored tensor that job `job` covers.
+fn tally_stored(
+    t: &Tensor<'_>,
+    job: usize,
+    run: &RememberOptions,
+    bytes: &mut Vec<u8>,
+) -> Result<Tally> {
+    let (part, mut tally) = (t.part(), Tally::default());
+    let mut at = job as u64 * JOB_BYTES;
+    let end = (at + JOB_BYTES).min(part.len);
+    while at < end {
+        let n = PIECE_BYTES.min(end - at);
+        bytes.resize(n as usize, 0);
+        part.read_at(at, bytes)?;
+        tally.add_bytes(t.dtype(), bytes, run.level);
+        at += n;
+    }
+    Ok(tally)
+}
+
+/// Makes an error of a tensor its outcome. Only `Cancelled` ends the check.
+fn outcome(result: Result<Tally>) -> Result<Outcome> {
+    match result {
+        Err(AnamnesisError::Cancelled) => Err(AnamnesisError::Cancelled),
+        other => Ok(other.map_err(|error| error.to_string())),
+    }
+}
+
+/// Adds the outcome of a later job. The first error of a tensor stays.
+fn add(total: &mut Outcome, later: Outcome) {
+    match (&mut *total, later) {
+        (Ok(total), Ok(later)) => total.add(&later),
+        (Ok(_), Err(error)) => *total = Err(error),
+        (Err(_), _) => {}
+    }
+}
+
+/// Adds what is wrong with values: NaN, infinities, and a matrix of zeros. Vectors of zeros are usual: biases begin as such.
+fn judge(t: &Tensor<'_>, what: &str, outcome: Outcome, findings: &mut Vec<Finding>) {
+    let tally = match outcome {
+        Ok(tally) => tally,
+        Err(error) => return findings.push(Finding::of_tensor(Severity::Error, t, error)),
+    };
+    let all = tally.values;
+    for (severity, count, are) in [
+        (Severity::Error, tally.nan, "NaN"),
+        (Severity::Warning, tally.infinite, "infinite"),
+    ] {
+        if count > 0 {
+            let message = format!("{count} of {all} {what} are {are}");
+            findings.push(Finding::of_tensor(severity, t, message));
+        }
+    }
+    if all > 0 && tally.zero == all && t.shape().len() > 1 {
+        let message = format!("all {all} {what} are zero");
+        findings.push(Finding::of_tensor(Severity::Warning, t, message));
+    }
+}
+
+/// Adds what is wrong with scales. Eight-bit scales are subnormal in models that are fine, for they have a second scale.
+fn judge_scales(t: &Tensor<'_>, is_signed: bool, outcome: Outcome, findings: &mut Vec<Finding>) {
+    let tally = match outcome {
+        Ok(tally) => tally,
+        Err(error) => return findings.push(Finding::of_tensor(Severity::Error, t, error)),
+    };
+    let is_narrow = matches!(t.dtype(), Dtype::F8E4M3 | Dtype::F8E5M2);
+    let subnormal = if is_narrow { 0 } else { tally.subnormal };
+    let negative = if is_signed { 0 } else { tally.negative };
+    let all = tally.values;
+    for (severity, count, are) in [
+        (Severity::Error, tally.nan, "NaN"),
+        (Severity::Error, tally.infinite, "infinite"),
+        (Severity::Warning, tally.zero, "zero"),
+        (Severity::Warning, negative, "negative"),
+        (Severity::Warning, subnormal, "subnormal"),
+    ] {
+        if count > 0 {
+            let message = format!("{count} of {all} scales are {are}");
+            findings.push(Finding::of_tensor(severity, t, message));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `amn check`.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::args::CheckArgs;
+use super::report::print_json;
+use super::{input, signals};
+use crate::error::printable;
+use crate::{
+    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Result,
+    Severity, TargetDtype, format_bytes,
+};
+
+/// Endings of files that are models by themselves.
+const MODEL_FILES: [&str; 7] = ["safetensors", "gguf", "npz", "pth", "pt", "ckpt", "qnat"];
+
+/// The report on one model.
+#[derive(Serialize)]
+struct CheckedModel {
+    path: PathBuf,
+    #[serde(flatten)]
+    report: CheckReport,
+}
+
+/// Checks models and prints what is wrong. Returns whether there are findings.
+///
+/// # Errors
+/// That of the first model that cannot be parsed, after all others have been checked.
+pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool> {
+    let cancel = CancelToken::new();
+    signals::cancel_at_termination(&cancel)?;
+    let mut run = RememberOptions::new(TargetDtype::F32).with_cancel(cancel);
+    if let Some(threads) = args.threads {
+        run = run.with_threads(threads as usize);
+    }
+    let mut options = CheckOptions::default().with_run(run).with_data(args.data);
+    options.manifest.clone_from(&args.manifest);
+    let mut models = Vec::new();
+    for path in &args.models {
+        match args.recursive && path.is_dir() {
+            true => find_models(path, &mut models)?,
+            false => models.push(path.clone()),
+        }
+    }
+    if models.is_empty() {
+        let what = "there is no model in the directories or below";
+        return Err(AnamnesisError::parse(what));
+    }
+    let (mut checked, mut unreadable) = (Vec::new(), None);
+    for path in models {
+        let model = input::open_path(&path, &args.limits);
+        let report = match model.and_then(|model| model.check(&options)) {
+            Ok(report) => report,
+            Err(AnamnesisError::Cancelled) => return Err(AnamnesisError::Cancelled),
+            Err(error) => {
+                let report = CheckReport::of_unreadable(&path, &error);
+                unreadable.get_or_insert(error);
+                report
+            }
+        };
+        let model = CheckedModel { path, report };
+        if !args.json {
+            print(&model, out)?;
+        }
+        checked.push(model);
+    }
+    if args.json {
+        print_json(&checked, out)?;
+    }
+    match unreadable {
+        Some(error) => Err(error),
+        None => Ok(checked
+            .iter()
+            .any(|model| !model.report.findings.is_empty())),
+    }
+}
+
+/// Prints a line for a model, and one for each finding.
+fn print(model: &CheckedModel, out: &mut impl Write) -> Result<()> {
+    let (path, report) = (printable(&model.path.to_string_lossy()), &model.report);
+    let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
+    match report.findings.len() {
+        0 => writeln!(out, "{path}: clean ({tensors} tensors, {bytes})")?,
+        n => writeln!(out, "{path}: {n} findings ({tensors} tensors, {bytes})")?,
+    }
+    for finding in &report.findings {
+        print_finding(finding, &model.path, out)?;
+    }
+    Ok(())
+}
+
+fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> Result<()> {
+    let severity = match finding.severity {
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    };
+    write!(out, "  {severity}: ")?;
+    if let Some(file) = finding.file.as_deref().filter(|&file| file != model) {
+        let file = file.strip_prefix(model).unwrap_or(file);
+        write!(out, "{}: ", printable(&file.to_string_lossy()))?;
+    }
+    // Messages that are errors of the library name the tensor themselves.
+    let tensor = finding.tensor.as_deref();
+    if let Some(name) = tensor.filter(|name| !finding.message.contains(&format!("`{name}`"))) {
+        write!(out, "tensor `{}`: ", printable(name))?;
+    }
+    writeln!(out, "{}", printable(&finding.message))?;
+    Ok(())
+}
+
+/// Adds the models in `directory` and below: each directory that has weights and a config or an index, and each file of weights
+/// anywhere else. Links to directories are not followed.
+fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> Result<()> {
+    let error = |e: std::io::Error| AnamnesisError::io_at(directory, &e);
+    let (mut files, mut below) = (BTreeSet::new(), BTreeSet::new());
+    for entry in std::fs::read_dir(directory).map_err(error)? {
+        let entry = entry.map_err(error)?;
+        let path = entry.path();
+        match entry.file_type().map_err(error)?.is_dir() {
+            true => drop(below.insert(path)),
+            false => drop(path.is_file() && files.insert(path)),
+        }
+    }
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let is_weights = |path: &&PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| MODEL_FILES.contains(&ending))
+            || name(path).starts_with("pytorch_model") && name(path).ends_with(".bin")
+    };
+    let is_index = |path: &PathBuf| {
+        name(path) == "config.json" || name(path).ends_with(".safetensors.index.json")
+    };
+    let weights: Vec<&PathBuf> = files.iter().filter(is_weights).collect();
+    if !weights.is_empty() && files.iter().any(is_index) {
+        models.push(directory.to_path_buf());
+    } else {
+        // The first file of a split GGUF model stands for all.
+        let is_first = |path: &&&PathBuf| match name(path).split_once("-of-") {
+            Some((stem, _)) if name(path).ends_with(".gguf") => stem.ends_with("-00001"),
+            _ => true,
+        };
+        models.extend(weights.iter().filter(is_first).map(|&path| path.clone()));
+    }
+    below.iter().try_for_each(|path| find_models(path, models))
+}

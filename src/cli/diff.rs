@@ -1,0 +1,174 @@
+//! `amn diff`.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use super::args::DiffArgs;
+use super::report::print_json;
+use super::{input, progress, signals};
+use crate::error::printable;
+use crate::{
+    CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, RememberOptions, Result,
+    TensorDiff, ValueDiff,
+};
+
+/// Longest value of metadata or of a config that is printed whole, in characters.
+const MAX_VALUE: usize = 60;
+
+/// Compares two models and prints the differences. Returns whether there are any.
+pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
+    let a = input::open_path(&args.a, &args.limits)?;
+    let b = input::open_path(&args.b, &args.limits)?;
+    let cancel = CancelToken::new();
+    signals::cancel_at_termination(&cancel)?;
+    let bar = progress::bar();
+    let mut run = RememberOptions::new(args.to).with_cancel(cancel);
+    if let Some(threads) = args.threads {
+        run = run.with_threads(threads as usize);
+    }
+    let (shown, tensors) = (bar.clone(), a.tensors().len());
+    let run = run.with_progress(move |progress| {
+        if shown.length() != Some(progress.total_bytes) {
+            progress::start(&shown, "Comparing", tensors, progress.total_bytes);
+        }
+        shown.set_position(progress.done_bytes);
+    });
+    let mut options = DiffOptions::default()
+        .with_run(run)
+        .with_tolerance(args.tolerance)
+        .with_values_only(args.values_only);
+    (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
+    let report = a.diff(&b, &options);
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        print_json(&report, out)?;
+    } else {
+        print(&report, out)?;
+    }
+    Ok(report.is_different())
+}
+
+/// Prints a report as text.
+fn print(report: &DiffReport, out: &mut impl Write) -> Result<()> {
+    print_tensors("Only in A", &report.only_in_a, out)?;
+    print_tensors("Only in B", &report.only_in_b, out)?;
+    if !report.changed.is_empty() {
+        writeln!(out, "Changed: {} tensors", report.changed.len())?;
+        for tensor in &report.changed {
+            print_change(tensor, out)?;
+        }
+    }
+    print_fields("Metadata", &report.metadata, out)?;
+    print_fields("Config", &report.config, out)?;
+    for note in &report.notes {
+        writeln!(out, "Note: {}", printable(note))?;
+    }
+    let verdict = match report.is_different() {
+        true => "different",
+        false => "equal",
+    };
+    writeln!(out, "Equal: {} tensors", report.equal)?;
+    writeln!(out, "The models are {verdict}.")?;
+    Ok(())
+}
+
+/// Prints tensors that only one of the models has.
+fn print_tensors(title: &str, tensors: &[ComparedTensor], out: &mut impl Write) -> Result<()> {
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{title}: {} tensors", tensors.len())?;
+    for t in tensors {
+        let (name, scheme) = (printable(&t.name), t.scheme.column());
+        writeln!(out, "  {name}  {} {:?}, {scheme}", t.dtype, t.shape)?;
+    }
+    Ok(())
+}
+
+/// Prints what differs in one tensor.
+fn print_change(tensor: &TensorDiff, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "  {}", printable(&tensor.name))?;
+    let (a, b) = (&tensor.a, &tensor.b);
+    for (what, a, b) in [
+        ("dtype", a.dtype.to_string(), b.dtype.to_string()),
+        ("scheme", a.scheme.column(), b.scheme.column()),
+        ("shape", format!("{:?}", a.shape), format!("{:?}", b.shape)),
+    ] {
+        if a != b {
+            writeln!(out, "    {what}: {a} -> {b}")?;
+        }
+    }
+    match &tensor.values {
+        Some(values) => print_values(values, out),
+        None if a.shape == b.shape => {
+            writeln!(
+                out,
+                "    values: {} and {} cannot be compared",
+                a.dtype, b.dtype
+            )?;
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Prints the differences of the values of one tensor.
+fn print_values(values: &ValueDiff, out: &mut impl Write) -> Result<()> {
+    if values.unequal == 0 {
+        writeln!(out, "    values: equal")?;
+        return Ok(());
+    }
+    let (unequal, all) = (values.unequal, values.values);
+    write!(out, "    values: {unequal} of {all} differ")?;
+    if values.beyond_tolerance != unequal {
+        let beyond = values.beyond_tolerance;
+        write!(out, ", {beyond} by more than the tolerance")?;
+    }
+    if values.not_finite > 0 {
+        write!(
+            out,
+            ", {} where a side is NaN or infinite",
+            values.not_finite
+        )?;
+    }
+    writeln!(out)?;
+    if let (Some(max), Some(mean), Some(rmse)) = (values.max_abs, values.mean_abs, values.rmse) {
+        write!(out, "    max {max:.3e}, mean {mean:.3e}, RMSE {rmse:.3e}")?;
+        match values.cosine {
+            Some(cosine) => writeln!(out, ", cosine {cosine:.8}")?,
+            None => writeln!(out)?,
+        }
+    }
+    if let Some(first) = &values.first {
+        let (index, a, b) = (&first.index, first.a, first.b);
+        writeln!(out, "    first at {index:?}: {a} and {b}")?;
+    }
+    Ok(())
+}
+
+/// Prints values of metadata or of configs.
+fn print_fields(title: &str, fields: &[FieldDiff], out: &mut impl Write) -> Result<()> {
+    if fields.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{title}: {} differences", fields.len())?;
+    for field in fields {
+        let (a, b) = (brief(field.a.as_ref()), brief(field.b.as_ref()));
+        writeln!(out, "  {}: {a} -> {b}", printable(&field.path))?;
+    }
+    Ok(())
+}
+
+/// A value on one line, cut after [`MAX_VALUE`] characters.
+fn brief(value: Option<&Value>) -> String {
+    let Some(value) = value else {
+        return "(none)".to_owned();
+    };
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_VALUE) {
+        Some((end, _)) => format!("{}…", printable(&text[..end])),
+        None => printable(&text),
+    }
+}

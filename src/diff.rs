@@ -1,0 +1,199 @@
+//! Comparing two models: tensors by name, values after decoding, metadata and configs.
+
+mod facts;
+mod pairs;
+mod report;
+mod schedule;
+mod values;
+
+use self::pairs::Pairing;
+pub use self::report::{
+    ComparedTensor, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff, ValueDiff,
+};
+pub(crate) use self::schedule::Schedule;
+use self::values::{Comparable, CompareRule, Sums};
+use crate::convert::pair::{PairScratch, TensorPair};
+use crate::{
+    ConvertOptions, ParsedModel, Progress, Recovery, RememberOptions, Result, TargetDtype,
+};
+
+/// Options of [`ParsedModel::diff`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DiffOptions {
+    /// Element type that quantized values are decoded to, threads, cancellation and progress. By default F32, which holds
+    /// what most schemes decode to without rounding.
+    pub run: RememberOptions,
+    /// Largest absolute difference of two values that count as equal.
+    pub tolerance: f64,
+    /// Whether only names, shapes and values are compared: dtypes, schemes, metadata and configs may differ.
+    pub values_only: bool,
+    /// Names of the tensors to compare, as [`ConvertOptions::include`]. If empty, all are.
+    pub include: Vec<String>,
+    /// Names of the tensors to leave out. It takes precedence over `include`.
+    pub exclude: Vec<String>,
+}
+
+impl Default for DiffOptions {
+    fn default() -> Self {
+        Self {
+            run: RememberOptions::new(TargetDtype::F32),
+            tolerance: 0.0,
+            values_only: false,
+            include: Vec::new(),
+            exclude: Vec::new(),
+        }
+    }
+}
+
+impl DiffOptions {
+    /// Sets the element type that values are decoded to, threads, cancellation and progress.
+    #[must_use]
+    pub fn with_run(mut self, run: RememberOptions) -> Self {
+        self.run = run;
+        self
+    }
+
+    /// Sets the largest absolute difference of two values that count as equal.
+    #[must_use]
+    pub fn with_tolerance(mut self, tolerance: f64) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Sets whether only names, shapes and values are compared.
+    #[must_use]
+    pub fn with_values_only(mut self, values_only: bool) -> Self {
+        self.values_only = values_only;
+        self
+    }
+
+    /// The options of the two conversions whose output tensors are compared.
+    fn conversion(&self) -> ConvertOptions {
+        let mut options = ConvertOptions::from(RememberOptions {
+            progress: None,
+            ..self.run.clone()
+        });
+        options.single_file = true;
+        options.skip_unsupported = true;
+        options.scope = crate::ModelScope::Tensors;
+        (options.include, options.exclude) = (self.include.clone(), self.exclude.clone());
+        options
+    }
+}
+
+impl ParsedModel {
+    /// Compares this model (`a`) with `other` (`b`): tensors that only one has, and what differs between tensors of one name.
+    /// Values are compared after decoding, whatever they are stored in, and read in pieces: memory does not grow with the
+    /// models.
+    ///
+    /// NaN equals NaN and differs from every number; 0 equals -0. Sums are in F64 and do not depend on the number of threads.
+    ///
+    /// ```
+    /// # fn main() -> anamnesis::Result<()> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let decoded = directory.path().join("model-bf16.safetensors");
+    /// use anamnesis::{DiffOptions, TargetDtype};
+    ///
+    /// let model = anamnesis::parse("tests/data/demo/model-fp8.safetensors")?;
+    /// model.remember(&decoded, TargetDtype::F32)?;
+    /// let report = model.diff(&anamnesis::parse(&decoded)?, &DiffOptions::default())?;
+    /// assert!(report.is_different()); // F8_E4M3 has become F32
+    /// assert_eq!(report.changed[0].values.as_ref().unwrap().unequal, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or an invalid pattern.
+    /// - `Io`: an input cannot be read, or one of its files has changed since it was parsed.
+    /// - `Cancelled`: the token of the options is set.
+    pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
+        let conversion = options.conversion();
+        let (a, b) = (self.recovery(&conversion)?, other.recovery(&conversion)?);
+        let pairing = Pairing::new((self, &a), (other, &b))?;
+        let mut report = DiffReport::new(options);
+        report.notes = pairs::notes(self, other);
+        if !options.values_only {
+            report.metadata = facts::metadata(self, other);
+            report.config = facts::configs(self, other)?;
+        }
+        let values = compare_values(&pairing, (&a, &b), options)?;
+        a.require_unchanged()?;
+        b.require_unchanged()?;
+        self.require_unchanged()?;
+        other.require_unchanged()?;
+        report.add_tensors(pairing, values);
+        Ok(report)
+    }
+}
+
+/// What comparing the values of a pair has shown.
+enum Compared {
+    /// The values are the same, for they are made of the same bytes in the same way.
+    Same,
+    Sums(Sums, Comparable),
+    /// The shapes differ, or the values are of types that have no numbers.
+    Incomparable,
+}
+
+/// Compares the values of all pairs. Returns a result for each, in their order.
+fn compare_values(
+    pairing: &Pairing<'_>,
+    (a, b): (&Recovery<'_>, &Recovery<'_>),
+    options: &DiffOptions,
+) -> Result<Vec<Compared>> {
+    let stored = pairing.same_bytes(&options.run)?;
+    let mut results: Vec<Compared> = Vec::with_capacity(pairing.pairs.len());
+    let mut pairs = Vec::new();
+    let mut total_bytes = 0;
+    for (pair, is_same) in pairing.pairs.iter().zip(stored) {
+        let tensors = TensorPair::new((a, pair.a.output), (b, pair.b.output));
+        let tensors = tensors.filter(|_| pair.a.shape == pair.b.shape);
+        let kind = tensors
+            .as_ref()
+            .and_then(|pair| Comparable::of(pair.dtypes()));
+        let (Some(tensors), Some(kind)) = (tensors, kind) else {
+            results.push(Compared::Incomparable);
+            continue;
+        };
+        if is_same {
+            results.push(Compared::Same);
+            continue;
+        }
+        total_bytes += tensors.byte_len();
+        pairs.push((results.len(), tensors, kind));
+        results.push(Compared::Sums(Sums::default(), kind));
+    }
+    let rule = CompareRule {
+        tolerance: options.tolerance,
+        level: options.run.level,
+    };
+    let mut done_bytes = 0;
+    let schedule = Schedule::new(pairs.iter().map(|(_, pair, _)| pair.jobs()));
+    schedule.run(
+        &options.run,
+        |pair, job, scratch: &mut PairScratch| {
+            let (_, tensors, kind) = &pairs[pair];
+            let mut sums = Sums::default();
+            tensors.run(job, scratch, |first, a, b| {
+                kind.compare(first, (a, b), &rule, &mut sums);
+            })?;
+            Ok(sums)
+        },
+        |pair, sums| {
+            let (result, tensors, _) = &pairs[pair];
+            if let Compared::Sums(total, _) = &mut results[*result] {
+                total.add(&sums);
+            }
+            done_bytes += tensors.byte_len() / tensors.jobs() as u64;
+            if let Some(progress) = &options.run.progress {
+                progress(Progress {
+                    done_bytes,
+                    total_bytes,
+                });
+            }
+        },
+    )?;
+    Ok(results)
+}

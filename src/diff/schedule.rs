@@ -1,0 +1,166 @@
+//! [`Schedule`]: jobs of many items, done by several threads and folded in order.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use crate::{RememberOptions, Result};
+
+/// The jobs of a list of items.
+pub(crate) struct Schedule {
+    /// Number of the first job of each item; the last entry is the number of all jobs.
+    first_job: Vec<usize>,
+}
+
+/// Results that are folded in the order of their jobs.
+struct InOrder<T, F> {
+    /// Number of the next job to fold.
+    next: usize,
+    /// Results of later jobs: about as many as there are threads, because jobs are handed out in order.
+    pending: BTreeMap<usize, Result<T>>,
+    fold: F,
+    outcome: Result<()>,
+}
+
+impl Schedule {
+    /// The jobs of items that have so many jobs each.
+    pub(crate) fn new(jobs: impl Iterator<Item = usize>) -> Self {
+        let mut first_job = vec![0];
+        let mut sum = 0;
+        for jobs in jobs {
+            sum += jobs;
+            first_job.push(sum);
+        }
+        Self { first_job }
+    }
+
+    /// The item that job `job` belongs to, and the job's number among the jobs of that item.
+    fn job(&self, job: usize) -> (usize, usize) {
+        // Items without jobs share their first job with the item behind them, which the partition point finds.
+        let item = self.first_job.partition_point(|&first| first <= job) - 1;
+        (item, job - self.first_job[item])
+    }
+
+    /// Does all jobs with `work`, which gets the item, the number of the job in it and the thread's scratch, and passes the
+    /// results to `fold` with their items. Results are folded in the order of the jobs, so sums do not depend on the number of
+    /// threads.
+    ///
+    /// # Errors
+    /// The error of the lowest job that failed; `Cancelled`.
+    pub(crate) fn run<S: Default, T: Send>(
+        &self,
+        options: &RememberOptions,
+        work: impl Fn(usize, usize, &mut S) -> Result<T> + Sync,
+        fold: impl FnMut(usize, T) + Send,
+    ) -> Result<()> {
+        let end = self.first_job.last().copied().unwrap_or(0);
+        let threads = options
+            .threads
+            .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        let next = AtomicUsize::new(0);
+        let folded = Mutex::new(InOrder {
+            next: 0,
+            pending: BTreeMap::new(),
+            fold,
+            outcome: Ok(()),
+        });
+        let worker = || {
+            let mut scratch = S::default();
+            loop {
+                // Relaxed suffices: each number is handed out once, and the lock orders the results.
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                if job >= end {
+                    return;
+                }
+                let (item, no) = self.job(job);
+                let cancel = options.cancel.check();
+                let result = cancel.and_then(|()| work(item, no, &mut scratch));
+                if result.is_err() {
+                    // Lower jobs have been handed out already and are finished; none above is begun.
+                    next.store(end, Ordering::Relaxed);
+                }
+                let mut folded = folded.lock().unwrap_or_else(PoisonError::into_inner);
+                folded.add(job, result, |job| self.job(job).0);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads.clamp(1, end.max(1)) {
+                let thread = thread::Builder::new().name("anamnesis".to_owned());
+                // Any number of workers gives the same result, so threads that cannot be started are done without.
+                if thread.spawn_scoped(scope, worker).is_err() {
+                    break;
+                }
+            }
+            worker();
+        });
+        let folded = folded.into_inner().unwrap_or_else(PoisonError::into_inner);
+        folded.outcome
+    }
+}
+
+impl<T, F: FnMut(usize, T)> InOrder<T, F> {
+    /// Keeps the result of job `job`, and folds all results up to the first job that is not done.
+    fn add(&mut self, job: usize, result: Result<T>, item: impl Fn(usize) -> usize) {
+        self.pending.insert(job, result);
+        while let Some(result) = self.pending.remove(&self.next) {
+            match result {
+                Ok(value) if self.outcome.is_ok() => (self.fold)(item(self.next), value),
+                Err(error) if self.outcome.is_ok() => self.outcome = Err(error),
+                _ => {}
+            }
+            self.next += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AnamnesisError;
+
+    /// Items without jobs are skipped; results arrive in order for any number of threads.
+    #[test]
+    fn in_order() {
+        let schedule = Schedule::new([0, 3, 0, 0, 5, 1].into_iter());
+        for threads in 1..5 {
+            let options = RememberOptions::default().with_threads(threads);
+            let mut seen = Vec::new();
+            let run = schedule.run(
+                &options,
+                |item, no, _: &mut ()| Ok((item, no)),
+                |item, value| seen.push((item, value)),
+            );
+            run.unwrap();
+            let expected = [
+                (1, 0),
+                (1, 1),
+                (1, 2),
+                (4, 0),
+                (4, 1),
+                (4, 2),
+                (4, 3),
+                (4, 4),
+                (5, 0),
+            ];
+            assert_eq!(seen, expected.map(|(item, no)| (item, (item, no))));
+        }
+    }
+
+    #[test]
+    fn lowest_error() {
+        let schedule = Schedule::new([100].into_iter());
+        for threads in 1..5 {
+            let options = RememberOptions::default().with_threads(threads);
+            let work = |_: usize, no: usize, _: &mut ()| match no {
+                0..20 => Ok(()),
+                _ => Err(AnamnesisError::parse(no.to_string())),
+            };
+            let mut folded = 0;
+            let error = schedule
+                .run(&options, work, |_, ()| folded += 1)
+                .unwrap_err();
+            assert_eq!((folded, &*error.to_string()), (20, "parse error: 20"));
+        }
+    }
+}

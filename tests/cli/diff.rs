@@ -1,0 +1,265 @@
+//! `amn diff`.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::amn;
+use crate::common::{Random, Raw, data, f32s, file, raw};
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Runs `amn diff a b` with `options`. Returns the exit code and stdout.
+fn diff(a: &Path, b: &Path, options: &[&str]) -> (i32, String) {
+    let paths = [a, b].map(|path| path.to_str().unwrap());
+    let arguments = [&["diff"], &paths[..], options].concat();
+    let run = amn(&arguments);
+    (run.status.code().unwrap(), stdout(&run))
+}
+
+/// The report of `amn diff --json` with `options`, and the exit code.
+fn report(a: &Path, b: &Path, options: &[&str]) -> (i32, Value) {
+    let (code, text) = diff(a, b, &[&["--json"], options].concat());
+    (code, serde_json::from_str(&text).unwrap())
+}
+
+fn save(path: PathBuf, tensors: &[Raw], metadata: &[(&str, &str)]) -> PathBuf {
+    std::fs::write(&path, file(tensors, metadata)).unwrap();
+    path
+}
+
+/// A quantized model equals itself, and its decoded output in all values. Decoded to F32 it differs from BF16.
+#[test]
+fn a_model_and_its_decoded_output() {
+    let directory = tempfile::tempdir().unwrap();
+    for model in [
+        "demo/model-fp8.safetensors",
+        "demo/model-q4_k.gguf",
+        "gptq/b2_v1_act_order",
+    ] {
+        let input = data().join(model);
+        let (code, text) = diff(&input, &input, &[]);
+        assert_eq!(code, 0, "{model}: {text}");
+        assert!(text.ends_with("The models are equal.\n"), "{text}");
+        let output = directory.path().join("out.safetensors");
+        let paths = [&input, &output].map(|path| path.to_str().unwrap());
+        let run = amn(&["remember", paths[0], "-o", paths[1], "-f"]);
+        assert!(run.status.success());
+        let (code, found) = report(&input, &output, &["--to", "bf16", "--values-only"]);
+        assert_eq!(code, 0, "{model}: {found}");
+        for tensor in found["changed"].as_array().unwrap() {
+            assert_eq!(tensor["values"]["unequal"], 0, "{tensor}");
+        }
+        let (code, _) = diff(&input, &output, &["--to", "bf16"]);
+        assert_eq!(code, 1, "{model}: dtypes and schemes differ");
+    }
+}
+
+/// Names, shapes, dtypes, values and metadata, as text and as JSON.
+#[test]
+fn every_kind_of_difference() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let two = |name: &str, shape: &[usize], values: &[f32]| raw(name, "F32", shape, f32s(values));
+    let a = save(
+        at("a.safetensors"),
+        &[
+            two("gone", &[1], &[1.0]),
+            two("same", &[2], &[1.0, f32::NAN]),
+            two("shape", &[2, 1], &[1.0, 2.0]),
+            raw("type", "BF16", &[2], vec![0x80, 0x3f, 0, 0x40]),
+            two("value", &[2, 2], &[1.0, 2.0, 3.0, -4.0]),
+        ],
+        &[("format", "pt"), ("step", "1")],
+    );
+    let b = save(
+        at("b.safetensors"),
+        &[
+            two("new", &[1], &[1.0]),
+            two("same", &[2], &[1.0, f32::NAN]),
+            two("shape", &[1, 2], &[1.0, 2.0]),
+            two("type", &[2], &[1.0, 2.0]),
+            two("value", &[2, 2], &[1.0, 2.0, 3.25, -4.5]),
+        ],
+        &[("format", "pt"), ("step", "2")],
+    );
+    let (code, found) = report(&a, &b, &[]);
+    assert_eq!(code, 1);
+    assert_eq!(found["equal"], 1);
+    assert_eq!(found["only_in_a"][0]["name"], "gone");
+    assert_eq!(found["only_in_b"][0]["name"], "new");
+    let metadata = json!([{"path": "step", "a": "1", "b": "2"}]);
+    assert_eq!(found["metadata"], metadata);
+    let changed = found["changed"].as_array().unwrap();
+    let names: Vec<_> = changed.iter().map(|tensor| &tensor["name"]).collect();
+    assert_eq!(names, ["shape", "type", "value"]);
+    assert_eq!(changed[0]["values"], Value::Null);
+    assert_eq!(
+        (&changed[1]["a"]["dtype"], &changed[1]["b"]["dtype"]),
+        (&json!("BF16"), &json!("F32"))
+    );
+    assert_eq!(changed[1]["values"]["unequal"], 0);
+    let values = &changed[2]["values"];
+    assert_eq!(values["unequal"], 2);
+    assert_eq!(values["max_abs"], 0.5);
+    assert_eq!(values["mean_abs"], 0.1875);
+    assert_eq!(values["rmse"], 0.3125f64.sqrt() / 2.0);
+    // numpy: a·b / (|a| |b|) of these four values.
+    let cosine = values["cosine"].as_f64().unwrap();
+    assert!((cosine - 0.999_156_130_271_2).abs() < 1e-9, "{cosine}");
+    assert_eq!(
+        values["first"],
+        json!({"index": [1, 0], "a": 3.0, "b": 3.25})
+    );
+
+    let (_, text) = diff(&a, &b, &["--include", "value"]);
+    assert_eq!(
+        text,
+        "Changed: 1 tensors\n  value\n    values: 2 of 4 differ\n    max 5.000e-1, mean 1.875e-1, RMSE 2.795e-1, \
+         cosine 0.99915613\n    first at [1, 0]: 3.0 and 3.25\nMetadata: 1 differences\n  step: \"1\" -> \"2\"\n\
+         Equal: 0 tensors\nThe models are different.\n"
+    );
+    let values_only = ["--include", "value", "--values-only", "--tolerance"];
+    assert_eq!(diff(&a, &b, &[&values_only[..], &["0.5"]].concat()).0, 0);
+    assert_eq!(diff(&a, &b, &[&values_only[..], &["0.4"]].concat()).0, 1);
+    assert_eq!(diff(&a, &b, &["--include", "type", "--values-only"]).0, 0);
+    assert_eq!(diff(&a, &b, &["--include", "shape", "--values-only"]).0, 1);
+}
+
+/// The sums are the same bits for any number of threads: tensors of several jobs, decoded and as they are.
+#[test]
+fn threads_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut random = Random(3);
+    let mut side = |name: &str| {
+        let (rows, cols) = (640, 4096);
+        let scale = random.floats(1);
+        let tensors = [
+            raw(
+                "w.weight",
+                "F8_E4M3",
+                &[rows, cols],
+                random.bytes(rows * cols),
+            ),
+            raw("w.weight_scale", "F32", &[], f32s(&scale)),
+            raw("x", "BF16", &[rows, cols], random.bytes(rows * cols * 2)),
+        ];
+        save(directory.path().join(name), &tensors, &[])
+    };
+    let (a, b) = (side("a.safetensors"), side("b.safetensors"));
+    let reports = ["1", "2", "3"].map(|threads| diff(&a, &b, &["--json", "-j", threads]));
+    assert_eq!(reports[0].0, 1);
+    assert!(reports.iter().all(|report| *report == reports[0]));
+    let found: Value = serde_json::from_str(&reports[0].1).unwrap();
+    let changed = found["changed"].as_array().unwrap();
+    assert_eq!(changed.len(), 2, "{found}");
+    for tensor in changed {
+        assert_eq!(tensor["values"]["values"], 640 * 4096);
+        assert!(
+            tensor["values"]["not_finite"].as_u64().unwrap() > 0,
+            "random bits have NaN"
+        );
+        assert!(tensor["values"]["rmse"].as_f64().unwrap() > 0.0);
+    }
+}
+
+/// One byte of a quantized tensor, and the same bytes under another config.
+#[test]
+fn quantized_bytes_and_their_config() {
+    let directory = tempfile::tempdir().unwrap();
+    let (rows, cols) = (256, 512);
+    let codes = Random(5)
+        .bytes(rows * cols)
+        .into_iter()
+        .map(|b| b & 0x3f)
+        .collect::<Vec<_>>();
+    let save = |name: &str, codes: &[u8], config: &str| {
+        let directory = directory.path().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let tensors = [
+            raw("w.weight", "F8_E4M3", &[rows, cols], codes.to_vec()),
+            raw("w.weight_scale_inv", "F32", &[2, 4], f32s(&[0.5; 8])),
+        ];
+        std::fs::write(directory.join("model.safetensors"), file(&tensors, &[])).unwrap();
+        std::fs::write(directory.join("config.json"), config).unwrap();
+        directory
+    };
+    let config = |more: &str| {
+        format!(
+            r#"{{"quantization_config": {{"quant_method": "fp8", "weight_block_size": [128, 128]}}{more}}}"#
+        )
+    };
+    let a = save("a", &codes, &config(""));
+    let b = save("b", &codes, &config(r#", "vocab_size": 7"#));
+    let (code, found) = report(&a, &b, &[]);
+    let expected = json!([{"path": "config.json: vocab_size", "a": null, "b": 7}]);
+    assert_eq!(
+        (code, &found["config"], &found["equal"]),
+        (1, &expected, &json!(1))
+    );
+    assert_eq!(diff(&a, &b, &["--values-only"]).0, 0);
+    let mut other = codes.clone();
+    other[300 * 100] ^= 1;
+    let c = save("c", &other, &config(""));
+    let (code, found) = report(&a, &c, &[]);
+    let values = &found["changed"][0]["values"];
+    assert_eq!((code, &values["unequal"]), (1, &json!(1)));
+    assert_eq!(
+        values["first"]["index"],
+        json!([300 * 100 / cols, 300 * 100 % cols])
+    );
+}
+
+/// Typed metadata of GGUF, and different containers.
+#[test]
+fn metadata_of_gguf() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = data().join("demo/model-q4_k.gguf");
+    let output = directory.path().join("b.gguf");
+    let paths = [&input, &output].map(|path| path.to_str().unwrap());
+    let run = amn(&[
+        "convert",
+        paths[0],
+        "--to",
+        "gguf",
+        "--gguf-kv",
+        "general.name=other",
+        "-o",
+        paths[1],
+    ]);
+    assert!(run.status.success());
+    let (code, found) = report(&input, &output, &[]);
+    assert_eq!(code, 1, "{found}");
+    let rows = found["metadata"].as_array().unwrap();
+    let row = rows
+        .iter()
+        .find(|row| row["path"] == "general.name")
+        .unwrap();
+    assert_eq!(row["b"], "other");
+    assert_eq!(
+        (&found["equal"], &found["changed"]),
+        (&json!(1), &json!([]))
+    );
+}
+
+#[test]
+fn errors() {
+    let demo = data().join("demo/model-fp8.safetensors");
+    let demo = demo.to_str().unwrap();
+    assert_eq!(amn(&["diff", demo]).status.code(), Some(2));
+    assert_eq!(
+        amn(&["diff", demo, demo, "--tolerance", "-1"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(amn(&["diff", demo, "no such file"]).status.code(), Some(7));
+    let text = data().join("README.md");
+    assert_eq!(
+        amn(&["diff", demo, text.to_str().unwrap()]).status.code(),
+        Some(3)
+    );
+}

@@ -1,0 +1,130 @@
+//! Comparisons of models that are stored in different ways.
+
+use anamnesis::{
+    ConvertOptions, DiffOptions, DiffReport, ModelScope, ParsedModel, RememberOptions, TargetDtype,
+    parse, parse_bytes,
+};
+
+use crate::common::{case_directories, data};
+
+fn decoding() -> ConvertOptions {
+    let mut options = ConvertOptions::from(RememberOptions::new(TargetDtype::F32));
+    options.skip_unsupported = true;
+    options.single_file = true;
+    options.scope = ModelScope::Tensors;
+    options
+}
+
+/// The decoded tensors of `model`.
+fn decoded(model: &ParsedModel) -> anamnesis::Result<ParsedModel> {
+    parse_bytes(model.recovery(decoding())?.to_bytes()?)
+}
+
+fn diff(a: &ParsedModel, b: &ParsedModel) -> DiffReport {
+    a.diff(b, &DiffOptions::default().with_values_only(true))
+        .unwrap()
+}
+
+/// Every model of the test data has the values that its recovery writes: quantized, sparse, strided, compressed and
+/// big-endian ones.
+#[test]
+fn a_model_has_the_values_of_its_output() {
+    let mut paths = case_directories();
+    for container in ["npz", "pth", "gguf-files"] {
+        let entries = std::fs::read_dir(data().join(container)).unwrap();
+        paths.extend(
+            entries
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.is_file()),
+        );
+    }
+    let (mut models, mut values) = (0, 0);
+    for path in paths {
+        let Ok(model) = parse(&path) else {
+            continue;
+        };
+        let Ok(output) = decoded(&model) else {
+            continue;
+        };
+        for report in [
+            diff(&model, &output),
+            diff(&output, &model),
+            diff(&model, &model),
+        ] {
+            assert!(!report.is_different(), "{}: {report:#?}", path.display());
+            let all = report
+                .changed
+                .iter()
+                .filter_map(|tensor| tensor.values.as_ref());
+            values += all.map(|found| found.values).sum::<u64>();
+        }
+        models += 1;
+    }
+    assert!(
+        models > 250 && values > 1_000_000,
+        "{models} models, {values} values"
+    );
+}
+
+/// Two encodings of one model differ as their decoded values do. The sums are in another order where tiles are.
+#[cfg(feature = "lethe")]
+#[test]
+fn two_encodings() {
+    use crate::common::{Random, f32s, file, raw};
+
+    let directory = tempfile::tempdir().unwrap();
+    let (n, k) = (768, 2048);
+    let tensors = ["q_proj", "up_proj"].map(|name| {
+        let values = f32s(&Random(name.len() as u64).floats(n * k));
+        raw(
+            &format!("model.layers.0.{name}.weight"),
+            "F32",
+            &[n, k],
+            values,
+        )
+    });
+    let model = parse_bytes(file(&tensors, &[])).unwrap();
+    let encoded = ["nf4", "gptq", "awq", "fp8-block", "gguf:q4_0", "mlx-4bit"].map(|scheme| {
+        let path = directory
+            .path()
+            .join(scheme.replace(':', "-"))
+            .join("model");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        let mut options = ConvertOptions::from(scheme.parse::<anamnesis::ForgetScheme>().unwrap());
+        options.single_file = true;
+        model.forget(&path, options).unwrap();
+        let encoded = parse(&path).unwrap();
+        let values = decoded(&encoded).unwrap();
+        (scheme, encoded, values)
+    });
+    for (name_a, a, values_a) in &encoded {
+        for (name_b, b, values_b) in &encoded {
+            let (stored, plain) = (diff(a, b), diff(values_a, values_b));
+            let context = format!("{name_a} {name_b}");
+            assert_eq!(stored.only_in_a.len(), 0, "{context}");
+            assert_eq!(stored.is_different(), name_a != name_b, "{context}");
+            if name_a == name_b {
+                continue;
+            }
+            assert_eq!(stored.changed.len(), 2, "{context}");
+            for (found, expected) in stored.changed.iter().zip(&plain.changed) {
+                let (found, expected) = (
+                    found.values.as_ref().unwrap(),
+                    expected.values.as_ref().unwrap(),
+                );
+                assert_eq!(found.values, (n * k) as u64, "{context}");
+                assert_eq!(found.unequal, expected.unequal, "{context}");
+                assert_eq!(found.max_abs, expected.max_abs, "{context}");
+                assert_eq!(found.first, expected.first, "{context}");
+                for (x, y) in [
+                    (found.mean_abs, expected.mean_abs),
+                    (found.rmse, expected.rmse),
+                    (found.cosine, expected.cosine),
+                ] {
+                    let (x, y) = (x.unwrap(), y.unwrap());
+                    assert!((x - y).abs() <= 1e-12 * y, "{context}: {x} {y}");
+                }
+            }
+        }
+    }
+}
