@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::table::Transform;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
 use crate::scheme::layout::transposed::TransposedStack;
@@ -147,6 +148,84 @@ pub(super) fn assembled<'m>(
         change: moved.change,
     };
     made_of(sources, (name, shape), dtype, Box::new(decoder))
+}
+
+/// The tensor called `name` that is made of `sources` where GGUF and MLX have stacks otherwise than transformers: experts are
+/// stacked, fused projections are taken apart, matrices are turned. What has no such transform is the first source itself.
+pub(super) fn restacked<'m>(
+    mut sources: Vec<SourceTensor<'m>>,
+    transform: Transform,
+    name: String,
+    dtype: TargetDtype,
+) -> Group<'m> {
+    let shape = sources[0].shape.clone();
+    let mut moved = Rearrangement::of_rows(&shape, Change::None);
+    let made = match transform {
+        Transform::None | Transform::Heads => return sources.swap_remove(0).renamed(name, dtype),
+        Transform::Turned => {
+            return sources.swap_remove(0).turned(dtype).renamed(name, dtype);
+        }
+        Transform::Experts => [&[sources.len()], &shape[..]].concat(),
+        Transform::TurnedHalf(first) => {
+            let turned = sources.swap_remove(0).turned(dtype);
+            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
+            moved.order = RowOrder::EverySecond(first);
+            (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
+            sources = vec![turned];
+            half.to_vec()
+        }
+        Transform::Half(first) => {
+            let half = [shape[0], shape[1] / 2];
+            moved.order = RowOrder::EverySecond(first);
+            (moved.rows, moved.cols) = (half[0] * half[1], 1);
+            half.to_vec()
+        }
+    };
+    assembled(sources, (name, made), dtype, &moved)
+}
+
+/// The experts of the stack `source`, whose names `name` gives by their numbers.
+pub(super) fn unstacked<'m>(
+    source: &SourceTensor<'m>,
+    name: impl Fn(usize) -> String,
+    dtype: TargetDtype,
+) -> Vec<Group<'m>> {
+    let shape = &source.shape;
+    let expert = |expert| {
+        let inner = source.decoder.clone();
+        let (first, rows) = (expert * shape[1], shape[1]);
+        let window = Box::new(Window { inner, first, rows });
+        let part = (name(expert), shape[1..].to_vec());
+        made_of([source.clone()], part, dtype, window)
+    };
+    (0..shape[0]).map(expert).collect()
+}
+
+/// The tensor called `name` of two projections of all experts, whose rows take turns: matrices if `is_turned`, which are turned
+/// then, else vectors.
+///
+/// # Errors
+/// Those of [`SourceTensor::new`].
+pub(super) fn fused<'m>(
+    pair: Vec<SourceTensor<'m>>,
+    name: String,
+    is_turned: bool,
+    dtype: TargetDtype,
+) -> Result<Group<'m>> {
+    let mut shape = pair[0].shape.clone();
+    let moved = Rearrangement {
+        rows: shape[0] * shape[1],
+        cols: shape[2..].iter().product(),
+        takes_turns: true,
+        ..Rearrangement::of_rows(&shape, Change::None)
+    };
+    shape[1] *= 2;
+    let whole = assembled(pair, (name.clone(), shape), dtype, &moved);
+    if !is_turned {
+        return Ok(whole);
+    }
+    let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(dtype);
+    Ok(turned.renamed(name, dtype))
 }
 
 /// The tensor called `name` that `decoder` makes of `sources`.

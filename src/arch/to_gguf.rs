@@ -12,7 +12,7 @@ use super::general;
 use super::mapping::{Mapped, Mapping};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
-use super::source::{Rearrangement, SourceTensor, assembled};
+use super::source::{Rearrangement, SourceTensor, assembled, restacked};
 use super::table::{ModelClass, Transform};
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
@@ -154,7 +154,11 @@ pub(crate) fn to_gguf<'m>(
 const EMBEDDING: &str = "token_embd.weight";
 
 /// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the embedding for it.
-fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
+pub(super) fn require_output(
+    class: &ModelClass,
+    fields: &Fields,
+    tensors: &[Mapped<'_>],
+) -> Result<()> {
     let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
     if is_tied || tensors.iter().any(|tensor| tensor.rule.gguf == "output") {
         return Ok(());
@@ -257,9 +261,8 @@ fn tensor_of<'m>(
         sources,
         ..
     } = tensor;
-    let experts = sources.len();
     let rank = shape.len() + usize::from(rule.transform == Transform::Experts);
-    let mut sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
+    let sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
     // What is encoded is exact before, as far as it is stored.
     let own = sources[0].stored.unwrap_or(request.decoded);
     let dtype = match () {
@@ -274,33 +277,14 @@ fn tensor_of<'m>(
         Change::None
     };
     let mut moved = Rearrangement::of_rows(&shape, change);
-    let made = match rule.transform {
-        Transform::None if !is_offset => return Ok(sources.swap_remove(0).renamed(name, dtype)),
-        Transform::Turned => {
-            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
-        }
-        Transform::None => shape,
+    match rule.transform {
+        Transform::None if is_offset => {}
         Transform::Heads => {
             moved.order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
-            shape
         }
-        Transform::Experts => [&[experts], &shape[..]].concat(),
-        Transform::TurnedHalf(first) => {
-            let turned = sources.swap_remove(0).turned(dtype);
-            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
-            moved.order = RowOrder::EverySecond(first);
-            (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
-            sources = vec![turned];
-            half.to_vec()
-        }
-        Transform::Half(first) => {
-            let half = [shape[0], shape[1] / 2];
-            moved.order = RowOrder::EverySecond(first);
-            (moved.rows, moved.cols) = (half[0] * half[1], 1);
-            half.to_vec()
-        }
-    };
-    Ok(assembled(sources, (name, made), dtype, &moved))
+        transform => return Ok(restacked(sources, transform, name, dtype)),
+    }
+    Ok(assembled(sources, (name, shape), dtype, &moved))
 }
 
 /// Rows of a head of the tensor that GGUF calls `name`.

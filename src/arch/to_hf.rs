@@ -13,12 +13,12 @@ use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::rope::scaling_of;
 use super::settings::config_of;
-use super::source::{Rearrangement, SourceTensor, assembled, made_of};
+use super::source::{Rearrangement, SourceTensor, assembled, fused, unstacked};
 use super::table::{ModelClass, Sign, TensorRule, Transform};
 use super::to_gguf::head_rows;
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::{Change, RowOrder};
-use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening, Window};
+use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
 
@@ -201,14 +201,8 @@ impl<'m> Maker<'_, 'm> {
                 self.push(assembled(vec![source], (name, shape), own, &moved))?;
             }
             Transform::Experts => {
-                for expert in 0..shape[0] {
-                    let name = hf_name(Some(expert));
-                    let inner = source.decoder.clone();
-                    let (first, rows) = (expert * shape[1], shape[1]);
-                    let window = Box::new(Window { inner, first, rows });
-                    let parts = [source.clone()];
-                    self.push(made_of(parts, (name, shape[1..].to_vec()), own, window))?;
-                }
+                let experts = unstacked(&source, |expert| hf_name(Some(expert)), own);
+                experts.into_iter().try_for_each(|group| self.push(group))?;
             }
             Transform::TurnedHalf(_) | Transform::Half(_) => {
                 let Some(other) = self.halves.remove(&name) else {
@@ -224,36 +218,12 @@ impl<'m> Maker<'_, 'm> {
                 } else {
                     vec![other, source]
                 };
-                self.fuse(pair, (name, rule.transform))?;
+                let is_turned = matches!(rule.transform, Transform::TurnedHalf(_));
+                let own = pair[0].stored.unwrap_or(self.to);
+                self.push(fused(pair, name, is_turned, own)?)?;
             }
         }
         Ok(())
-    }
-
-    /// Makes the tensor called `name` of two projections of all experts, whose rows or values take turns.
-    fn fuse(
-        &mut self,
-        pair: Vec<SourceTensor<'m>>,
-        (name, transform): (String, Transform),
-    ) -> Result<()> {
-        let own = pair[0].stored.unwrap_or(self.to);
-        let shape = pair[0].shape.clone();
-        let rows = shape[0] * shape[1];
-        let moved = Rearrangement {
-            order: RowOrder::From(0),
-            rows,
-            cols: shape[2..].iter().product(),
-            takes_turns: true,
-            change: Change::None,
-        };
-        let mut fused = shape;
-        fused[1] *= 2;
-        let whole = assembled(pair, (name.clone(), fused), own, &moved);
-        if let Transform::Half(_) = transform {
-            return self.push(whole);
-        }
-        let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(own);
-        self.push(turned.renamed(name, own))
     }
 
     /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value changes by that.

@@ -1,0 +1,166 @@
+//! A model of transformers as mlx-lm has it.
+
+use serde_json::{Map, Value};
+
+use super::{MlxClass, MlxModel, NamedClass, OutputLayer};
+use crate::arch::dims::Dims;
+use crate::arch::fields::{Fields, wrong};
+use crate::arch::mapping::{Mapped, Mapping};
+use crate::arch::names::fill;
+use crate::arch::source::{SourceTensor, restacked};
+use crate::arch::to_gguf::require_output;
+use crate::scheme::{CodeType, EncodedAs, Group, QuantScheme, ResolvedItem};
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// The model of `items`, whose config is `config`, under mlx-lm's names; `None` if its class has none here. What is quantized is
+/// decoded to `to`, and everything else gets the type that the config states.
+///
+/// # Errors
+/// `Parse` that names the field or the tensor which is missing, contradicts another, or is none of the class.
+pub(crate) fn to_mlx<'m>(
+    items: &mut Vec<ResolvedItem<'m>>,
+    config: &Value,
+    to: TargetDtype,
+) -> Result<Option<MlxModel<'m>>> {
+    let Some(found) = NamedClass::new(config) else {
+        return Ok(None);
+    };
+    let NamedClass {
+        name, class, mlx, ..
+    } = found;
+    let mut fields = Fields::new(config)?;
+    fields.complete(class);
+    let dims = Dims::new(&fields)?;
+    check_implied(mlx, &fields)?;
+    let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
+    let sources = sources.collect::<Result<Vec<_>>>()?;
+    let mapping = Mapping { class, dims: &dims };
+    let mapped = mapping.to_gguf(sources, name)?;
+    check_biases(mlx, &fields, &mapping.biases(&mapped.tensors)?)?;
+    let is_tied = match mlx.output {
+        OutputLayer::AsConfigured => fields.flag("tie_word_embeddings"),
+        OutputLayer::Tied => true,
+        OutputLayer::Stored => false,
+    };
+    if mlx.output == OutputLayer::Stored {
+        fields.0.remove("tie_word_embeddings");
+    }
+    require_output(class, &fields, &mapped.tensors)?;
+    let stated = stated_dtype(config);
+    let mut out = Vec::with_capacity(mapped.tensors.len());
+    for tensor in mapped.tensors {
+        if tensor.rule.gguf == "output" && is_tied {
+            continue;
+        }
+        let dtype = match tensor.sources[0].1.stored {
+            Some(stored) => stated.unwrap_or(stored),
+            None => to,
+        };
+        out.push(ResolvedItem::Group(tensor_of(tensor, &found, dtype)));
+    }
+    Ok(Some(MlxModel {
+        items: out,
+        config: config_of(config, &found),
+        notes: mapped.notes,
+    }))
+}
+
+/// The tensor of mlx-lm that is made of `tensor`.
+fn tensor_of<'m>(tensor: Mapped<'m>, found: &NamedClass<'_>, dtype: TargetDtype) -> Group<'m> {
+    let Mapped {
+        rule,
+        place,
+        suffix,
+        sources,
+        ..
+    } = tensor;
+    let mlx = found.mlx;
+    let renamed = mlx.renamed.iter().find(|(gguf, _)| *gguf == rule.gguf);
+    let pattern = renamed.map_or(rule.hf, |(_, name)| name);
+    let name = format!("{}{}{suffix}", found.prefix(), fill(pattern, place));
+    let sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
+    let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(sources[0].scheme);
+    let mut group = restacked(sources, rule.transform, name, dtype);
+    let mode = mlx.modes.iter().find(|(gguf, _)| *gguf == rule.gguf);
+    group.encoded_as = Some(match mode {
+        // Of the classes here, modules whose weights are matrices or stacks of them can all be quantized.
+        _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
+        _ if is_mxfp4 => EncodedAs::Mxfp4,
+        Some((_, mode)) => *mode,
+        None => EncodedAs::Scheme,
+    });
+    group
+}
+
+fn is_mxfp4(scheme: QuantScheme) -> bool {
+    matches!(
+        scheme,
+        QuantScheme::Grouped {
+            codes: CodeType::Mxfp4,
+            ..
+        }
+    )
+}
+
+/// The type that mlx-lm gives all floats: `torch_dtype`, or that of a nested config.
+///
+/// Source: `convert` in `mlx_lm/convert.py`, which does not read `dtype` of the outer config.
+fn stated_dtype(config: &Value) -> Option<TargetDtype> {
+    let outer = config.get("torch_dtype").filter(|name| !name.is_null());
+    let name = outer.or_else(|| config.pointer("/text_config/dtype"))?;
+    match name.as_str()? {
+        "float16" => Some(TargetDtype::F16),
+        "bfloat16" => Some(TargetDtype::BF16),
+        "float32" => Some(TargetDtype::F32),
+        _ => None,
+    }
+}
+
+/// Fails if the config says something else than what mlx-lm takes for granted.
+fn check_implied(mlx: &MlxClass, fields: &Fields) -> Result<()> {
+    for (field, value) in mlx.implied {
+        let expected = Value::from(value);
+        if let Some(found) = fields.0.get(*field).filter(|found| **found != expected) {
+            let what = format!(
+                "it is {found}, and mlx-lm's {} has {expected}",
+                mlx.model_type
+            );
+            return Err(wrong(field, what));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if projections have biases and the fields say that they have none, or the other way round: mlx-lm would not load them.
+fn check_biases(mlx: &MlxClass, fields: &Fields, found: &Map<String, Value>) -> Result<()> {
+    for field in mlx.bias_fields {
+        let (stated, found) = (fields.flag(field), found.get(*field) == Some(&true.into()));
+        if stated != found {
+            let what = format!("it is {stated}, and the tensors say {found}");
+            return Err(wrong(field, what));
+        }
+    }
+    Ok(())
+}
+
+/// The config of the output, if it is another than `config`.
+fn config_of(config: &Value, found: &NamedClass<'_>) -> Option<Value> {
+    let mut edited = config.clone();
+    let fields = edited.as_object_mut()?;
+    if found.is_nested {
+        // The towers that it is about are not in the output.
+        fields.remove("vision_config");
+    }
+    if found.mlx.output == OutputLayer::AsConfigured {
+        // transformers takes a missing field for false, and some classes of mlx-lm for true.
+        let tied = fields.entry("tie_word_embeddings");
+        tied.or_insert(false.into());
+    }
+    (edited != *config).then_some(edited)
+}
+
+/// The error that a model of the class `name` has no names of mlx-lm.
+pub(crate) fn unknown_class(name: &str) -> AnamnesisError {
+    let what = "config.json: the class of the model has no names of mlx-lm here; its tensors alone are written with --tensors-only";
+    AnamnesisError::unsupported(name, what)
+}

@@ -1,0 +1,125 @@
+//! Whole models of MLX, against mlx-lm.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anamnesis::{ConvertOptions, ForgetScheme, ModelScope, TargetDtype, parse};
+use serde_json::{Value, json};
+
+use crate::common::data;
+
+/// The models of `tests/data/whole_mlx`, by name.
+fn models() -> Vec<(String, Value)> {
+    let entries = std::fs::read_dir(data().join("whole_mlx")).unwrap();
+    let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    assert_eq!(all.len(), 13);
+    let model = |path: &PathBuf| {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        (name, json(path))
+    };
+    all.iter().map(model).collect()
+}
+
+fn model(name: &str) -> Value {
+    json(&data().join("whole_mlx").join(format!("{name}.json")))
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Bytes of a tensor, as `values` in `generate/whole_mlx.py` has them.
+fn values(name: &str, dtype: &str, count: usize) -> Vec<u8> {
+    let mut state = crc32fast::hash(name.as_bytes());
+    let mut bytes = Vec::new();
+    for _ in 0..count {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let bits = (state >> 31 << 15) | (0x3d00 + ((state >> 16) & 0x1ff));
+        match dtype {
+            "U8" if name.ends_with("_scales") => bytes.push((120 + (state >> 28)) as u8),
+            "U8" => bytes.push((state >> 24) as u8),
+            "F32" => bytes.extend((bits << 16).to_le_bytes()),
+            _ => bytes.extend((bits as u16).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+fn shape(entry: &Value) -> Vec<usize> {
+    let sizes = entry[1].as_array().unwrap().iter();
+    sizes.map(|n| n.as_u64().unwrap() as usize).collect()
+}
+
+/// Writes the directory that the model `found` has in transformers.
+fn write_hf(found: &Value, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    std::fs::write(to.join("config.json"), found["config"].to_string()).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, entry) in found["hf"].as_object().unwrap() {
+        let dtype = entry[0].as_str().unwrap();
+        let bytes = values(name, dtype, shape(entry).iter().product());
+        let offsets = [data.len(), data.len() + bytes.len()];
+        let place = json!({ "dtype": dtype, "shape": entry[1], "data_offsets": offsets });
+        header.insert(name.clone(), place);
+        data.extend(bytes);
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend(data);
+    std::fs::write(to.join("model.safetensors"), file).unwrap();
+}
+
+/// Dtype, shape and bytes of every tensor.
+type Tensors = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
+
+fn tensors(path: &Path) -> Tensors {
+    let model = parse(path).unwrap();
+    let tensor = |t: anamnesis::Tensor<'_>| {
+        let bytes = t.bytes().unwrap().to_vec();
+        let value = (t.dtype().to_string(), t.shape().to_vec(), bytes);
+        (t.name().to_owned(), value)
+    };
+    model.tensors().map(tensor).collect()
+}
+
+fn forget(from: &Path, to: &Path, scheme: &str) -> anamnesis::Result<anamnesis::Report> {
+    let scheme: ForgetScheme = scheme.parse().unwrap();
+    parse(from).unwrap().forget(to, scheme)
+}
+
+#[test]
+fn directories_are_those_of_mlx_lm() {
+    for (name, found) in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let from = directory.path().join("hf");
+        write_hf(&found, &from);
+        for (scheme, expected) in found["mlx"].as_object().unwrap() {
+            let to = directory.path().join(scheme);
+            forget(&from, &to, scheme).unwrap();
+            let made = tensors(&to);
+            let wanted = expected["tensors"].as_object().unwrap();
+            let names: Vec<_> = made.keys().collect();
+            let mut wanted_names: Vec<_> = wanted.keys().collect();
+            wanted_names.sort();
+            assert_eq!(names, wanted_names, "{name} {scheme}");
+            for (tensor, entry) in wanted {
+                let (dtype, found, bytes) = &made[tensor];
+                let what = format!("{name} {scheme} `{tensor}`");
+                assert_eq!(
+                    (dtype.as_str(), found),
+                    (entry[0].as_str().unwrap(), &shape(entry)),
+                    "{what}"
+                );
+                assert_eq!(u64::from(crc32fast::hash(bytes)), entry[2], "{what}");
+            }
+            let config = json(&to.join("config.json"));
+            for key in ["quantization", "quantization_config"] {
+                assert_eq!(config[key], expected["quantization"], "{name} {scheme}");
+            }
+            let keys: Vec<_> = config.as_object().unwrap().keys().collect();
+            assert_eq!(json!(keys), expected["keys"], "{name} {scheme}");
+        }
+    }
+}
