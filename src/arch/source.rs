@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::table::Transform;
 use crate::containers::model::Tensor;
+use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
@@ -169,6 +170,11 @@ pub(super) fn restacked<'m>(
         Transform::TurnedHalf(first) => {
             let turned = sources.swap_remove(0).turned(dtype);
             let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
+            if turned.decoder.grid().cols == half[2] {
+                let inner = turned.decoder.clone();
+                let rows = Box::new(AlternateRows { inner, first });
+                return made_of([turned], (name, half.to_vec()), dtype, rows);
+            }
             moved.order = RowOrder::EverySecond(first);
             (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
             sources = vec![turned];

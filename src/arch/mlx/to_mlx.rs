@@ -9,8 +9,8 @@ use crate::arch::mapping::{Mapped, Mapping};
 use crate::arch::names::fill;
 use crate::arch::source::{SourceTensor, restacked};
 use crate::arch::to_gguf::require_output;
-use crate::scheme::{CodeType, EncodedAs, Group, QuantScheme, ResolvedItem};
-use crate::{AnamnesisError, Result, TargetDtype};
+use crate::scheme::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The model of `items`, whose config is `config`, under mlx-lm's names; `None` if its class has none here. What is quantized is
 /// decoded to `to`, and everything else gets the type that the config states.
@@ -92,14 +92,15 @@ fn tensor_of<'m>(tensor: Mapped<'m>, found: &NamedClass<'_>, dtype: TargetDtype)
     group
 }
 
+/// Whether values are E2M1 in groups of 32 with an exponent each, in the layout of gpt-oss, MLX or ggml.
 fn is_mxfp4(scheme: QuantScheme) -> bool {
-    matches!(
-        scheme,
-        QuantScheme::Grouped {
-            codes: CodeType::Mxfp4,
-            ..
+    match scheme {
+        QuantScheme::Grouped { codes, scales, .. } => {
+            matches!(codes, CodeType::Mxfp4 | CodeType::Fp4) && scales == Granularity::Group(32)
         }
-    )
+        QuantScheme::Ggml { dtype } => dtype == Dtype::MXFP4,
+        _ => false,
+    }
 }
 
 /// The type that mlx-lm gives all floats: `torch_dtype`, or that of a nested config.

@@ -3,12 +3,19 @@
     python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0
     python whole_mlx.py mlx OUT      mlx[cpu] 0.32.4, mlx-lm 0.32.2
 
+Two more steps check what `amn` writes; nothing of them is stored:
+
+    AMN=amn python whole_mlx.py write OUT    mlx: MLX directories and those that come back, in OUT/check, with mlx-lm's logits
+    python whole_mlx.py load OUT             transformers: every key is there, and logits are those of mlx-lm
+
 OUT/NAME.json gets the config, dtype and shape of each tensor of transformers, and then for each scheme the entries of the config
 and dtype, shape and CRC-32 of each tensor of mlx-lm. Values follow from a tensor's name (`values`), so that none are stored.
 """
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import zlib
@@ -102,6 +109,15 @@ def values(name, dtype, shape):
     return bits.astype(np.uint16)
 
 
+def write_hf(model, source):
+    import mlx.core as mx
+
+    (source / "config.json").write_text(json.dumps(model["config"]))
+    types = {"BF16": mx.bfloat16, "F32": mx.float32, "U8": mx.uint8}
+    arrays = {name: mx.array(values(name, dtype, shape)).view(types[dtype]).reshape(shape) for name, (dtype, shape) in model["hf"].items()}
+    mx.save_safetensors(str(source / "model.safetensors"), arrays, metadata={"format": "pt"})
+
+
 def convert(model, directory):
     """What mlx_lm.convert writes of `model`, without a tokenizer."""
     import mlx.core as mx
@@ -114,10 +130,7 @@ def convert(model, directory):
 
     source = directory / "hf"
     source.mkdir()
-    (source / "config.json").write_text(json.dumps(model["config"]))
-    types = {"BF16": mx.bfloat16, "F32": mx.float32, "U8": mx.uint8}
-    arrays = {name: mx.array(values(name, dtype, shape)).view(types[dtype]).reshape(shape) for name, (dtype, shape) in model["hf"].items()}
-    mx.save_safetensors(str(source / "model.safetensors"), arrays, metadata={"format": "pt"})
+    write_hf(model, source)
 
     def load(path, **_):
         loaded, config = load_model(Path(path), lazy=True)
@@ -140,11 +153,52 @@ def convert(model, directory):
     return found
 
 
+TOKENS = [[5, 17, 3, 88, 42, 9, 60, 31]]
+
+
+def write(root, name):
+    """Runs `amn` both ways, and saves the logits that mlx-lm computes with the model."""
+    import mlx.core as mx
+    import numpy as np
+    from mlx_lm.utils import load_model
+
+    directory = root / "check" / name
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "hf").mkdir(parents=True)
+    found = json.loads((root / f"{name}.json").read_text())
+    write_hf(found, directory / "hf")
+    amn = os.environ["AMN"]
+    subprocess.run([amn, "forget", directory / "hf", "--to", "mlx-8bit", "-o", directory / "mlx"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([amn, "remember", directory / "mlx", "--to", "f32", "-o", directory / "back"], check=True, stdout=subprocess.DEVNULL)
+    model, _ = load_model(directory / "mlx")
+    model.set_dtype(mx.float32)
+    np.save(directory / "logits.npy", np.array(model(mx.array(TOKENS))))
+
+
+def load(root, name):
+    """Loads what came back, and compares its logits with mlx-lm's."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    directory = root / "check" / name
+    model, info = AutoModelForCausalLM.from_pretrained(directory / "back", torch_dtype=torch.float32, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")), info
+    with torch.no_grad():
+        logits = model(torch.tensor(TOKENS)).logits.numpy()
+    expected = np.load(directory / "logits.npy")
+    error = np.abs(logits - expected).max() / np.abs(expected).max()
+    print(f"{name}: {type(model).__name__}, {error:.1e}")
+
+
 if __name__ == "__main__":
     step, root = sys.argv[1], Path(sys.argv[2])
     root.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[3:] or MODELS:
         path = root / f"{name}.json"
+        if step in ("write", "load"):
+            {"write": write, "load": load}[step](root, name)
+            continue
         if step == "hf":
             found = describe(name)
         else:
