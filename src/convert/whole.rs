@@ -12,7 +12,7 @@ use crate::arch::{GgufRequest, MlxModel, from_mlx, to_gguf, to_hf, to_mlx, unkno
 use crate::config::Texts;
 use crate::containers::model::ParsedModel;
 use crate::containers::model::gguf::GgufMetadataValue;
-use crate::scheme::Resolution;
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Result};
 
@@ -137,6 +137,11 @@ fn take<'m>(
     report: &mut Report,
 ) -> WholeModel {
     resolution.items = found.items;
+    // Shards have what their counterparts have, so a stack is where its first expert is.
+    resolution.items.sort_by_key(|item| match item {
+        ResolvedItem::Group(group) => group.parts.first().map(|(_, t)| t.info().source),
+        ResolvedItem::Plain(t) => Some(t.info().source),
+    });
     report.notes.extend(found.notes);
     let file = |config: Value| ("config.json".to_owned(), format!("{config:#}\n"));
     WholeModel {

@@ -363,6 +363,51 @@ fn an_output_layer_without_a_field() {
     assert!(tensors(&to).contains_key("lm_head.scales"));
 }
 
+/// What is quantized is decoded on the way, and experts that lie in several files become one stack.
+#[test]
+fn quantized_shards() {
+    for (name, scheme) in [
+        ("mixtral", "fp8-tensor"),
+        ("qwen3_moe", "nf4"),
+        ("llama", "int8"),
+        ("gpt_oss", "nf4"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, quantized, decoded, a, b] =
+            ["hf", "quantized", "decoded", "a", "b"].map(|name| directory.path().join(name));
+        write_hf(&model(name), &from);
+        let scheme: ForgetScheme = scheme.parse().unwrap();
+        let options = ConvertOptions::from(scheme).with_max_shard_size(20_000);
+        parse(&from).unwrap().forget(&quantized, options).unwrap();
+        parse(&quantized)
+            .unwrap()
+            .remember(&decoded, TargetDtype::BF16)
+            .unwrap();
+        forget(&quantized, &a, "mlx-4bit").unwrap();
+        forget(&decoded, &b, "mlx-4bit").unwrap();
+        let (made, wanted) = (tensors(&a), tensors(&b));
+        assert_eq!(made.len(), wanted.len(), "{name}");
+        for (tensor, wanted) in wanted {
+            assert!(made[&tensor] == wanted, "{name} `{tensor}`");
+        }
+        let shards = |path: &Path| {
+            let names = std::fs::read_dir(path).unwrap();
+            let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.filter(|name| name.ends_with(".safetensors")).count()
+        };
+        let counts = [shards(&quantized), shards(&a)];
+        assert!(
+            counts[0] > 1 && counts[1] > 1 && counts[1] <= counts[0],
+            "{name}: {counts:?}"
+        );
+        let index = json(&a.join("model.safetensors.index.json"));
+        assert_eq!(
+            index["weight_map"].as_object().unwrap().len(),
+            tensors(&a).len()
+        );
+    }
+}
+
 /// What contradicts itself, or what mlx-lm would not load, is refused before anything is written.
 #[test]
 fn contradictions_are_refused() {

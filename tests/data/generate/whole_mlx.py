@@ -156,6 +156,15 @@ def convert(model, directory):
 TOKENS = [[5, 17, 3, 88, 42, 9, 60, 31]]
 
 
+def with_six_layers(found):
+    """The model with its layer six times: mlx-lm's Gemma 3 looks for the sixth."""
+    config = found["config"].get("text_config", found["config"])
+    config.update(num_hidden_layers=6, layer_types=["sliding_attention"] * 5 + ["full_attention"])
+    for name, entry in list(found["hf"].items()):
+        for layer in range(1, 6):
+            found["hf"][name.replace("layers.0.", f"layers.{layer}.")] = entry
+
+
 def write(root, name):
     """Runs `amn` both ways, and saves the logits that mlx-lm computes with the model."""
     import mlx.core as mx
@@ -166,6 +175,10 @@ def write(root, name):
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "hf").mkdir(parents=True)
     found = json.loads((root / f"{name}.json").read_text())
+    if name.startswith("gemma3"):
+        with_six_layers(found)
+    if name == "gpt_oss":
+        found["config"]["rope_scaling"] = None  # mlx-lm rounds YaRN's bounds, which this model does not
     write_hf(found, directory / "hf")
     amn = os.environ["AMN"]
     subprocess.run([amn, "forget", directory / "hf", "--to", "mlx-8bit", "-o", directory / "mlx"], check=True, stdout=subprocess.DEVNULL)
