@@ -167,7 +167,8 @@ fn directory_to_mlx<'m>(
     if let Some(text) = renamed.as_ref().and_then(|renamed| renamed.files.first()) {
         config = serde_json::from_str(&text.1).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     }
-    if let Some(found) = to_mlx(&mut resolution.items, &config, options.run.to)? {
+    let found = to_mlx(&mut resolution.items, &config, options.run.to);
+    if let Some(found) = found.map_err(|error| with_hint(error, options))? {
         return Ok(Some(take(found, companions, true, resolution, report)));
     }
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
@@ -181,6 +182,18 @@ fn directory_to_mlx<'m>(
         "`{class}` has no names of mlx-lm here: tensors keep the names that they have"
     ));
     Ok(renamed)
+}
+
+/// `error` with what can be done about it, if the caller has not asked for a whole model.
+fn with_hint(error: AnamnesisError, options: &ConvertOptions) -> AnamnesisError {
+    match error {
+        AnamnesisError::Parse { reason } if options.scope == ModelScope::Auto => {
+            AnamnesisError::parse(format!(
+                "{reason}; mlx-lm would not load it; its tensors alone are written with --tensors-only"
+            ))
+        }
+        error => error,
+    }
 }
 
 /// The model `whole` that a GGUF file became, as mlx-lm has it.

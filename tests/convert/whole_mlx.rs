@@ -526,3 +526,49 @@ fn half_of_a_projection() {
     assert!(error.to_string().contains("gate_proj.bias"), "{error}");
     assert!(!to.exists());
 }
+
+/// Codes of gpt-oss go to GGUF as they are, those of negative zeros, too, which encoding would not give.
+#[test]
+fn mxfp4_to_gguf() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, gguf, back, decoded] =
+        ["hf", "model.gguf", "back", "decoded"].map(|name| directory.path().join(name));
+    let mut found = model("gpt_oss");
+    // As many tokens as the tokenizer has.
+    found["config"]["vocab_size"] = json!(288);
+    for name in ["model.embed_tokens.weight", "lm_head.weight"] {
+        found["hf"][name][1] = json!([288, 64]);
+    }
+    write_hf(&found, &from);
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        let tokenizer = data().join("whole/gpt_oss/hf").join(file);
+        std::fs::copy(tokenizer, from.join(file)).unwrap();
+    }
+    let report = forget(&from, &gguf, "gguf:mxfp4_moe").unwrap();
+    let moved = report
+        .encoded
+        .iter()
+        .filter(|e| e.scheme.ends_with("(codes moved)"));
+    assert_eq!(moved.count(), 6);
+    let options = ConvertOptions::from(TargetDtype::F32).with_scope(ModelScope::Model);
+    parse(&gguf).unwrap().convert(&back, options).unwrap();
+    parse(&from)
+        .unwrap()
+        .remember(&decoded, TargetDtype::F32)
+        .unwrap();
+    let (back, decoded) = (tensors(&back), tensors(&decoded));
+    for layer in 0..2 {
+        for name in ["gate_up_proj", "down_proj"] {
+            let name = format!("model.layers.{layer}.mlp.experts.{name}");
+            // ggml has one zero, whatever the code's sign.
+            let numbers = |tensors: &Tensors| -> Vec<f32> {
+                let bytes = tensors[&name].2.as_chunks().0;
+                bytes.iter().copied().map(f32::from_le_bytes).collect()
+            };
+            assert!(numbers(&back) == numbers(&decoded), "`{name}`");
+        }
+        let blocks = &tensors(&gguf)[&format!("blk.{layer}.ffn_gate_exps.weight")].2;
+        let mut codes = blocks.chunks(17).flat_map(|block| &block[1..]);
+        assert!(codes.any(|codes| codes >> 4 == 8));
+    }
+}

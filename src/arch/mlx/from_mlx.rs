@@ -30,6 +30,10 @@ pub(crate) fn from_mlx<'m>(
     if !is_text && !items.iter().any(has_other_names) {
         return Ok(None);
     }
+    // Tensors alone were encoded: the fused projections are a whole tensor, and the others are not mlx-lm's either.
+    if items.iter().any(|item| found.is_fused(item.name())) {
+        return Ok(None);
+    }
     let mut maker = Maker {
         to,
         halves: HashMap::new(),
@@ -97,6 +101,15 @@ fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
 type FoundRule = (&'static TensorRule, Place, &'static str);
 
 impl NamedClass<'_> {
+    /// Whether `name` is that of projections that transformers fuses and mlx-lm does not.
+    fn is_fused(&self, name: &str) -> bool {
+        let (base, _) = split_suffix(name);
+        let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        rules.any(|rule| {
+            matches!(rule.transform, Transform::TurnedHalf(_)) && find(rule.hf, base).is_some()
+        })
+    }
+
     /// The rule of the tensor that mlx-lm calls `name`; `None` if transformers calls it so as well.
     fn rule_of(&self, name: &str) -> Option<FoundRule> {
         let name = name.strip_prefix(self.prefix())?;
