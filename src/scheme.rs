@@ -31,6 +31,8 @@ mod torchao;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
+#[cfg(feature = "models")]
+pub(crate) use self::mlx::ExpertCount;
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::EncodedAs;
 #[cfg(feature = "models")]

@@ -153,27 +153,33 @@ pub(super) fn assembled<'m>(
 
 /// The tensor called `name` that is made of `sources` where GGUF and MLX have stacks otherwise than transformers: experts are
 /// stacked, fused projections are taken apart, matrices are turned. What has no such transform is the first source itself.
+///
+/// # Errors
+/// `Parse` if fused projections have an odd number of rows.
 pub(super) fn restacked<'m>(
     mut sources: Vec<SourceTensor<'m>>,
     transform: Transform,
     name: String,
     dtype: TargetDtype,
-) -> Group<'m> {
+) -> Result<Group<'m>> {
     let shape = sources[0].shape.clone();
     let mut moved = Rearrangement::of_rows(&shape, Change::None);
     let made = match transform {
-        Transform::None | Transform::Heads => return sources.swap_remove(0).renamed(name, dtype),
+        Transform::None | Transform::Heads => {
+            return Ok(sources.swap_remove(0).renamed(name, dtype));
+        }
         Transform::Turned => {
-            return sources.swap_remove(0).turned(dtype).renamed(name, dtype);
+            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
         }
         Transform::Experts => [&[sources.len()], &shape[..]].concat(),
         Transform::TurnedHalf(first) => {
             let turned = sources.swap_remove(0).turned(dtype);
+            require_even(&turned.name, turned.shape[1])?;
             let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
             if turned.decoder.grid().cols == half[2] {
                 let inner = turned.decoder.clone();
                 let rows = Box::new(AlternateRows { inner, first });
-                return made_of([turned], (name, half.to_vec()), dtype, rows);
+                return Ok(made_of([turned], (name, half.to_vec()), dtype, rows));
             }
             moved.order = RowOrder::EverySecond(first);
             (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
@@ -181,13 +187,24 @@ pub(super) fn restacked<'m>(
             half.to_vec()
         }
         Transform::Half(first) => {
+            require_even(&sources[0].name, shape[1])?;
             let half = [shape[0], shape[1] / 2];
             moved.order = RowOrder::EverySecond(first);
             (moved.rows, moved.cols) = (half[0] * half[1], 1);
             half.to_vec()
         }
     };
-    assembled(sources, (name, made), dtype, &moved)
+    Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// Fails if the tensor `name`, in which two projections take turns, has not as many rows of each.
+fn require_even(name: &str, rows: usize) -> Result<()> {
+    match rows.is_multiple_of(2) {
+        true => Ok(()),
+        false => Err(AnamnesisError::parse(format!(
+            "tensor `{name}`: {rows} rows are not those of two projections"
+        ))),
+    }
 }
 
 /// The experts of the stack `source`, whose names `name` gives by their numbers.

@@ -282,7 +282,7 @@ fn tensor_of<'m>(
         Transform::Heads => {
             moved.order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
         }
-        transform => return Ok(restacked(sources, transform, name, dtype)),
+        transform => return restacked(sources, transform, name, dtype),
     }
     Ok(assembled(sources, (name, shape), dtype, &moved))
 }

@@ -69,7 +69,8 @@ pub(super) fn map<'m>(
                 false => Ok(Some(whole)),
             }
         }
-        ConvertTarget::Safetensors => {
+        // One file has tensors alone.
+        ConvertTarget::Safetensors if options.is_directory(model) => {
             let renamed = renamed(model, resolution, options, report)?;
             match encode::is_mlx(options) {
                 true => directory_to_mlx(model, renamed, resolution, options, report),
@@ -160,8 +161,7 @@ fn directory_to_mlx<'m>(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<Option<WholeModel>> {
-    let config = config_of(model, options)?.filter(|_| options.is_directory(model));
-    let Some((mut config, companions)) = config else {
+    let Some((mut config, companions)) = config_of(model, options)? else {
         return required(renamed, options);
     };
     if let Some(text) = renamed.as_ref().and_then(|renamed| renamed.files.first()) {

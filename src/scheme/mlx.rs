@@ -8,6 +8,7 @@
 mod bits;
 mod experts;
 
+pub(crate) use self::experts::ExpertCount;
 use self::experts::{count_experts, expert_names, unquantized_stack};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;

@@ -572,3 +572,80 @@ fn mxfp4_to_gguf() {
         assert!(codes.any(|codes| codes >> 4 == 8));
     }
 }
+
+/// A single file has the tensors under the names that they have, as before.
+#[test]
+fn one_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, mlx, to] = ["hf", "mlx", "one.safetensors"].map(|name| directory.path().join(name));
+    write_hf(&model("gpt_oss"), &from);
+    forget(&from, &mlx, "mlx-4bit").unwrap();
+    let mut options = ConvertOptions::from(TargetDtype::BF16);
+    options.single_file = true;
+    parse(&mlx).unwrap().convert(&to, options).unwrap();
+    assert!(tensors(&to).contains_key("model.layers.0.mlp.experts.gate_proj.weight"));
+}
+
+/// Small files cannot ask for many tensors, and stacks without values are none.
+#[test]
+fn stacks_that_ask_for_too_much() {
+    let name = "model.layers.0.block_sparse_moe.switch_mlp.up_proj.weight";
+    for (shape, what) in [
+        (json!([5000, 1, 1]), "5000 experts"),
+        (json!([4, 0, 64]), "its shape is"),
+        (json!([4, 64]), "its shape is"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+        let mut found = model("mixtral");
+        found["hf"] = json!({ name: ["BF16", shape] });
+        write_hf(&found, &from);
+        let options = ConvertOptions::from(TargetDtype::BF16);
+        let error = parse(&from)
+            .unwrap()
+            .convert(&to, options)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(what) && error.contains(name), "{error}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let mut found = model("mixtral");
+    found["hf"] = (0..20)
+        .map(|i| {
+            (
+                name.replace("layers.0", &format!("layers.{i}")),
+                json!(["BF16", [4096, 1, 1]]),
+            )
+        })
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    write_hf(&found, &from);
+    let options = ConvertOptions::from(TargetDtype::BF16);
+    let error = parse(&from)
+        .unwrap()
+        .convert(&to, options)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("69632 in all"), "{error}");
+}
+
+/// Fused projections with an odd number of rows are none, also where no setting says how many there are.
+#[test]
+fn odd_projections() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let mut found = model("gpt_oss");
+    found["config"]
+        .as_object_mut()
+        .unwrap()
+        .remove("intermediate_size");
+    for (name, entry) in found["hf"].as_object_mut().unwrap() {
+        if name.contains("gate_up_proj") {
+            entry[1][1] = json!(255);
+        }
+    }
+    write_hf(&found, &from);
+    let error = forget(&from, &to, "mlx-4bit").unwrap_err().to_string();
+    assert!(error.contains("255"), "{error}");
+}

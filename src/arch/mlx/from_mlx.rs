@@ -1,6 +1,6 @@
 //! A model of mlx-lm under the names of transformers.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -9,14 +9,15 @@ use crate::arch::mapping::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
 use crate::arch::source::{SourceTensor, fused, unstacked};
 use crate::arch::table::{TensorRule, Transform};
-use crate::scheme::{Group, ResolvedItem};
+use crate::scheme::{ExpertCount, Group, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The model of `items`, whose config is `config`, with the names of transformers where mlx-lm has others; what is quantized is
 /// decoded to `to`. `None`, and `items` as they were, if no tensor has another name or the class is unknown.
 ///
 /// # Errors
-/// `Parse` that names a stack of experts of another shape, or a projection whose other half is missing.
+/// `Parse` that names a stack of experts of another shape, or a projection whose other half is missing; `Unsupported` for too
+/// many experts.
 pub(crate) fn from_mlx<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
     config: &Value,
@@ -36,7 +37,8 @@ pub(crate) fn from_mlx<'m>(
     }
     let mut maker = Maker {
         to,
-        halves: HashMap::new(),
+        stacks: ExpertCount::default(),
+        halves: BTreeMap::new(),
         out: Vec::with_capacity(items.len()),
     };
     for item in std::mem::take(items) {
@@ -128,8 +130,9 @@ impl NamedClass<'_> {
 /// Makes tensors of transformers.
 struct Maker<'m> {
     to: TargetDtype,
+    stacks: ExpertCount,
     /// First halves of fused tensors, by the tensor's name.
-    halves: HashMap<String, SourceTensor<'m>>,
+    halves: BTreeMap<String, SourceTensor<'m>>,
     out: Vec<ResolvedItem<'m>>,
 }
 
@@ -147,7 +150,7 @@ impl<'m> Maker<'m> {
             Transform::Experts | Transform::Turned | Transform::TurnedHalf(_) => 3,
             _ => 2,
         };
-        if source.shape.len() != rank {
+        if source.shape.len() != rank || source.shape.contains(&0) {
             let what = format!(
                 "tensor `{}`: its shape is {:?}, and stacks of experts have {rank} dimensions",
                 source.name, source.shape
@@ -158,6 +161,7 @@ impl<'m> Maker<'m> {
             Transform::None | Transform::Heads => self.push(source.renamed(name, own)),
             Transform::Turned => self.push(source.turned(own).renamed(name, own)),
             Transform::Experts => {
+                self.stacks.add(&source.name, &source.shape)?;
                 let experts = unstacked(&source, |expert| hf_name(Some(expert)), own);
                 experts.into_iter().for_each(|group| self.push(group));
             }

@@ -56,7 +56,7 @@ pub(crate) fn to_mlx<'m>(
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
-        out.push(ResolvedItem::Group(tensor_of(tensor, &found, dtype)));
+        out.push(ResolvedItem::Group(tensor_of(tensor, &found, dtype)?));
     }
     Ok(Some(MlxModel {
         items: out,
@@ -66,7 +66,11 @@ pub(crate) fn to_mlx<'m>(
 }
 
 /// The tensor of mlx-lm that is made of `tensor`.
-fn tensor_of<'m>(tensor: Mapped<'m>, found: &NamedClass<'_>, dtype: TargetDtype) -> Group<'m> {
+fn tensor_of<'m>(
+    tensor: Mapped<'m>,
+    found: &NamedClass<'_>,
+    dtype: TargetDtype,
+) -> Result<Group<'m>> {
     let Mapped {
         rule,
         place,
@@ -80,7 +84,7 @@ fn tensor_of<'m>(tensor: Mapped<'m>, found: &NamedClass<'_>, dtype: TargetDtype)
     let name = format!("{}{}{suffix}", found.prefix(), fill(pattern, place));
     let sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(sources[0].scheme);
-    let mut group = restacked(sources, rule.transform, name, dtype);
+    let mut group = restacked(sources, rule.transform, name, dtype)?;
     let mode = mlx.modes.iter().find(|(gguf, _)| *gguf == rule.gguf);
     group.encoded_as = Some(match mode {
         // Of the classes here, modules whose weights are matrices or stacks of them can all be quantized.
@@ -89,7 +93,7 @@ fn tensor_of<'m>(tensor: Mapped<'m>, found: &NamedClass<'_>, dtype: TargetDtype)
         Some((_, mode)) => *mode,
         None => EncodedAs::Scheme,
     });
-    group
+    Ok(group)
 }
 
 /// Whether values are E2M1 in groups of 32 with an exponent each, in the layout of gpt-oss, MLX or ggml.

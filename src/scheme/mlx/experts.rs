@@ -3,7 +3,7 @@
 
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Group, Index, PlainFloats, Prepared, QuantScheme, TensorRole, refused};
-use crate::{ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// Most experts of a stack. Models have some hundreds.
 const MAX_EXPERTS: usize = 4096;
@@ -105,6 +105,41 @@ const ARCHITECTURES: &[ExpertNames] = &[
         projections: &[("fc1", "fc1"), ("fc2", "fc2")],
     },
 ];
+
+/// Experts of several stacks, each of which becomes a tensor.
+#[derive(Default)]
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
+pub(crate) struct ExpertCount {
+    experts: u64,
+    values: u64,
+}
+
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
+impl ExpertCount {
+    /// Adds those of the stack `name` of `shape`.
+    ///
+    /// # Errors
+    /// `Unsupported` for more than 4096 experts, or for many small ones.
+    pub(crate) fn add(&mut self, name: &str, shape: &[usize]) -> Result<()> {
+        let experts = shape.first().map_or(0, |&n| n as u64);
+        let values = shape
+            .iter()
+            .fold(1u64, |n, &size| n.saturating_mul(size as u64));
+        self.experts = self.experts.saturating_add(experts);
+        self.values = self.values.saturating_add(values);
+        // A value has half a byte at least.
+        let is_too_many = self.experts > FREE_EXPERTS
+            && self.experts.saturating_mul(EXPERT_BYTES) > self.values / 2;
+        if experts <= MAX_EXPERTS as u64 && !is_too_many {
+            return Ok(());
+        }
+        let what = format!(
+            "tensor `{name}`: {experts} experts, {} in all",
+            self.experts
+        );
+        Err(AnamnesisError::unsupported("MLX", what))
+    }
+}
 
 /// More experts than their bytes pay for.
 struct TooManyExperts(u64);
