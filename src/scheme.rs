@@ -32,7 +32,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 #[cfg(feature = "models")]
-pub(crate) use self::mlx::ExpertCount;
+pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::EncodedAs;
 #[cfg(feature = "models")]

@@ -37,6 +37,7 @@ pub(super) struct SchemeRow {
     /// Whether it quantizes scales, too.
     pub quantizes_scales: bool,
     /// Whether it is one of MLX, whose models have names of their own.
+    #[cfg_attr(not(feature = "models"), allow(dead_code))]
     pub is_mlx: bool,
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }

@@ -6,9 +6,8 @@
 //! names the biases `P.qbiases` and computes in F32.
 
 mod bits;
-mod experts;
+pub(super) mod experts;
 
-pub(crate) use self::experts::ExpertCount;
 use self::experts::{count_experts, expert_names, unquantized_stack};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;

@@ -9,7 +9,7 @@ use crate::arch::mapping::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
 use crate::arch::source::{SourceTensor, fused, unstacked};
 use crate::arch::table::{TensorRule, Transform};
-use crate::scheme::{ExpertCount, Group, ResolvedItem};
+use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The model of `items`, whose config is `config`, with the names of transformers where mlx-lm has others; what is quantized is
@@ -141,6 +141,22 @@ impl<'m> Maker<'m> {
         self.out.push(ResolvedItem::Group(group));
     }
 
+    /// Counts the experts of a stack: each becomes a tensor, and a small file could otherwise fill any memory.
+    fn count(&mut self, stack: &SourceTensor<'m>) -> Result<()> {
+        // A value has half a byte at least.
+        let values = stack
+            .shape
+            .iter()
+            .fold(1u64, |n, &size| n.saturating_mul(size as u64));
+        let is_too_many = self.stacks.add(&stack.shape, values / 2);
+        if stack.shape[0] <= MAX_EXPERTS && !is_too_many {
+            return Ok(());
+        }
+        let (name, experts, all) = (&stack.name, stack.shape[0], self.stacks.experts);
+        let what = format!("tensor `{name}`: {experts} experts, {all} in all");
+        Err(AnamnesisError::unsupported("MLX", what))
+    }
+
     /// Makes what `source` becomes by its rule.
     fn add(&mut self, source: SourceTensor<'m>, found: FoundRule) -> Result<()> {
         let (rule, place, suffix) = found;
@@ -161,7 +177,7 @@ impl<'m> Maker<'m> {
             Transform::None | Transform::Heads => self.push(source.renamed(name, own)),
             Transform::Turned => self.push(source.turned(own).renamed(name, own)),
             Transform::Experts => {
-                self.stacks.add(&source.name, &source.shape)?;
+                self.count(&source)?;
                 let experts = unstacked(&source, |expert| hf_name(Some(expert)), own);
                 experts.into_iter().for_each(|group| self.push(group));
             }
