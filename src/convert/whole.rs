@@ -168,7 +168,10 @@ fn directory_to_mlx<'m>(
         config = serde_json::from_str(&text.1).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     }
     let found = to_mlx(&mut resolution.items, &config, options.run.to);
-    if let Some(found) = found.map_err(|error| with_hint(error, options))? {
+    if let Some(mut found) = found.map_err(|error| with_hint(error, options))? {
+        // A language model that was nested has another config than the input, whether mlx-lm changes that or not.
+        let is_other = renamed.is_some_and(|renamed| !renamed.files.is_empty());
+        found.config = found.config.or_else(|| is_other.then_some(config));
         return Ok(Some(take(found, companions, true, resolution, report)));
     }
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
