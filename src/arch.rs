@@ -19,6 +19,7 @@ mod table;
 mod tests;
 mod to_gguf;
 mod to_hf;
+mod transform;
 
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};

@@ -1,6 +1,7 @@
 //! The sizes of a model, and the shapes that follow from them.
 
 use super::fields::{Fields, wrong};
+use super::table::Need;
 use crate::Result;
 
 /// A dimension of a weight.
@@ -29,12 +30,18 @@ pub(super) enum Dim {
     /// Number of experts
     Experts,
     One,
+    /// The field of this name
+    Field(&'static str),
+    Sum(&'static [Dim]),
+    Product(&'static [Dim]),
 }
 
 /// The sizes of a model as its config states them.
 #[derive(Debug, Clone)]
 pub(super) struct Dims {
     pub layers: usize,
+    /// Layers behind these, which predict further tokens.
+    pub prediction: usize,
     pub hidden: usize,
     pub vocab: usize,
     pub heads: usize,
@@ -44,6 +51,10 @@ pub(super) struct Dims {
     expert_inner: Option<usize>,
     shared_inner: Option<usize>,
     pub experts: Option<usize>,
+    /// Layers in front of the first one with experts.
+    dense: usize,
+    /// All fields of the config.
+    fields: Fields,
 }
 
 /// Fields of the number of layers.
@@ -58,6 +69,11 @@ pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads"];
 pub(super) const EXPERTS: &[&str] = &["num_local_experts", "num_experts", "n_routed_experts"];
 /// Fields of the width of a feed-forward layer.
 pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim"];
+/// Fields of the number of layers in front of the first one with experts.
+const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers"];
+
+/// Field of the number of layers that predict further tokens.
+pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
 
 /// Most layers of a model.
 const MOST_LAYERS: u32 = 1 << 14;
@@ -79,7 +95,8 @@ impl Dims {
             let what = format!("{kv_heads} does not divide num_attention_heads, {heads}");
             return Err(wrong(KV_HEADS[0], what));
         }
-        let head = match size(&["head_dim"])? {
+        // Where keys and values are latent, `head_dim` is the part that rotates.
+        let head = match size(&["head_dim", "qk_rope_head_dim"])? {
             Some(head) => head,
             None if hidden.is_multiple_of(heads) => hidden / heads,
             None => {
@@ -91,8 +108,23 @@ impl Dims {
         if layers > MOST_LAYERS as usize {
             return Err(wrong(LAYERS[0], format!("{layers} layers")));
         }
+        let experts = fields.count(EXPERTS)?.map(|n| n as usize);
+        let experts = experts.filter(|n| *n > 0);
+        let dense = match (fields.count(DENSE)?, experts) {
+            (_, None) => layers,
+            (dense, Some(_)) => dense.unwrap_or(0) as usize,
+        };
+        if dense > layers {
+            let what = format!("{dense} of {layers} layers");
+            return Err(wrong(DENSE[0], what));
+        }
+        let prediction = fields.count(&[PREDICTION])?.unwrap_or(0);
+        if prediction > MOST_LAYERS {
+            return Err(wrong(PREDICTION, format!("{prediction} layers")));
+        }
         Ok(Self {
             layers,
+            prediction: prediction as usize,
             hidden,
             vocab: need(&["vocab_size"])?,
             heads,
@@ -101,38 +133,94 @@ impl Dims {
             inner: size(INNER)?,
             expert_inner: size(&["moe_intermediate_size"])?,
             shared_inner: size(&["shared_expert_intermediate_size"])?,
-            experts: fields
-                .count(EXPERTS)?
-                .map(|n| n as usize)
-                .filter(|n| *n > 0),
+            experts,
+            dense,
+            fields: fields.clone(),
         })
     }
 
-    /// The size of `dim`, and the fields that prescribe it; `None`: none does.
-    pub(super) fn size(&self, dim: Dim) -> Option<(usize, &'static str)> {
-        let of = |size: usize, field| Some((size, field));
+    /// The size of `dim`; `None`: the config does not say it.
+    pub(super) fn size(&self, dim: Dim) -> Option<usize> {
+        let all = |dims: &[Dim], start: usize, join: fn(usize, usize) -> usize| {
+            let mut sizes = dims.iter().map(|dim| self.size(*dim));
+            sizes.try_fold(start, |all, size| Some(join(all, size?)))
+        };
         match dim {
-            Dim::Hidden => of(self.hidden, "hidden_size"),
-            Dim::Inner => of(self.inner?, "intermediate_size"),
-            Dim::ExpertInner => match self.expert_inner {
-                Some(inner) => of(inner, "moe_intermediate_size"),
-                None => of(self.inner?, "intermediate_size"),
-            },
-            Dim::SharedInner => of(self.shared_inner?, "shared_expert_intermediate_size"),
-            Dim::Vocab => of(self.vocab, "vocab_size"),
-            Dim::Queries => {
-                let size = self.heads.saturating_mul(self.head);
-                of(size, "num_attention_heads × head_dim")
+            Dim::Hidden => Some(self.hidden),
+            Dim::Inner => self.inner,
+            Dim::ExpertInner => self.expert_inner.or(self.inner),
+            Dim::SharedInner => self.shared_inner,
+            Dim::Vocab => Some(self.vocab),
+            Dim::Queries => Some(self.heads.saturating_mul(self.head)),
+            Dim::Keys => Some(self.kv_heads.saturating_mul(self.head)),
+            Dim::Head => Some(self.head),
+            Dim::Experts => self.experts,
+            Dim::TwoInner => Some(self.inner?.saturating_mul(2)),
+            Dim::Heads => Some(self.heads),
+            Dim::One => Some(1),
+            Dim::Field(name) => Some(self.fields.count(&[name]).ok()?? as usize),
+            Dim::Sum(dims) => all(dims, 0, usize::saturating_add),
+            Dim::Product(dims) => all(dims, 1, usize::saturating_mul),
+        }
+    }
+
+    /// The fields that prescribe `dim`.
+    pub(super) fn fields_of(&self, dim: Dim) -> String {
+        let all = |dims: &[Dim], sign: &str| {
+            let names: Vec<_> = dims.iter().map(|dim| self.fields_of(*dim)).collect();
+            names.join(sign)
+        };
+        let text = match dim {
+            Dim::Hidden => "hidden_size",
+            Dim::Inner => "intermediate_size",
+            Dim::ExpertInner if self.expert_inner.is_some() => "moe_intermediate_size",
+            Dim::ExpertInner => "intermediate_size",
+            Dim::SharedInner => "shared_expert_intermediate_size",
+            Dim::Vocab => "vocab_size",
+            Dim::Queries => "num_attention_heads × head_dim",
+            Dim::Keys => "num_key_value_heads × head_dim",
+            Dim::Head => "head_dim",
+            Dim::Experts => "num_experts",
+            Dim::TwoInner => "2 × intermediate_size",
+            Dim::Heads => "num_attention_heads",
+            Dim::One => "1",
+            Dim::Field(name) => name,
+            Dim::Sum(dims) => return format!("({})", all(dims, " + ")),
+            Dim::Product(dims) => return all(dims, " × "),
+        };
+        text.to_owned()
+    }
+
+    /// The value of the field `name` as a size.
+    ///
+    /// # Errors
+    /// `Parse` if it is missing or no size.
+    pub(super) fn need(&self, name: &str) -> Result<usize> {
+        Ok(self.fields.need(&[name])? as usize)
+    }
+
+    /// What each layer is, as `layer_types` says.
+    pub(super) fn kinds(&self) -> Option<impl Iterator<Item = &str>> {
+        let (_, kinds) = self.fields.get(&["layer_types"])?;
+        let kinds = kinds.as_array()?.iter();
+        Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
+    }
+
+    /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it may.
+    pub(super) fn has(&self, need: Need, layer: usize) -> Option<bool> {
+        let has_field = |name: &str| self.fields.get(&[name]).is_some();
+        match need {
+            Need::All => Some(true),
+            Need::Optional => None,
+            Need::Dense => Some(layer < self.dense),
+            Need::Sparse => Some(layer >= self.dense),
+            Need::With(field) => Some(has_field(field)),
+            Need::Without(field) => Some(!has_field(field)),
+            Need::If(field) => Some(self.fields.flag(field)),
+            Need::Prediction => Some(layer >= self.layers),
+            Need::Kind(kind) => {
+                Some(self.kinds().and_then(|mut kinds| kinds.nth(layer)) == Some(kind))
             }
-            Dim::Keys => {
-                let size = self.kv_heads.saturating_mul(self.head);
-                of(size, "num_key_value_heads × head_dim")
-            }
-            Dim::Head => of(self.head, "head_dim"),
-            Dim::Experts => of(self.experts?, "num_experts"),
-            Dim::TwoInner => of(self.inner?.saturating_mul(2), "2 × intermediate_size"),
-            Dim::Heads => of(self.heads, "num_attention_heads"),
-            Dim::One => of(1, "1"),
         }
     }
 }

@@ -1,12 +1,26 @@
 //! The table of architectures, a file for each family.
 
+mod cohere;
+mod deepseek;
+mod dots;
+mod exaone;
 mod gemma;
+mod glm;
 mod gpt_oss;
+mod granite;
+mod lfm;
 mod llama;
+mod olmo;
+mod phi;
 mod qwen;
+mod qwen_next;
+mod smollm;
+mod starcoder;
 
 use super::dims::Dim;
-use super::table::{ModelClass, TensorRule, optional, same};
+use super::table::{
+    ModelClass, Need, TensorRule, Transform, experts, only, optional, parameter, same,
+};
 
 /// Every class, in the order in which a GGUF file is compared with them.
 pub(super) const CLASSES: &[&ModelClass] = &[
@@ -21,6 +35,29 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gpt_oss::GPT_OSS,
+    &deepseek::DEEPSEEK3,
+    &deepseek::DEEPSEEK2,
+    &glm::GLM4,
+    &glm::GLM4_MOE,
+    &qwen_next::QWEN3_NEXT,
+    &phi::PHI3,
+    &granite::GRANITE,
+    &granite::GRANITE_MOE,
+    &lfm::LFM2,
+    &smollm::SMOLLM3,
+    &smollm::ARCEE,
+    &olmo::OLMO3,
+    &olmo::OLMO2,
+    &olmo::OLMOE,
+    &starcoder::STARCODER2,
+    &starcoder::STABLELM,
+    &exaone::EXAONE4,
+    &exaone::SEED_OSS,
+    &exaone::ERNIE4_5,
+    &cohere::COHERE,
+    &cohere::COHERE2,
+    &cohere::NEMOTRON,
+    &dots::DOTS1,
 ];
 
 /// Embedding, last norm and output.
@@ -44,6 +81,20 @@ const NORMS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_norm",
         "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+];
+
+/// Norms behind attention and the feed-forward layer.
+const LATER_NORMS: &[TensorRule] = &[
+    same(
+        "blk.{i}.post_attention_norm",
+        "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.post_ffw_norm",
+        "model.layers.{i}.post_feedforward_layernorm",
         &[Dim::Hidden],
     ),
 ];
@@ -116,3 +167,92 @@ const HEAD_NORMS: &[TensorRule] = &[
         &[Dim::Head],
     ),
 ];
+
+/// The feed-forward layer of layers without experts.
+const DENSE_MLP: &[TensorRule] = &[
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_gate",
+        "model.layers.{i}.mlp.gate_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_up",
+        "model.layers.{i}.mlp.up_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.mlp.down_proj",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+/// Width of all experts that every token sees.
+const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("n_shared_experts")]);
+
+/// Experts behind the dense layers, with a bias that only chooses among them, and some that every token sees.
+const SPARSE_MLP: &[TensorRule] = &[
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_inp",
+        "model.layers.{i}.mlp.gate",
+        &[Dim::Experts, Dim::Hidden],
+    ),
+    sparse(experts(
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.experts.{e}.gate_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    )),
+    sparse(experts(
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.experts.{e}.up_proj",
+        &[Dim::ExpertInner, Dim::Hidden],
+    )),
+    sparse(experts(
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.experts.{e}.down_proj",
+        &[Dim::Hidden, Dim::ExpertInner],
+    )),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_gate_shexp",
+        "model.layers.{i}.mlp.shared_experts.gate_proj",
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_up_shexp",
+        "model.layers.{i}.mlp.shared_experts.up_proj",
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.mlp.shared_experts.down_proj",
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+/// The bias that is added to scores only to choose experts.
+const CHOICE_BIAS: &[TensorRule] = &[sparse(parameter(
+    "blk.{i}.exp_probs_b.bias",
+    "model.layers.{i}.mlp.gate.e_score_correction_bias",
+    (Transform::None, &[Dim::Experts], &[Dim::Experts]),
+))];
+
+/// As [`CHOICE_BIAS`], of a class that has it in F32.
+const F32_CHOICE_BIAS: &[TensorRule] = &[TensorRule {
+    keeps_f32: true,
+    ..CHOICE_BIAS[0]
+}];
+
+/// The rule for layers with experts alone.
+const fn sparse(rule: TensorRule) -> TensorRule {
+    TensorRule {
+        need: Need::Sparse,
+        ..rule
+    }
+}

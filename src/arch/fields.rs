@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::dims::Dims;
-use super::table::{Default, ModelClass};
+use super::dims::{Dims, LAYERS};
+use super::settings::FULL_ATTENTION;
+use super::table::{Default, HeadDim, ModelClass};
 use crate::{AnamnesisError, Result};
 
 /// Keys under which multimodal models nest the config of their language model.
@@ -39,12 +40,47 @@ impl Fields {
     }
 
     /// Adds what `class` takes for granted.
-    pub(super) fn complete(&mut self, class: &ModelClass) {
+    ///
+    /// # Errors
+    /// `Parse` if a field that others follow from has another type.
+    pub(super) fn complete(&mut self, class: &ModelClass) -> Result<()> {
         for (key, default) in class.defaults {
             self.0
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
         }
+        let has_kinds = self.0.contains_key(LAYER_KINDS);
+        if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {
+            let every = self
+                .count(&["full_attention_interval"])?
+                .map_or(every, |n| n as usize);
+            let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
+            self.0.insert(LAYER_KINDS.to_owned(), kinds);
+        }
+        if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
+            self.adjust_inner()?;
+        }
+        Ok(())
+    }
+
+    /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it, scaled, and rounded up.
+    ///
+    /// Source: `Lfm2MLP.__init__` in `models/lfm2/modeling_lfm2.py` of transformers.
+    fn adjust_inner(&mut self) -> Result<()> {
+        let width = self.need(&["block_ff_dim", "intermediate_size"])?;
+        let scale = self.number(&["block_ffn_dim_multiplier"])?.unwrap_or(1.0);
+        let multiple = u64::from(self.need(&["block_multiple_of"])?);
+        let width = (scale * f64::from(width / 3 * 2 + width % 3 * 2 / 3)) as u64;
+        let rounded = width
+            .checked_next_multiple_of(multiple)
+            .filter(|_| multiple > 0);
+        let wrong = || wrong("block_multiple_of", "it cannot be rounded up to");
+        let rounded = rounded.ok_or_else(wrong)?;
+        self.0
+            .insert("intermediate_size".to_owned(), rounded.into());
+        self.0
+            .insert("block_auto_adjust_ff_dim".to_owned(), false.into());
+        Ok(())
     }
 
     /// Fails if the config says something else than what llama.cpp takes for granted of `class`.
@@ -62,19 +98,46 @@ impl Fields {
                 return refuse(field, found, &expected);
             }
         }
+        let expect = |field: &str, expected: Value| match self.0.get(field) {
+            Some(found) if *found != expected => refuse(field, found, &expected),
+            _ => Ok(()),
+        };
         if let Some(every) = class.traits.full_attention_every {
-            let pattern = Value::from(every);
-            let field = "sliding_window_pattern";
-            if let Some(found) = self.0.get(field).filter(|found| **found != pattern) {
-                return refuse(field, found, &pattern);
+            expect("sliding_window_pattern", every.into())?;
+            expect(
+                LAYER_KINDS,
+                layer_kinds(dims.layers, "sliding_attention", every),
+            )?;
+        }
+        if let Some(every) = class.traits.no_rope_every {
+            let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));
+            expect("no_rope_layer_interval", every.into())?;
+            expect("no_rope_layers", (1..=dims.layers).map(has_rope).collect())?;
+        }
+        if let Some(kinds) = self.0.get(LAYER_KINDS)
+            && kinds
+                .as_array()
+                .is_none_or(|kinds| kinds.len() != dims.layers)
+        {
+            let what = format_args!("it is no list of {} layers", dims.layers);
+            return Err(wrong(LAYER_KINDS, what));
+        }
+        if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
+            let what = format_args!("llama.cpp's {} has one in {layers} layers", class.gguf);
+            if self.0.contains_key("sliding_window") {
+                return Err(wrong("sliding_window", what));
             }
-            let kinds = (1..=dims.layers).map(|layer| match layer.is_multiple_of(every) {
-                true => "full_attention",
-                false => "sliding_attention",
-            });
-            let kinds: Value = kinds.collect();
-            if let Some(found) = self.0.get("layer_types").filter(|found| **found != kinds) {
-                return refuse("layer_types", found, &kinds);
+        }
+        if class.traits.head_dim == HeadDim::Derived {
+            let derived = dims.hidden / dims.heads;
+            expect("head_dim", derived.into())?;
+        }
+        for (field, other) in class.equal_fields {
+            let (found, expected) = (self.0.get(*field), self.0.get(*other));
+            if let (Some(found), Some(expected)) = (found, expected)
+                && found != expected
+            {
+                return refuse(field, found, expected);
             }
         }
         let field = "query_pre_attn_scalar";
@@ -96,6 +159,18 @@ impl Fields {
     /// Whether the field is there and true.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// Whether something is so.
+    ///
+    /// # Errors
+    /// `Parse` if it is neither true nor false.
+    pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        let Some(value) = self.0.get(name) else {
+            return Ok(None);
+        };
+        let wrong = || wrong(name, format_args!("{value} is neither true nor false"));
+        value.as_bool().map(Some).ok_or_else(wrong)
     }
 
     /// A number that counts something.
@@ -129,6 +204,18 @@ impl Fields {
         let wrong = || wrong(name, format_args!("{value} is no number"));
         number.map(Some).ok_or_else(wrong)
     }
+}
+
+/// Field of what each layer is.
+const LAYER_KINDS: &str = "layer_types";
+
+/// The kinds of `layers` layers: `kind`, and every so many layers one of full attention.
+fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
+    let name = |layer: usize| match layer.is_multiple_of(every) {
+        true => FULL_ATTENTION,
+        false => kind,
+    };
+    (1..=layers).map(name).collect()
 }
 
 /// What scores are divided by the root of, if the class has a field for it.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::dims::{Dim, Dims};
 use super::names::{Place, fill, find, split_suffix};
 use super::source::SourceTensor;
-use super::table::{ModelClass, Need, TensorRule, Transform};
+use super::table::{ModelClass, Prediction, TensorRule, Transform};
 use crate::{AnamnesisError, Result};
 
 /// The tensors of a model, compared with the table of its class.
@@ -88,7 +88,7 @@ impl Mapping<'_> {
         class_name: &str,
     ) -> Result<MappedModel<'m>> {
         let has_no_prefix = class_name.ends_with("Model");
-        let mut left_out = 0;
+        let (mut left_out, mut predicting) = (0, 0);
         // Where stacks of experts are, by name.
         let mut stacks: HashMap<String, usize> = HashMap::new();
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
@@ -103,6 +103,11 @@ impl Mapping<'_> {
             }
             if has_no_prefix && !name.starts_with("model.") {
                 name.insert_str(0, "model.");
+            }
+            let is_left_out = self.class.traits.prediction == Prediction::LeftOut;
+            if is_left_out && (name.starts_with("mtp.") || is_behind(&name, self.dims.layers)) {
+                predicting += 1;
+                continue;
             }
             let found = self.rules(&name, |rule| rule.hf);
             if found.is_empty() {
@@ -139,9 +144,16 @@ impl Mapping<'_> {
         let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform == Transform::Experts;
         let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
-        let note = format!("{left_out} tensors left out that are not of the language model");
-        let notes = if left_out > 0 { vec![note] } else { vec![] };
-        Ok(MappedModel { tensors, notes })
+        let reasons = [
+            (left_out, "are not of the language model"),
+            (predicting, "predict several tokens at once"),
+        ];
+        let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
+        let notes = reasons.map(|(count, which)| format!("{count} tensors left out that {which}"));
+        Ok(MappedModel {
+            notes: notes.collect(),
+            tensors,
+        })
     }
 
     /// The tensors `sources` of a GGUF model, as they are called there.
@@ -215,23 +227,25 @@ impl Mapping<'_> {
 
     /// Checks one dimension of tensor `name`.
     fn check_dim(&self, name: &str, shape: &[usize], (found, dim): (usize, Dim)) -> Result<()> {
-        match self.dims.size(dim).filter(|(size, _)| *size != found) {
-            Some((size, field)) => {
-                let what = format!("its shape is {shape:?}, and {field} is {size}");
+        match self.dims.size(dim).filter(|size| *size != found) {
+            Some(size) => {
+                let fields = self.dims.fields_of(dim);
+                let what = format!("its shape is {shape:?}, and {fields} is {size}");
                 Err(refused(name, what))
             }
             None => Ok(()),
         }
     }
 
-    /// Fails unless every layer has every tensor that it needs, and there is no layer more.
+    /// Fails unless every layer has the tensors that it needs and no others, and there is no layer more.
     fn require_layers(&self, tensors: &[Mapped<'_>]) -> Result<()> {
-        let layers = self.dims.layers;
+        let layers = self.dims.layers + self.dims.prediction;
         let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         let rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
-        for rule in rules.filter(|rule| rule.need == Need::Weight) {
+        for rule in rules {
             let numbers = if rule.gguf.contains("{i}") { layers } else { 1 };
-            for layer in 0..numbers {
+            for layer in (0..numbers).filter(|layer| self.dims.has(rule.need, *layer) == Some(true))
+            {
                 let place = Place {
                     layer: Some(layer),
                     expert: Some(0),
@@ -247,9 +261,12 @@ impl Mapping<'_> {
             }
         }
         for tensor in tensors {
-            if tensor.place.layer.is_some_and(|layer| layer >= layers) {
-                let what = format!("the model has {layers} layers");
-                return Err(refused(&tensor.sources[0].1.name, what));
+            let (layer, name) = (tensor.place.layer, &tensor.sources[0].1.name);
+            if layer.is_some_and(|layer| layer >= layers) {
+                return Err(refused(name, format!("the model has {layers} layers")));
+            }
+            if self.dims.has(tensor.rule.need, layer.unwrap_or(0)) == Some(false) {
+                return Err(refused(name, "the config says that there is none"));
             }
         }
         Ok(())
@@ -310,6 +327,13 @@ impl Mapping<'_> {
 /// Whether the tensor `name` of a multimodal model is not of its language model.
 pub(super) fn is_of_other_tower(name: &str) -> bool {
     OTHER_TOWERS.iter().any(|part| name.contains(part))
+}
+
+/// Whether the tensor `name` is of a layer behind the last of `layers`.
+pub(super) fn is_behind(name: &str, layers: usize) -> bool {
+    let rest = name.strip_prefix("model.layers.");
+    let number = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    number.is_some_and(|layer| layer >= layers)
 }
 
 fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {

@@ -3,12 +3,16 @@
 //! Source: `TextModel.__init__` and `set_gguf_parameters` in `conversion/base.py`, `LlamaModel.generate_extra_tensors` in
 //! `conversion/llama.py` of llama.cpp.
 
+mod llama3;
+
 use serde_json::{Map, Value, json};
+
+pub(super) use self::llama3::Llama3;
 
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
-use super::settings::{KeyValue, float, wrong_key};
-use super::table::ModelClass;
+use super::settings::{CONTEXT, KeyValue, float, wrong_key};
+use super::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -30,6 +34,9 @@ const LOCAL_BASES: &[&str] = &[
     "rope_local_base_freq",
 ];
 
+/// Fields of the part of each head that rotates.
+const PARTIAL: &[&str] = &["partial_rotary_factor", "rope_pct", "rope_percent"];
+
 /// The base of classes whose GGUF files state none.
 const FIXED_BASE: f64 = 10_000.0;
 
@@ -40,6 +47,8 @@ pub(super) struct Rope {
     pub local_base: Option<f64>,
     /// Name of the scaling; `default` if there is none.
     pub kind: String,
+    /// The part of each head that rotates, if the config says it.
+    partial: Option<f64>,
     /// What the config says of the scaling.
     scaling: Fields,
 }
@@ -77,10 +86,18 @@ impl Rope {
             Some(Value::String(kind)) => kind.to_lowercase(),
             Some(kind) => return Err(wrong("rope_type", format_args!("{kind} is no name"))),
         };
+        let partial = match scaling.number(PARTIAL)? {
+            Some(partial) => Some(partial),
+            None => fields.number(PARTIAL)?,
+        };
+        if partial.is_some_and(|part| part <= 0.0 || part > 1.0) {
+            return Err(wrong(PARTIAL[0], "it is no part of a head"));
+        }
         Ok(Self {
             base,
             local_base,
             kind,
+            partial,
             scaling,
         })
     }
@@ -89,17 +106,21 @@ impl Rope {
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(super) fn check(&self, class: &ModelClass, fields: &Fields) -> Result<()> {
+    pub(super) fn check(&self, class: &ModelClass) -> Result<()> {
         let refuse = |field: &str, what: &str| {
             let what = format!("{what}, which llama.cpp's {} cannot be told", class.gguf);
             Err(wrong(field, what))
         };
-        let partial = ["partial_rotary_factor", "rope_pct", "rope_percent"];
-        let found = [&self.scaling, fields].map(|fields| fields.number(&partial));
-        for factor in found {
-            if factor?.is_some_and(|factor| factor != 1.0) {
-                return refuse(partial[0], "only a part of each head rotates");
-            }
+        let is_whole = self.partial.is_none_or(|part| part == 1.0);
+        if class.traits.partial_rotary.is_none() && !is_whole {
+            return refuse(PARTIAL[0], "only a part of each head rotates");
+        }
+        let has_log = class.settings.iter().any(|s| s.kind == Kind::YarnLog);
+        let scales = ["mscale", "mscale_all_dim"].map(|field| self.scaling.number(&[field]));
+        let [scale, all] = scales;
+        let (scale, all) = (scale?, all?);
+        if scale.or(all).is_some() && (!has_log || scale != all) {
+            return refuse("mscale", "it is not `mscale_all_dim`");
         }
         if self.kind == "llama3" && !class.traits.stores_rope_factors {
             return refuse("rope_type", "it is `llama3`");
@@ -115,17 +136,32 @@ impl Rope {
         Ok(())
     }
 
+    /// Dimensions of a head of a model of `class` that rotate.
+    pub(super) fn rotating(&self, class: &ModelClass, dims: &Dims) -> usize {
+        let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
+        (dims.head as f64 * part) as usize
+    }
+
+    /// A tenth of YaRN's `mscale_all_dim`.
+    pub(super) fn yarn_log(&self) -> Result<Option<f64>> {
+        let scale = self.scaling.number(&["mscale_all_dim"])?;
+        Ok(scale.map(|scale| 0.1 * scale))
+    }
+
     /// The keys of a model of `class`.
     ///
     /// # Errors
     /// `Parse` if the scaling is none that GGUF has, or lacks a number.
-    pub(super) fn keys(&self, class: &ModelClass) -> Result<Vec<KeyValue>> {
+    pub(super) fn keys(&self, class: &ModelClass, fields: &Fields) -> Result<Vec<KeyValue>> {
         let mut keys = Vec::new();
         let float = |x: f64| GgufMetadataValue::F32(x as f32);
         let mut add = |key: &str, value| keys.push((format!("{}.rope.{key}", class.gguf), value));
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
+            "longrope" | "su" if class.traits.has_long_factors => {
+                add("scaling.attn_factor", float(long_attention_factor(fields)?));
+            }
             kind @ ("linear" | "yarn") => {
                 add("scaling.type", GgufMetadataValue::String(kind.to_owned()));
                 add("scaling.factor", float(self.need("factor")?));
@@ -163,14 +199,45 @@ impl Rope {
         Ok(keys)
     }
 
-    /// The factors by which Llama 3's scaling divides each frequency; `None` for another scaling.
+    /// The tensors of a model of `class` that GGUF has for rope.
+    pub(super) fn tensors(
+        &self,
+        class: &ModelClass,
+        dims: &Dims,
+    ) -> Result<Vec<(&'static str, Vec<f32>)>> {
+        let rotating = self.rotating(class, dims);
+        match self.kind.as_str() {
+            "llama3" if class.traits.stores_rope_factors => {
+                Ok(vec![(ROPE_FACTORS, self.llama3_factors(rotating)?)])
+            }
+            "longrope" | "su" if class.traits.has_long_factors => {
+                let factors = |(name, field)| Ok((name, self.list(field, rotating / 2)?));
+                LONG_FACTORS.into_iter().map(factors).collect()
+            }
+            _ => Ok(vec![]),
+        }
+    }
+
+    /// The field `name`: a list of `len` numbers.
+    fn list(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let list = self
+            .scaling
+            .get(&[name])
+            .and_then(|(_, list)| list.as_array());
+        let numbers = list.and_then(|list| {
+            let numbers = list.iter().map(|x| Some(x.as_f64()? as f32));
+            numbers.collect::<Option<Vec<f32>>>()
+        });
+        let fits = |numbers: &Vec<f32>| numbers.len() == len;
+        let wrong = || wrong(name, format_args!("it is no list of {len} numbers"));
+        numbers.filter(fits).ok_or_else(wrong)
+    }
+
+    /// The factors by which Llama 3's scaling divides each frequency of a head of which `rotating` dimensions rotate.
     ///
     /// Waves shorter than `original / high` stay, those longer than `original / low` are stretched by the factor, and between
     /// them the stretching grows.
-    pub(super) fn factors(&self, dims: &Dims) -> Result<Option<Vec<f32>>> {
-        if self.kind != "llama3" {
-            return Ok(None);
-        }
+    fn llama3_factors(&self, rotating: usize) -> Result<Vec<f32>> {
         let or =
             |name, default| -> Result<f64> { Ok(self.scaling.number(&[name])?.unwrap_or(default)) };
         let scaling = Llama3 {
@@ -180,13 +247,39 @@ impl Rope {
             high: or("high_freq_factor", 4.0)?,
             original: or("original_max_position_embeddings", 8192.0)?,
         };
-        Ok(Some(scaling.factors(dims.head)))
+        Ok(scaling.factors(rotating))
     }
 
     fn need(&self, name: &str) -> Result<f64> {
         let number = self.scaling.number(&[name])?;
         number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
     }
+}
+
+/// The tensor of the factors of Llama 3's rope.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// The tensors of factors for long and for short texts, with the fields that have them.
+const LONG_FACTORS: [(&str, &str); 2] = [
+    ("rope_factors_long.weight", "long_factor"),
+    ("rope_factors_short.weight", "short_factor"),
+];
+
+/// Whether the tensor `name` of GGUF is made of fields of the config.
+pub(super) fn is_factors(name: &str) -> bool {
+    name == ROPE_FACTORS || LONG_FACTORS.iter().any(|(tensor, _)| name == *tensor)
+}
+
+/// What scores are multiplied by in texts longer than those of the training.
+///
+/// Source: `Phi3MiniModel.generate_extra_tensors` in `conversion/phi.py` of llama.cpp.
+fn long_attention_factor(fields: &Fields) -> Result<f64> {
+    let original = f64::from(fields.need(&["original_max_position_embeddings"])?);
+    let scale = f64::from(fields.need(CONTEXT)?) / original;
+    Ok(match scale > 1.0 {
+        true => (1.0 + scale.ln() / original.ln()).sqrt(),
+        false => 1.0,
+    })
 }
 
 /// Keys of YaRN that a config may have, with their fields.
@@ -200,47 +293,14 @@ const YARN: &[(&str, &[&str])] = &[
     ("scaling.yarn_beta_slow", &["beta_slow"]),
 ];
 
-/// The parameters of Llama 3's scaling.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Llama3 {
-    pub base: f64,
-    pub factor: f64,
-    pub low: f64,
-    pub high: f64,
-    pub original: f64,
-}
-
-impl Llama3 {
-    /// A factor for each pair of dimensions of a head.
-    pub(super) fn factors(&self, head: usize) -> Vec<f32> {
-        let factor = |i: usize| {
-            // torch computes frequencies in F32: exponents, powers and reciprocals are rounded to it.
-            let exponent = (2 * i) as f32 / head as f32;
-            let frequency = 1.0 / (self.base as f32).powf(exponent);
-            let wave = (2.0 * std::f64::consts::PI) as f32 / frequency;
-            let (low, high) = (self.original / self.low, self.original / self.high);
-            if f64::from(wave) < high {
-                1.0
-            } else if f64::from(wave) > low {
-                self.factor as f32
-            } else {
-                let smooth =
-                    (self.original as f32 / wave - self.low as f32) / (self.high - self.low) as f32;
-                1.0 / ((1.0 - smooth) / self.factor as f32 + smooth)
-            }
-        };
-        (0..head / 2).map(factor).collect()
-    }
-}
-
-/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensor of `factors`.
+/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensors of `factors`.
 ///
 /// # Errors
 /// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.
 pub(super) fn scaling_of(
     class: &ModelClass,
     metadata: &GgufMetadata,
-    factors: Option<&[f32]>,
+    factors: &[(&str, Vec<f32>)],
     dims: &Dims,
 ) -> Result<Option<Value>> {
     let key = |key: &str| format!("{}.rope.{key}", class.gguf);
@@ -249,7 +309,19 @@ pub(super) fn scaling_of(
         .as_ref()
         .and_then(float)
         .and_then(|base| base.as_f64());
-    if let Some(factors) = factors {
+    let find = |tensor: &str| factors.iter().find(|(name, _)| *name == tensor);
+    let long = LONG_FACTORS.map(|(tensor, field)| Some((field, &find(tensor)?.1)));
+    if let [Some(long), Some(short)] = long {
+        let list = |(field, factors): (&str, &Vec<f32>)| {
+            let factors = factors.iter().map(|x| float(&GgufMetadataValue::F32(*x)));
+            (field.to_owned(), factors.collect::<Value>())
+        };
+        let kind = ("type".to_owned(), "longrope".into());
+        return Ok(Some(Value::Object(
+            [kind, list(long), list(short)].into_iter().collect(),
+        )));
+    }
+    if let Some((_, factors)) = find(ROPE_FACTORS) {
         let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);
         let Some(found) = found else {
             let what = "tensor `rope_freqs.weight`: its values are none of Llama 3's scaling";
@@ -289,44 +361,11 @@ pub(super) fn scaling_of(
         if class.traits.has_exact_yarn {
             scaling.insert("truncate".to_owned(), false.into());
         }
+        if let Some(GgufMetadataValue::F32(log)) = get("scaling.yarn_log_multiplier") {
+            let all = float(&GgufMetadataValue::F32(log * 10.0));
+            scaling.extend(all.clone().map(|all| ("mscale".to_owned(), all)));
+            scaling.extend(all.map(|all| ("mscale_all_dim".to_owned(), all)));
+        }
     }
     Ok(Some(Value::Object(scaling)))
-}
-
-impl Llama3 {
-    /// The parameters that give `factors`; `None` if there are none. Only the ratios of the original length to the two limits
-    /// count, so the limits are taken to be 1 and 4, as all models have them.
-    pub(super) fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
-        let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
-        let guess = Self {
-            base,
-            factor,
-            low: 1.0,
-            high: 4.0,
-            original: 8192.0,
-        };
-        // A factor between the two limits tells the original length.
-        let between = factors.iter().enumerate().find_map(|(i, &found)| {
-            let found = f64::from(found);
-            if found <= 1.0 || found >= factor {
-                return None;
-            }
-            let smooth = (1.0 / found - 1.0 / factor) / (1.0 - 1.0 / factor);
-            let wave = 2.0 * std::f64::consts::PI * base.powf(2.0 * i as f64 / head as f64);
-            let length = wave * (smooth * (guess.high - guess.low) + guess.low);
-            Some(length.round())
-        });
-        // Without one, several lengths give the same factors, and it does not matter which is taken.
-        let usual = [8192.0, 131_072.0].into_iter();
-        let powers = (4..=24).rev().map(|power| f64::from(1 << power));
-        let lengths = between.into_iter().chain(usual).chain(powers);
-        let fits = |guess: &Self| {
-            let made = guess.factors(head);
-            let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * b.abs();
-            made.len() == factors.len() && made.iter().zip(factors).all(is_near)
-        };
-        lengths
-            .map(|original| Self { original, ..guess })
-            .find(fits)
-    }
 }

@@ -2,13 +2,14 @@
 //!
 //! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
 
-use serde_json::{Map, Value, json};
+mod from_gguf;
 
+pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
 use super::dims::{Dims, EXPERTS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::rope::Rope;
-use super::table::{Default, Kind, ModelClass, Setting, count, number};
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
+use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
+use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
 /// A key with its value.
@@ -84,35 +85,88 @@ pub(super) fn to_gguf(
     let group = |settings: &[Setting]| -> Result<Vec<KeyValue>> {
         let mut keys = Vec::new();
         for setting in settings {
-            let value = value(setting, fields, dims)?;
+            let value = value(setting, fields, (class, dims, rope))?;
             keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
         }
         Ok(keys)
     };
-    let mut all = group(SIZES)?;
+    let usual = |settings: &[Setting]| {
+        let own = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
+        let usual = settings.iter().filter(|setting| !own(setting)).copied();
+        group(&usual.collect::<Vec<_>>())
+    };
+    let mut all = usual(SIZES)?;
     if !class.traits.has_fixed_rope {
-        all.extend(rope.keys(class)?);
+        all.extend(rope.keys(class, fields)?);
     }
-    all.extend(group(NORMS_AND_EXPERTS)?);
+    all.extend(usual(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);
-    all.extend(group(HEAD_SIZES)?);
+    if class.traits.head_dim != HeadDim::Derived {
+        all.extend(usual(HEAD_SIZES)?);
+    }
     all.push(file_type);
     all.extend(group(class.settings)?);
     Ok(all)
 }
 
 /// The value of `setting`; `None` if the config has none.
-fn value(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<Option<GgufMetadataValue>> {
+fn value(
+    setting: &Setting,
+    fields: &Fields,
+    (class, dims, rope): (&ModelClass, &Dims, &Rope),
+) -> Result<Option<GgufMetadataValue>> {
+    let number = |x: f64| GgufMetadataValue::F32(x as f32);
+    let count = |n: usize| {
+        let n = u32::try_from(n);
+        let wrong = |_| wrong(setting.fields[0], "it is too large");
+        n.map(GgufMetadataValue::U32).map_err(wrong)
+    };
+    let all = |least| -> Result<Vec<usize>> {
+        let size = |field: &&'static str| Ok(fields.count(&[field])?.map_or(least, |n| n as usize));
+        setting.fields.iter().map(size).collect()
+    };
     let value = match setting.kind {
         Kind::Required => Some(GgufMetadataValue::U32(fields.need(setting.fields)?)),
-        Kind::Count => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::HeadSize => Some(GgufMetadataValue::U32(dims.head as u32)),
-        Kind::Number => {
-            let number = fields.number(setting.fields)?;
-            number.map(|x| GgufMetadataValue::F32(x as f32))
+        Kind::Count | Kind::Nullable => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::HeadSize => Some(count(dims.head)?),
+        Kind::Rotating => Some(count(rope.rotating(class, dims))?),
+        Kind::Sum => Some(count(all(0)?.into_iter().fold(0, usize::saturating_add))?),
+        Kind::Product => Some(count(all(1)?.into_iter().fold(1, usize::saturating_mul))?),
+        Kind::Fixed(n) => Some(GgufMetadataValue::U32(n)),
+        Kind::Number => fields.number(setting.fields)?.map(number),
+        Kind::Flag => fields
+            .boolean(setting.fields[0])?
+            .map(GgufMetadataValue::Bool),
+        Kind::FlagIfTrue => {
+            let flag = fields.boolean(setting.fields[0])?;
+            flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
+        }
+        Kind::YarnLog => rope.yarn_log()?.map(number),
+        Kind::OrZero => {
+            let count = fields.count(setting.fields)?.unwrap_or(0);
+            Some(GgufMetadataValue::U32(count))
+        }
+        Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
+        Kind::Layers(kind) => {
+            let has_all = setting
+                .fields
+                .iter()
+                .all(|field| fields.get(&[field]).is_some());
+            let kinds = dims.kinds().filter(|_| has_all);
+            kinds.map(|kinds| array(GgufMetadataArray::Bool(kinds.map(|k| k == kind).collect())))
+        }
+        Kind::KvHeadsBut(kind) => {
+            let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
+            let of_layer = |k: &str| if k == kind { 0 } else { heads };
+            let kinds = dims.kinds();
+            kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
         }
     };
     Ok(value)
+}
+
+fn array(values: GgufMetadataArray) -> GgufMetadataValue {
+    GgufMetadataValue::Array(Box::new(values))
 }
 
 /// Fields of the function that turns scores of experts into weights.
@@ -143,75 +197,6 @@ fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
     };
     let key = format!("{}.expert_gating_func", class.gguf);
     Ok(Some((key, GgufMetadataValue::U32(*number))))
-}
-
-/// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
-///
-/// # Errors
-/// `Parse` that names a key which is missing or has another type.
-pub(super) fn config_of(class: &ModelClass, metadata: &GgufMetadata) -> Result<Map<String, Value>> {
-    let mut config = Map::new();
-    config.insert("architectures".to_owned(), json!([class.classes[0]]));
-    config.insert("model_type".to_owned(), class.model_type.into());
-    let own_name = |field: &'static str| {
-        let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
-        own.map_or(field, |(_, own)| own)
-    };
-    let all = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES, class.settings];
-    for setting in all.into_iter().flatten() {
-        let key = format!("{}.{}", class.gguf, setting.key);
-        let Some(value) = metadata.get(&key) else {
-            match setting.kind {
-                Kind::Required => return Err(wrong_key(&key, "it is missing")),
-                Kind::Count | Kind::Number | Kind::HeadSize => continue,
-            }
-        };
-        let value = field_of(setting.kind, &value).ok_or_else(|| {
-            wrong_key(
-                &key,
-                format_args!("{} is not what the architecture has", value.type_name()),
-            )
-        })?;
-        let field = own_name(setting.fields[0]).to_owned();
-        match config.get(&field) {
-            Some(other) if *other != value => {
-                let what = format_args!("it is {value}, and another key says {other}");
-                return Err(wrong_key(&key, what));
-            }
-            _ => config.insert(field, value),
-        };
-    }
-    for (key, field) in [
-        ("freq_base", "rope_theta"),
-        ("freq_base_swa", "rope_local_base_freq"),
-    ] {
-        let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
-        let base = base.as_ref().and_then(float);
-        config.extend(base.map(|base| (field.to_owned(), base)));
-    }
-    let implied = class.implied.iter();
-    let implied = implied.filter(|(_, value)| *value != Default::Absent);
-    config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
-    Ok(config)
-}
-
-/// A value of the metadata as a config has it; `None` if it has another type.
-fn field_of(kind: Kind, value: &GgufMetadataValue) -> Option<Value> {
-    match kind {
-        Kind::Number => float(value),
-        Kind::Required | Kind::Count | Kind::HeadSize => Some(value.as_unsigned()?.into()),
-    }
-}
-
-/// A FLOAT32 as the shortest decimal number that is rounded to it.
-pub(super) fn float(value: &GgufMetadataValue) -> Option<Value> {
-    match *value {
-        GgufMetadataValue::F32(x) if x.is_finite() => {
-            Some(json!(x.to_string().parse::<f64>().ok()?))
-        }
-        GgufMetadataValue::F64(x) if x.is_finite() => Some(json!(x)),
-        _ => None,
-    }
 }
 
 /// The error that the key `key` of the metadata is wrong.

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::table::Transform;
 use crate::containers::model::Tensor;
-use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
@@ -106,25 +104,49 @@ impl<'m> SourceTensor<'m> {
     }
 }
 
+/// Rows of one of several sources.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SourceRows {
+    /// Number of the source.
+    pub source: usize,
+    pub order: RowOrder,
+    /// Rows that are taken.
+    pub rows: usize,
+    /// Rows that are taken at once where sources take turns.
+    pub turn: usize,
+}
+
 /// How the rows of sources make a tensor.
 pub(super) struct Rearrangement {
-    pub order: RowOrder,
-    /// Rows that are taken of each source.
-    pub rows: usize,
+    pub pieces: Vec<SourceRows>,
     pub cols: usize,
     pub takes_turns: bool,
     pub change: Change,
 }
 
 impl Rearrangement {
-    /// All rows of a tensor of `shape` in their order.
-    pub(super) fn of_rows(shape: &[usize], change: Change) -> Self {
+    /// `rows` rows of each of `sources` sources in the order `order`, one source after another.
+    pub(super) fn of_each(sources: usize, order: RowOrder, (rows, cols): (usize, usize)) -> Self {
+        let piece = |source| SourceRows {
+            source,
+            order,
+            rows,
+            turn: 1,
+        };
         Self {
-            order: RowOrder::From(0),
-            rows: shape[0],
-            cols: shape[1..].iter().product(),
+            pieces: (0..sources).map(piece).collect(),
+            cols,
             takes_turns: false,
+            change: Change::None,
+        }
+    }
+
+    /// All rows of a tensor of `shape` in their order, with `change` made to each value.
+    pub(super) fn changed(shape: &[usize], change: Change) -> Self {
+        let size = (shape[0], shape[1..].iter().product());
+        Self {
             change,
+            ..Self::of_each(1, RowOrder::From(0), size)
         }
     }
 }
@@ -136,119 +158,20 @@ pub(super) fn assembled<'m>(
     dtype: TargetDtype,
     moved: &Rearrangement,
 ) -> Group<'m> {
-    let piece = |source: &SourceTensor<'m>| Piece {
-        decoder: source.decoder.clone(),
-        rows: moved.rows,
-        order: moved.order,
+    let piece = |piece: &SourceRows| Piece {
+        decoder: sources[piece.source].decoder.clone(),
+        rows: piece.rows,
+        order: piece.order,
+        turn: piece.turn,
     };
     let decoder = Assembled {
-        pieces: sources.iter().map(piece).collect(),
+        pieces: moved.pieces.iter().map(piece).collect(),
         takes_turns: moved.takes_turns,
         cols: moved.cols,
         dtype,
         change: moved.change,
     };
     made_of(sources, (name, shape), dtype, Box::new(decoder))
-}
-
-/// The tensor called `name` that is made of `sources` where GGUF and MLX have stacks otherwise than transformers: experts are
-/// stacked, fused projections are taken apart, matrices are turned. What has no such transform is the first source itself.
-///
-/// # Errors
-/// `Parse` if fused projections have an odd number of rows.
-pub(super) fn restacked<'m>(
-    mut sources: Vec<SourceTensor<'m>>,
-    transform: Transform,
-    name: String,
-    dtype: TargetDtype,
-) -> Result<Group<'m>> {
-    let shape = sources[0].shape.clone();
-    let mut moved = Rearrangement::of_rows(&shape, Change::None);
-    let made = match transform {
-        Transform::None | Transform::Heads => {
-            return Ok(sources.swap_remove(0).renamed(name, dtype));
-        }
-        Transform::Turned => {
-            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
-        }
-        Transform::Experts => [&[sources.len()], &shape[..]].concat(),
-        Transform::TurnedHalf(first) => {
-            let turned = sources.swap_remove(0).turned(dtype);
-            require_even(&turned.name, turned.shape[1])?;
-            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
-            if turned.decoder.grid().cols == half[2] {
-                let inner = turned.decoder.clone();
-                let rows = Box::new(AlternateRows { inner, first });
-                return Ok(made_of([turned], (name, half.to_vec()), dtype, rows));
-            }
-            moved.order = RowOrder::EverySecond(first);
-            (moved.rows, moved.cols) = (half[0] * half[1], half[2]);
-            sources = vec![turned];
-            half.to_vec()
-        }
-        Transform::Half(first) => {
-            require_even(&sources[0].name, shape[1])?;
-            let half = [shape[0], shape[1] / 2];
-            moved.order = RowOrder::EverySecond(first);
-            (moved.rows, moved.cols) = (half[0] * half[1], 1);
-            half.to_vec()
-        }
-    };
-    Ok(assembled(sources, (name, made), dtype, &moved))
-}
-
-/// Fails if the tensor `name`, in which two projections take turns, has not as many rows of each.
-fn require_even(name: &str, rows: usize) -> Result<()> {
-    match rows.is_multiple_of(2) {
-        true => Ok(()),
-        false => Err(AnamnesisError::parse(format!(
-            "tensor `{name}`: {rows} rows are not those of two projections"
-        ))),
-    }
-}
-
-/// The experts of the stack `source`, whose names `name` gives by their numbers.
-pub(super) fn unstacked<'m>(
-    source: &SourceTensor<'m>,
-    name: impl Fn(usize) -> String,
-    dtype: TargetDtype,
-) -> Vec<Group<'m>> {
-    let shape = &source.shape;
-    let expert = |expert| {
-        let inner = source.decoder.clone();
-        let (first, rows) = (expert * shape[1], shape[1]);
-        let window = Box::new(Window { inner, first, rows });
-        let part = (name(expert), shape[1..].to_vec());
-        made_of([source.clone()], part, dtype, window)
-    };
-    (0..shape[0]).map(expert).collect()
-}
-
-/// The tensor called `name` of two projections of all experts, whose rows take turns: matrices if `is_turned`, which are turned
-/// then, else vectors.
-///
-/// # Errors
-/// Those of [`SourceTensor::new`].
-pub(super) fn fused<'m>(
-    pair: Vec<SourceTensor<'m>>,
-    name: String,
-    is_turned: bool,
-    dtype: TargetDtype,
-) -> Result<Group<'m>> {
-    let mut shape = pair[0].shape.clone();
-    let moved = Rearrangement {
-        rows: shape[0] * shape[1],
-        cols: shape[2..].iter().product(),
-        takes_turns: true,
-        ..Rearrangement::of_rows(&shape, Change::None)
-    };
-    shape[1] *= 2;
-    let whole = assembled(pair, (name.clone(), shape), dtype, &moved);
-    if !is_turned {
-        return Ok(whole);
-    }
-    let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(dtype);
-    Ok(turned.renamed(name, dtype))
 }
 
 /// The tensor called `name` that `decoder` makes of `sources`.

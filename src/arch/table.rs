@@ -16,24 +16,29 @@ pub(super) struct ModelClass {
     pub implied: &'static [(&'static str, Default)],
     /// Fields that the class calls otherwise than others: the usual name, and its own.
     pub own_fields: &'static [(&'static str, &'static str)],
+    /// Fields that are not in GGUF, each with the one that it is equal to.
+    pub equal_fields: &'static [(&'static str, &'static str)],
     /// Projections that all have a bias or all have none, by their names in GGUF, and the field that says so. Without a field
     /// they always have one.
     pub biases: &'static [(&'static str, &'static [&'static str])],
     pub tensors: &'static [&'static [TensorRule]],
-    /// The architecture's own settings, behind those that all have.
+    /// The architecture's own settings, behind those that all have. One of the same key takes the place of theirs.
     pub settings: &'static [Setting],
     pub traits: Traits,
 }
 
 /// What cannot be said by a tensor or a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Traits {
-    /// `head_dim` is written even if the config leaves it out, as hidden size / heads.
-    pub states_head_dim: bool,
+    pub head_dim: HeadDim,
     /// Values of norms are stored with 1 added.
     pub norms_plus_one: bool,
     /// `lm_head` is left out of GGUF, because the class always ties it to the embedding.
     pub ties_output: bool,
+    /// llama.cpp does not take the embedding for a missing `lm_head`.
+    pub needs_output: bool,
+    /// llama.cpp has windows only in models of so many layers.
+    pub window_layers: Option<usize>,
     /// The factors of Llama 3's rope are stored as a tensor.
     pub stores_rope_factors: bool,
     /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
@@ -47,8 +52,44 @@ pub(super) struct Traits {
     pub scaled_by_hidden_size: Option<usize>,
     /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
     pub has_exact_yarn: bool,
+    /// What becomes of layers behind the last one, which predict further tokens.
+    pub prediction: Prediction,
+    /// Every so many layers one has no rotary positions. llama.cpp knows no other pattern.
+    pub no_rope_every: Option<usize>,
+    /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one of full attention.
+    pub layer_kinds: Option<(&'static str, usize)>,
+    /// The feed-forward layer may be adjusted to a width that is not `intermediate_size`.
+    pub adjusts_inner: bool,
+    /// The config may have factors of rope for long and for short texts, which are tensors of GGUF.
+    pub has_long_factors: bool,
+    /// `topk_method` of models whose experts are in groups. GGUF does not say it.
+    pub group_method: Option<&'static str>,
+    /// The part of each head that rotates where a config does not say it; `None`: all of it, always.
+    pub partial_rotary: Option<f64>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// Whether GGUF states the size of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadDim {
+    /// If the config does.
+    AsConfig,
+    /// Always.
+    Stated,
+    /// Never: it is hidden size / heads.
+    Derived,
+}
+
+/// What becomes of layers that predict further tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prediction {
+    /// The class has none.
+    Unknown,
+    /// llama.cpp's converter leaves them out.
+    LeftOut,
+    /// They are layers of the GGUF file. `num_nextn_predict_layers` counts them.
+    Kept,
 }
 
 /// What in a GGUF file tells a class from others of the same architecture.
@@ -58,21 +99,34 @@ pub(super) enum Sign {
     Rest,
     /// It has experts.
     Experts,
+    /// A key, without the architecture's name, is this number.
+    Key(&'static str, u64),
+    /// It has a key, without the architecture's name.
+    Has(&'static str),
     /// Files of it look like those of another class, which is written for them.
     Never,
 }
 
 impl Traits {
     pub(super) const PLAIN: Self = Self {
-        states_head_dim: false,
+        head_dim: HeadDim::AsConfig,
         norms_plus_one: false,
         ties_output: false,
+        needs_output: false,
+        window_layers: None,
         stores_rope_factors: false,
         has_fixed_rope: false,
         cuts_embedding: false,
         full_attention_every: None,
         scaled_by_hidden_size: None,
         has_exact_yarn: false,
+        prediction: Prediction::Unknown,
+        no_rope_every: None,
+        layer_kinds: None,
+        adjusts_inner: false,
+        has_long_factors: false,
+        group_method: None,
+        partial_rotary: None,
         sign: Sign::Rest,
     };
 }
@@ -89,6 +143,7 @@ pub(super) enum Default {
 }
 
 /// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides have alike.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct TensorRule {
     /// Name in GGUF; `{i}` is the layer.
     pub gguf: &'static str,
@@ -101,14 +156,31 @@ pub(super) struct TensorRule {
     pub gguf_shape: Option<&'static [Dim]>,
     /// Whether the names are whole, and no `.weight` or `.bias` follows.
     pub is_whole_name: bool,
-    /// Whether every layer must have the weight.
+    /// Which layers have the weight.
     pub need: Need,
+    /// Whether transformers has it in F32, whatever the model's type.
+    pub keeps_f32: bool,
 }
 
+/// Which layers have a weight. Those that it does not name must not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    Weight,
+    All,
     Optional,
+    /// Those in front of the first one with experts.
+    Dense,
+    /// Those with experts.
+    Sparse,
+    /// All, if the config has a field.
+    With(&'static str),
+    /// All, unless the config has a field.
+    Without(&'static str),
+    /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has the weight.
+    If(&'static str),
+    /// Those that `layer_types` calls so.
+    Kind(&'static str),
+    /// Those behind the last one, which predict further tokens.
+    Prediction,
 }
 
 /// How the rows of a tensor change on the way to GGUF.
@@ -125,9 +197,38 @@ pub(super) enum Transform {
     TurnedHalf(usize),
     /// Every second value of each expert, from this one on.
     Half(usize),
+    /// One half of the rows of each expert, the first or the second.
+    Halves(usize),
+    /// A part of the rows of each head: the weights of keys and of values from what both have in common.
+    Latent(LatentPart),
+    /// The parts of linear attention that each head of keys has in one matrix.
+    Linear(LinearPart),
+    /// `-exp(x)` of each value.
+    NegExp,
+    /// A stack of filters `[n, 1, k]` as `[n, k]`.
+    Filters,
+}
+
+/// Which rows of each head of `kv_b_proj` a tensor has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LatentPart {
+    /// Those of the keys, each head transposed.
+    Keys,
+    /// Those of the values.
+    Values,
+}
+
+/// Which rows of each head of keys of `in_proj_qkvz` a tensor has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinearPart {
+    /// All queries, all keys, all values.
+    Projections,
+    /// The gates.
+    Gate,
 }
 
 /// A setting of the architecture: a key of the metadata, and the field of `config.json`.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
     /// Key without the architecture's name.
     pub key: &'static str,
@@ -142,10 +243,34 @@ pub(super) enum Kind {
     Required,
     /// UINT32.
     Count,
+    /// UINT32 that is not there if the field is null.
+    Nullable,
     /// FLOAT32.
     Number,
     /// UINT32: the size of a head, which `head_dim` states or which follows from other fields.
     HeadSize,
+    /// UINT32: how many dimensions of a head rotate.
+    Rotating,
+    /// UINT32: the sum of the fields, of which those that are missing count 0. Coming back, the first field is the one that no other key states.
+    Sum,
+    /// UINT32: the product of the fields. Coming back, the first field is the one that no other key states.
+    Product,
+    /// UINT32 that is the same in all models of the class.
+    Fixed(u32),
+    /// BOOL.
+    Flag,
+    /// BOOL that is there only if it is true.
+    FlagIfTrue,
+    /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
+    YarnLog,
+    /// UINT32 that is 0 if the field is null.
+    OrZero,
+    /// STRING that is the same in all models of the class.
+    Text(&'static str),
+    /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
+    Layers(&'static str),
+    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls so.
+    KvHeadsBut(&'static str),
 }
 
 /// A tensor that is the same on both sides.
@@ -161,7 +286,8 @@ pub(super) const fn same(
         shape,
         gguf_shape: None,
         is_whole_name: false,
-        need: Need::Weight,
+        need: Need::All,
+        keeps_f32: false,
     }
 }
 
@@ -173,6 +299,19 @@ pub(super) const fn optional(
 ) -> TensorRule {
     TensorRule {
         need: Need::Optional,
+        ..same(gguf, hf, shape)
+    }
+}
+
+/// As [`same`], of the layers that `need` names.
+pub(super) const fn only(
+    need: Need,
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule {
+        need,
         ..same(gguf, hf, shape)
     }
 }
@@ -213,6 +352,15 @@ pub(super) const fn parameter(
         is_whole_name: true,
         ..same(gguf, hf, shape)
     }
+}
+
+/// A setting of another kind.
+pub(super) const fn setting(
+    kind: Kind,
+    key: &'static str,
+    fields: &'static [&'static str],
+) -> Setting {
+    Setting { key, fields, kind }
 }
 
 /// A setting that only some models have.

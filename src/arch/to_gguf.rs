@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::dims::Dims;
+use super::dims::{Dims, LAYERS, PREDICTION};
 use super::families::CLASSES;
 use super::fields::{Fields, wrong};
 use super::general;
-use super::mapping::{Mapped, Mapping};
+use super::mapping::{Mapped, Mapping, is_behind};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
-use super::source::{Rearrangement, SourceTensor, assembled, restacked};
-use super::table::{ModelClass, Transform};
+use super::source::SourceTensor;
+use super::table::{HeadDim, ModelClass, Prediction, Transform};
+use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::limits::ParseLimits;
-use crate::scheme::layout::assembled::{Change, Computed, RowOrder};
+use crate::scheme::layout::assembled::{Change, Computed};
 use crate::scheme::{Group, QuantScheme, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::{self, TokenizerRequest};
@@ -68,14 +69,15 @@ pub(crate) fn to_gguf<'m>(
     };
     let class = find_class(name)?;
     let mut fields = Fields::new(&config)?;
-    fields.complete(class);
+    fields.complete(class)?;
+    without_missing_layers(&mut fields, class, items)?;
     let dims = Dims::new(&fields)?;
-    if class.traits.states_head_dim {
+    if class.traits.head_dim == HeadDim::Stated {
         fields.0.entry("head_dim").or_insert(dims.head.into());
     }
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
-    rope.check(class, &fields)?;
+    rope.check(class)?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -99,9 +101,7 @@ pub(crate) fn to_gguf<'m>(
     require_output(class, &fields, &mapped.tensors)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
-    if class.traits.stores_rope_factors {
-        out.extend(rope.factors(&dims)?.map(computed));
-    }
+    out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
     for tensor in mapped.tensors {
         let mut group = tensor_of(tensor, class, &dims, main, request)?;
         if cuts && group.name == EMBEDDING {
@@ -150,21 +150,35 @@ pub(crate) fn to_gguf<'m>(
     }))
 }
 
+/// Forgets that the config counts layers which predict further tokens, if GGUF or the model has none of them.
+fn without_missing_layers(
+    fields: &mut Fields,
+    class: &ModelClass,
+    items: &[ResolvedItem<'_>],
+) -> Result<()> {
+    let layers = fields.need(LAYERS)? as usize;
+    let has_them = items.iter().any(|item| is_behind(item.name(), layers));
+    if class.traits.prediction != Prediction::Kept || !has_them {
+        fields.0.remove(PREDICTION);
+    }
+    Ok(())
+}
+
 /// The embedding of tokens.
 const EMBEDDING: &str = "token_embd.weight";
 
 /// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the embedding for it.
-pub(super) fn require_output(
-    class: &ModelClass,
-    fields: &Fields,
-    tensors: &[Mapped<'_>],
-) -> Result<()> {
+fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
     let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
-    if is_tied || tensors.iter().any(|tensor| tensor.rule.gguf == "output") {
+    let has_output = tensors.iter().any(|tensor| tensor.rule.gguf == "output");
+    if has_output || is_tied && !class.traits.needs_output {
         return Ok(());
     }
-    let what =
-        "tensor `lm_head.weight`: there is none, and tie_word_embeddings in config.json is false";
+    let why = match is_tied {
+        true => format!("llama.cpp's {} needs it", class.gguf),
+        false => "tie_word_embeddings in config.json is false".to_owned(),
+    };
+    let what = format!("tensor `lm_head.weight`: there is none, and {why}");
     Err(AnamnesisError::parse(what))
 }
 
@@ -228,15 +242,17 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         "_norm.weight",
         ".ffn_gate_inp.weight",
         ".ffn_gate_inp_shexp.weight",
+        ".ssm_conv1d.weight",
+        ".shortconv.conv.weight",
     ];
     rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
 }
 
-/// A vector that is made here: the factors of Llama 3's rope.
-fn computed<'m>(values: Vec<f32>) -> Group<'m> {
-    let (name, shape) = ("rope_freqs.weight".to_owned(), vec![values.len()]);
+/// A vector that is made here: factors of rope.
+fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
+    let shape = vec![values.len()];
     let mut group = Group::new(
-        name,
+        name.to_owned(),
         shape,
         QuantScheme::Unquantized,
         vec![],
@@ -254,56 +270,22 @@ fn tensor_of<'m>(
     main: TargetDtype,
     request: &GgufRequest<'_>,
 ) -> Result<Group<'m>> {
-    let shape = tensor.shape().to_vec();
-    let Mapped {
-        name,
-        rule,
-        sources,
-        ..
-    } = tensor;
-    let rank = shape.len() + usize::from(rule.transform == Transform::Experts);
-    let sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
+    let rank = tensor.shape().len() + usize::from(tensor.rule.transform == Transform::Experts);
     // What is encoded is exact before, as far as it is stored.
-    let own = sources[0].stored.unwrap_or(request.decoded);
+    let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {
-        () if is_always_f32(&name, rank) => TargetDtype::F32,
+        () if is_always_f32(&tensor.name, rank) => TargetDtype::F32,
         () if request.encodes => own,
         () => main,
     };
-    let is_offset = class.traits.norms_plus_one && name.ends_with("norm.weight");
-    let change = if is_offset {
-        Change::PlusOne
-    } else {
-        Change::None
+    let change = match class.traits.norms_plus_one && has_offset(&tensor.name) {
+        true => Change::PlusOne,
+        false => Change::None,
     };
-    let mut moved = Rearrangement::of_rows(&shape, change);
-    match rule.transform {
-        Transform::None if is_offset => {}
-        Transform::Heads => {
-            moved.order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
-        }
-        transform => return restacked(sources, transform, name, dtype),
-    }
-    Ok(assembled(sources, (name, shape), dtype, &moved))
+    transform::to_gguf(tensor, dtype, change, dims)
 }
 
-/// Rows of a head of the tensor that GGUF calls `name`.
-///
-/// # Errors
-/// `Parse` if its rows are not those of heads that can be halved.
-pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
-    let heads = if name.contains(".attn_k.") {
-        dims.kv_heads
-    } else {
-        dims.heads
-    };
-    let rows = shape[0] / heads;
-    if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
-        return Ok(rows);
-    }
-    let what = format!(
-        "tensor `{name}`: {} rows are no {heads} heads of two halves",
-        shape[0]
-    );
-    Err(AnamnesisError::parse(what))
+/// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention is not.
+pub(super) fn has_offset(name: &str) -> bool {
+    name.ends_with("norm.weight") && !name.ends_with("ssm_norm.weight")
 }

@@ -11,13 +11,14 @@ use super::families::CLASSES;
 use super::fields::{Fields, attention_scalar};
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
-use super::rope::scaling_of;
+use super::rope::{is_factors, scaling_of};
 use super::settings::config_of;
-use super::source::{Rearrangement, SourceTensor, assembled, fused, unstacked};
-use super::table::{ModelClass, Sign, TensorRule, Transform};
-use super::to_gguf::head_rows;
+use super::source::SourceTensor;
+use super::table::{ModelClass, Need, Sign, TensorRule, Transform};
+use super::to_gguf::has_offset;
+use super::transform;
 use crate::containers::model::gguf::GgufMetadata;
-use crate::scheme::layout::assembled::{Change, RowOrder};
+use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
@@ -31,9 +32,6 @@ pub(crate) struct DirectoryModel<'m> {
     pub notes: Vec<String>,
 }
 
-/// The factors of Llama 3's rope, which are no tensor of transformers.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
-
 /// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`.
 ///
 /// # Errors
@@ -46,20 +44,21 @@ pub(crate) fn to_hf<'m>(
 ) -> Result<DirectoryModel<'m>> {
     let class = class_of(metadata)?;
     let mut config = config_of(class, metadata)?;
-    let (made, items): (Vec<_>, Vec<_>) = items
-        .into_iter()
-        .partition(|item| item.name() == ROPE_FACTORS);
+    let (made, items): (Vec<_>, Vec<_>) =
+        items.into_iter().partition(|item| is_factors(item.name()));
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
     if let Some(&[rows, _]) = sizes("token_embd.weight") {
         config.insert("vocab_size".to_owned(), rows.into());
     }
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
-    let dims = Dims::new(&Fields(config.clone()))?;
+    config.extend(flags_of(class, |name| sizes(name).is_some()));
+    let dims = Dims::new(&Fields::of(config.clone()))?;
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
-    let factors = made.first().map(values_of).transpose()?;
-    let scaling = scaling_of(class, metadata, factors.as_deref(), &dims)?;
+    let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
+    let factors = factors.collect::<Result<Vec<_>>>()?;
+    let scaling = scaling_of(class, metadata, &factors, &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
@@ -105,6 +104,25 @@ pub(crate) fn to_hf<'m>(
     })
 }
 
+/// The flags that say which tensors there are, if `has` tells whether there is one.
+fn flags_of(
+    class: &ModelClass,
+    has: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = (String, Value)> {
+    let rules = class.tensors.iter().flat_map(|rules| rules.iter());
+    let first = Place {
+        layer: Some(0),
+        expert: None,
+    };
+    rules.filter_map(move |rule| match rule.need {
+        Need::If(field) => {
+            let name = format!("{}.weight", fill(rule.gguf, first));
+            Some((field.to_owned(), has(&name).into()))
+        }
+        _ => None,
+    })
+}
+
 fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
     match item {
         ResolvedItem::Group(group) => &group.shape,
@@ -126,9 +144,15 @@ fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
     let has_experts = experts
         .and_then(|value| value.as_unsigned())
         .is_some_and(|n| n > 0);
+    let is_number = |key: &str, number: u64| {
+        let found = metadata.get(&format!("{name}.{key}"));
+        found.and_then(|value| value.as_unsigned()) == Some(number)
+    };
     let fits = |class: &&&ModelClass| {
         let is_one = match class.traits.sign {
             Sign::Experts => has_experts,
+            Sign::Key(key, number) => is_number(key, number),
+            Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
             Sign::Rest => true,
             Sign::Never => false,
         };
@@ -171,7 +195,6 @@ struct Maker<'a, 'm> {
 impl<'m> Maker<'_, 'm> {
     /// Makes what `tensor` becomes.
     fn add(&mut self, tensor: Mapped<'m>) -> Result<()> {
-        let shape = tensor.shape().to_vec();
         let Mapped {
             name,
             rule,
@@ -183,53 +206,37 @@ impl<'m> Maker<'_, 'm> {
         let Some((_, source)) = sources.into_iter().next() else {
             return Ok(());
         };
-        let is_offset = self.class.traits.norms_plus_one && name.ends_with("norm.weight");
-        let change = if is_offset {
-            Change::MinusOne
-        } else {
-            Change::None
-        };
-        let mut moved = Rearrangement::of_rows(&shape, change);
-        let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
-        match rule.transform {
-            Transform::None if !is_offset => self.push(source.renamed(name, own))?,
-            Transform::Turned => self.push(source.turned(own).renamed(name, own))?,
-            Transform::None => self.push(assembled(vec![source], (name, shape), own, &moved))?,
-            Transform::Heads => {
-                moved.order =
-                    RowOrder::Split(head_rows(&tensor_name(rule, place), &shape, self.dims)?);
-                self.push(assembled(vec![source], (name, shape), own, &moved))?;
-            }
-            Transform::Experts => {
-                let experts = unstacked(&source, |expert| hf_name(Some(expert)), own);
-                experts.into_iter().try_for_each(|group| self.push(group))?;
-            }
-            Transform::TurnedHalf(_) | Transform::Half(_) => {
-                let Some(other) = self.halves.remove(&name) else {
-                    self.halves.insert(name, source);
-                    return Ok(());
-                };
-                let is_first = matches!(
-                    rule.transform,
-                    Transform::TurnedHalf(0) | Transform::Half(0)
-                );
-                let pair = if is_first {
-                    vec![source, other]
-                } else {
-                    vec![other, source]
-                };
-                let is_turned = matches!(rule.transform, Transform::TurnedHalf(_));
-                let own = pair[0].stored.unwrap_or(self.to);
-                self.push(fused(pair, name, is_turned, own)?)?;
-            }
+        let own = source.stored.unwrap_or(self.to);
+        if let Some(is_first) = transform::half_of(rule.transform) {
+            let name = hf_name(None);
+            let Some(other) = self.halves.remove(&name) else {
+                self.halves.insert(name, source);
+                return Ok(());
+            };
+            let pair = if is_first {
+                [source, other]
+            } else {
+                [other, source]
+            };
+            let own = pair[0].stored.unwrap_or(self.to);
+            let whole = transform::fused(pair, (name, rule.transform), own, self.dims)?;
+            return self.push(whole, rule);
         }
-        Ok(())
+        let change = match self.class.traits.norms_plus_one && has_offset(&name) {
+            true => Change::MinusOne,
+            false => Change::None,
+        };
+        let rule_of = (&hf_name as &dyn Fn(_) -> _, rule.transform);
+        let made = transform::to_hf((name, source), rule_of, own, change, self.dims)?;
+        made.into_iter()
+            .try_for_each(|group| self.push(group, rule))
     }
 
     /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value changes by that.
-    fn push(&mut self, mut group: Group<'m>) -> Result<()> {
+    fn push(&mut self, mut group: Group<'m>, rule: &TensorRule) -> Result<()> {
         let is_wide = group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
-        if is_wide && is_exact(&*group.decoder, self.main)? {
+        let may_narrow = is_wide && !rule.keeps_f32;
+        if may_narrow && is_exact(&*group.decoder, self.main, rule.transform)? {
             (group.keeps, group.is_copied) = (Some(self.main), false);
         }
         self.out.push(group);
@@ -237,16 +244,11 @@ impl<'m> Maker<'_, 'm> {
     }
 }
 
-/// Name in GGUF of the weight that `rule` is about.
-fn tensor_name(rule: &TensorRule, place: Place) -> String {
-    format!("{}.weight", fill(rule.gguf, place))
-}
-
 /// Values that are compared at once.
 const PIECE: usize = 1 << 16;
 
-/// Whether all values fit `dtype`.
-fn is_exact(decoder: &dyn Decode, dtype: TargetDtype) -> Result<bool> {
+/// Whether all values fit `dtype`. The logarithm of a value fits if the value comes back from what it is rounded to.
+fn is_exact(decoder: &dyn Decode, dtype: TargetDtype, transform: Transform) -> Result<bool> {
     let grid = decoder.grid();
     if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
         return Ok(false);
@@ -258,11 +260,12 @@ fn is_exact(decoder: &dyn Decode, dtype: TargetDtype) -> Result<bool> {
         let rows = first..(first + rows).min(grid.rows);
         let wide = values_of_rows(decoder, rows.clone(), TargetDtype::F32)?;
         let narrow = values_of_rows(decoder, rows, dtype)?;
-        if wide
-            .iter()
-            .zip(&narrow)
-            .any(|(a, b)| a.to_bits() != b.to_bits())
-        {
+        let is_same = |(a, b): (&f32, &f32)| match transform {
+            // The exponential function itself is exact to about 2^-23.
+            Transform::NegExp => (a - b).abs() <= 2e-7 * a.abs().max(1.0),
+            _ => a.to_bits() == b.to_bits(),
+        };
+        if !wide.iter().zip(&narrow).all(is_same) {
             return Ok(false);
         }
     }

@@ -318,7 +318,9 @@ fn from_mlx_to_mlx() {
         };
         assert_eq!(names(&first), names(&again), "{name}");
         let config = json(&again.join("config.json"));
-        let has_prefix = tensors(&again).keys().any(|name| name.starts_with("language_model."));
+        let has_prefix = tensors(&again)
+            .keys()
+            .any(|name| name.starts_with("language_model."));
         assert!(!has_prefix && config.get("text_config").is_none(), "{name}");
         let wanted = &model(name)["mlx"]["mlx-4bit"]["quantization"];
         assert_eq!(config["quantization"], *wanted, "{name}");

@@ -49,6 +49,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     ],
     implied: &[("hidden_activation", Default::Text("gelu_pytorch_tanh"))],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],

@@ -95,6 +95,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         ("", &["blk.{i}.ffn_gate_inp"]),

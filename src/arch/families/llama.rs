@@ -5,11 +5,12 @@
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads, same,
+    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads,
+    same,
 };
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
-const ROTATED: &[TensorRule] = &[
+pub(super) const ROTATED: &[TensorRule] = &[
     heads(
         "blk.{i}.attn_q",
         "model.layers.{i}.self_attn.q_proj",
@@ -75,6 +76,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     ],
     implied: &[("hidden_act", Default::Text("silu"))],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
         (
@@ -85,7 +87,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: SETTINGS,
     traits: Traits {
-        states_head_dim: true,
+        head_dim: HeadDim::Stated,
         ..TRAITS
     },
 };

@@ -6,7 +6,7 @@ use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, experts, same};
 
-const EXPERTS: &[TensorRule] = &[
+pub(super) const EXPERTS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.mlp.gate",
@@ -29,7 +29,7 @@ const EXPERTS: &[TensorRule] = &[
     ),
 ];
 
-const SHARED_EXPERT: &[TensorRule] = &[
+pub(super) const SHARED_EXPERT: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp_shexp",
         "model.layers.{i}.mlp.shared_expert_gate",
@@ -69,6 +69,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
         ("use_sliding_window", Default::Bool(false)),
     ],
     own_fields: &[],
+    equal_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     settings: &[],

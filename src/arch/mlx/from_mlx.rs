@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{MlxModel, NamedClass};
+use crate::arch::dims::Dims;
+use crate::arch::fields::Fields;
 use crate::arch::mapping::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
-use crate::arch::source::{SourceTensor, fused, unstacked};
+use crate::arch::source::SourceTensor;
 use crate::arch::table::{TensorRule, Transform};
+use crate::arch::transform;
+use crate::scheme::layout::assembled::Change;
 use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -35,8 +39,12 @@ pub(crate) fn from_mlx<'m>(
     if items.iter().any(|item| found.is_fused(item.name())) {
         return Ok(None);
     }
+    let mut fields = Fields::new(config)?;
+    fields.complete(found.class)?;
+    let dims = Dims::new(&fields)?;
     let mut maker = Maker {
         to,
+        dims: &dims,
         stacks: ExpertCount::default(),
         halves: BTreeMap::new(),
         out: Vec::with_capacity(items.len()),
@@ -128,15 +136,16 @@ impl NamedClass<'_> {
 }
 
 /// Makes tensors of transformers.
-struct Maker<'m> {
+struct Maker<'a, 'm> {
     to: TargetDtype,
+    dims: &'a Dims,
     stacks: ExpertCount,
     /// First halves of fused tensors, by the tensor's name.
     halves: BTreeMap<String, SourceTensor<'m>>,
     out: Vec<ResolvedItem<'m>>,
 }
 
-impl<'m> Maker<'m> {
+impl<'m> Maker<'_, 'm> {
     fn push(&mut self, group: Group<'m>) {
         self.out.push(ResolvedItem::Group(group));
     }
@@ -173,36 +182,34 @@ impl<'m> Maker<'m> {
             );
             return Err(AnamnesisError::parse(what));
         }
-        match rule.transform {
-            Transform::None | Transform::Heads => self.push(source.renamed(name, own)),
-            Transform::Turned => self.push(source.turned(own).renamed(name, own)),
-            Transform::Experts => {
-                self.count(&source)?;
-                let experts = unstacked(&source, |expert| hf_name(Some(expert)), own);
-                experts.into_iter().for_each(|group| self.push(group));
-            }
-            Transform::TurnedHalf(at) | Transform::Half(at) => {
-                let Some(other) = self.halves.remove(&name) else {
-                    self.halves.insert(name, source);
-                    return Ok(());
-                };
-                if other.shape != source.shape {
-                    let what = format!(
-                        "tensor `{}`: its shape is not that of `{}`",
-                        source.name, other.name
-                    );
-                    return Err(AnamnesisError::parse(what));
-                }
-                let pair = if at == 0 {
-                    vec![source, other]
-                } else {
-                    vec![other, source]
-                };
-                let is_turned = matches!(rule.transform, Transform::TurnedHalf(_));
-                let group = fused(pair, name, is_turned, own)?;
-                self.push(group);
-            }
+        if rule.transform == Transform::Experts {
+            self.count(&source)?;
         }
+        let Some(is_first) = transform::half_of(rule.transform) else {
+            let of_rule = (&hf_name as &dyn Fn(_) -> _, rule.transform);
+            let source = (name, source);
+            let made = transform::to_hf(source, of_rule, own, Change::None, self.dims)?;
+            made.into_iter().for_each(|group| self.push(group));
+            return Ok(());
+        };
+        let Some(other) = self.halves.remove(&name) else {
+            self.halves.insert(name, source);
+            return Ok(());
+        };
+        if other.shape != source.shape {
+            let what = format!(
+                "tensor `{}`: its shape is not that of `{}`",
+                source.name, other.name
+            );
+            return Err(AnamnesisError::parse(what));
+        }
+        let pair = if is_first {
+            [source, other]
+        } else {
+            [other, source]
+        };
+        let group = transform::fused(pair, (name, rule.transform), own, self.dims)?;
+        self.push(group);
         Ok(())
     }
 }

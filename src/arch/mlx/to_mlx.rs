@@ -7,8 +7,10 @@ use crate::arch::dims::Dims;
 use crate::arch::fields::{Fields, wrong};
 use crate::arch::mapping::{Mapped, Mapping};
 use crate::arch::names::fill;
-use crate::arch::source::{SourceTensor, restacked};
-use crate::arch::to_gguf::require_output;
+use crate::arch::source::SourceTensor;
+use crate::arch::table::Transform;
+use crate::arch::transform;
+use crate::scheme::layout::assembled::Change;
 use crate::scheme::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -29,7 +31,7 @@ pub(crate) fn to_mlx<'m>(
         name, class, mlx, ..
     } = found;
     let mut fields = Fields::new(config)?;
-    fields.complete(class);
+    fields.complete(class)?;
     let dims = Dims::new(&fields)?;
     check_implied(mlx, &fields)?;
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
@@ -42,10 +44,10 @@ pub(crate) fn to_mlx<'m>(
         OutputLayer::Tied => true,
         OutputLayer::Stored => false,
     };
-    if mlx.output == OutputLayer::Stored {
-        fields.0.remove("tie_word_embeddings");
+    if !is_tied && !mapped.tensors.iter().any(|t| t.rule.gguf == "output") {
+        let what = "tensor `lm_head.weight`: there is none, and mlx-lm's model has one";
+        return Err(AnamnesisError::parse(what));
     }
-    require_output(class, &fields, &mapped.tensors)?;
     let stated = stated_dtype(config);
     let mut out = Vec::with_capacity(mapped.tensors.len());
     for tensor in mapped.tensors {
@@ -56,7 +58,9 @@ pub(crate) fn to_mlx<'m>(
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
-        out.push(ResolvedItem::Group(tensor_of(tensor, &found, dtype)?));
+        out.push(ResolvedItem::Group(tensor_of(
+            tensor, &found, dtype, &dims,
+        )?));
     }
     Ok(Some(MlxModel {
         items: out,
@@ -70,21 +74,24 @@ fn tensor_of<'m>(
     tensor: Mapped<'m>,
     found: &NamedClass<'_>,
     dtype: TargetDtype,
+    dims: &Dims,
 ) -> Result<Group<'m>> {
-    let Mapped {
-        rule,
-        place,
-        suffix,
-        sources,
-        ..
-    } = tensor;
-    let mlx = found.mlx;
+    let (mlx, rule) = (found.mlx, tensor.rule);
     let renamed = mlx.renamed.iter().find(|(gguf, _)| *gguf == rule.gguf);
     let pattern = renamed.map_or(rule.hf, |(_, name)| name);
-    let name = format!("{}{}{suffix}", found.prefix(), fill(pattern, place));
-    let sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
-    let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(sources[0].scheme);
-    let mut group = restacked(sources, rule.transform, name, dtype)?;
+    let name = fill(pattern, tensor.place);
+    let name = format!("{}{name}{}", found.prefix(), tensor.suffix);
+    let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
+    let mut group = match rule.transform {
+        Transform::Experts | Transform::Turned | Transform::TurnedHalf(_) | Transform::Half(_) => {
+            transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
+        }
+        // Of the classes here, all else that differs is GGUF's alone.
+        _ => {
+            let mut sources = tensor.sources;
+            sources.swap_remove(0).1.renamed(name, dtype)
+        }
+    };
     let mode = mlx.modes.iter().find(|(gguf, _)| *gguf == rule.gguf);
     group.encoded_as = Some(match mode {
         // Of the classes here, modules whose weights are matrices or stacks of them can all be quantized.

@@ -20,7 +20,7 @@ use crate::{Dtype, Result, TargetDtype};
 /// Decoder of a tensor of `cols` columns whose rows are those of `pieces`: one piece after another, or in turns.
 pub(crate) struct Assembled<'m> {
     pub pieces: Vec<Piece<'m>>,
-    /// Whether each row comes from the next piece, and after the last from the first again. The pieces have as many rows.
+    /// Whether rows come from one piece after the other, so many as its `turn`, and after the last from the first again.
     pub takes_turns: bool,
     pub cols: usize,
     /// Element type of the output.
@@ -34,6 +34,8 @@ pub(crate) struct Piece<'m> {
     /// Number of the rows that are taken.
     pub rows: usize,
     pub order: RowOrder,
+    /// Rows that are taken at once, where pieces take turns. All pieces have as many turns.
+    pub turn: usize,
 }
 
 /// Which rows of a decoder are taken, and in which order.
@@ -43,8 +45,8 @@ pub(crate) enum RowOrder {
     From(usize),
     /// All. In each run of so many rows the first half alternates with the second: rows 0, n/2, 1, n/2 + 1, ….
     Interleaved(usize),
-    /// Every second row, from this one on.
-    EverySecond(usize),
+    /// Of each run of `of` rows the `len` rows from row `first` on.
+    Slice { first: usize, len: usize, of: usize },
     /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
     Split(usize),
 }
@@ -57,6 +59,26 @@ pub(crate) enum Change {
     PlusOne,
     /// Subtracts 1, in F32.
     MinusOne,
+    /// `-exp(x)`, rounded once to F32.
+    NegExp,
+    /// `ln(-x)`, rounded once to F32: the inverse of `NegExp`.
+    LnNeg,
+}
+
+impl Change {
+    fn apply(self, values: &mut [f32]) {
+        let each = |change: fn(f32) -> f32, values: &mut [f32]| {
+            values.iter_mut().for_each(|x| *x = change(*x));
+        };
+        match self {
+            Self::None => {}
+            Self::PlusOne => each(|x| x + 1.0, values),
+            Self::MinusOne => each(|x| x - 1.0, values),
+            // In F64, so that the result does not depend on the platform's F32 functions.
+            Self::NegExp => each(|x| -f64::from(x).exp() as f32, values),
+            Self::LnNeg => each(|x| (-f64::from(x)).ln() as f32, values),
+        }
+    }
 }
 
 impl RowOrder {
@@ -64,7 +86,7 @@ impl RowOrder {
     fn source(self, row: usize) -> usize {
         match self {
             Self::From(first) => first + row,
-            Self::EverySecond(first) => first + row * 2,
+            Self::Slice { first, len, of } => row / len * of + first + row % len,
             Self::Interleaved(n) => {
                 let (run, at) = (row / n * n, row % n);
                 run + at % 2 * (n / 2) + at / 2
@@ -80,7 +102,7 @@ impl RowOrder {
     fn align(self) -> usize {
         match self {
             Self::Interleaved(n) | Self::Split(n) => n,
-            Self::From(_) | Self::EverySecond(_) => 1,
+            Self::From(_) | Self::Slice { .. } => 1,
         }
     }
 }
@@ -146,10 +168,12 @@ impl Piece<'_> {
         let elements = rows.start * whole.cols..rows.end * whole.cols;
         let (tile, before) = covering(&grid, &elements);
         decoder.load(&tile, buffers)?;
-        let mut values = vec![0.0; tile.values()];
+        let mut values = std::mem::take(&mut scratch.flat);
+        values.resize(tile.values(), 0.0);
         let all = (&tile, tile.rows.clone());
         widening.decode(decoder, all, buffers, &mut scratch.rounded, &mut values);
         out.copy_from_slice(&values[before..before + elements.len()]);
+        scratch.flat = values;
         Ok(())
     }
 }
@@ -183,25 +207,32 @@ impl Assembled<'_> {
         buffers: &mut Buffers,
         (values, scratch): (&mut [f32], &mut Assembly),
     ) -> Result<()> {
-        let (turns, width) = (self.pieces.len(), tile.cols.len());
-        for (turn, piece) in self.pieces.iter().enumerate() {
-            // The rows of the piece whose places are in the tile.
-            let place = |row: usize| row * turns + turn;
-            let before = |end: usize| (end + turns - 1 - turn) / turns;
+        let (round, width) = (self.round(), tile.cols.len());
+        let mut own = std::mem::take(&mut scratch.piece);
+        let mut first = 0;
+        for piece in &self.pieces {
+            // How many of the piece's rows lie before a row of the whole, and where one of them lies.
+            let before = |row: usize| {
+                row / round * piece.turn + (row % round).clamp(first, first + piece.turn) - first
+            };
+            let place = |row: usize| row / piece.turn * round + first + row % piece.turn;
             let rows = before(tile.rows.start)..before(tile.rows.end);
-            let mut own = vec![0.0; rows.len() * width];
-            piece.read(
-                (rows.clone(), &tile.cols),
-                self,
-                (buffers, scratch),
-                &mut own,
-            )?;
+            own.resize(rows.len() * width, 0.0);
+            let source = (rows.clone(), &tile.cols);
+            piece.read(source, self, (&mut *buffers, &mut *scratch), &mut own)?;
             for (row, own) in rows.zip(own.chunks_exact(width.max(1))) {
                 let at = (place(row) - tile.rows.start) * width;
                 values[at..at + width].copy_from_slice(own);
             }
+            first += piece.turn;
         }
+        scratch.piece = own;
         Ok(())
+    }
+
+    /// Rows of one turn of all pieces.
+    fn round(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.turn).sum()
     }
 
     fn fill(
@@ -211,15 +242,10 @@ impl Assembled<'_> {
         (values, scratch): (&mut [f32], &mut Assembly),
     ) -> Result<()> {
         match self.takes_turns {
-            true => self.fill_in_turns(tile, buffers, (values, scratch))?,
-            false => self.fill_in_order(tile, buffers, (values, scratch))?,
+            true => self.fill_in_turns(tile, buffers, (&mut *values, scratch))?,
+            false => self.fill_in_order(tile, buffers, (&mut *values, scratch))?,
         }
-        let added = match self.change {
-            Change::None => return Ok(()),
-            Change::PlusOne => 1.0,
-            Change::MinusOne => -1.0,
-        };
-        values.iter_mut().for_each(|value| *value += added);
+        self.change.apply(values);
         Ok(())
     }
 }

@@ -45,7 +45,8 @@ impl TransposedStack<'_> {
                 cols: first..first + n,
             };
             self.inner.load(&all, buffers)?;
-            let mut lines = vec![0.0; rows.len() * n];
+            let mut lines = std::mem::take(&mut scratch.piece);
+            lines.resize(rows.len() * n, 0.0);
             let place = (&all, rows);
             widening.decode(
                 &*self.inner,
@@ -59,6 +60,7 @@ impl TransposedStack<'_> {
                 let column = out[at..].iter_mut().step_by(width);
                 column.zip(line).for_each(|(out, value)| *out = *value);
             }
+            scratch.piece = lines;
             row += n;
         }
         Ok(())

@@ -109,6 +109,10 @@ pub(crate) struct Assembly {
     pub values: Vec<f32>,
     /// Scratch: values of another decoder before they are moved.
     pub covering: Vec<f32>,
+    /// Scratch: the rows that one of several decoders has in the tile.
+    pub piece: Vec<f32>,
+    /// Scratch: values of a decoder whose rows are others.
+    pub flat: Vec<f32>,
     /// Scratch: such values, rounded to the dtype that is decoded to.
     pub rounded: Vec<u32>,
 }

@@ -1,9 +1,11 @@
 //! Directories that contradict themselves, and GGUF files that are no model of transformers: the error names field or tensor
 //! and file, and nothing is written.
 
+mod families;
+
 use std::path::Path;
 
-use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::named;
@@ -302,16 +304,21 @@ fn gguf_that_contradicts() {
         ),
     ];
     for (key, value, named) in rows {
-        let directory = tempfile::tempdir().unwrap();
-        let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
-        let canonical = parse(data().join("whole/llama/canonical.gguf")).unwrap();
-        let options = ConvertOptions::new(ConvertTarget::Gguf);
-        let options = options.with_gguf_metadata(vec![(key.to_owned(), value)]);
-        canonical.convert(&edited, options).unwrap();
-        let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
-        let converted = parse(&edited).unwrap().convert(&output, options);
-        let error = converted.unwrap_err().to_string();
+        let error = gguf_refusal("llama", (key, value));
         assert!(error.contains(named), "{key}: {error}");
-        assert!(!output.exists());
     }
+}
+
+/// Sets a key of the GGUF file of the model `name`, and returns why it becomes no directory.
+fn gguf_refusal(name: &str, (key, value): (&str, GgufMetadataValue)) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
+    let canonical = parse(data().join("whole").join(name).join("canonical.gguf")).unwrap();
+    let options = ConvertOptions::new(ConvertTarget::Gguf);
+    let options = options.with_gguf_metadata(vec![(key.to_owned(), value)]);
+    canonical.convert(&edited, options).unwrap();
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    let converted = parse(&edited).unwrap().convert(&output, options);
+    assert!(!output.exists());
+    converted.unwrap_err().to_string()
 }

@@ -4,8 +4,8 @@
 
 AMN is the program, WHOLE is tests/data/whole. Needs torch, transformers 4.57.6 and llama-cpp-python 0.3.36.
 
-To GGUF: llama.cpp loads what `amn convert` writes, its logits are those of transformers within the noise of its types, and a page of
-mixed text has the same token ids. Back: transformers loads what `amn remember` makes of `canonical.gguf` without a missing or an
+To GGUF: llama.cpp loads what `amn convert` writes, its logits are those of transformers (everything in F32), and a page of mixed text
+has the same token ids. Back: transformers loads what `amn remember` makes of `canonical.gguf` without a missing or an
 unexpected key, with the same weights, logits and token ids.
 """
 
@@ -20,6 +20,8 @@ from llama_cpp import Llama
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 logging.set_verbosity_error()
+# Of gpt-oss, llama.cpp rounds YaRN's bounds, which the model does not. Of the others, ggml has a table of GELU in F16.
+NOISE = {"gpt_oss": 1e-4}
 IDS = [5, 17, 100, 33, 260, 7, 9, 200]
 PAGE = """Hello world! I'm here, you're there; we've 12345 things \u2014 na\u00efve caf\u00e9, \u6771\u4eac and \u0417\u0434\u0440\u0430\u0432\u0441\u0442\u0432\u0443\u0439\u0442\u0435.
 \u0645\u0631\u062d\u0628\u0627  \U0001f642\U0001f44d\U0001f3fd
@@ -37,20 +39,23 @@ def logits(model):
 
 def check(amn, whole, name, scratch):
     hf, gguf, back = whole / name / "hf", scratch / f"{name}.gguf", scratch / name
-    subprocess.run([amn, "convert", hf, "--to", "gguf", "-o", gguf], check=True, capture_output=True)
+    subprocess.run([amn, "convert", hf, "--to", "gguf:f32", "-o", gguf], check=True, capture_output=True)
     subprocess.run([amn, "remember", whole / name / "canonical.gguf", "-o", back], check=True, capture_output=True)
     model = AutoModelForCausalLM.from_pretrained(hf, torch_dtype=torch.float32)
     expected = logits(model)
 
-    llama = Llama(str(gguf), n_ctx=64, logits_all=True, verbose=False, n_threads=1)
+    llama = Llama(str(gguf), n_ctx=64, logits_all=True, verbose=False, n_threads=1, type_k=0, type_v=0)
     llama.eval(IDS)
     found = np.array(llama.scores[: len(IDS)])
     error = ((found - expected) ** 2).sum() / (expected**2).sum()
-    assert error < 1e-4, (name, error)
+    assert error < NOISE.get(name, 1e-6), (name, error)
     tokens = AutoTokenizer.from_pretrained(hf)(PAGE, add_special_tokens=False).input_ids
     assert tokens == llama.tokenize(PAGE.encode(), add_bos=False, special=True), name
 
     again, info = AutoModelForCausalLM.from_pretrained(back, torch_dtype=torch.float32, output_loading_info=True)
+    # transformers does not load the layers that predict further tokens.
+    extra = {"model.layers.2."} if name == "glm4_moe_mtp" else set()
+    info["unexpected_keys"] = [key for key in info["unexpected_keys"] if not any(map(key.startswith, extra))]
     assert not any(info.values()), (name, info)
     weights = again.state_dict()
     assert all(torch.equal(weight, weights[key]) for key, weight in model.state_dict().items()), name

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import sentencepiece
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 LLAMA_CPP = Path(os.environ["LLAMA_CPP"])
@@ -44,11 +45,56 @@ MODELS["gpt_oss"] = ("gpt_oss", dict(BASE, head_dim=16, num_local_experts=4, num
                                      rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                                        original_max_position_embeddings=128)), "gptoss")
 
+TIED = dict(BASE, tie_word_embeddings=True)
+LATENT = dict(TIED, num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=12,
+              n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1,
+              n_group=2, topk_group=1)
+LATENT_YARN = dict(rope_type="yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128)
+MODELS.update({
+    "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None, n_group=1, topk_group=1, topk_method="greedy"), "deepseek_v3"),
+    "deepseek_v3": ("deepseek_v3", dict(LATENT, rope_scaling=LATENT_YARN, scoring_func="sigmoid", rope_theta=50000.0), "deepseek_v3"),
+    "glm4": ("glm4", dict(TIED, head_dim=16, pad_token_id=0), "glm"),
+    "glm4_moe_mtp": ("glm4_moe", dict(TIED, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_group=1,
+                                      topk_group=1, use_qk_norm=True, pad_token_id=0, num_nextn_predict_layers=1), "glm"),
+    "qwen3_next": ("qwen3_next", dict(TIED, num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+                                      linear_value_head_dim=8, shared_expert_intermediate_size=24, **MOE), "qwen3"),
+    "phi3": ("phi3", dict(TIED, original_max_position_embeddings=512, sliding_window=256, pad_token_id=0), "llama3"),
+    "phi3_long": ("phi3", dict(TIED, original_max_position_embeddings=512, max_position_embeddings=2048, pad_token_id=0,
+                               partial_rotary_factor=0.75, hidden_size=64, head_dim=16,
+                               rope_scaling=dict(type="longrope", short_factor=[1.0, 1.05, 1.1, 1.25, 1.5, 2.0],
+                                                 long_factor=[1.0, 1.3, 2.25, 4.5, 8.125, 16.0])), "llama3"),
+    "smollm3": ("smollm3", dict(TIED, num_hidden_layers=4, pad_token_id=0), "llama3"),
+    "granite": ("granite", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0), "llama3"),
+    "granitemoe": ("granitemoe", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
+                                      num_local_experts=4, num_experts_per_tok=2), "llama3"),
+    "olmo2": ("olmo2", dict(BASE, pad_token_id=0), "llama3"),
+    "olmo3": ("olmo3", dict(BASE, num_hidden_layers=4, sliding_window=128, pad_token_id=0), "llama3"),
+    "olmoe": ("olmoe", dict(BASE, num_key_value_heads=4, num_experts=4, num_experts_per_tok=2, pad_token_id=0), "llama3"),
+    "starcoder2": ("starcoder2", dict(TIED), "llama3"),
+    "stablelm": ("stablelm", dict(BASE), "llama3"),
+    "seed_oss": ("seed_oss", dict(TIED, head_dim=16, pad_token_id=0), "llama3"),
+    "exaone4": ("exaone4", dict(TIED, sliding_window=None, layer_types=["full_attention"] * 2, pad_token_id=0), "llama3"),
+    "ernie4_5": ("ernie4_5", dict(TIED, head_dim=16, pad_token_id=0), "sentencepiece_llama"),
+    "nemotron": ("nemotron", dict(BASE, pad_token_id=0), "sentencepiece_llama"),
+    "cohere": ("cohere", dict(TIED, pad_token_id=0), "llama3"),
+    "cohere2": ("cohere2", dict(TIED, num_hidden_layers=4, sliding_window=128, pad_token_id=0, rotary_pct=1.0), "llama3"),
+    "lfm2": ("lfm2", dict(TIED, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, block_multiple_of=16), "llama3"),
+    "arcee": ("arcee", dict(TIED, pad_token_id=0), "llama3"),
+    "dots1": ("dots1", dict(BASE, num_hidden_layers=3, num_key_value_heads=4, scoring_func="sigmoid", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
+                            first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0), "llama3"),
+})
+# Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
+RENAMED = {"glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 
-def cut_tokenizer(source, out):
+
+def cut_tokenizer(source, out, names=None):
     """Writes the tokenizer with the first tokens of `source`, and its first two added tokens as the last ones."""
     data = json.loads((source / "tokenizer.json").read_text())
     model = data["model"]
+    if names:
+        special = [a for a in data["added_tokens"] if a["special"]]
+        for token, name in zip(special, names):
+            token["content"] = name
     by_id = sorted(model["vocab"].items(), key=lambda kv: kv[1])
     added = [a for a in data["added_tokens"] if a["special"]][:4]
     in_vocab = {a["content"] for a in data["added_tokens"]}
@@ -84,24 +130,37 @@ def cut_tokenizer(source, out):
                 renumber(value)
     renumber(data.get("post_processor"))
     (out / "tokenizer.json").write_text(json.dumps(data, ensure_ascii=False))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": tokens[0], "eos_token": tokens[1],
+    # The converter takes the tokenizer of Phi for SentencePiece, unless it is of this class.
+    config = {"tokenizer_class": "GPT2Tokenizer" if "phi3" in str(out) else "PreTrainedTokenizerFast", "bos_token": tokens[0], "eos_token": tokens[1],
               "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
     (out / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False))
 
 
-def train_sentencepiece(out):
-    """Writes a SentencePiece model of so many pieces, with bytes for what no piece has."""
+def train_sentencepiece(out, kind):
+    """Writes a SentencePiece model of so many pieces, with bytes for what no piece has: one like Gemma's, or one like Llama's."""
+    is_gemma = kind == "sentencepiece"
     text = out / "text.txt"
     words = "the model reads tensors and writes weights of every layer in a file that others load".split()
     text.write_text("\n".join(" ".join(words[i:] + words[:i]) for i in range(len(words))) + "\n")
     sentencepiece.SentencePieceTrainer.train(
         input=str(text), model_prefix=str(out / "tokenizer"), model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
-        pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=False, normalization_rule_name="identity",
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=not is_gemma, normalization_rule_name="identity",
         hard_vocab_limit=False)
     text.unlink()
     (out / "tokenizer.vocab").unlink()
     (out / "tokenizer_config.json").write_text(json.dumps(
-        {"tokenizer_class": "GemmaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}))
+        {"tokenizer_class": "GemmaTokenizer" if is_gemma else "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}))
+
+
+def add_prediction(out, config):
+    """Adds a layer that predicts a further token, which transformers does not load: a copy of the last one with its own tensors."""
+    tensors = load_file(out / "model.safetensors")
+    last, hidden = config["num_hidden_layers"] - 1, config["hidden_size"]
+    prefix = f"model.layers.{last}."
+    layer = {name.replace(prefix, f"model.layers.{last + 1}."): tensor * 0.5 for name, tensor in tensors.items() if name.startswith(prefix)}
+    own = {"eh_proj": (hidden, 2 * hidden), "enorm": (hidden,), "hnorm": (hidden,), "shared_head.norm": (hidden,)}
+    layer |= {f"model.layers.{last + 1}.{name}.weight": torch.randn(shape).bfloat16() for name, shape in own.items()}
+    save_file(tensors | layer, out / "model.safetensors", metadata={"format": "pt"})
 
 
 def make(name, out):
@@ -113,16 +172,21 @@ def make(name, out):
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() == 1 else 0))
     model.save_pretrained(out)
-    if tokenizer == "sentencepiece":
-        train_sentencepiece(out)
+    if config.get("num_nextn_predict_layers"):
+        add_prediction(out, config)
+    if tokenizer.startswith("sentencepiece"):
+        train_sentencepiece(out, tokenizer)
         return
-    cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out)
+    tokenizer, names = RENAMED.get(tokenizer, (tokenizer, None))
+    cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
 
 def convert(root, pre):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
     arguments = ["convert", str(root / "hf"), "--outfile", str(root / "canonical.gguf"), "--model-name", root.name]
+    if root.name == "qwen3_next":
+        arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
 import runpy, sys
 sys.path[:0] = {paths!r}
@@ -134,10 +198,12 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
     subprocess.run([sys.executable, "-c", run], check=True)
 
 
-PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o"}
+PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
+       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default",
+       "lfm2": "lfm2"}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     for name in sys.argv[2:] or MODELS:
         make(name, root / name / "hf")
-        convert(root / name, PRE[MODELS[name][2]])
+        convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])

@@ -1,0 +1,213 @@
+//! Qwen 3 Next: linear attention in three layers of four.
+//!
+//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::qwen::{EXPERTS, SHARED_EXPERT};
+use super::{ENDS, HEAD_NORMS};
+use crate::arch::dims::Dim;
+use crate::arch::table::{
+    Default, Kind, LinearPart, ModelClass, Need, Prediction, TensorRule, Traits, Transform, count,
+    only, same, setting,
+};
+
+const LINEAR: Need = Need::Kind("linear_attention");
+const FULL: Need = Need::Kind("full_attention");
+
+const KEY_HEADS: Dim = Dim::Field("linear_num_key_heads");
+const VALUE_HEADS: Dim = Dim::Field("linear_num_value_heads");
+const VALUE: Dim = Dim::Field("linear_value_head_dim");
+const KEYS: Dim = Dim::Product(&[KEY_HEADS, Dim::Field("linear_key_head_dim")]);
+const VALUES: Dim = Dim::Product(&[VALUE_HEADS, VALUE]);
+const PROJECTIONS: Dim = Dim::Sum(&[KEYS, KEYS, VALUES]);
+const FILTER: Dim = Dim::Field("linear_conv_kernel_dim");
+
+const NORMS: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_norm",
+        "model.layers.{i}.input_layernorm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.post_attention_norm",
+        "model.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+];
+
+const FULL_ATTENTION: &[TensorRule] = &[
+    // Each head has a gate behind its queries.
+    only(
+        FULL,
+        "blk.{i}.attn_q",
+        "model.layers.{i}.self_attn.q_proj",
+        &[Dim::Sum(&[Dim::Queries, Dim::Queries]), Dim::Hidden],
+    ),
+    only(
+        FULL,
+        "blk.{i}.attn_k",
+        "model.layers.{i}.self_attn.k_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    only(
+        FULL,
+        "blk.{i}.attn_v",
+        "model.layers.{i}.self_attn.v_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    only(
+        FULL,
+        "blk.{i}.attn_output",
+        "model.layers.{i}.self_attn.o_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    only(FULL, HEAD_NORMS[0].gguf, HEAD_NORMS[0].hf, &[Dim::Head]),
+    only(FULL, HEAD_NORMS[1].gguf, HEAD_NORMS[1].hf, &[Dim::Head]),
+];
+
+/// A part of the matrix that has queries, keys, values and gates of each head of keys.
+const fn part(part: LinearPart, gguf: &'static str, gguf_shape: &'static [Dim]) -> TensorRule {
+    TensorRule {
+        transform: Transform::Linear(part),
+        gguf_shape: Some(gguf_shape),
+        ..only(
+            LINEAR,
+            gguf,
+            "model.layers.{i}.linear_attn.in_proj_qkvz",
+            &[Dim::Sum(&[KEYS, KEYS, VALUES, VALUES]), Dim::Hidden],
+        )
+    }
+}
+
+const LINEAR_ATTENTION: &[TensorRule] = &[
+    part(
+        LinearPart::Projections,
+        "blk.{i}.attn_qkv",
+        &[PROJECTIONS, Dim::Hidden],
+    ),
+    part(
+        LinearPart::Gate,
+        "blk.{i}.attn_gate",
+        &[VALUES, Dim::Hidden],
+    ),
+    only(
+        LINEAR,
+        "blk.{i}.ssm_ba",
+        "model.layers.{i}.linear_attn.in_proj_ba",
+        &[Dim::Sum(&[VALUE_HEADS, VALUE_HEADS]), Dim::Hidden],
+    ),
+    TensorRule {
+        transform: Transform::Filters,
+        gguf_shape: Some(&[PROJECTIONS, FILTER]),
+        ..only(
+            LINEAR,
+            "blk.{i}.ssm_conv1d",
+            "model.layers.{i}.linear_attn.conv1d",
+            &[PROJECTIONS, Dim::One, FILTER],
+        )
+    },
+    TensorRule {
+        transform: Transform::NegExp,
+        is_whole_name: true,
+        ..only(
+            LINEAR,
+            "blk.{i}.ssm_a",
+            "model.layers.{i}.linear_attn.A_log",
+            &[VALUE_HEADS],
+        )
+    },
+    TensorRule {
+        is_whole_name: true,
+        ..only(
+            LINEAR,
+            "blk.{i}.ssm_dt.bias",
+            "model.layers.{i}.linear_attn.dt_bias",
+            &[VALUE_HEADS],
+        )
+    },
+    only(
+        LINEAR,
+        "blk.{i}.ssm_norm",
+        "model.layers.{i}.linear_attn.norm",
+        &[VALUE],
+    ),
+    only(
+        LINEAR,
+        "blk.{i}.ssm_out",
+        "model.layers.{i}.linear_attn.out_proj",
+        &[Dim::Hidden, VALUES],
+    ),
+];
+
+pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
+    gguf: "qwen3next",
+    classes: &["Qwen3NextForCausalLM"],
+    model_type: "qwen3_next",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("moe_intermediate_size", Default::Int(512)),
+        ("shared_expert_intermediate_size", Default::Int(512)),
+        ("num_experts", Default::Int(512)),
+        ("num_experts_per_tok", Default::Int(10)),
+        ("linear_conv_kernel_dim", Default::Int(4)),
+        ("linear_key_head_dim", Default::Int(128)),
+        ("linear_value_head_dim", Default::Int(128)),
+        ("linear_num_key_heads", Default::Int(16)),
+        ("linear_num_value_heads", Default::Int(32)),
+        ("full_attention_interval", Default::Int(4)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("decoder_sparse_step", Default::Int(1)),
+    ],
+    own_fields: &[("num_local_experts", "num_experts")],
+    equal_fields: &[],
+    biases: &[],
+    tensors: &[
+        ENDS,
+        NORMS,
+        FULL_ATTENTION,
+        LINEAR_ATTENTION,
+        EXPERTS,
+        SHARED_EXPERT,
+    ],
+    settings: &[
+        count("expert_feed_forward_length", &["moe_intermediate_size"]),
+        count(
+            "expert_shared_feed_forward_length",
+            &["shared_expert_intermediate_size"],
+        ),
+        count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
+        count("ssm.state_size", &["linear_key_head_dim"]),
+        count("ssm.group_count", &["linear_num_key_heads"]),
+        count("ssm.time_step_rank", &["linear_num_value_heads"]),
+        setting(
+            Kind::Product,
+            "ssm.inner_size",
+            &["linear_value_head_dim", "linear_num_value_heads"],
+        ),
+        setting(
+            Kind::Layers("linear_attention"),
+            "attention.recurrent_layers",
+            &[],
+        ),
+        count("full_attention_interval", &["full_attention_interval"]),
+        setting(
+            Kind::Rotating,
+            "rope.dimension_count",
+            &["partial_rotary_factor"],
+        ),
+    ],
+    traits: Traits {
+        norms_plus_one: true,
+        layer_kinds: Some(("linear_attention", 4)),
+        partial_rotary: Some(0.25),
+        prediction: Prediction::LeftOut,
+        ..Traits::PLAIN
+    },
+};

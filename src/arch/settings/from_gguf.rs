@@ -1,0 +1,208 @@
+//! The fields of a config from the metadata of a GGUF file.
+
+use serde_json::{Map, Value, json};
+
+use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
+use crate::Result;
+use crate::arch::dims::{HEADS, HIDDEN};
+use crate::arch::table::{Default, Kind, ModelClass, Setting};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+
+/// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
+///
+/// # Errors
+/// `Parse` that names a key which is missing, has another type or contradicts another.
+pub(in crate::arch) fn config_of(
+    class: &'static ModelClass,
+    metadata: &GgufMetadata,
+) -> Result<Map<String, Value>> {
+    let mut config = ConfigFields {
+        class,
+        fields: Map::new(),
+    };
+    config
+        .fields
+        .insert("architectures".to_owned(), json!([class.classes[0]]));
+    config
+        .fields
+        .insert("model_type".to_owned(), class.model_type.into());
+    let own_key = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
+    let usual = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES].into_iter().flatten();
+    let all = usual
+        .filter(|setting| !own_key(setting))
+        .chain(class.settings);
+    // What is computed from other fields comes after them.
+    let is_computed =
+        |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
+    let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
+    for setting in stated.into_iter().chain(computed) {
+        let key = format!("{}.{}", class.gguf, setting.key);
+        match metadata.get(&key) {
+            Some(value) => config.add(setting, &key, &value)?,
+            None => config.add_missing(setting, &key)?,
+        }
+    }
+    let mut config = config.fields;
+    for (key, field) in [
+        ("freq_base", "rope_theta"),
+        ("freq_base_swa", "rope_local_base_freq"),
+    ] {
+        let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
+        let base = base.as_ref().and_then(float);
+        config.extend(base.map(|base| (field.to_owned(), base)));
+    }
+    let implied = class.implied.iter();
+    let implied = implied.filter(|(_, value)| *value != Default::Absent);
+    config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
+    for (field, other) in class.equal_fields {
+        let value = config.get(*other).cloned();
+        config.extend(value.map(|value| ((*field).to_owned(), value)));
+    }
+    let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
+    let method = class.traits.group_method.filter(|_| has_groups);
+    config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
+    Ok(config)
+}
+
+/// The fields of a config while they are found.
+struct ConfigFields {
+    class: &'static ModelClass,
+    fields: Map<String, Value>,
+}
+
+impl ConfigFields {
+    /// Adds what a setting without its key says.
+    fn add_missing(&mut self, setting: &Setting, key: &str) -> Result<()> {
+        let value = match setting.kind {
+            Kind::Required | Kind::Sum | Kind::Product => {
+                return Err(wrong_key(key, "it is missing"));
+            }
+            Kind::FlagIfTrue => false.into(),
+            Kind::Nullable => Value::Null,
+            _ => return Ok(()),
+        };
+        self.set(setting.fields[0], value, key)
+    }
+
+    /// Adds what the value of a key says.
+    fn add(&mut self, setting: &Setting, key: &str, value: &GgufMetadataValue) -> Result<()> {
+        let other_type = || {
+            let what = format_args!("{} is not what the architecture has", value.type_name());
+            wrong_key(key, what)
+        };
+        let fixed = |is_same: bool, expected: &dyn std::fmt::Display| match is_same {
+            true => Ok(()),
+            false => {
+                let name = self.class.classes[0];
+                Err(wrong_key(key, format_args!("{name} has {expected} there")))
+            }
+        };
+        let count = || value.as_unsigned().ok_or_else(other_type);
+        let field = setting.fields.first().copied().unwrap_or_default();
+        let (field, value) = match setting.kind {
+            Kind::YarnLog => return Ok(()),
+            Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
+            Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
+            Kind::Number => (field, float(value).ok_or_else(other_type)?),
+            Kind::Flag | Kind::FlagIfTrue => {
+                (field, value.as_bool().ok_or_else(other_type)?.into())
+            }
+            Kind::Required | Kind::Count | Kind::Nullable | Kind::HeadSize => {
+                (field, count()?.into())
+            }
+            Kind::OrZero => match count()? {
+                0 => (field, Value::Null),
+                n => (field, n.into()),
+            },
+            Kind::Rotating => {
+                let part = self.rotating_part(count()?).ok_or_else(other_type)?;
+                ("partial_rotary_factor", part)
+            }
+            Kind::Sum | Kind::Product => (field, self.first_of(setting, key, count()?)?),
+            Kind::Layers(kind) => match value.as_array() {
+                Some(GgufMetadataArray::Bool(layers)) => {
+                    ("layer_types", kinds(layers.iter().copied(), kind))
+                }
+                _ => return Err(other_type()),
+            },
+            Kind::KvHeadsBut(kind) => match value.as_array() {
+                Some(GgufMetadataArray::I32(heads)) => {
+                    let layers = kinds(heads.iter().map(|n| *n == 0), kind);
+                    self.set("layer_types", layers, key)?;
+                    (field, heads.iter().copied().max().unwrap_or(0).into())
+                }
+                _ => return Err(other_type()),
+            },
+        };
+        self.set(field, value, key)
+    }
+
+    /// Adds the field `name`, which key `key` says.
+    ///
+    /// # Errors
+    /// `Parse` if another key says something else.
+    fn set(&mut self, name: &str, value: Value, key: &str) -> Result<()> {
+        let own = self
+            .class
+            .own_fields
+            .iter()
+            .find(|(usual, _)| *usual == name);
+        let name = own.map_or(name, |(_, own)| own);
+        if let Some(other) = self.fields.get(name).filter(|other| **other != value) {
+            let what = format_args!("it gives {name} {value}, and another key says {other}");
+            return Err(wrong_key(key, what));
+        }
+        self.fields.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    /// The first field of a sum or product whose value is `whole`.
+    fn first_of(&self, setting: &Setting, key: &str, whole: u64) -> Result<Value> {
+        let rest = &setting.fields[1..];
+        let found = rest
+            .iter()
+            .filter_map(|field| self.fields.get(*field)?.as_u64());
+        let first = match setting.kind {
+            Kind::Sum => whole.checked_sub(found.sum()),
+            _ => {
+                let product = found.product();
+                whole
+                    .checked_div(product)
+                    .filter(|first| first * product == whole)
+            }
+        };
+        let wrong = || {
+            let what = format_args!("{whole} does not agree with {}", rest.join(", "));
+            wrong_key(key, what)
+        };
+        Ok(first.ok_or_else(wrong)?.into())
+    }
+
+    /// The part of a head that rotates, if it is `count` dimensions.
+    fn rotating_part(&self, count: u64) -> Option<Value> {
+        let size = |field: &str| self.fields.get(field).and_then(Value::as_f64);
+        let head = size("head_dim").or_else(|| Some(size(HIDDEN[0])? / size(HEADS[0])?))?;
+        let part = count as f64 / head;
+        (part > 0.0 && part <= 1.0).then(|| part.into())
+    }
+}
+
+/// The kinds of layers: `kind` where it is so, and full attention elsewhere.
+fn kinds(layers: impl Iterator<Item = bool>, kind: &str) -> Value {
+    let name = |is_so| if is_so { kind } else { FULL_ATTENTION };
+    layers.map(name).collect()
+}
+
+/// What `layer_types` calls a layer that sees the whole text.
+pub(in crate::arch) const FULL_ATTENTION: &str = "full_attention";
+
+/// A FLOAT32 as the shortest decimal number that is rounded to it.
+pub(in crate::arch) fn float(value: &GgufMetadataValue) -> Option<Value> {
+    match *value {
+        GgufMetadataValue::F32(x) if x.is_finite() => {
+            Some(json!(x.to_string().parse::<f64>().ok()?))
+        }
+        GgufMetadataValue::F64(x) if x.is_finite() => Some(json!(x)),
+        _ => None,
+    }
+}

@@ -1,0 +1,335 @@
+//! What the later families refuse: settings that llama.cpp cannot be told, and sizes that contradict each other.
+
+use anamnesis::GgufMetadataArray;
+use anamnesis::GgufMetadataValue::{self, Array, Bool, String as Text, U32};
+use serde_json::{Value, json};
+
+use super::{gguf_refusal, refusal, set};
+
+/// Rows of (model, fields of its config, what the error names).
+fn rows() -> Vec<(&'static str, Value, &'static str)> {
+    let scaling = |scale: f64| json!({"rope_type": "yarn", "factor": 4.0, "mscale": scale, "mscale_all_dim": 1.0, "original_max_position_embeddings": 128});
+    let long = |n: usize| json!({"type": "longrope", "long_factor": vec![1.0; n], "short_factor": vec![1.0; n]});
+    let linear = ["linear_attention"; 3];
+    vec![
+        // Latent keys and values.
+        (
+            "deepseek_v3",
+            json!({"num_key_value_heads": 2}),
+            "num_key_value_heads",
+        ),
+        (
+            "deepseek_v3",
+            json!({"rope_scaling": scaling(0.7)}),
+            "mscale",
+        ),
+        (
+            "deepseek_v3",
+            json!({"rope_interleave": false}),
+            "rope_interleave",
+        ),
+        (
+            "deepseek_v3",
+            json!({"attention_bias": true}),
+            "attention_bias",
+        ),
+        (
+            "deepseek_v3",
+            json!({"scoring_func": "softmax"}),
+            "scoring_func",
+        ),
+        (
+            "deepseek_v3",
+            json!({"first_k_dense_replace": 2}),
+            "model.layers.1.mlp",
+        ),
+        (
+            "deepseek_v3",
+            json!({"first_k_dense_replace": 0}),
+            "model.layers.0.mlp",
+        ),
+        (
+            "deepseek_v3",
+            json!({"first_k_dense_replace": 4}),
+            "first_k_dense_replace",
+        ),
+        (
+            "deepseek_v3",
+            json!({"qk_nope_head_dim": 10}),
+            "qk_nope_head_dim",
+        ),
+        ("deepseek_v3", json!({"v_head_dim": 11}), "v_head_dim"),
+        ("deepseek_v3", json!({"kv_lora_rank": 12}), "kv_lora_rank"),
+        (
+            "deepseek_v3",
+            json!({"q_lora_rank": null}),
+            "self_attn.q_proj",
+        ),
+        ("deepseek_v2_lite", json!({"q_lora_rank": 24}), "q_a_proj"),
+        (
+            "deepseek_v3",
+            json!({"n_shared_experts": 1}),
+            "n_shared_experts",
+        ),
+        ("deepseek_v3", json!({"n_routed_experts": 5}), "experts"),
+        (
+            "deepseek_v3",
+            json!({"norm_topk_prob": 1}),
+            "norm_topk_prob",
+        ),
+        // GLM.
+        (
+            "glm4",
+            json!({"partial_rotary_factor": 1.5}),
+            "partial_rotary_factor",
+        ),
+        ("glm4_moe_mtp", json!({"use_qk_norm": false}), "k_norm"),
+        (
+            "glm4_moe_mtp",
+            json!({"num_nextn_predict_layers": 2}),
+            "model.layers.3",
+        ),
+        (
+            "glm4_moe_mtp",
+            json!({"num_nextn_predict_layers": 70_000}),
+            "num_nextn_predict_layers",
+        ),
+        (
+            "glm4_moe_mtp",
+            json!({"num_nextn_predict_layers": null}),
+            "model.layers.2",
+        ),
+        // Linear attention.
+        ("qwen3_next", json!({"layer_types": linear}), "layer_types"),
+        (
+            "qwen3_next",
+            json!({"layer_types": "linear"}),
+            "layer_types",
+        ),
+        (
+            "qwen3_next",
+            json!({"layer_types": null, "full_attention_interval": 2}),
+            "model.layers.1",
+        ),
+        (
+            "qwen3_next",
+            json!({"linear_num_key_heads": 3}),
+            "linear_num_key_heads",
+        ),
+        (
+            "qwen3_next",
+            json!({"linear_num_key_heads": 0}),
+            "linear_num_key_heads",
+        ),
+        (
+            "qwen3_next",
+            json!({"linear_conv_kernel_dim": 5}),
+            "linear_conv_kernel_dim",
+        ),
+        (
+            "qwen3_next",
+            json!({"decoder_sparse_step": 2}),
+            "decoder_sparse_step",
+        ),
+        // Short convolutions.
+        (
+            "lfm2",
+            json!({"layer_types": ["conv", "conv", "conv"]}),
+            "model.layers.1",
+        ),
+        ("lfm2", json!({"block_multiple_of": 0}), "block_multiple_of"),
+        (
+            "lfm2",
+            json!({"block_multiple_of": 64}),
+            "intermediate_size",
+        ),
+        ("lfm2", json!({"conv_bias": true}), "conv_bias"),
+        // Rotary positions.
+        ("phi3_long", json!({"rope_scaling": long(5)}), "long_factor"),
+        ("phi3_long", json!({"head_dim": 8}), "head_dim"),
+        ("granite", json!({"head_dim": 16}), "head_dim"),
+        (
+            "smollm3",
+            json!({"no_rope_layers": [1, 0, 1, 0]}),
+            "no_rope_layers",
+        ),
+        (
+            "smollm3",
+            json!({"no_rope_layer_interval": 2}),
+            "no_rope_layer_interval",
+        ),
+        ("stablelm", json!({"rope_theta": 50_000}), "rope_theta"),
+        (
+            "cohere2",
+            json!({"layer_types": vec!["full_attention"; 4]}),
+            "layer_types",
+        ),
+        ("exaone4", json!({"sliding_window": 128}), "sliding_window"),
+        (
+            "olmo3",
+            json!({"layer_types": vec!["full_attention"; 3]}),
+            "layer_types",
+        ),
+        // What llama.cpp takes for granted.
+        (
+            "olmoe",
+            json!({"num_key_value_heads": 2}),
+            "num_key_value_heads",
+        ),
+        ("olmoe", json!({"rms_norm_eps": 1e-6}), "rms_norm_eps"),
+        (
+            "dots1",
+            json!({"num_key_value_heads": 2}),
+            "num_key_value_heads",
+        ),
+        ("stablelm", json!({"qk_layernorm": true}), "qk_layernorm"),
+        ("starcoder2", json!({"hidden_act": "silu"}), "hidden_act"),
+        ("granitemoe", json!({"num_local_experts": 3}), "num_experts"),
+    ]
+}
+
+#[test]
+fn configs() {
+    let mut wrong = Vec::new();
+    for (model, fields, named) in rows() {
+        let error = refusal(model, set("config.json", fields.clone()));
+        if !error.contains(named) {
+            wrong.push(format!("{model} {fields}: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// llama.cpp does not take the embedding for the output of these, so that a tied model would not load.
+#[test]
+fn outputs_that_are_missing() {
+    for model in ["olmo2", "olmoe", "stablelm", "nemotron", "dots1"] {
+        let error = refusal(model, |directory| {
+            set("config.json", json!({"tie_word_embeddings": true}))(directory);
+            let path = directory.join("model.safetensors");
+            let bytes = std::fs::read(&path).unwrap();
+            let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let mut all = file.tensors();
+            all.retain(|(name, _)| name != "lm_head.weight");
+            std::fs::write(path, safetensors::serialize(all, None).unwrap()).unwrap();
+        });
+        assert!(error.contains("lm_head"), "{model}: {error}");
+    }
+}
+
+#[test]
+fn metadata() {
+    let flags = |flags: &[bool]| Array(Box::new(GgufMetadataArray::Bool(flags.to_vec())));
+    let rows: Vec<(&str, &str, GgufMetadataValue, &str)> = vec![
+        (
+            "deepseek_v3",
+            "deepseek2.attention.head_count_kv",
+            U32(4),
+            "head_count_kv",
+        ),
+        (
+            "deepseek_v3",
+            "deepseek2.attention.key_length_mla",
+            U32(3),
+            "key_length_mla",
+        ),
+        (
+            "deepseek_v3",
+            "deepseek2.attention.key_length",
+            U32(21),
+            "key_length",
+        ),
+        (
+            "deepseek_v3",
+            "deepseek2.attention.value_length",
+            U32(15),
+            "kv_lora_rank",
+        ),
+        (
+            "deepseek_v3",
+            "deepseek2.attention.value_length_mla",
+            U32(8),
+            "v_head_dim",
+        ),
+        (
+            "deepseek_v3",
+            "deepseek2.expert_weights_norm",
+            U32(1),
+            "expert_weights_norm",
+        ),
+        (
+            "deepseek_v3",
+            "deepseek2.leading_dense_block_count",
+            U32(2),
+            "blk.1",
+        ),
+        (
+            "glm4_moe_mtp",
+            "glm4moe.expert_gating_func",
+            U32(1),
+            "expert_gating_func",
+        ),
+        (
+            "glm4_moe_mtp",
+            "glm4moe.nextn_predict_layers",
+            U32(0),
+            "blk.2",
+        ),
+        (
+            "glm4_moe_mtp",
+            "glm4moe.nextn_predict_layers",
+            U32(4),
+            "block_count",
+        ),
+        (
+            "glm4_moe_mtp",
+            "glm4moe.rope.dimension_count",
+            U32(17),
+            "rope.dimension_count",
+        ),
+        (
+            "qwen3_next",
+            "qwen3next.ssm.inner_size",
+            U32(33),
+            "ssm.inner_size",
+        ),
+        (
+            "qwen3_next",
+            "qwen3next.ssm.group_count",
+            U32(3),
+            "linear_num_key_heads",
+        ),
+        (
+            "qwen3_next",
+            "qwen3next.attention.recurrent_layers",
+            flags(&[true; 4]),
+            "blk.3",
+        ),
+        (
+            "qwen3_next",
+            "qwen3next.attention.recurrent_layers",
+            Bool(true),
+            "recurrent_layers",
+        ),
+        (
+            "lfm2",
+            "lfm2.attention.head_count_kv",
+            U32(2),
+            "head_count_kv",
+        ),
+        (
+            "cohere",
+            "command-r.rope.scaling.type",
+            Text("yarn".into()),
+            "rope.scaling.type",
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (model, key, value, named) in rows {
+        let error = gguf_refusal(model, (key, value));
+        if !error.contains(named) {
+            wrong.push(format!("{model} {key}: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
